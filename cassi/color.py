@@ -1,0 +1,177 @@
+"""What a spectral cube looks like: from bands to sRGB through the CIE 1931 2-degree observer.
+
+The table beside this file (`cie_1931_d65.csv`, every 5 nm) holds the observer and illuminant D65; its head names the
+source. Everything else follows from the standards named in the docstrings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+__all__ = ["Illuminant", "cube_to_srgb", "wavelength_to_srgb"]
+
+Illuminant = Literal["D65", "E"]
+Floats = NDArray[np.float64]
+
+FALSE_COLOR_RANGE = (450.0, 650.0)  # [nm] where the bands are placed if their wavelengths are unknown
+
+# IEC 61966-2-1: chromaticities of the sRGB primaries (columns red, green, blue) and of its white point.
+_PRIMARIES = np.array([[0.64, 0.30, 0.15], [0.33, 0.60, 0.06], [0.03, 0.10, 0.79]])
+_WHITE = np.array([0.3127, 0.3290, 0.3583]) / 0.3290
+_RGB_TO_XYZ = _PRIMARIES * np.linalg.solve(_PRIMARIES, _WHITE)
+_XYZ_TO_RGB = np.linalg.inv(_RGB_TO_XYZ)
+# Cone responses of the Bradford chromatic adaptation (Lam 1985; in CIE 159:2004 and the ICC profile specification).
+_BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
+
+
+def cube_to_srgb(
+    cube: Tensor | NDArray[np.floating],
+    wavelengths: ArrayLike | Tensor | None,
+    *,
+    illuminant: Illuminant = "D65",
+    white: float | None = None,
+) -> NDArray[np.float32]:
+    """Render a spectral cube as the picture a person would see.
+
+    With cube values R (reflectance), light S and color-matching functions (x, y, z):
+
+        X = k int R(lambda) S(lambda) x(lambda) d lambda,  likewise Y and Z,  k such that R = 1 has Y = 1
+
+    R is linear between the band centers and constant beyond the first and the last, so that unequal spacing counts
+    right and a range such as 450-650 nm still shows a flat spectrum as neutral gray (ASTM E308 treats missing ends so).
+    Light other than sRGB's white is adapted to it by the Bradford transform. Colors outside sRGB are mixed with the
+    gray of the same luminance until they fit, which keeps brightness and roughly the hue; the sRGB curve (IEC
+    61966-2-1) comes last.
+
+    Args:
+        cube: (C, H, W), linear in light; negative values are allowed, NaN renders black.
+        wavelengths: (C,) band centers [nm], distinct, in any order. None gives a *false color*: the bands are taken to
+            be spaced evenly from 450 nm (first) to 650 nm (last).
+        illuminant: "D65" (daylight) where the cube is a reflectance, "E" (equal energy) where it is radiance with the
+            light still in it. Either way a flat spectrum is neutral.
+        white: cube value of a flat spectrum rendered as full white. None: chosen so that 0.5 % of the pixels clip.
+
+    Returns:
+        (H, W, 3) float32 in [0, 1], encoded for display.
+
+    Raises:
+        ValueError: wrong rank, a count of wavelengths that is not C, wavelengths that repeat, are not finite or lie
+            all outside 380-780 nm, unknown illuminant, `white` not positive.
+
+    Example:
+        >>> gray = np.full((28, 2, 2), 0.5, dtype=np.float32)
+        >>> cube_to_srgb(gray, np.linspace(450, 650, 28), white=1.0)[0, 0].round(3).tolist()
+        [0.735, 0.735, 0.735]
+    """
+    values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
+    if values.ndim != 3:
+        raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
+    if white is not None and not white > 0:
+        raise ValueError(f"white must be positive, got {white}: it is the cube value rendered as white")
+    weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
+    height, width = values.shape[1:]
+    linear = np.nan_to_num(weights @ values.reshape(len(values), -1).astype(np.float32, copy=False))
+    if white is None:
+        white = float(np.percentile(linear.max(axis=0), 99.5)) if linear.size else 1.0
+        white = white if white > 0 else 1.0
+    return _encode(_into_gamut(linear / np.float32(white))).T.reshape(height, width, 3)
+
+
+def wavelength_to_srgb(wavelengths: ArrayLike) -> Floats:
+    """The saturated display color of monochromatic light, as bright as sRGB allows; for labels and tints.
+
+    Spectral colors lie outside sRGB; negative channels are cut off, then the largest is scaled to 1.
+
+    Args:
+        wavelengths: (...,) [nm]; beyond 400-700 nm, where the hue no longer changes, the color of the nearest end.
+
+    Returns:
+        (..., 3) in [0, 1], encoded for display.
+
+    Example:
+        >>> red, green, blue = wavelength_to_srgb(550.0)
+        >>> bool(green > 2 * blue)
+        True
+    """
+    table = _observer()
+    at = np.clip(np.asarray(wavelengths, dtype=np.float64), 400.0, 700.0)
+    xyz = np.stack([np.interp(at, table[:, 0], table[:, k]) for k in (1, 2, 3)], axis=-1)
+    linear = np.maximum(xyz @ _XYZ_TO_RGB.T, 0)
+    return _encode(linear / linear.max(axis=-1, keepdims=True))
+
+
+def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illuminant: str) -> Floats:
+    """Weights (3, C) that take the spectrum of a pixel to linear sRGB; each row sums to 1."""
+    if illuminant not in get_args(Illuminant):
+        raise ValueError(f"illuminant must be one of {', '.join(get_args(Illuminant))}, got {illuminant!r}")
+    if wavelengths is None:
+        centers = np.linspace(*FALSE_COLOR_RANGE, num_bands)
+    else:
+        centers = np.asarray(wavelengths, dtype=np.float64)
+    table = _observer()
+    if centers.shape != (num_bands,):
+        raise ValueError(
+            f"wavelengths must have shape ({num_bands},), got {centers.shape}: the cube has {num_bands} bands"
+        )
+    if not np.isfinite(centers).all() or len(np.unique(centers)) < num_bands:
+        raise ValueError(f"wavelengths must be finite and distinct, got {centers.tolist()}")
+    if not ((centers >= table[0, 0]) & (centers <= table[-1, 0])).any():
+        raise ValueError(
+            f"no band lies in the visible range 380-780 nm, got {centers.min():g}-{centers.max():g} nm: "
+            "pass wavelengths=None for a false color"
+        )
+    # 0.1 nm is far finer than the observer and any band spacing met in practice.
+    grid = np.linspace(table[0, 0], table[-1, 0], 4001)
+    light = np.interp(grid, table[:, 0], table[:, 4]) if illuminant == "D65" else np.ones_like(grid)
+    sensitivity = np.stack([light * np.interp(grid, table[:, 0], table[:, k]) for k in (1, 2, 3)])
+    sensitivity /= sensitivity[1].sum()
+
+    order = np.argsort(centers)
+    position = np.interp(grid, centers[order], np.arange(num_bands))  # constant beyond the ends
+    lower = np.minimum(position.astype(int), max(num_bands - 2, 0))
+    fraction = position - lower
+    xyz = np.zeros((3, num_bands))
+    for row, sensed in zip(xyz, sensitivity, strict=True):
+        row += np.bincount(lower, sensed * (1 - fraction), num_bands)
+        row += np.bincount(np.minimum(lower + 1, num_bands - 1), sensed * fraction, num_bands)
+    cones_here, cones_srgb = _BRADFORD @ xyz.sum(axis=1), _BRADFORD @ _WHITE
+    adapt = np.linalg.solve(_BRADFORD, (cones_srgb / cones_here)[:, None] * _BRADFORD)
+    weights = np.empty_like(xyz)
+    weights[:, order] = _XYZ_TO_RGB @ adapt @ xyz
+    return weights
+
+
+def _into_gamut(linear: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Mix each color (3, n) with the gray of its luminance until every channel lies in [0, 1]."""
+    luminance = np.clip(_RGB_TO_XYZ[1].astype(np.float32) @ linear, 0, 1)
+    offset = linear - luminance
+    low, high = offset.min(axis=0), offset.max(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        keep_low = np.where(low < -luminance, -luminance / low, 1)
+        keep_high = np.where(high > 1 - luminance, (1 - luminance) / high, 1)
+    return np.clip(luminance + np.minimum(keep_low, keep_high) * offset, 0, 1)
+
+
+def _encode(linear: NDArray) -> NDArray:
+    """The sRGB transfer function, IEC 61966-2-1."""
+    # The maximum keeps the branch that is not taken free of warnings at 0.
+    return np.where(
+        linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055
+    )
+
+
+@cache
+def _observer() -> Floats:
+    """Columns: wavelength [nm], x, y, z, D65."""
+    text = files("cassi").joinpath("cie_1931_d65.csv").read_text(encoding="utf-8")
+    rows: Sequence[str] = [line for line in text.splitlines() if not line.startswith("#")]
+    table = np.array([[float(v) for v in row.split(",")] for row in rows])
+    table.setflags(write=False)
+    return table
