@@ -45,9 +45,9 @@ def cube_to_srgb(
         X = k int R(lambda) S(lambda) x(lambda) d lambda,  likewise Y and Z,  k such that R = 1 has Y = 1
 
     R is linear between the band centers and constant beyond the first and the last, so that unequal spacing counts
-    right and a range such as 450-650 nm still shows a flat spectrum as neutral gray (ASTM E308 treats missing ends so).
+    right and a range such as 450-650 nm still shows a flat spectrum as neutral grey (ASTM E308 treats missing ends so).
     Light other than sRGB's white is adapted to it by the Bradford transform. Colors outside sRGB are mixed with the
-    gray of the same luminance until they fit, which keeps brightness and roughly the hue; the sRGB curve (IEC
+    grey of the same luminance until they fit, which keeps brightness and roughly the hue; the sRGB curve (IEC
     61966-2-1) comes last.
 
     Args:
@@ -66,8 +66,8 @@ def cube_to_srgb(
             all outside 380-780 nm, unknown illuminant, `white` not positive.
 
     Example:
-        >>> gray = np.full((28, 2, 2), 0.5, dtype=np.float32)
-        >>> cube_to_srgb(gray, np.linspace(450, 650, 28), white=1.0)[0, 0].round(3).tolist()
+        >>> grey = np.full((28, 2, 2), 0.5, dtype=np.float32)
+        >>> cube_to_srgb(grey, np.linspace(450, 650, 28), white=1.0)[0, 0].round(3).tolist()
         [0.735, 0.735, 0.735]
     """
     values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
@@ -149,7 +149,7 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
 
 
 def _into_gamut(linear: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mix each color (3, n) with the gray of its luminance until every channel lies in [0, 1]."""
+    """Mix each color (3, n) with the grey of its luminance until every channel lies in [0, 1]."""
     luminance = np.clip(_RGB_TO_XYZ[1].astype(np.float32) @ linear, 0, 1)
     offset = linear - luminance
     low, high = offset.min(axis=0), offset.max(axis=0)
@@ -162,9 +162,7 @@ def _into_gamut(linear: NDArray[np.float32]) -> NDArray[np.float32]:
 def _encode(linear: NDArray) -> NDArray:
     """The sRGB transfer function, IEC 61966-2-1."""
     # The maximum keeps the branch that is not taken free of warnings at 0.
-    return np.where(
-        linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055
-    )
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055)
 
 
 @cache
