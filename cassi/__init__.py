@@ -1,0 +1,19 @@
+"""cassi: spectral cubes from coded-aperture snapshots."""
+
+from cassi.operator import CASSI
+from cassi.result import Record, Result
+from cassi.solvers import admm, admm_tv, fista, fista_tv, gap, gap_tv, least_squares
+
+__version__ = "0.1.0"
+__all__ = [
+    "CASSI",
+    "Record",
+    "Result",
+    "admm",
+    "admm_tv",
+    "fista",
+    "fista_tv",
+    "gap",
+    "gap_tv",
+    "least_squares",
+]

@@ -1,0 +1,1 @@
+"""Priors: pure functions of tensors that know nothing of the optics."""

@@ -1,0 +1,112 @@
+"""What a solver returns, and the loop every iterative solver runs in."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+from tqdm.auto import tqdm
+
+Status = Literal["converged", "max_iters", "stopped"]
+
+
+class Record(NamedTuple):
+    """One iteration: its number from 1, seconds since the start, |y - A v| / |y|, |v - v_old| / |v_old|."""
+
+    iteration: int
+    seconds: float
+    residual: float
+    change: float
+
+
+Monitor = Callable[[Record, Tensor], bool | None]
+"""Called after each iteration with its record and the current cube; returning True stops the solver."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A reconstruction.
+
+    Attributes:
+        x: the cube, (..., C, H, W).
+        history: one Record an iteration.
+        status: "converged" (change fell below tol), "max_iters", or "stopped" (by the monitor).
+    """
+
+    x: Tensor
+    history: tuple[Record, ...]
+    status: Status
+
+    @property
+    def message(self) -> str:
+        """The status in words."""
+        n = len(self.history)
+        return {
+            "converged": f"converged after {n} iterations",
+            "max_iters": f"did the {n} iterations asked for",
+            "stopped": f"stopped after {n} iterations, as asked",
+        }[self.status]
+
+
+class Loop:
+    """Counts iterations, keeps the history, decides when to stop, shows progress; the numerics stay in the solver.
+
+    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
+    for k in loop:
+        ...
+        loop.record(v, residual=..., change=...)
+    return loop.result(v)
+    """
+
+    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, progress: bool, name: str) -> None:
+        if num_iters < 1:
+            raise ValueError(f"num_iters must be at least 1, got {num_iters}")
+        if not tol >= 0:
+            raise ValueError(f"tol must be >= 0, got {tol}")
+        self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
+        self._progress = progress
+        self._history: list[Record] = []
+        self._status: Status = "max_iters"
+        self._done = False
+
+    def __iter__(self) -> Iterator[int]:
+        self._start = time.perf_counter()
+        with tqdm(total=self._num_iters, desc=self._name, disable=not self._progress, leave=False) as self._bar:
+            for k in range(self._num_iters):
+                yield k
+                if self._done:
+                    break
+
+    def record(self, v: Tensor, *, residual: float, change: float) -> None:
+        """Close iteration k.
+
+        Raises:
+            FloatingPointError: residual or change is not finite.
+        """
+        iteration = len(self._history) + 1
+        if not (math.isfinite(residual) and math.isfinite(change)):
+            raise FloatingPointError(
+                f"{self._name} diverged: residual {residual}, change {change} at iteration {iteration}; "
+                "check the measurement and mask for NaN or Inf, or use a smaller step or larger rho"
+            )
+        record = Record(iteration, time.perf_counter() - self._start, residual, change)
+        self._history.append(record)
+        self._bar.set_postfix_str(f"residual {residual:.2e}", refresh=False)
+        self._bar.update()
+        if change < self._tol:
+            self._status, self._done = "converged", True
+        elif self._monitor is not None and self._monitor(record, v):
+            self._status, self._done = "stopped", True
+
+    def result(self, x: Tensor) -> Result:
+        return Result(x, tuple(self._history), self._status)
+
+
+def relative_norm(difference: Tensor, reference: Tensor) -> float:
+    """|difference| / |reference| in the 2-norm (a scalar reference is its own norm), 0 when both are 0."""
+    d, r = float(difference.norm()), float(reference.norm())
+    return d / r if r > 0 else (0.0 if d == 0 else math.inf)

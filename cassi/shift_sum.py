@@ -1,0 +1,164 @@
+"""The two kernels under every operator of this package: shift-and-sum and its adjoint.
+
+Shift-and-sum      y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j]      (..., C, H, W) -> (..., H, W')
+Shift-back         x_c[i, j]              = m_c[i, j] y[i, j + d_c - d_min]
+
+with integer shifts d_c and W' = W + max d - min d. Both are written as one fused multiply-add per band over the whole
+batch, straight into slices of the result: nothing of the size of the cube is allocated, and every element of the cube
+is read (or written) exactly once.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+
+def detector_width(width: int, shifts: tuple[int, ...]) -> int:
+    """Columns of the detector that `width` scene columns spread over: W' = W + max d - min d."""
+    return width + max(shifts) - min(shifts)
+
+
+def constant_step(shifts: tuple[int, ...]) -> int | None:
+    """The step between neighbouring bands if it is the same for all of them, else None (0 for a single band)."""
+    if len(shifts) == 1:
+        return 0
+    step = shifts[1] - shifts[0]
+    return step if all(b - a == step for a, b in itertools.pairwise(shifts)) else None
+
+
+def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, out: Tensor | None = None) -> Tensor:
+    """Shear the masked bands and sum them: y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j].
+
+    Args:
+        x: (..., C, H, W), floating point.
+        mask: (H, W) or (C, H, W), dtype and device of `x`.
+        shifts: C integers d_c [pixel].
+        out: (..., H, W'), overwritten; outside autograd only.
+
+    Returns:
+        (..., H, W').
+
+    Example:
+        >>> shift_sum(torch.ones(2, 1, 2), torch.ones(1, 2), (0, 1))
+        tensor([[1., 2., 1.]])
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or mask.requires_grad):
+        y: Tensor = _ShiftSum.apply(x, mask, shifts)  # type: ignore[no-untyped-call]
+        return y
+    return _shift_sum(x, mask, shifts, out)
+
+
+def shift_back(
+    y: Tensor, mask: Tensor, shifts: tuple[int, ...], *, out: Tensor | None = None, add: bool = False
+) -> Tensor:
+    """The adjoint of `shift_sum`: x_c[i, j] = m_c[i, j] y[i, j + d_c - d_min].
+
+    Args:
+        y: (..., H, W'), floating point.
+        mask: (H, W) or (C, H, W), dtype and device of `y`.
+        shifts: C integers d_c [pixel].
+        out: (..., C, H, W), overwritten, or added to where `add`; outside autograd only.
+        add: add onto `out` instead of overwriting it.
+
+    Returns:
+        (..., C, H, W).
+
+    Example:
+        >>> shift_back(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 2), (0, 1))
+        tensor([[[1., 2.]],
+        <BLANKLINE>
+                [[2., 3.]]])
+    """
+    if torch.is_grad_enabled() and (y.requires_grad or mask.requires_grad):
+        x: Tensor = _ShiftBack.apply(y, mask, shifts)  # type: ignore[no-untyped-call]
+        return x
+    return _shift_back(y, mask, shifts, out, add)
+
+
+def _band(mask: Tensor, c: int) -> Tensor:
+    return mask if mask.ndim == 2 else mask[c]
+
+
+def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor | None) -> Tensor:
+    *batch, _, height, width = x.shape
+    d_min = min(shifts)
+    shape = (*batch, height, detector_width(width, shifts))
+    y = x.new_zeros(shape) if out is None else out.zero_()
+    for c, d in enumerate(shifts):
+        y[..., d - d_min : d - d_min + width].addcmul_(x[..., c, :, :], _band(mask, c))
+    return y
+
+
+def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor | None, add: bool) -> Tensor:
+    *batch, height, _ = y.shape
+    width = mask.shape[-1]
+    x = y.new_empty((*batch, len(shifts), height, width)) if out is None else out
+    step = constant_step(shifts)
+    if step is not None and step >= 0:
+        # every band is a window of y, moved by the step: one strided view holds them all and one call does the work
+        skewed = y.as_strided(
+            (*batch, len(shifts), height, width), (*y.stride()[:-2], step * y.stride(-1), y.stride(-2), y.stride(-1))
+        )
+        if add:
+            x.addcmul_(skewed, mask)
+        else:
+            torch.mul(skewed, mask, out=x)
+        return x
+    d_min = min(shifts)
+    for c, d in enumerate(shifts):
+        window = y[..., d - d_min : d - d_min + width]
+        if add:
+            x[..., c, :, :].addcmul_(window, _band(mask, c))
+        else:
+            torch.mul(window, _band(mask, c), out=x[..., c, :, :])
+    return x
+
+
+def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:
+    """d/dm <y, shift_sum(x, m)>: sum over the batch (and over the bands of a shared mask) of x_c y[., . + d_c]."""
+    width, d_min = mask.shape[-1], min(shifts)
+    bands = [
+        (x[..., c, :, :] * y[..., d - d_min : d - d_min + width]).flatten(0, -3).sum(0)
+        if x.ndim > 3
+        else x[c] * y[:, d - d_min : d - d_min + width]
+        for c, d in enumerate(shifts)
+    ]
+    stacked = torch.stack(bands)
+    return stacked.sum(0) if mask.ndim == 2 else stacked
+
+
+class _ShiftSum(torch.autograd.Function):
+    """shift_sum under autograd: backward is shift_back; x is saved only when the mask wants a gradient."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(mask, x if ctx.needs_input_grad[1] else None)
+        ctx.shifts = shifts
+        return _shift_sum(x, mask, shifts, None)
+
+    @staticmethod
+    def backward(ctx, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+        mask, x = ctx.saved_tensors
+        grad_x = shift_back(grad_y, mask, ctx.shifts) if ctx.needs_input_grad[0] else None
+        grad_mask = _mask_gradient(x, grad_y, mask, ctx.shifts) if ctx.needs_input_grad[1] else None
+        return grad_x, grad_mask, None
+
+
+class _ShiftBack(torch.autograd.Function):
+    """shift_back under autograd: backward is shift_sum; y is saved only when the mask wants a gradient."""
+
+    @staticmethod
+    def forward(ctx, y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(mask, y if ctx.needs_input_grad[1] else None)
+        ctx.shifts = shifts
+        return _shift_back(y, mask, shifts, None, False)
+
+    @staticmethod
+    def backward(ctx, grad_x: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+        mask, y = ctx.saved_tensors
+        grad_y = shift_sum(grad_x, mask, ctx.shifts) if ctx.needs_input_grad[0] else None
+        grad_mask = _mask_gradient(grad_x, y, mask, ctx.shifts) if ctx.needs_input_grad[1] else None
+        return grad_y, grad_mask, None

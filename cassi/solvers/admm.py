@@ -1,0 +1,94 @@
+"""Alternating direction method of multipliers for 1/2 |Phi x - y|^2 + g(x)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cassi.operator import InvertibleOperator
+from cassi.priors.tv import TVDenoiser
+from cassi.result import Loop, Monitor, Result, relative_norm
+
+Prox = Callable[[Tensor, int], Tensor]
+"""prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite its argument and return it."""
+
+
+def admm(
+    A: InvertibleOperator,
+    y: Tensor,
+    prox_g: Prox,
+    *,
+    rho: float,
+    num_iters: int,
+    tol: float = 0.0,
+    x0: Tensor | None = None,
+    monitor: Monitor | None = None,
+    progress: bool = False,
+) -> Result:
+    """ADMM in scaled form (Boyd et al., Found. Trends Mach. Learn. 3 (2011), eq. 3.5-3.7).
+
+        x^{k+1} = argmin_x 1/2 |Phi x - y|^2 + rho/2 |x - (z^k - u^k)|^2
+        z^{k+1} = prox_{g/rho}(x^{k+1} + u^k)
+        u^{k+1} = u^k + x^{k+1} - z^{k+1}
+
+    from z^0 = x0 or Phi^+ y, u^0 = 0. The cube returned is z.
+
+    Args:
+        A: the camera, with forward, pinv and prox.
+        y: measurement (..., H, W').
+        prox_g: f(v, k) -> z, the proximal operator of g / rho.
+        rho: penalty > 0, in units of gram_diag.
+        num_iters, tol, x0, monitor, progress: as for `cassi.solvers.gap`.
+
+    Returns:
+        Result; residual in the history is |y - Phi z| / |y|.
+
+    Raises:
+        FloatingPointError: the iteration diverged; names the iteration.
+        ValueError: rho not positive.
+    """
+    z = A.pinv(y) if x0 is None else x0.clone()
+    u = torch.zeros_like(z)
+    x, v = torch.empty_like(z), torch.empty_like(z)
+    y_z = torch.empty_like(y)
+    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="ADMM")
+    for k in loop:
+        A.prox(torch.sub(z, u, out=v), y, rho, out=x)
+        z_new = prox_g(torch.add(x, u, out=v), k)
+        u.add_(x).sub_(z_new)
+        z_norm = z.norm()
+        change = relative_norm(z.sub_(z_new), z_norm)
+        v, z = z, z_new
+        residual = relative_norm(y - A.forward(z, out=y_z), y)
+        loop.record(z, residual=residual, change=change)
+    return loop.result(z)
+
+
+def admm_tv(
+    A: InvertibleOperator,
+    y: Tensor,
+    *,
+    tv_weight: float,
+    rho: float | None = None,
+    num_iters: int = 60,
+    tv_iters: int = 3,
+    coupled: bool = False,
+    tol: float = 0.0,
+    x0: Tensor | None = None,
+    monitor: Monitor | None = None,
+    progress: bool = False,
+) -> Result:
+    """ADMM on 1/2 |Phi x - y|^2 + tv_weight TV(x).
+
+    Args:
+        tv_weight: weight of TV against the squared misfit.
+        rho: penalty; max gram_diag / 10 if not given.
+        tv_iters: warm-started dual steps a prox.
+        coupled: couple the bands, see `cassi.priors.tv`.
+        Others: see `admm`.
+    """
+    penalty = A.norm() ** 2 / 10 if rho is None else rho
+    denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, coupled=coupled)
+    return admm(A, y, denoise, rho=penalty, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor, progress=progress)
