@@ -46,9 +46,9 @@ def cube_to_srgb(
 
     R is linear between the band centers and constant beyond the first and the last, so that unequal spacing counts
     right and a range such as 450-650 nm still shows a flat spectrum as neutral grey (ASTM E308 treats missing ends so).
-    Light other than sRGB's white is adapted to it by the Bradford transform. Colors outside sRGB are mixed with the
-    grey of the same luminance until they fit, which keeps brightness and roughly the hue; the sRGB curve (IEC
-    61966-2-1) comes last.
+    Light other than sRGB's white is adapted to it by the Bradford transform. Colors too saturated for sRGB are mixed
+    with the grey of the same luminance, colors too bright are scaled down, until they fit; both keep the hue (as
+    dominant wavelength). The sRGB curve (IEC 61966-2-1) comes last.
 
     Args:
         cube: (C, H, W), linear in light; negative values are allowed, NaN renders black.
@@ -56,7 +56,7 @@ def cube_to_srgb(
             be spaced evenly from 450 nm (first) to 650 nm (last).
         illuminant: "D65" (daylight) where the cube is a reflectance, "E" (equal energy) where it is radiance with the
             light still in it. Either way a flat spectrum is neutral.
-        white: cube value of a flat spectrum rendered as full white. None: chosen so that 0.5 % of the pixels clip.
+        white: cube value of a flat spectrum rendered as full white. None: chosen so that 1 % of the pixels clip.
 
     Returns:
         (H, W, 3) float32 in [0, 1], encoded for display.
@@ -79,7 +79,7 @@ def cube_to_srgb(
     height, width = values.shape[1:]
     linear = np.nan_to_num(weights @ values.reshape(len(values), -1).astype(np.float32, copy=False))
     if white is None:
-        white = float(np.percentile(linear.max(axis=0), 99.5)) if linear.size else 1.0
+        white = float(np.percentile(linear.max(axis=0), 99)) if linear.size else 1.0
         white = white if white > 0 else 1.0
     return _encode(_into_gamut(linear / np.float32(white))).T.reshape(height, width, 3)
 
@@ -149,14 +149,15 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
 
 
 def _into_gamut(linear: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mix each color (3, n) with the grey of its luminance until every channel lies in [0, 1]."""
-    luminance = np.clip(_RGB_TO_XYZ[1].astype(np.float32) @ linear, 0, 1)
+    """Bring colors (3, n) into [0, 1]: too saturated ones towards the grey of their luminance, too bright ones down."""
+    luminance = np.maximum(_RGB_TO_XYZ[1].astype(np.float32) @ linear, 0)
     offset = linear - luminance
-    low, high = offset.min(axis=0), offset.max(axis=0)
+    lowest = offset.min(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        keep_low = np.where(low < -luminance, -luminance / low, 1)
-        keep_high = np.where(high > 1 - luminance, (1 - luminance) / high, 1)
-    return np.clip(luminance + np.minimum(keep_low, keep_high) * offset, 0, 1)
+        keep = np.where(lowest < -luminance, -luminance / lowest, np.float32(1))
+    fitted = np.maximum(luminance + keep * offset, 0)
+    fitted /= np.maximum(fitted.max(axis=0), 1)
+    return fitted
 
 
 def _encode(linear: NDArray) -> NDArray:
