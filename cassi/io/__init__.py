@@ -1,0 +1,23 @@
+"""Read measurements and cubes from the files users hold, write results: nothing here knows the optics."""
+
+from ..errors import InputError, OutputError
+from .containers import Container, Entry, open_container
+from .cubes import read_cube
+from .measurement import Measurement, file_sha256, read_measurement
+from .results import check_output, replacing, write_cube, write_measurement
+
+__all__ = [
+    "Container",
+    "Entry",
+    "InputError",
+    "Measurement",
+    "OutputError",
+    "check_output",
+    "file_sha256",
+    "open_container",
+    "read_cube",
+    "read_measurement",
+    "replacing",
+    "write_cube",
+    "write_measurement",
+]

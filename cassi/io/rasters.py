@@ -1,0 +1,124 @@
+"""Read ENVI and NetCDF files through `spectral` and `xarray`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .containers import (
+    Container,
+    Entry,
+    Selection,
+    check_declared,
+    damage_as_input_error,
+    declared_bytes,
+    missing_package,
+)
+
+MAX_HEADER_BYTES = 1 << 24
+# Names that NetCDF files give to the axes of a cube, in lower case.
+AXIS_LETTERS = {
+    **dict.fromkeys(["wavelength", "wavelengths", "band", "bands", "lambda", "wl", "channel"], "C"),
+    **dict.fromkeys(["y", "row", "rows", "lat", "height", "line"], "H"),
+    **dict.fromkeys(["x", "col", "cols", "column", "lon", "width", "sample"], "W"),
+    **dict.fromkeys(["frame", "frames", "time", "t"], "N"),
+}
+NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
+
+
+def open_envi(path: Path) -> Container:
+    """Open an ENVI header and its data file as a `Container` with the entry `image` (C, H, W), or (H, W).
+
+    Wavelengths of the header become the entry `wavelengths` [nm].
+
+    Raises:
+        InputError: spectral is missing, no data file beside the header, or fewer data than the header declares.
+    """
+    try:
+        from spectral.io import envi
+    except ImportError as error:
+        raise missing_package(path, "spectral", error) from error
+    if path.stat().st_size > MAX_HEADER_BYTES:
+        raise InputError(f"{path}: an ENVI header of {path.stat().st_size} bytes, expected a short text")
+    with damage_as_input_error(path, "ENVI"):
+        header = envi.read_envi_header(os.fspath(path))
+        rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
+        if min(rows, columns, bands) < 1:
+            raise InputError(f"{path}: the ENVI header declares {bands} bands of {rows} x {columns} pixels")
+        data_path = _envi_data_file(path)
+        dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
+        offset = int(header.get("header offset", 0))
+        needed = declared_bytes((rows, columns, bands), dtype.itemsize) + offset
+        if offset < 0 or data_path.stat().st_size < needed:
+            raise InputError(
+                f"{data_path}: cut short, {bands} bands of {rows} x {columns} {dtype} need {needed} bytes, "
+                f"{data_path.stat().st_size} are there"
+            )
+        centers = header.get("wavelength")
+        unit = NANOMETERS.get(str(header.get("wavelength units", "nm")).lower(), 1.0)
+        wavelengths = None if centers is None else np.array([float(value) for value in centers]) * unit
+    shape = (bands, rows, columns) if bands > 1 else (rows, columns)
+    entries = [Entry("image", shape, dtype.newbyteorder("="), axes="CHW"[-len(shape) :])]
+    if wavelengths is not None:
+        entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
+
+    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+        if entry.name == "wavelengths" and wavelengths is not None:
+            return wavelengths
+        image = envi.open(os.fspath(path), os.fspath(data_path))
+        mapped = image.open_memmap(interleave="bsq", writable=False).reshape(entry.shape)
+        return np.array(mapped if selection is None else mapped[selection], dtype=entry.dtype)
+
+    return Container(path, "ENVI", tuple(entries), read)
+
+
+def _envi_data_file(header: Path) -> Path:
+    """Return the data file beside an ENVI header, from its name alone: the header's text may not choose a file."""
+    stem = header.with_suffix("")
+    for suffix in ("", ".img", ".raw", ".dat", ".bsq", ".bil", ".bip", ".sli", ".hyspex"):
+        candidate = Path(f"{stem}{suffix}")
+        if candidate.is_file() and candidate != header:
+            return candidate
+    raise InputError(f"{header}: no data file beside the ENVI header, expected {stem.name}.img")
+
+
+def open_netcdf(path: Path) -> Container:
+    """Open a NetCDF file (classic, or version 4 after its links were checked) as a `Container`.
+
+    Scale factors and fill values are applied by xarray; dimension names give the axes.
+
+    Raises:
+        InputError: xarray or h5netcdf is missing, or the file is damaged.
+    """
+    try:
+        import h5netcdf  # noqa: F401  (xarray's engine for version 4)
+        import xarray
+    except ImportError as error:
+        raise missing_package(path, "xarray and h5netcdf", error) from error
+    with path.open("rb") as file:
+        classic = file.read(3) == b"CDF"
+    engine = "scipy" if classic else "h5netcdf"
+    stored = path.stat().st_size
+    options: dict[str, Any] = {"engine": engine, "decode_times": False, "cache": False}
+    with damage_as_input_error(path, "NetCDF"), xarray.open_dataset(path, **options) as dataset:
+        entries = []
+        for name, variable in dataset.variables.items():
+            if variable.dtype.kind not in "biufc":
+                entries.append(Entry(str(name), variable.shape, None, problem="text or a table"))
+                continue
+            check_declared(path, str(name), declared_bytes(variable.shape, variable.dtype.itemsize), stored)
+            letters = [AXIS_LETTERS.get(str(d).lower(), "?") for d in variable.dims]
+            axes = None if "?" in letters or len(set(letters)) < len(letters) else "".join(letters)
+            entries.append(Entry(str(name), variable.shape, variable.dtype, axes=axes, attributes=variable.attrs))
+        attributes = dict(dataset.attrs)
+
+    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+        with xarray.open_dataset(path, **options) as dataset:
+            variable = dataset.variables[entry.name]
+            values = np.array(variable.values if selection is None else variable[selection].values)
+        unit = NANOMETERS.get(str(entry.attributes.get("units", "")).lower(), 1.0)
+        return values * unit if unit != 1.0 and values.ndim == 1 else values
+
+    return Container(path, "NetCDF", tuple(entries), read, attributes)
