@@ -1,0 +1,154 @@
+"""Second moments of spectra: sums over images and pixels of x x^T, without a copy of the images.
+
+S[c, d] = sum over n, h, w of weight[n, h, w] (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_CHUNK = 2**16  # elements that are rearranged at a time: they stay in cache
+
+
+def covariance_sum(
+    x: Tensor, *, mean: Tensor | None = None, weights: Tensor | None = None, accumulate: torch.dtype | None = None
+) -> Tensor:
+    """Sum over images and pixels of the outer product of the spectrum with itself: S = sum w (x - mean)(x - mean)^T.
+
+    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by one batched
+    matrix product over images where an image has many pixels, image by image where one image fills the cache, and by
+    one product of rearranged chunks where images are small; only chunks of 2^16 numbers are ever copied.
+
+    Args:
+        x: (N, C, H, W) or (C, H, W), floating point.
+        mean: (C,), taken off every spectrum first; see `pixel_mean`.
+        weights: one weight >= 0 a pixel, broadcastable to (N, H, W).
+        accumulate: floating-point type of products and sums, default that of x; torch.float64 for float32 images
+            gives the float64 result (to 1e-15) at the price of converting chunk by chunk.
+
+    Returns:
+        (C, C), symmetric, of type `accumulate`; differentiable in x, mean and weights.
+
+    Raises:
+        ValueError: x of another rank or empty, mean not (C,), or weights that do not broadcast to (N, H, W).
+        TypeError: x or accumulate not floating point.
+
+    Example:
+        >>> covariance_sum(torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 2, 1, 2))
+        tensor([[ 5., 11.],
+                [11., 25.]])
+    """
+    z = _flat(x)
+    if mean is not None and tuple(mean.shape) != (z.shape[1],):
+        raise ValueError(f"mean must be ({z.shape[1]},), one number a band, got {tuple(mean.shape)}")
+    if accumulate is not None and not accumulate.is_floating_point:
+        raise TypeError(f"accumulate must be a floating-point type, got {accumulate}; use torch.float64")
+    dtype = x.dtype if accumulate is None else accumulate
+    w = None if weights is None else _flat_weights(weights, x)
+    inputs = (x, mean, weights)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        centered = z.to(dtype) if mean is None else z.to(dtype) - mean.to(dtype)[:, None]
+        weighted = centered if w is None else centered * w.to(dtype)[:, None]
+        return torch.einsum("ncl,ndl->cd", weighted, centered)
+    if mean is None and w is None and dtype == x.dtype:
+        return _gram_sum(z)
+    return _gram_sum_prepared(z, mean, w, dtype)
+
+
+def pixel_mean(x: Tensor, *, weights: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
+    """The mean spectrum over images and pixels: sum w x / sum w.
+
+    Args:
+        x: (N, C, H, W) or (C, H, W), floating point.
+        weights: one weight >= 0 a pixel, broadcastable to (N, H, W), not all 0.
+        accumulate: floating-point type of the sums, default that of x.
+
+    Returns:
+        (C,), of type `accumulate`.
+
+    Raises:
+        ValueError: as `covariance_sum`.
+
+    Example:
+        >>> pixel_mean(torch.tensor([1.0, 2.0, 3.0, 5.0]).view(2, 1, 2))
+        tensor([1.5000, 4.0000])
+    """
+    z = _flat(x)
+    if weights is None:
+        return z.mean((0, 2), dtype=accumulate)
+    w = _flat_weights(weights, x).to(accumulate or x.dtype)
+    return torch.einsum("ncl,nl->c", z.to(w.dtype), w) / w.sum()
+
+
+def _flat(x: Tensor) -> Tensor:
+    if x.ndim not in (3, 4) or x.numel() == 0:
+        raise ValueError(f"x must be (N, C, H, W) or (C, H, W) and not empty, got {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be floating point, got {x.dtype}; convert it with .float()")
+    x = x if x.ndim == 4 else x[None]
+    return x.flatten(2)
+
+
+def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
+    shape = (x.shape[0] if x.ndim == 4 else 1, *x.shape[-2:])
+    try:
+        return weights.expand(shape).flatten(1)
+    except RuntimeError as error:
+        raise ValueError(f"weights must broadcast to {shape}, got {tuple(weights.shape)}; give one a pixel") from error
+
+
+def _gram_sum(z: Tensor) -> Tensor:
+    """sum_n z_n z_n^T of (N, C, L), by the fastest of three products for the shape."""
+    n, c, length = z.shape
+    if length == 1:
+        return z[:, :, 0].t() @ z[:, :, 0]
+    if n == 1:
+        return z[0] @ z[0].t()
+    if 2 * length >= c and c * length >= 448:
+        if c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
+            total = z.new_zeros(c, c)
+            for image in z:
+                total.addmm_(image, image.t())
+            return total
+        batch = max(1, 2**18 // (c * c))  # the products of a batch, batch x C x C, stay in cache
+        total = torch.bmm(z[:batch], z[:batch].mT).sum(0)
+        for start in range(batch, n, batch):
+            part = z[start : start + batch]
+            total += torch.bmm(part, part.mT).sum(0)
+        return total
+    chunk = max(1, _CHUNK // (c * length))
+    if 8 * length <= c:  # few pixels an image: gather spectra as rows
+        rows = z[:chunk].transpose(1, 2).reshape(-1, c)
+        total = rows.t() @ rows
+        for start in range(chunk, n, chunk):
+            rows = z[start : start + chunk].transpose(1, 2).reshape(-1, c)
+            total.addmm_(rows.t(), rows)
+        return total
+    columns = z[:chunk].transpose(0, 1).reshape(c, -1)
+    total = columns @ columns.t()
+    for start in range(chunk, n, chunk):
+        columns = z[start : start + chunk].transpose(0, 1).reshape(c, -1)
+        total.addmm_(columns, columns.t())
+    return total
+
+
+def _gram_sum_prepared(z: Tensor, mean: Tensor | None, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The same with each chunk converted, centred and weighted on its way into the product."""
+    n, c, length = z.shape
+    total = z.new_zeros(c, c, dtype=dtype)
+    images = max(1, _CHUNK // (c * length))
+    pixels = max(1, _CHUNK // (c * images))
+    offset = None if mean is None else mean.to(dtype)[:, None, None]
+    for first in range(0, n, images):
+        for start in range(0, length, pixels):
+            part = z[first : first + images, :, start : start + pixels].transpose(0, 1).to(dtype)
+            if offset is not None:
+                part = part - offset
+            right = part.reshape(c, -1)
+            if weights is None:
+                total.addmm_(right, right.t())
+            else:
+                w = weights[first : first + images, start : start + pixels].to(dtype)
+                total.addmm_((part * w).reshape(c, -1), right.t())
+    return total if weights is None else (total + total.t()) / 2  # the weighted product rounds unsymmetrically
