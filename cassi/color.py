@@ -12,14 +12,12 @@ from importlib.resources import files
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["Illuminant", "cube_to_srgb", "wavelength_to_srgb"]
+__all__ = ["Illuminant", "cube_to_srgb", "wavelength_to_srgb", "white_level"]
 
 Illuminant = Literal["D65", "E"]
-Floats = NDArray[np.float64]
-
 FALSE_COLOR_RANGE = (450.0, 650.0)  # [nm] where the bands are placed if their wavelengths are unknown
 
 # IEC 61966-2-1: chromaticities of the sRGB primaries (columns red, green, blue) and of its white point.
@@ -32,12 +30,12 @@ _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0
 
 
 def cube_to_srgb(
-    cube: Tensor | NDArray[np.floating],
+    cube: Tensor | np.ndarray,
     wavelengths: ArrayLike | Tensor | None,
     *,
     illuminant: Illuminant = "D65",
     white: float | None = None,
-) -> NDArray[np.float32]:
+) -> np.ndarray:
     """Render a spectral cube as the picture a person would see.
 
     With cube values R (reflectance), light S and color-matching functions (x, y, z):
@@ -70,21 +68,35 @@ def cube_to_srgb(
         >>> cube_to_srgb(grey, np.linspace(450, 650, 28), white=1.0)[0, 0].round(3).tolist()
         [0.735, 0.735, 0.735]
     """
-    values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
-    if values.ndim != 3:
-        raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
-    if white is not None and not white > 0:
-        raise ValueError(f"white must be positive, got {white}: it is the cube value rendered as white")
-    weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
-    height, width = values.shape[1:]
-    linear = np.nan_to_num(weights @ values.reshape(len(values), -1).astype(np.float32, copy=False))
+    linear = _linear_srgb(cube, wavelengths, illuminant)
     if white is None:
-        white = float(np.percentile(linear.max(axis=0), 99)) if linear.size else 1.0
-        white = white if white > 0 else 1.0
-    return _encode(_into_gamut(linear / np.float32(white))).T.reshape(height, width, 3)
+        white = _brightest(linear)
+    elif not white > 0:
+        raise ValueError(f"white must be positive, got {white}: it is the cube value rendered as white")
+    height, width = cube.shape[-2:]
+    picture: np.ndarray = _encode(_into_gamut(linear / np.float32(white))).T.reshape(height, width, 3)
+    return picture
 
 
-def wavelength_to_srgb(wavelengths: ArrayLike) -> Floats:
+def white_level(
+    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, illuminant: Illuminant = "D65"
+) -> float:
+    """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike.
+
+    Args:
+        cube, wavelengths, illuminant: as for `cube_to_srgb`, which also raises the same errors.
+
+    Returns:
+        The value that the largest color channel exceeds in 1 % of the pixels; 1 for a cube that is black.
+
+    Example:
+        >>> round(white_level(np.full((28, 4, 4), 0.25), None), 6)
+        0.25
+    """
+    return _brightest(_linear_srgb(cube, wavelengths, illuminant))
+
+
+def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
     """The saturated display color of monochromatic light, as bright as sRGB allows; for labels and tints.
 
     Spectral colors lie outside sRGB; negative channels are cut off, then the largest is scaled to 1.
@@ -103,11 +115,26 @@ def wavelength_to_srgb(wavelengths: ArrayLike) -> Floats:
     table = _observer()
     at = np.clip(np.asarray(wavelengths, dtype=np.float64), 400.0, 700.0)
     xyz = np.stack([np.interp(at, table[:, 0], table[:, k]) for k in (1, 2, 3)], axis=-1)
-    linear = np.maximum(xyz @ _XYZ_TO_RGB.T, 0)
+    linear: np.ndarray = np.maximum(xyz @ _XYZ_TO_RGB.T, 0)
     return _encode(linear / linear.max(axis=-1, keepdims=True))
 
 
-def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illuminant: str) -> Floats:
+def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, illuminant: str) -> np.ndarray:
+    """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN becomes black."""
+    values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
+    if values.ndim != 3:
+        raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
+    weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
+    linear: np.ndarray = weights @ values.reshape(len(values), -1).astype(np.float32, copy=False)
+    return np.nan_to_num(linear, copy=False)
+
+
+def _brightest(linear: np.ndarray) -> float:
+    white = float(np.percentile(linear.max(axis=0), 99)) if linear.size else 0.0
+    return white if white > 0 else 1.0
+
+
+def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illuminant: str) -> np.ndarray:
     """Weights (3, C) that take the spectrum of a pixel to linear sRGB; each row sums to 1."""
     if illuminant not in get_args(Illuminant):
         raise ValueError(f"illuminant must be one of {', '.join(get_args(Illuminant))}, got {illuminant!r}")
@@ -148,26 +175,26 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
     return weights
 
 
-def _into_gamut(linear: NDArray[np.float32]) -> NDArray[np.float32]:
+def _into_gamut(linear: np.ndarray) -> np.ndarray:
     """Bring colors (3, n) into [0, 1]: too saturated ones towards the grey of their luminance, too bright ones down."""
     luminance = np.maximum(_RGB_TO_XYZ[1].astype(np.float32) @ linear, 0)
     offset = linear - luminance
     lowest = offset.min(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         keep = np.where(lowest < -luminance, -luminance / lowest, np.float32(1))
-    fitted = np.maximum(luminance + keep * offset, 0)
+    fitted: np.ndarray = np.maximum(luminance + keep * offset, 0)
     fitted /= np.maximum(fitted.max(axis=0), 1)
     return fitted
 
 
-def _encode(linear: NDArray) -> NDArray:
+def _encode(linear: np.ndarray) -> np.ndarray:
     """The sRGB transfer function, IEC 61966-2-1."""
     # The maximum keeps the branch that is not taken free of warnings at 0.
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055)
 
 
 @cache
-def _observer() -> Floats:
+def _observer() -> np.ndarray:
     """Columns: wavelength [nm], x, y, z, D65."""
     text = files("cassi").joinpath("cie_1931_d65.csv").read_text(encoding="utf-8")
     rows: Sequence[str] = [line for line in text.splitlines() if not line.startswith("#")]

@@ -14,15 +14,17 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cassi.color import cube_to_srgb, wavelength_to_srgb
+from cassi.color import cube_to_srgb, wavelength_to_srgb, white_level
 from cassi.result import Record
 
 __all__ = [
@@ -97,7 +99,7 @@ def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
         >>> figure = snapshot(np.random.default_rng(0).random((64, 80)))
     """
     picture = _picture(y, "y")
-    figure = Figure(figsize=_size_for(picture.shape, extra=(1.3, 0.7)), layout="constrained")
+    figure = Figure(figsize=_size_for(picture.shape, extra=(1.3, 0.7)), layout=_layout())
     _draw_snapshot(figure.add_subplot(), picture, unit, title, ticks=True)
     return figure
 
@@ -140,14 +142,13 @@ def bands(
     if scale not in ("common", "band"):
         raise ValueError(f"scale must be 'common' or 'band', got {scale!r}")
     chosen = _evenly(len(values), count)
-    height, width = values.shape[1:]
-    columns = _columns(len(chosen), width / height)
-    rows = -(-len(chosen) // columns)
-    cell = 11.0 / columns
-    figure = Figure(figsize=(11.3, rows * (cell * height / width + 0.24) + 0.65), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.0, hspace=0.0)
     top = _robust_top(values)
-    _draw_bands(figure, values, centers, chosen, columns, top if scale == "common" else None, tint)
+    columns = _columns(len(chosen), values.shape[2] / values.shape[1])
+    page = 11.0
+    figure = Figure(layout=_layout())
+    axes = figure.add_subplot()
+    height = _draw_bands(axes, values, centers, chosen, columns, top if scale == "common" else None, tint, page)
+    figure.set_size_inches(page + 0.2, height + 0.45)
     limits = f"all bands on one scale, 0 to {top:.3g} {unit}" if scale == "common" else "each band on its own scale"
     selection = f"{len(chosen)} of {len(values)} bands" if len(chosen) < len(values) else f"{len(values)} bands"
     heading = ", ".join(part for part in (title, selection, limits.rstrip()) if part)
@@ -177,7 +178,7 @@ def srgb(
         >>> figure = srgb(np.random.default_rng(0).random((8, 32, 32)), np.linspace(450, 650, 8))
     """
     values, centers = _cube(cube, wavelengths)
-    figure = Figure(figsize=_size_for(values.shape[1:], extra=(0.2, 0.5)), layout="constrained")
+    figure = Figure(figsize=_size_for(values.shape[1:], extra=(0.2, 0.5)), layout=_layout())
     axes = figure.add_subplot()
     picture, kind = _render(values, centers, white)
     _show(axes, picture)
@@ -224,15 +225,18 @@ def spectra(
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
     left = float(np.clip(4.2 * width / height, 3.0, 6.0))
-    figure = Figure(figsize=(left + 2.4 * columns + 0.2, max(4.6, 2.1 * rows)), layout="constrained")
-    image_part, plot_part = figure.subfigures(1, 2, width_ratios=(left, 2.4 * columns))
+    figure = Figure(figsize=(left + 2.4 * columns + 0.2, max(4.6, 2.1 * rows)), layout=_layout())
+    grid = figure.add_gridspec(1, 2, width_ratios=(left, 2.4 * columns))
+    image_part, plot_part = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
     picture, kind = _render(values, centers, None)
     axes = image_part.add_subplot()
     _show(axes, picture)
     axes.set_title(kind)
     _mark(axes, chosen)
     panels = plot_part.subplots(rows, columns, squeeze=False, sharex=True)
-    _draw_spectra(panels, values, centers, chosen, reference, spread, unit)
+    legend = _draw_spectra(panels, values, centers, chosen, reference, spread, unit)
+    if len(legend) > 1:
+        plot_part.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=3)
     if title:
         figure.suptitle(title, x=0.01, ha="left")
     return figure
@@ -264,22 +268,20 @@ def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
     rows, columns = height // block, width // block
     tiles = values[:, : rows * block, : columns * block].reshape(num_bands, rows, block, columns, block)
     mean = tiles.mean(axis=(2, 4))
-    uneven = np.sqrt(tiles.var(axis=(2, 4)).mean(axis=0))
-    if rows >= 5 and columns >= 5:  # compare with the neighbors too, so that a point does not sit on an edge
-        padded = np.pad(mean, ((0, 0), (1, 1), (1, 1)), mode="edge")
-        for dy, dx in ((0, 1), (2, 1), (1, 0), (1, 2)):
-            uneven += np.abs(padded[:, dy : dy + rows, dx : dx + columns] - mean).mean(axis=0)
     level = np.linalg.norm(mean, axis=0)
     bright = np.percentile(level, 95) + 1e-12
-    direction = (mean / (level + 0.02 * bright)).reshape(num_bands, -1)
+    direction = mean / (level + 0.02 * bright)
+    # Uneven: the block's own contrast, and the step in spectral shape to its neighbors (edges make poor points).
+    uneven = 0.5 * np.sqrt(tiles.var(axis=(2, 4)).sum(axis=0)) / (level + 0.05 * bright)
+    padded = np.pad(direction, ((0, 0), (1, 1), (1, 1)), mode="edge")
+    for dy, dx in ((0, 1), (2, 1), (1, 0), (1, 2)):
+        uneven += 0.5 * np.linalg.norm(padded[:, dy : dy + rows, dx : dx + columns] - direction, axis=0)
+    worth = (np.exp(-4 * uneven) * np.minimum(1, 4 * level / bright)).ravel() + 1e-6
     row, column = (index.ravel() for index in np.indices((rows, columns)))
-    position = np.stack([row / rows, column / columns])
-    features = np.concatenate([direction, 0.35 * position])
-    worth = np.exp(-4 * np.sqrt(num_bands) * uneven / (level + 0.05 * bright)) * np.minimum(1, 4 * level / bright)
-    worth = worth.ravel() + 1e-6
     if rows > 8 and columns > 8:
-        border = (row < 1) | (row >= rows - 1) | (column < 1) | (column >= columns - 1)
-        worth[border] *= 1e-3
+        worth[(row < 1) | (row >= rows - 1) | (column < 1) | (column >= columns - 1)] *= 1e-3
+    direction = direction.reshape(num_bands, -1)
+    features = np.concatenate([direction, 0.25 * np.stack([row / rows, column / columns])])
 
     average = direction.mean(axis=1, keepdims=True)
     score = np.linalg.norm(direction - average, axis=0) * worth
@@ -308,10 +310,11 @@ def convergence(history: Sequence[Record], *, title: str = "Convergence") -> Fig
     Example:
         >>> figure = convergence([Record(k, 0.1 * k, 0.5**k, 0.3**k) for k in range(1, 20)])
     """
-    figure = Figure(figsize=(8.4, 3.3), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(8.4, 3.3), layout=_layout())
+    left = figure.add_subplot(1, 2, 1)
+    right = figure.add_subplot(1, 2, 2, sharey=left)
     _draw_convergence(left, history, "iteration")
-    _draw_convergence(right, history, "seconds")
+    _draw_convergence(right, history, "seconds", legend=False)
     figure.suptitle(title, x=0.01, ha="left")
     return figure
 
@@ -360,41 +363,47 @@ def summary(
     height, width = values.shape[1:]
 
     page = 13.0
-    shapes = [picture.shape[1] / picture.shape[0], *[width / height] * (1 if reference is None else 2)]
-    top_height = min(4.6, (page - 1.2) / sum(shapes) + 0.35)
-    num_bands = min(8, len(values))
-    band_height = page / max(num_bands, 6) * height / width + 0.4
-    heading = 0.42 * bool(title) + 0.22 * (caption.count("\n") + 1) * bool(caption) + 0.1
-    figure = Figure(figsize=(page, heading + top_height + band_height + 2.6), layout="constrained")
-    parts = figure.subfigures(4, 1, height_ratios=(heading, top_height, band_height, 2.6))
+    shapes = [picture.shape[1] / picture.shape[0] + 0.25, *[width / height] * (1 if reference is None else 2)]
+    top_height = min(4.6, (page - 0.6) / sum(shapes)) + 0.3
+    figure = Figure(layout=_layout())
+    lines = caption.count("\n") + 1 if caption else 0
+    heading = 0.12 + 0.3 * bool(title) + 0.2 * lines
+    shown = _evenly(len(values), 8)
+    band_height = (page / max(len(shown), 6)) * height / width + 0.3
+    heights = (heading, top_height, band_height, 2.5)
+    figure.set_size_inches(page, sum(heights))
+    grid = figure.add_gridspec(4, 1, height_ratios=heights)
+    head, pictures, band_row, plots = (figure.add_subfigure(grid[k]) for k in range(4))
 
-    head = parts[0]
     if title:
-        head.text(0.008, 0.97, title, fontsize=14, fontweight="bold", va="top")
+        head.text(0.008, 1 - 0.1 / heading, title, fontsize=14, fontweight="bold", va="top")
     if caption:
-        head.text(0.008, 0.03, caption, fontsize=9.5, color=_MUTED, va="bottom", linespacing=1.4)
+        offset = 0.1 + 0.3 * bool(title)
+        head.text(0.008, 1 - offset / heading, caption, fontsize=9.5, color=_MUTED, va="top", linespacing=1.4)
 
-    panels = parts[1].subplots(1, len(shapes), width_ratios=shapes, squeeze=False)[0]
-    _draw_snapshot(panels[0], picture, unit, "Snapshot", ticks=False)
-    rendered, kind = _render(values, centers, None)
-    _show(panels[1], rendered)
-    panels[1].set_title(
-        f"Reconstruction, {kind[0].lower()}{kind[1:]}" if centers is None else f"Reconstruction, {kind}"
-    )
-    _mark(panels[1], chosen)
+    columns = pictures.add_gridspec(1, len(shapes), width_ratios=shapes)
+    _draw_snapshot(pictures.add_subplot(columns[0]), picture, unit, "Snapshot", ticks=False)
+    rendered = pictures.add_subplot(columns[1])
+    image, kind = _render(values, centers, None)
+    _show(rendered, image)
+    rendered.set_title(f"Reconstruction, {kind}")
+    _mark(rendered, chosen)
     if reference is not None:
-        _show(panels[2], _render(reference, centers, None)[0])
-        panels[2].set_title("Truth")
-        _mark(panels[2], chosen)
+        true = pictures.add_subplot(columns[2])
+        _show(true, _render(reference, centers, _white(values, centers))[0])
+        true.set_title("Truth, the same exposure")
+        _mark(true, chosen)
 
-    parts[2].set_facecolor("none")
-    top = _robust_top(values)
-    _draw_bands(parts[2], values, centers, _evenly(len(values), num_bands), num_bands, top, True)
+    _draw_bands(band_row.add_subplot(), values, centers, shown, max(len(shown), 6), _robust_top(values), True, page)
 
-    columns = len(chosen) + 1
-    axes = parts[3].subplots(1, columns, width_ratios=[*[1.0] * len(chosen), 1.15])
-    _draw_spectra(np.asarray([axes[:-1]]), values, centers, chosen, reference, spread, unit)
-    _draw_convergence(axes[-1], history, "iteration")
+    columns = plots.add_gridspec(1, len(chosen) + 1)
+    panels = [plots.add_subplot(columns[k]) for k in range(len(chosen))]
+    legend = _draw_spectra(np.array([panels]), values, centers, chosen, reference, spread, unit)
+    if len(legend) > 1:
+        plots.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=3)
+    last = plots.add_subplot(columns[len(chosen)])
+    _draw_convergence(last, history, "iteration")
+    last.set_title("Convergence", fontsize=8.5)
     return figure
 
 
@@ -427,15 +436,17 @@ def spectral_covariance(covariance: Array, wavelengths: ArrayLike | Tensor | Non
     correlation = np.divide(matrix, scale, out=np.zeros_like(matrix), where=scale > 0)
     eigenvalues = np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1]
 
-    figure = Figure(figsize=(12.6, 3.7), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 1.0))
+    figure = Figure(figsize=(12.6, 3.7), layout=_layout())
+    grid = figure.add_gridspec(1, 3, width_ratios=(1.1, 1.1, 1.0))
+    left, middle, right = (figure.add_subplot(grid[k]) for k in range(3))
     edges = _edges(axis)
     limit = float(np.abs(matrix).max()) or 1.0
-    for axes, shown, heading, norm in (
-        (left, matrix, "Covariance between bands", Normalize(-limit, limit)),
-        (middle, correlation, "Correlation between bands", Normalize(-1, 1)),
+    signed = bool((matrix < -0.01 * limit).any())
+    for axes, shown, heading, colors, norm in (
+        (left, matrix, "Covariance [unit²]", "RdBu_r" if signed else "cividis", Normalize(-limit * signed, limit)),
+        (middle, correlation, "Correlation", "RdBu_r", Normalize(-1, 1)),
     ):
-        mesh = axes.pcolormesh(edges, edges, shown, cmap="RdBu_r", norm=norm, rasterized=True)
+        mesh = axes.pcolormesh(edges, edges, shown, cmap=colors, norm=norm, rasterized=True)
         axes.set_aspect("equal")
         axes.invert_yaxis()
         axes.set_title(heading)
@@ -535,25 +546,40 @@ def _draw_snapshot(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ti
 
 
 def _draw_bands(
-    figure: Figure | SubFigure,
+    axes: Axes,
     values: np.ndarray,
     centers: np.ndarray | None,
     chosen: Sequence[int],
     columns: int,
     top: float | None,
     tint: bool,
-) -> None:
+    page: float,
+) -> float:
+    """One picture of all chosen bands with their names, `page` inches wide; returns its height in inches."""
+    shrink = max(1, -(-max(values.shape[1:]) // 512))
+    height, width = (len(range(0, size, shrink)) for size in values.shape[1:])
+    gap = max(1, round(0.03 * width))
+    pixels_per_inch = (columns * (width + gap) - gap) / page
+    pitch = height + max(1, round(0.25 * pixels_per_inch))  # room for a line of text above each band
     rows = -(-len(chosen) // columns)
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.flat:
-        axes.set_axis_off()
-    for axes, index in zip(panels.flat, chosen, strict=False):
+    mosaic = np.ones((rows * pitch, columns * (width + gap) - gap, 3), dtype=np.float32)
+    for k, index in enumerate(chosen):
         band = values[index]
         high = top if top is not None else _robust_top(band)
-        shown = np.clip(np.nan_to_num(band) / high, 0, 1) ** (1 / 2.2)  # light is linear, the display is not
+        # Light is linear and the display is not: the same curve as in the sRGB picture, nearly.
+        shown = np.clip(np.nan_to_num(band[::shrink, ::shrink]) / high, 0, 1) ** (1 / 2.2)
+        y, x = (k // columns) * pitch + pitch - height, (k % columns) * (width + gap)
         colors = _band_colors(None if centers is None or not tint else float(centers[index]))
-        _show(axes, colors(shown)[..., :3])
-        axes.set_title(_band_name(centers, index), fontsize=8.5, pad=2.5)
+        mosaic[y : y + height, x : x + width] = colors(shown)[..., :3]
+        axes.annotate(
+            _band_name(centers, index),
+            (x - 0.5, y - 0.5),
+            xytext=(0, 2.5),
+            textcoords="offset points",
+            fontsize=8.5,
+        )
+    _show(axes, mosaic)
+    return len(mosaic) / pixels_per_inch
 
 
 def _draw_spectra(
@@ -564,7 +590,9 @@ def _draw_spectra(
     truth: np.ndarray | None,
     uncertainty: np.ndarray | None,
     unit: str,
-) -> None:
+) -> dict[str, Artist]:
+    """One panel per point; returns what a legend needs, name to artist."""
+    legend: dict[str, Artist] = {}
     axis, label = _spectral_axis(centers, len(values))
     order = np.argsort(axis)
     axis = axis[order]
@@ -577,21 +605,19 @@ def _draw_spectra(
         row, column = chosen[k]
         color = _PALETTE[k % len(_PALETTE)]
         spectrum = values[:, row, column][order]
-        handles = axes.plot(axis, spectrum, color=color, zorder=3, **style)
-        names = ["estimate"]
+        (line,) = axes.plot(axis, spectrum, color=color, zorder=3, **style)
+        legend.setdefault("estimate", line)
         heading = f"row {row}, column {column}"
         if uncertainty is not None:
             spread = uncertainty[:, row, column][order]
-            handles.append(
-                axes.fill_between(axis, spectrum - spread, spectrum + spread, color=color, alpha=0.22, linewidth=0)
-            )
-            names.append("± 1 standard deviation")
+            band = axes.fill_between(axis, spectrum - spread, spectrum + spread, color=color, alpha=0.22, linewidth=0)
+            legend.setdefault("± 1 standard deviation", band)
         if truth is not None:
             true = truth[:, row, column][order]
-            handles += axes.plot(axis, true, color=_INK, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4)
-            names.append("truth")
+            (line,) = axes.plot(axis, true, color=_INK, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4)
+            legend.setdefault("truth (and the angle to it)", line)
             heading += f" · {_angle(spectrum, true):.1f}°"
-        axes.set_title(heading, fontsize=8.5, x=0.075)
+        axes.set_title(heading, fontsize=8.5, x=0.08)
         axes.annotate(
             str(k + 1),
             (0, 1),
@@ -617,14 +643,13 @@ def _draw_spectra(
             axes.tick_params(labelbottom=True)
         if k % columns == 0:
             axes.set_ylabel(unit if unit else "intensity")
-        if k == 0 and len(names) > 1:
-            axes.legend(handles, names, loc="best", handlelength=1.8, borderaxespad=0.2)
+    return legend
 
 
-def _draw_convergence(axes: Axes, history: Sequence[Record], against: Literal["iteration", "seconds"]) -> None:
-    label = "iteration" if against == "iteration" else "time [s]"
-    axes.set_xlabel(label)
-    axes.set_title("Convergence" if against == "iteration" else "", fontsize=8.5)
+def _draw_convergence(
+    axes: Axes, history: Sequence[Record], against: Literal["iteration", "seconds"], *, legend: bool = True
+) -> None:
+    axes.set_xlabel("iteration" if against == "iteration" else "time [s]")
     if not history:
         axes.set_axis_off()
         axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=_MUTED)
@@ -645,7 +670,7 @@ def _draw_convergence(axes: Axes, history: Sequence[Record], against: Literal["i
     axes.grid(True)
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=against == "iteration"))
-    if drawn:
+    if drawn and legend:
         axes.legend(loc="best")
 
 
@@ -663,7 +688,7 @@ def _frame(axes: Axes) -> None:
 
 def _mark(axes: Axes, points: Points) -> None:
     """Numbered rings; the number stands on the side where the picture has room."""
-    height, width = axes.images[0].get_array().shape[:2]
+    height, width = axes.images[0].get_size()
     for k, (row, column) in enumerate(points):
         color = _PALETTE[k % len(_PALETTE)]
         axes.plot(column, row, "o", markersize=7, markerfacecolor="none", markeredgecolor="white", markeredgewidth=3)
@@ -688,7 +713,8 @@ def _mark(axes: Axes, points: Points) -> None:
 
 
 def _array(values: Array) -> np.ndarray:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return array
 
 
 def _picture(y: Array, name: str) -> np.ndarray:
@@ -733,11 +759,22 @@ def _check_points(points: Points, values: np.ndarray) -> list[tuple[int, int]]:
     return [(int(row), int(column)) for row, column in points]
 
 
+def _layout() -> ConstrainedLayoutEngine:
+    return ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06, wspace=0.02, hspace=0.02)
+
+
+def _white(values: np.ndarray, centers: np.ndarray | None) -> float:
+    return white_level(values, centers if _visible(centers) else None)
+
+
+def _visible(centers: np.ndarray | None) -> bool:
+    return centers is not None and bool(((centers >= 400) & (centers <= 700)).any())
+
+
 def _render(values: np.ndarray, centers: np.ndarray | None, white: float | None) -> tuple[np.ndarray, str]:
     """The picture and what to call it; bands outside the visible range get the false color."""
-    visible = centers is not None and bool(((centers >= 400) & (centers <= 700)).any())
-    if not visible:
-        return cube_to_srgb(values, None, white=white), "False color (wavelengths unknown or invisible)"
+    if not _visible(centers):
+        return cube_to_srgb(values, None, white=white), "false color"
     return cube_to_srgb(values, centers, white=white), "sRGB (CIE 1931)"
 
 
@@ -773,15 +810,20 @@ def _size_for(shape: tuple[int, ...], *, extra: tuple[float, float]) -> tuple[fl
 
 
 def _band_name(centers: np.ndarray | None, index: int) -> str:
-    return f"band {index + 1}" if centers is None else f"{centers[index]:.4g} nm"
+    if centers is None:
+        return f"band {index + 1}"
+    dense = len(centers) > 1 and np.abs(np.diff(centers)).min() < 2
+    return f"{centers[index]:.1f} nm" if dense else f"{centers[index]:.0f} nm"
 
 
 def _band_colors(wavelength: float | None) -> LinearSegmentedColormap:
     """Black over the color of the wavelength to nearly white; grey where the wavelength is unknown or invisible."""
     if wavelength is None or not 400 <= wavelength <= 720:
         return LinearSegmentedColormap.from_list("grey", ["black", "white"])
-    hue = wavelength_to_srgb(wavelength)
-    return LinearSegmentedColormap.from_list("tint", [(0, "black"), (0.72, tuple(hue)), (1, tuple(0.25 * hue + 0.75))])
+    soft = 0.78 * wavelength_to_srgb(wavelength) + 0.22  # the pure color glares
+    return LinearSegmentedColormap.from_list(
+        "tint", [(0, "black"), (0.7, tuple(0.8 * soft)), (1, tuple(0.3 * soft + 0.7))]
+    )
 
 
 def _spectral_axis(centers: np.ndarray | None, num_bands: int) -> tuple[np.ndarray, str]:
@@ -791,7 +833,7 @@ def _spectral_axis(centers: np.ndarray | None, num_bands: int) -> tuple[np.ndarr
 def _edges(axis: np.ndarray) -> np.ndarray:
     """Cell borders around the band centers."""
     if len(axis) == 1:
-        return axis[0] + np.array([-0.5, 0.5])
+        return np.array([axis[0] - 0.5, axis[0] + 0.5])
     between = (axis[1:] + axis[:-1]) / 2
     return np.concatenate([[2 * axis[0] - between[0]], between, [2 * axis[-1] - between[-1]]])
 

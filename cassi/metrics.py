@@ -32,9 +32,7 @@ class Whiteness(NamedTuple):
     limit: float
 
 
-def psnr(
-    estimate: Array, truth: Array, *, peak: float = 1.0, convention: Convention = "mean-of-bands"
-) -> float:
+def psnr(estimate: Array, truth: Array, *, peak: float = 1.0, convention: Convention = "mean-of-bands") -> float:
     """Peak signal-to-noise ratio in dB, in one of the three conventions of the field.
 
     With MSE_c the mean squared error of band c and L the peak:
@@ -130,9 +128,9 @@ def ssim(estimate: Array, truth: Array, *, peak: float = 1.0, border: Border = "
         a, b = a.double() / peak, b.double() / peak
         moments = torch.stack([a, b, a * a, b * b, a * b]).unsqueeze(1)
         moments = F.conv2d(moments, window.view(1, 1, 1, -1), padding=(0, pad))
-        mean_a, mean_b, square_a, square_b, product = F.conv2d(
-            moments, window.view(1, 1, -1, 1), padding=(pad, 0)
-        )[:, 0]
+        mean_a, mean_b, square_a, square_b, product = F.conv2d(moments, window.view(1, 1, -1, 1), padding=(pad, 0))[
+            :, 0
+        ]
         cross = mean_a * mean_b
         powers = mean_a.square() + mean_b.square()
         similarity = (2 * cross + c1) * (2 * (product - cross) + c2)
@@ -147,8 +145,8 @@ def sam(estimate: Array, truth: Array) -> float:
         angle = arccos(<a, b> / (|a| |b|)) = 2 atan2(| |b| a - |a| b |, | |b| a + |a| b |)
 
     The second form (W. Kahan, "How futile are mindless assessments of roundoff in floating-point computation?",
-    2006) is the one computed: it keeps its digits at small angles, where arccos loses half of them. Blind to brightness: scaling a spectrum by a
-    positive factor changes nothing.
+    2006) is the one computed: it keeps its digits at small angles, where arccos loses half of them.
+    Blind to brightness: scaling a spectrum by a positive factor changes nothing.
 
     A pixel whose *true* spectrum is zero has no direction and is left out of the mean. A pixel where only the
     *estimate* is zero counts 90 degrees.

@@ -86,7 +86,7 @@ class _Canvas:
         fx = torch.fft.rfftfreq(width)[None, :] / self.pixel
         spectrum *= torch.exp(-2 * (math.pi**2) * ((fx * size_x) ** 2 + (fy * size_y) ** 2))
         spectrum[0, 0] = 0
-        noise = torch.fft.irfft2(spectrum, s=(height, width))
+        noise: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
         return noise / noise.std().clamp(min=1e-6) if noise.numel() > 1 else noise
 
     def paint(

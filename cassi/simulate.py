@@ -163,8 +163,9 @@ def random_mask(
     - ``"grey"``: u^((1 - t) / t) with u uniform in (0, 1): independent transmissions in [0, 1] of mean t, uniform at
       t = 1/2 (a printed film, or a binary mask seen through blur);
     - ``"blue-noise"``: binary with exactly the fraction t open, and open elements that keep apart: white noise is
-      high-passed and pushed back towards two levels, over and over (for the purpose see C. V. Correa, H. Arguello and G. R. Arce,
-      "Spatiotemporal blue noise coded aperture design for multi-shot compressive spectral imaging", JOSA A 33, 2016).
+      high-passed and pushed back towards two levels, over and over. C. V. Correa, H. Arguello and G. R. Arce,
+      "Spatiotemporal blue noise coded aperture design for multi-shot compressive spectral imaging", JOSA A 33 (2016),
+      show what such masks are good for.
 
     Args:
         height, width: size [px].
