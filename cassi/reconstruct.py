@@ -1,0 +1,449 @@
+"""One call from a measurement to a spectral cube: picks device, operator, solver, weights and scale."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.errors import InputError
+from cassi.metrics import psnr, sam, ssim
+from cassi.operator import CASSI
+from cassi.result import Monitor, Record, Result
+from cassi.solvers import admm_tv, fista_tv, gap_tv, least_squares
+
+if TYPE_CHECKING:
+    import xarray
+
+    from cassi.io import Measurement
+
+__all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score"]
+
+Array = Tensor | np.ndarray
+Solver = Literal["auto", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
+Quality = Literal["default", "best"]
+SOLVERS: tuple[str, ...] = get_args(Solver)
+
+AUTOMATIC = "gap-tv"
+NUM_ITERS = {"gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
+# In units of the cube's mean level (gap-tv), and of level times mean gram_diag (the other two weigh TV against the
+# squared misfit), so that one value serves counts and [0, 1] alike.
+TV_WEIGHT = {"gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """A spectral cube and how it came about.
+
+    Attributes:
+        cube: (C, H, W), or (N, C, H, W) for a stack of snapshots, float32, in the unit of the measurement per unit of
+            mask transmission; on the device it was computed on.
+        wavelengths: (C,) float64 [nm], or None where unknown.
+        history: one Record an iteration; for a stack the frames' records one after the other, each from iteration 1.
+        status: "converged", "max_iters" or "stopped"; for a stack the least finished of its frames'.
+        residual: |y - Phi x| / |y| over the good detector pixels.
+        residual_image: y - Phi x like the measurement, in its unit; 0 at bad pixels.
+        seconds: wall time of the computation.
+        choice: what was chosen, and on what evidence; plain values, one entry a decision.
+        parameters: every argument of the call, as given or by default; plain values.
+        unit: of the cube, in words.
+        uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
+    """
+
+    cube: Tensor
+    wavelengths: np.ndarray | None
+    history: tuple[Record, ...]
+    status: str
+    residual: float
+    residual_image: Tensor
+    seconds: float
+    choice: Mapping[str, Any]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = ""
+    uncertainty: Tensor | None = None
+
+    def to_xarray(self) -> xarray.DataArray:
+        """The cube as a labelled array with dimensions (frame,) wavelength or band, y, x (needs xarray).
+
+        Raises:
+            ImportError: xarray is not installed.
+        """
+        try:
+            import xarray
+        except ImportError as error:
+            raise ImportError(f'to_xarray needs xarray: python -m pip install "cassi[formats]" ({error})') from error
+        known = self.wavelengths is not None
+        band = "wavelength" if known else "band"
+        values = self.cube.detach().cpu().numpy()
+        labels = self.wavelengths if known else np.arange(1, values.shape[-3] + 1)
+        return xarray.DataArray(
+            values,
+            dims=("frame", band, "y", "x")[-values.ndim :],
+            coords={band: (band, labels, {"units": "nm"} if known else {})},
+            name="cube",
+            attrs={"unit": self.unit, "status": self.status, "residual": self.residual, "seconds": self.seconds},
+        )
+
+    def provenance(self) -> dict[str, object]:
+        """What a reader of the result needs to know about the computation, as file attributes."""
+        return {
+            "status": self.status,
+            "residual": self.residual,
+            "seconds": self.seconds,
+            "unit": self.unit,
+            "choice": json.dumps(dict(self.choice)),
+            "parameters": json.dumps(dict(self.parameters)),
+        }
+
+
+def reconstruct(
+    measurement: Array | Measurement,
+    mask: Array | None = None,
+    *,
+    shifts: Sequence[float] | None = None,
+    step: float | None = None,
+    num_bands: int | None = None,
+    wavelengths: Sequence[float] | Array | None = None,
+    solver: Solver | str = "auto",
+    num_iters: int | None = None,
+    tv_weight: float | None = None,
+    quality: Quality | str = "default",
+    budget: float | None = None,
+    bad_pixels: Array | None = None,
+    gain: float | None = None,
+    read_noise: float | None = None,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    monitor: Monitor | None = None,
+    progress: bool = False,
+) -> Reconstruction:
+    """Turn a CASSI snapshot into a spectral cube: x such that y = Phi x, with nothing to tune.
+
+    The measurement is divided by its level, sum |y| / sum Phi 1 (the mean of the cube that would explain it), and the
+    cube multiplied by it: a measurement times any positive constant gives the cube times that constant, and a weight
+    means the same for counts as for values in [0, 1]. Computed in float32.
+
+    Args:
+        measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a
+            `cassi.io.Measurement`, which brings mask, shifts and the rest along.
+        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission].
+        shifts: displacement of each band on the detector [pixel], C numbers.
+        step: displacement between neighboring bands [pixel], instead of shifts.
+        num_bands: C. What is not given of step and num_bands follows from W' - W.
+        wavelengths: (C,) band centers [nm]; only handed through.
+        solver: "auto" or one of `SOLVERS`.
+        num_iters: iterations; the solver's own default if not given.
+        tv_weight: weight of the total variation, > 0, relative to the cube's mean level ("gap-tv") or to the mean level
+            times the mean of gram_diag ("admm-tv", "fista-tv").
+        quality: "default", or "best", which may take ten times as long ("auto" only).
+        budget: seconds after which to stop; None is no limit.
+        bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
+        gain: electrons per unit of y, where known.
+        read_noise: standard deviation [electron], where known.
+        device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
+        seed: of the random choices a solver makes.
+        monitor: called each iteration with (Record, cube at mean level 1); return True to stop.
+        progress: show a progress bar.
+
+    Returns:
+        The `Reconstruction`.
+
+    Raises:
+        InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
+        FloatingPointError: the iteration diverged.
+
+    Example:
+        >>> mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+        >>> y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
+        >>> result = reconstruct(y, mask, num_bands=4, num_iters=20)
+        >>> result.cube.shape
+        torch.Size([4, 16, 16])
+    """
+    start = time.perf_counter()
+    parameters = {
+        "solver": solver,
+        "num_iters": num_iters,
+        "tv_weight": tv_weight,
+        "quality": quality,
+        "budget": budget,
+        "device": str(device),
+        "seed": seed,
+    }
+    _check_settings(**parameters)
+    on = pick_device(device)
+    m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
+    overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
+    m = replace(m, **{name: _plain(value) for name, value in overrides.items() if value is not None})
+    _check_arrays(m)
+    A = _operator(m, on)
+    good = None if m.bad_pixels is None else torch.as_tensor(~m.bad_pixels, device=on).to(A.dtype)
+    if good is not None:
+        A = A.weighted(good)
+    y = torch.as_tensor(m.y, dtype=torch.float32, device=on)
+    if good is not None:
+        y = torch.where(good > 0, y, 0)
+    solved = [
+        _solve(
+            A,
+            frame,
+            solver=AUTOMATIC if solver == "auto" else solver,
+            num_iters=num_iters,
+            tv_weight=tv_weight,
+            budget=budget,
+            monitor=monitor,
+            progress=progress,
+        )
+        for frame in y.reshape(-1, *y.shape[-2:])
+    ]
+    cube = solved[0][0].x if y.ndim == 2 else torch.stack([result.x for result, _ in solved])
+    residual_image = y - A.forward(cube)
+    choices = [choice for _, choice in solved]
+    order = ("stopped", "max_iters", "converged")
+    return Reconstruction(
+        cube=cube,
+        wavelengths=m.wavelengths,
+        history=tuple(record for result, _ in solved for record in result.history),
+        status=min((result.status for result, _ in solved), key=order.index),
+        residual=_ratio(residual_image, y),
+        residual_image=residual_image,
+        seconds=time.perf_counter() - start,
+        choice=choices[0] if y.ndim == 2 else {"frames": choices},
+        parameters=parameters | {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise},
+        unit=m.unit,
+    )
+
+
+def pick_device(name: str | torch.device = "auto") -> torch.device:
+    """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none.
+
+    Raises:
+        InputError: an unknown name, or a device that is not there.
+
+    Example:
+        >>> pick_device("cpu")
+        device(type='cpu')
+    """
+    if str(name) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"unknown device {str(name)!r}: expected auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device {str(name)!r} is not supported: expected auto, cpu, cuda or cuda:N")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        there = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
+        raise InputError(f"device {str(name)!r} is not there: this machine has {there}; use auto or cpu")
+    return device
+
+
+def score(cube: Array, *, truth: Array | None = None, mean_band: Array | None = None) -> dict[str, float]:
+    """How close a cube comes to the truth, in the convention of the field: estimate clipped to [0, 1], peak 1.
+
+    Args:
+        cube: (..., C, H, W).
+        truth: the same shape, in [0, 1]; gives "psnr" [dB], "ssim" and "sam" [degrees].
+        mean_band: (H, W), the true mean over bands; gives "mean_band_psnr" [dB].
+
+    Returns:
+        The figures that can be had, by name; without truth an empty dictionary.
+
+    Raises:
+        ValueError: shapes that differ.
+
+    Example:
+        >>> score(torch.full((3, 16, 16), 0.75), mean_band=torch.full((16, 16), 0.25))["mean_band_psnr"]  # 20 log10 2
+        6.020599913279624
+    """
+    scores: dict[str, float] = {}
+    if truth is not None:
+        estimate, true = torch.as_tensor(cube).clamp(0, 1), torch.as_tensor(truth)
+        scores["psnr"] = psnr(estimate, true)
+        scores["ssim"] = ssim(estimate, true, border="valid" if min(true.shape[-2:]) >= 11 else "zero")
+        scores["sam"] = sam(estimate, true)
+    if mean_band is not None:
+        mean = torch.as_tensor(cube).mean(-3).clamp(0, 1)
+        scores["mean_band_psnr"] = psnr(mean, torch.as_tensor(mean_band).expand_as(mean))
+    return scores
+
+
+def _check_settings(
+    *,
+    solver: str,
+    num_iters: int | None,
+    tv_weight: float | None,
+    quality: str,
+    budget: float | None,
+    device: str,
+    seed: int,
+) -> None:
+    if solver not in SOLVERS:
+        raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
+    if quality not in get_args(Quality):
+        raise InputError(f"unknown quality {quality!r}, expected one of {', '.join(get_args(Quality))}")
+    if quality != "default" and solver != "auto":
+        raise InputError(
+            f'quality {quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
+        )
+    if num_iters is not None and num_iters < 1:
+        raise InputError(f"the number of iterations must be at least 1, got {num_iters}")
+    if tv_weight is not None and not (math.isfinite(tv_weight) and tv_weight > 0):
+        raise InputError(f"the TV weight must be positive, got {tv_weight}")
+    if tv_weight is not None and solver == "least-squares":
+        raise InputError("least-squares has no TV weight; leave it out or choose gap-tv, admm-tv or fista-tv")
+    if budget is not None and not budget > 0:
+        raise InputError(f"the budget must be a positive number of seconds, got {budget}")
+
+
+def _plain(value: Array | float) -> Any:
+    """A tensor as an array in memory; anything else as it is."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _as_measurement(
+    measurement: Array | Measurement,
+    mask: Array | None,
+    shifts: Sequence[float] | None,
+    step: float | None,
+    num_bands: int | None,
+    wavelengths: Sequence[float] | Array | None,
+) -> Measurement:
+    """The arrays of a call as a Measurement; one from a file passes through, with other wavelengths if given."""
+    from cassi.io import Measurement
+    from cassi.io.geometry import infer_shifts
+    from cassi.wavelengths import check_wavelengths
+
+    if isinstance(measurement, Measurement):
+        given = {"mask": mask, "shifts": shifts, "step": step, "num_bands": num_bands}
+        twice = [name for name, value in given.items() if value is not None]
+        if twice:
+            raise InputError(f"the measurement brings its own mask and shifts along; leave out {', '.join(twice)}")
+        m = measurement
+    else:
+        if mask is None:
+            raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
+        y_array, mask_array = (np.asarray(_plain(values)) for values in (measurement, mask))
+        for name, values, axes in (
+            ("measurement", y_array, "(H, W') or (N, H, W')"),
+            ("mask", mask_array, "(H, W) or (C, H, W)"),
+        ):
+            if values.dtype.kind not in "fiub" or values.ndim not in (2, 3) or 0 in values.shape:
+                raise InputError(f"the {name} must be {axes}, real and not empty, got {values.dtype} {values.shape}")
+        if shifts is not None and step is not None:
+            raise InputError("shifts and step say the same; give one of them")
+        stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
+        bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
+        if mask_array.shape[-2] != y_array.shape[-2]:
+            raise InputError(
+                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike"
+            )
+        m = Measurement(
+            y=y_array.astype(np.float32),
+            mask=mask_array.astype(np.float32),
+            shifts=infer_shifts(y_array.shape, mask_array.shape, stored, step, bands, []),
+            unit="as the measurement",
+        )
+    if wavelengths is None:
+        return m
+    return replace(m, wavelengths=check_wavelengths(np.asarray(_plain(wavelengths)), len(m.shifts), "wavelengths"))  # type: ignore[arg-type]
+
+
+def _same_count(stored: int, num_bands: int) -> int:
+    if stored != num_bands:
+        raise InputError(f"{stored} shifts were given for {num_bands} bands; give one per band")
+    return num_bands
+
+
+def _check_arrays(m: Measurement) -> None:
+    """Check what a Measurement made by hand, or arrays, may get wrong; files were checked when they were read."""
+    if not np.isfinite(m.mask).all():
+        raise InputError("the mask holds NaN or Inf")
+    if not m.mask.any():
+        raise InputError("the mask is zero everywhere: no light reaches the detector")
+    bad = m.bad_pixels
+    if bad is not None and (bad.dtype != bool or bad.shape != m.y.shape[-2:]):
+        raise InputError(
+            f"bad_pixels must be bool {m.y.shape[-2:]}, one per detector pixel, got {bad.dtype} {bad.shape}"
+        )
+    if bad is not None and bad.all():
+        raise InputError("every detector pixel is marked bad")
+    if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
+        raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
+    if m.gain is not None and not (math.isfinite(m.gain) and m.gain > 0):
+        raise InputError(f"the gain must be positive [electrons per unit of the measurement], got {m.gain}")
+    if m.read_noise is not None and not (math.isfinite(m.read_noise) and m.read_noise >= 0):
+        raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")
+
+
+def _operator(m: Measurement, device: torch.device) -> CASSI:
+    mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
+    try:
+        return CASSI(mask, tuple(m.shifts))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise InputError(str(error)) from error
+
+
+def _solve(
+    A: CASSI,
+    y: Tensor,
+    *,
+    solver: str,
+    num_iters: int | None,
+    tv_weight: float | None,
+    budget: float | None,
+    monitor: Monitor | None,
+    progress: bool,
+) -> tuple[Result, dict[str, Any]]:
+    """Reconstruct one snapshot with one solver; the cube is in the unit of y."""
+    level = _level(A, y)
+    y = y / level
+    choice: dict[str, Any] = {"solver": solver, "level": level}
+    if solver == "least-squares":
+        result = least_squares(A, y, num_iters=num_iters or 1, monitor=monitor, progress=progress)
+    else:
+        num_iters = NUM_ITERS[solver] if num_iters is None else num_iters
+        weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
+        choice |= {"num_iters": num_iters, "tv_weight": weight}
+        method = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}[solver]
+        scale = 1.0 if solver == "gap-tv" else float(A.gram_diag().mean())
+        result = method(
+            A,
+            y,
+            tv_weight=weight * scale,
+            num_iters=num_iters,
+            monitor=_within(budget, monitor),
+            progress=progress,
+        )
+    return replace(result, x=result.x * level), choice
+
+
+def _level(A: CASSI, y: Tensor) -> float:
+    """sum |y| / sum |Phi| 1: the mean of a cube that explains y, whatever its unit; 1 for a black measurement."""
+    response = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape))
+    level = float(y.double().abs().sum() / response.double().sum())
+    return level if level > 0 else 1.0
+
+
+def _within(budget: float | None, monitor: Monitor | None) -> Monitor | None:
+    """A monitor that also stops when the time is up."""
+    if budget is None:
+        return monitor
+
+    def watch(record: Record, cube: Tensor) -> bool:
+        asked = monitor is not None and bool(monitor(record, cube))
+        return asked or record.seconds >= budget
+
+    return watch
+
+
+def _ratio(difference: Tensor, reference: Tensor) -> float:
+    norm = float(reference.norm())
+    return float(difference.norm()) / norm if norm > 0 else 0.0

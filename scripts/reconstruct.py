@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""Reconstruct a spectral cube from a coded-aperture snapshot: one file in, one file and figures out."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from cassi.io import Measurement
+    from cassi.reconstruct import Reconstruction
+
+EXAMPLES = """\
+examples:
+  a file that holds measurement and mask; writes m_cube.h5 and m_figures/ beside it
+      python scripts/reconstruct.py --measurement m.h5
+  snapshot and mask in files of their own, the number of bands is known
+      python scripts/reconstruct.py --measurement scene.mat --mask mask.mat --num-bands 28 --wavelengths 450:650:28
+  only look: what is in the file, which bands and step fit, what would be done
+      python scripts/reconstruct.py --measurement scene.mat --mask mask.mat --dry-run
+  raw 12-bit counts, a map of dead pixels, another name for the result
+      python scripts/reconstruct.py --measurement raw.tif --mask mask.h5 --bit-depth 12 --black-level 64 \\
+          --bad-pixels dead.png --output result.h5
+  the field's baseline with its own settings
+      python scripts/reconstruct.py --measurement m.h5 --solver gap-tv --iterations 100 --tv-weight 0.3
+
+exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (--help shows all options)\n")
+
+
+def duration(text: str) -> float:
+    """Seconds from "10", "10s", "2min", "1m30s" or "1h"."""
+    number = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s?)?", text.strip())
+    if not match or not any(match.groups()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
+    seconds = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+    return seconds
+
+
+def parser() -> Parser:
+    from cassi.reconstruct import SOLVERS
+
+    p = Parser(
+        prog="reconstruct.py",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    files = p.add_argument_group("files")
+    files.add_argument(
+        "--measurement",
+        required=True,
+        metavar="FILE",
+        help="the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth too",
+    )
+    files.add_argument("--mask", metavar="FILE", help="the coded aperture, where it is not in the measurement's file")
+    files.add_argument(
+        "--output", metavar="FILE", help="the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5)"
+    )
+    files.add_argument("--overwrite", action="store_true", help="replace an existing result")
+    files.add_argument(
+        "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the result)'
+    )
+    files.add_argument("--key", metavar="NAME", help="the measurement's name in its file, if it is an unusual one")
+    files.add_argument("--mask-key", metavar="NAME", help="the mask's name in its file, if it is an unusual one")
+
+    camera = p.add_argument_group("camera (what is not given is inferred, and said)")
+    camera.add_argument("--num-bands", type=int, metavar="C", help="number of bands")
+    camera.add_argument("--step", type=float, metavar="PX", help="displacement between neighboring bands, any sign")
+    camera.add_argument(
+        "--wavelengths",
+        metavar="NM",
+        help="band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31), a file, or "
+        '"unknown"',
+    )
+    camera.add_argument("--bad-pixels", metavar="FILE", help="map that is nonzero where a detector pixel is bad")
+    camera.add_argument("--bit-depth", type=int, metavar="N", help="bits of integer counts")
+    camera.add_argument("--black-level", type=float, metavar="COUNTS", help="count of a dark pixel, subtracted")
+    camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
+    camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
+    camera.add_argument("--gain", type=float, metavar="E", help="electrons per unit of the measurement")
+    camera.add_argument("--read-noise", type=float, metavar="E", help="read noise [electrons]")
+
+    method = p.add_argument_group("method")
+    method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
+    method.add_argument(
+        "--quality", choices=("default", "best"), default="default", help="best may take 10 times as long"
+    )
+    method.add_argument("--budget", type=duration, metavar="TIME", help="stop after 10s, 2min ...")
+    method.add_argument("--iterations", type=int, metavar="N", help="iterations (default: the solver's own)")
+    method.add_argument("--tv-weight", type=float, metavar="W", help="weight of TV, relative to the cube's mean level")
+    method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
+    method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
+
+    p.add_argument("--dry-run", action="store_true", help="say what is in the files and what would be done, then stop")
+    p.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    p.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
+    p.add_argument("--version", action="version", version=_version())
+    return p
+
+
+def _version() -> str:
+    from cassi import __version__
+
+    return f"cassi {__version__}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser().parse_args(argv)
+    from cassi.errors import InputError, one_line
+
+    try:
+        return run(args, argv)
+    except InputError as error:
+        return _fail(2, str(error))
+    except KeyboardInterrupt:
+        return _fail(130, "interrupted; no half file was left")
+    except FloatingPointError as error:
+        return _fail(1, str(error))
+    except Exception as error:
+        if args.debug:
+            raise
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+            return _fail(1, f"out of memory: {one_line(error)}; use --device cpu or a smaller measurement")
+        return _fail(1, f"internal error, {type(error).__name__}: {one_line(error)} (--debug shows where)")
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"reconstruct.py: error: {message}", file=sys.stderr)
+    return code
+
+
+def run(args: argparse.Namespace, argv: list[str]) -> int:
+    """Read, reconstruct, write, report."""
+    from cassi.io import check_output, file_sha256, write_cube
+    from cassi.reconstruct import pick_device, reconstruct
+
+    say = (lambda text: None) if args.quiet else print
+    pick_device(args.device)
+    output, figures = output_paths(args)
+    if not args.dry_run:
+        check_output(output, args.overwrite)
+        check_figures(figures)
+    m = read(args)
+    say(f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
+    for note in m.notes:
+        say(f"  {note}")
+    if args.dry_run:
+        return dry_run(args, m, output, figures)
+
+    result = reconstruct(
+        m,
+        solver=args.solver,
+        num_iters=args.iterations,
+        tv_weight=args.tv_weight,
+        quality=args.quality,
+        budget=args.budget,
+        gain=args.gain,
+        read_noise=args.read_noise,
+        device=args.device,
+        seed=args.seed,
+        progress=not args.quiet,
+    )
+    for line in chosen(result):
+        say(f"  {line}")
+    write_cube(
+        output,
+        result.cube.cpu().numpy(),
+        wavelengths=result.wavelengths,
+        history=result.history,
+        datasets=datasets(m, result),
+        attributes={
+            "version": _version(),
+            "command_line": shlex.join(["reconstruct.py", *argv]),
+            "input_name": m.source,
+            "input_sha256": m.sha256,
+            "mask_name": Path(args.mask).name if args.mask else None,
+            "mask_sha256": file_sha256(args.mask) if args.mask else None,
+            "scale": m.scale,
+            "notes": list(m.notes),
+            **result.provenance(),
+        },
+        overwrite=args.overwrite,
+    )
+    line = summary_line(m, result)
+    if figures is not None:
+        draw(figures, m, result, line)
+    say(f"{line} -> {output}" + (f", {figures}/" if figures else ""))
+    return 0
+
+
+def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
+    """The result's file and the figures' folder (None: no figures).
+
+    Raises:
+        InputError: the result would replace an input.
+    """
+    from cassi.errors import InputError
+
+    source = Path(args.measurement)
+    output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
+    for name in (args.measurement, args.mask, args.bad_pixels):
+        if name and output.resolve() == Path(name).resolve():
+            raise InputError(f"{output}: the result would replace an input; choose another --output")
+    if args.figures and args.figures.lower() == "none":
+        return output, None
+    default = output.with_name(f"{output.stem.removesuffix('_cube')}_figures")
+    return output, Path(args.figures) if args.figures else default
+
+
+def check_figures(folder: Path | None) -> None:
+    """Find out before the computation whether the figures can be written.
+
+    Raises:
+        OutputError: they cannot.
+    """
+    from cassi.errors import OutputError, one_line
+
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: the figures' folder cannot be made ({one_line(error)}); use --figures DIR or none"
+        ) from error
+
+
+def read(args: argparse.Namespace) -> Measurement:
+    from cassi.io import read_measurement
+
+    return read_measurement(
+        args.measurement,
+        mask=args.mask,
+        key=args.key,
+        mask_key=args.mask_key,
+        step=args.step,
+        num_bands=args.num_bands,
+        wavelengths=args.wavelengths,
+        bit_depth=args.bit_depth,
+        black_level=args.black_level,
+        white_level=args.white_level,
+        saturation=args.saturation,
+        bad_pixels=args.bad_pixels,
+    )
+
+
+def datasets(m: Measurement, result: Reconstruction) -> dict[str, Any]:
+    """What lies in the output beside the cube."""
+    extra = {
+        "measurement": m.y,
+        "residual": result.residual_image.cpu().numpy(),
+        "truth": m.cube,
+        "uncertainty": None if result.uncertainty is None else result.uncertainty.cpu().numpy(),
+    }
+    return {name: values for name, values in extra.items() if values is not None}
+
+
+def chosen(result: Reconstruction) -> list[str]:
+    """The choices in words, one line each."""
+    return [f"{name.replace('_', ' ')}: {_words(value)}" for name, value in result.choice.items()]
+
+
+def _words(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def summary_line(m: Measurement, result: Reconstruction) -> str:
+    """Residual, seconds, and how close the cube comes to the truth where the file has it."""
+    from cassi.reconstruct import score
+
+    parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
+    units = {
+        "psnr": "PSNR {:.2f} dB",
+        "ssim": "SSIM {:.3f}",
+        "sam": "SAM {:.2f} deg",
+        "mean_band_psnr": "mean-band PSNR {:.2f} dB",
+    }
+    for name, value in score(result.cube.cpu(), truth=m.cube, mean_band=m.mean_band).items():
+        parts.append(units[name].format(value))
+    return ", ".join(parts)
+
+
+def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> None:
+    """Write the figures; of a stack those of its first frame."""
+    from cassi import figures as fig
+
+    first = (0,) if m.y.ndim == 3 else ()
+    y, cube = m.y[first], result.cube.cpu().numpy()[first]
+    truth = None if m.cube is None else m.cube[first] if m.cube.ndim == 4 else m.cube
+    spread = None if result.uncertainty is None else result.uncertainty.cpu().numpy()[first]
+    title = f"{m.source}, frame 1 of {len(m.y)}" if first else m.source
+    history = result.history
+    fig.save_figures(
+        {
+            "summary": fig.summary(
+                y,
+                cube,
+                result.wavelengths,
+                history=history,
+                truth=truth,
+                uncertainty=spread,
+                unit=m.unit,
+                title=title,
+                caption=caption,
+            ),
+            "snapshot": fig.snapshot(y, unit=m.unit, title=title),
+            "bands": fig.bands(cube, result.wavelengths, unit=result.unit, title=title),
+            "srgb": fig.srgb(cube, result.wavelengths),
+            "spectra": fig.spectra(cube, result.wavelengths, truth=truth, uncertainty=spread, unit=result.unit),
+            "convergence": fig.convergence(history),
+        },
+        folder,
+    )
+
+
+def dry_run(args: argparse.Namespace, m: Measurement, output: Path, figures: Path | None) -> int:
+    say = print
+    say(f"would reconstruct with solver {args.solver} on device {args.device} and write {output}")
+    return 0
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(n) for n in shape)
+
+
+def _terminated(signum: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)  # leave by the same door as an interrupt: temporary files are removed
+    sys.exit(main())
