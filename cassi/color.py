@@ -126,7 +126,8 @@ def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | No
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
     weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
     linear: np.ndarray = weights @ values.reshape(len(values), -1).astype(np.float32, copy=False)
-    return np.nan_to_num(linear, copy=False)
+    np.nan_to_num(linear, copy=False)
+    return linear
 
 
 def _brightest(linear: np.ndarray) -> float:

@@ -148,7 +148,7 @@ def bands(
     figure = Figure(layout=_layout())
     axes = figure.add_subplot()
     height = _draw_bands(axes, values, centers, chosen, columns, top if scale == "common" else None, tint, page)
-    figure.set_size_inches(page + 0.2, height + 0.45)
+    figure.set_size_inches(page + 0.2, height + 0.4)
     limits = f"all bands on one scale, 0 to {top:.3g} {unit}" if scale == "common" else "each band on its own scale"
     selection = f"{len(chosen)} of {len(values)} bands" if len(chosen) < len(values) else f"{len(values)} bands"
     heading = ", ".join(part for part in (title, selection, limits.rstrip()) if part)
@@ -278,8 +278,8 @@ def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
         uneven += 0.5 * np.linalg.norm(padded[:, dy : dy + rows, dx : dx + columns] - direction, axis=0)
     worth = (np.exp(-4 * uneven) * np.minimum(1, 4 * level / bright)).ravel() + 1e-6
     row, column = (index.ravel() for index in np.indices((rows, columns)))
-    if rows > 8 and columns > 8:
-        worth[(row < 1) | (row >= rows - 1) | (column < 1) | (column >= columns - 1)] *= 1e-3
+    margin = min(rows, columns) // 16
+    worth[(np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin)] *= 1e-3
     direction = direction.reshape(num_bands, -1)
     features = np.concatenate([direction, 0.25 * np.stack([row / rows, column / columns])])
 
@@ -657,8 +657,8 @@ def _draw_convergence(
     at = np.array([getattr(record, against) for record in history], dtype=float)
     drawn = False
     for name, text, color, dash in (
-        ("residual", "residual  |y - Φv| / |y|", _PALETTE[0], "-"),
-        ("change", "change  |v - v_old| / |v_old|", _PALETTE[1], (0, (4, 1.5))),
+        ("residual", "residual |y - Φv| / |y|", _PALETTE[0], "-"),
+        ("change", "change |v - v'| / |v'|", _PALETTE[1], (0, (4, 1.5))),
     ):
         series = np.array([getattr(record, name) for record in history], dtype=float)
         shown = np.isfinite(series) & (series > 0)
@@ -682,6 +682,7 @@ def _show(axes: Axes, picture: np.ndarray) -> None:
 
 
 def _frame(axes: Axes) -> None:
+    axes.set_anchor("NW")
     for spine in axes.spines.values():
         spine.set_visible(False)
 
@@ -780,9 +781,10 @@ def _render(values: np.ndarray, centers: np.ndarray | None, white: float | None)
 
 def _sample(values: np.ndarray) -> np.ndarray:
     """At most about a million finite values, evenly taken, so that percentiles stay cheap."""
-    flat = values.reshape(-1)
+    flat: np.ndarray = values.reshape(-1)
     flat = flat[:: max(1, flat.size // 1_000_000)]
-    return flat[np.isfinite(flat)]
+    finite: np.ndarray = flat[np.isfinite(flat)]
+    return finite
 
 
 def _robust_top(values: np.ndarray) -> float:
