@@ -242,10 +242,11 @@ def open_container(path: str | Path) -> Container:
         from .images import open_png
 
         return open_png(path)
-    if head[:4] == b"ENVI" or _envi_header_of(path) is not None:
+    header = path if head[:4] == b"ENVI" else _envi_header_of(path)
+    if header is not None:
         from .rasters import open_envi
 
-        return open_envi(_envi_header_of(path) or path)
+        return open_envi(header, None if header == path else path)
     raise InputError(f"{path}: not HDF5 and no other format known here ({FORMATS}); its first bytes are {head[:8]!r}")
 
 

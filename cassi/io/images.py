@@ -1,6 +1,9 @@
 """Read TIFF stacks and PNG images as counts."""
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ def open_tiff(path: Path) -> Container:
         import tifffile
     except ImportError as error:
         raise missing_package(path, "tifffile", error) from error
-    with damage_as_input_error(path, "TIFF"), tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
+    with damage_as_input_error(path, "TIFF"), _quiet(), tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
         if len(tiff.pages) > MAX_PAGES:
             raise InputError(f"{path}: {len(tiff.pages)} pages, expected at most {MAX_PAGES}")
         first = tiff.pages.first
@@ -55,6 +58,17 @@ def open_tiff(path: Path) -> Container:
         return _read_pages(path, entry, selection)
 
     return Container(path, "TIFF", tuple(entries), read)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep tifffile from logging what is wrong with a damaged file: the error says it in one line."""
+    logger = logging.getLogger("tifffile")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _page_layout(path: Path, page: Any) -> tuple[tuple[int, ...], np.dtype, int | None]:
@@ -97,7 +111,7 @@ def _read_pages(path: Path, entry: Entry, selection: Selection | None) -> np.nda
     import tifffile
 
     picked = selection if selection is not None else tuple(slice(None) for _ in entry.shape)
-    with tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
+    with _quiet(), tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
         if len(tiff.pages) == 1 and entry.axes == "CHW" and len(entry.shape) == 3 and entry.shape[0] > 1:
             return _page_values(path, tiff.pages.first, entry.shape)[picked]
         page_shape = entry.shape[1:] if entry.axes == "NCHW" and len(tiff.pages) == entry.shape[0] else entry.shape[-2:]

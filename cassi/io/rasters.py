@@ -28,8 +28,10 @@ AXIS_LETTERS = {
 NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
 
 
-def open_envi(path: Path) -> Container:
+def open_envi(path: Path, data_path: Path | None = None) -> Container:
     """Open an ENVI header and its data file as a `Container` with the entry `image` (C, H, W), or (H, W).
+
+    Without `data_path` the data file is found beside the header by its name.
 
     Wavelengths of the header become the entry `wavelengths` [nm].
 
@@ -47,7 +49,7 @@ def open_envi(path: Path) -> Container:
         rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
         if min(rows, columns, bands) < 1:
             raise InputError(f"{path}: the ENVI header declares {bands} bands of {rows} x {columns} pixels")
-        data_path = _envi_data_file(path)
+        data_path = data_path or _envi_data_file(path)
         dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
         offset = int(header.get("header offset", 0))
         needed = declared_bytes((rows, columns, bands), dtype.itemsize) + offset
