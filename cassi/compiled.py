@@ -1,12 +1,18 @@
-"""The hot loops of the solvers, compiled for the CPU by numba where it is installed; elsewhere eager torch does them.
+"""The hot loops of the package, compiled for the CPU by numba where it is installed; elsewhere eager torch does them.
 
-Each kernel reads its operands once per call instead of once per elementary operation, and holds what it reuses in the
-cache. Results equal the eager ones up to rounding. `CASSI_COMPILED=0` in the environment turns the kernels off.
+Each kernel passes over its operands once and does all the work on a row, or a block of rows, while it is in the cache.
+A kernel takes a range of rows or images; `torch.get_num_threads()` threads share the ranges, the calling one included,
+and several Python threads may call at once. Results equal the eager ones up to rounding. `CASSI_COMPILED=0` in the
+environment turns the kernels off.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,75 +28,297 @@ except ImportError:
     AVAILABLE = False
 
 
-def usable(*tensors: Tensor) -> bool:
+def usable(*tensors: Tensor | None) -> bool:
     """Whether the kernels take these tensors: numba there, CPU, float32 or float64, contiguous, no gradient wanted."""
+    given = [t for t in tensors if t is not None]
     return AVAILABLE and all(
         t.device.type == "cpu"
         and t.dtype in (torch.float32, torch.float64)
+        and t.dtype == given[0].dtype
         and t.is_contiguous()
+        and t.numel() > 0
         and not (t.requires_grad and torch.is_grad_enabled())
-        for t in tensors
+        for t in given
     )
 
 
-def _use_torch_threads() -> None:
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor) -> Tensor:
+    """`cassi.shift_sum.shift_sum` into out; x (..., C, H, W) and the rest contiguous."""
+    rows = out.view(-1, *out.shape[-2:])
+    _run(_forward, len(rows) * rows.shape[1], x.numel(), _cubes(x), _masks(mask), _offsets(shifts), rows.numpy())
+    return out
+
+
+def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor, add: bool) -> Tensor:
+    """`cassi.shift_sum.shift_back` into out (..., C, H, W), or onto it."""
+    rows = y.view(-1, *y.shape[-2:])
+    work = len(rows) * rows.shape[1]
+    _run(_adjoint, work, out.numel(), rows.numpy(), _masks(mask), _offsets(shifts), _cubes(out), add)
+    return out
+
+
+def data_step(
+    v: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    weights: Tensor | None,
+    gram: Tensor,
+    rho: float,
+    accelerate: bool,
+    x: Tensor,
+    y_x: Tensor,
+    y_v: Tensor,
+) -> None:
+    """`cassi.shift_sum.data_step`, fused: each cube row is read from memory once and written once."""
+    rows = [t.view(-1, *t.shape[-2:]).numpy() for t in (y, y_x, y_v)]
+    w = None if weights is None else weights.numpy()
+    constants = (_masks(mask), _offsets(shifts), w, gram.numpy(), gram.numpy().dtype.type(rho), accelerate)
+    _run(_data_step, len(rows[0]) * rows[0].shape[1], 2 * v.numel(), _cubes(v), _cubes(x), *rows, *constants)
 
 
 def tv_prox_(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None:
     """`cassi.priors.tv.tv_prox_` (not coupled): u (..., H, W) and q (2, ..., H, W), both in place."""
     height, width = u.shape[-2:]
-    images = u.view(-1, height, width)
-    weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1)
-    _use_torch_threads()
-    _tv_prox(images.numpy(), weights.numpy(), q.view(2, -1, height, width).numpy(), num_iters)
+    images = u.view(-1, height, width).numpy()
+    weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).numpy()
+    duals = q.view(2, -1, height, width).numpy()
+    _run(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, num_iters)
+
+
+def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """|a - b|^2 and |b|^2 of contiguous tensors of one shape, summed in float64 without a temporary."""
+    chunks = max(1, a.numel() // _CHUNK)
+    partial = np.zeros((chunks, 2))
+    _run(_squared_distance, chunks, a.numel(), a.view(-1).numpy(), b.view(-1).numpy(), partial)
+    difference, reference = partial.sum(0)
+    return float(difference), float(reference)
+
+
+_CHUNK = 1 << 16  # elements of a vector that one task sums
+_SMALL = 1 << 15  # elements below which waking another thread costs more than it saves
+_CACHED = 1 << 17  # elements of a block of rows that stay in the second-level cache between two passes
+
+
+def _cubes(x: Tensor) -> np.ndarray:
+    array: np.ndarray = x.view(-1, *x.shape[-3:]).numpy()
+    return array
+
+
+def _masks(mask: Tensor) -> np.ndarray:
+    array: np.ndarray = mask.detach().view(-1, *mask.shape[-2:]).numpy()
+    return array
+
+
+@cache
+def _offsets(shifts: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(shifts, dtype=np.int64) - min(shifts)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="cassi")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def _run(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None:
+    """kernel(*args, start, stop) over ranges that cover 0 .. count; threads take the next range as they come free.
+
+    torch's own parallel loops are not used: their idle threads spin, and would take the cores from these.
+    """
+    threads = min(torch.get_num_threads(), count) if work > _SMALL else 1
+    if threads == 1:
+        kernel(*args, 0, count)
+        return
+    pieces = min(count, 4 * threads)
+    bounds = [count * k // pieces for k in range(pieces + 1)]
+    ranges = iter(list(zip(bounds, bounds[1:], strict=False)))
+
+    def work_off() -> None:
+        for start, stop in ranges:
+            kernel(*args, start, stop)
+
+    helpers = [_pool().submit(work_off) for _ in range(threads - 1)]
+    work_off()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
 if AVAILABLE:
+    # NaN and Inf must come through, so that a solver can name the iteration that diverged: neither nnan nor ninf
+    _jit = numba.njit(nogil=True, cache=True, fastmath={"nsz", "arcp", "contract", "afn", "reassoc"})
 
-    @numba.njit(
-        parallel=True, fastmath={"nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc"}, cache=True, nogil=True
-    )
-    def _tv_prox(u: np.ndarray, weight: np.ndarray, q: np.ndarray, num_iters: int) -> None:
-        count, height, width = u.shape
-        step = u.dtype.type(0.125)
-        zero, one = u.dtype.type(0), u.dtype.type(1)
-        for n in numba.prange(count):
-            w = weight[n]
-            v, qx, qy = u[n], q[0, n], q[1, n]
-            w2 = w * w
-            row, below = np.empty(width, u.dtype), np.empty(width, u.dtype)
-            for _ in range(num_iters):
-                # rows top to bottom: u of this row and the next, from the dual of the step before, then q of this row
-                for j in range(width):
-                    left = qx[0, j - 1] if j > 0 else zero
-                    row[j] = v[0, j] + qx[0, j] - left + qy[0, j]
-                for i in range(height):
-                    last = i == height - 1
-                    if not last:
-                        below[0] = v[i + 1, 0] + qx[i + 1, 0] + qy[i + 1, 0] - qy[i, 0]
-                        for j in range(1, width):
-                            below[j] = v[i + 1, j] + qx[i + 1, j] - qx[i + 1, j - 1] + qy[i + 1, j] - qy[i, j]
+    @_jit
+    def _block_rows(bands: int, width: int) -> int:
+        return max(1, min(8, _CACHED // (bands * width)))
+
+    @_jit
+    def _add_product(total: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
+        for j in range(x.size):
+            total[j] += x[j] * m[j]
+
+    @_jit
+    def _set_product(out: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
+        for j in range(x.size):
+            out[j] = x[j] * m[j]
+
+    @_jit
+    def _set_sum(out: np.ndarray, v: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
+        for j in range(x.size):
+            out[j] = v[j] + x[j] * m[j]
+
+    @_jit
+    def _forward(x: np.ndarray, mask: np.ndarray, offsets: np.ndarray, y: np.ndarray, start: int, stop: int) -> None:
+        _, bands, height, width = x.shape
+        block = _block_rows(bands, width)
+        first = start
+        while first < stop:
+            b, top = first // height, first % height
+            bottom = min(height, top + min(block, stop - first))
+            y[b, top:bottom] = 0
+            for c in range(bands):
+                m = mask[c if mask.shape[0] > 1 else 0]
+                for i in range(top, bottom):
+                    _add_product(y[b, i, offsets[c] : offsets[c] + width], x[b, c, i], m[i])
+            first += bottom - top
+
+    @_jit
+    def _adjoint(
+        y: np.ndarray, mask: np.ndarray, offsets: np.ndarray, x: np.ndarray, add: bool, start: int, stop: int
+    ) -> None:
+        _, bands, height, width = x.shape
+        block = _block_rows(bands, width)
+        first = start
+        while first < stop:
+            b, top = first // height, first % height
+            bottom = min(height, top + min(block, stop - first))
+            for c in range(bands):
+                m = mask[c if mask.shape[0] > 1 else 0]
+                for i in range(top, bottom):
+                    window = y[b, i, offsets[c] : offsets[c] + width]
+                    if add:
+                        _add_product(x[b, c, i], window, m[i])
                     else:
-                        for j in range(width):
-                            below[j] = row[j]
-                    for j in range(width - 1):
-                        a = qx[i, j] + step * (row[j + 1] - row[j])
-                        b = qy[i, j] + step * (below[j] - row[j])
-                        m = a * a + b * b
-                        s = w / np.sqrt(m) if m > w2 else one
-                        qx[i, j] = a * s
-                        qy[i, j] = b * s
-                    b = qy[i, width - 1] + step * (below[width - 1] - row[width - 1])
-                    qy[i, width - 1] = min(max(b, -w), w)
-                    row, below = below, row
-            for i in range(height):
-                for j in range(width):
-                    row[j] = v[i, j] + qx[i, j] + qy[i, j]
-                for j in range(1, width):
-                    row[j] -= qx[i, j - 1]
-                if i > 0:
-                    for j in range(width):
-                        row[j] -= qy[i - 1, j]
-                for j in range(width):
-                    v[i, j] = row[j]
+                        _set_product(x[b, c, i], window, m[i])
+            first += bottom - top
+
+    @_jit
+    def _data_step(
+        v: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        y_x: np.ndarray,
+        y_v: np.ndarray,
+        mask: np.ndarray,
+        offsets: np.ndarray,
+        weights: np.ndarray | None,
+        gram: np.ndarray,
+        rho: float,
+        accelerate: bool,
+        start: int,
+        stop: int,
+    ) -> None:
+        _, bands, height, width = v.shape
+        detector = y.shape[2]
+        block = _block_rows(bands, width)
+        back = np.empty((block, detector), v.dtype)
+        tiny = np.finfo(v.dtype).tiny
+        first = start
+        while first < stop:
+            b, top = first // height, first % height
+            bottom = min(height, top + min(block, stop - first))
+            y_v[b, top:bottom] = 0
+            for c in range(bands):
+                m = mask[c if mask.shape[0] > 1 else 0]
+                for i in range(top, bottom):
+                    _add_product(y_v[b, i, offsets[c] : offsets[c] + width], v[b, c, i], m[i])
+            for i in range(top, bottom):
+                if weights is not None:
+                    for j in range(detector):
+                        y_v[b, i, j] *= weights[i, j]
+                for j in range(detector):
+                    misfit = y[b, i, j] - y_v[b, i, j]
+                    if accelerate:
+                        misfit += y_x[b, i, j] - y_v[b, i, j]
+                    total = rho + gram[i, j]
+                    r = misfit / total if total > tiny else v.dtype.type(0)
+                    y_x[b, i, j] = y_v[b, i, j] + gram[i, j] * r
+                    back[i - top, j] = r
+                if weights is not None:
+                    for j in range(detector):
+                        back[i - top, j] *= weights[i, j]
+            for c in range(bands):
+                m = mask[c if mask.shape[0] > 1 else 0]
+                for i in range(top, bottom):
+                    window = back[i - top, offsets[c] : offsets[c] + width]
+                    _set_sum(x[b, c, i], v[b, c, i], window, m[i])
+            first += bottom - top
+
+    @_jit
+    def _primal_row(u: np.ndarray, v: np.ndarray, qx: np.ndarray, qy: np.ndarray, qy_above: np.ndarray) -> None:
+        """u = v - D^T q along one row; u has one more element, a copy of its last."""
+        width = v.size
+        u[0] = v[0] + qx[0] + (qy[0] - qy_above[0])
+        rest, v_rest, right, left, below, above = u[1:], v[1:], qx[1:], qx[:-1], qy[1:], qy_above[1:]
+        for j in range(width - 1):
+            rest[j] = v_rest[j] + (right[j] - left[j]) + (below[j] - above[j])
+        u[width] = u[width - 1]
+
+    @_jit
+    def _dual_row(qx: np.ndarray, qy: np.ndarray, u: np.ndarray, u_below: np.ndarray, w2: float, floor: float) -> None:
+        """q <- P(q + 1/8 D u) along one row; at the border u is its own neighbour, and q stays 0."""
+        step = qx.dtype.type(0.125)
+        right = u[1:]
+        for j in range(qx.size):
+            a = qx[j] + step * (right[j] - u[j])
+            b = qy[j] + step * (u_below[j] - u[j])
+            s = np.sqrt(w2 / max(a * a + b * b, floor))
+            qx[j] = a * s
+            qy[j] = b * s
+
+    @_jit
+    def _tv_prox(u: np.ndarray, weight: np.ndarray, q: np.ndarray, num_iters: int, start: int, stop: int) -> None:
+        _, height, width = u.shape
+        tiny = np.finfo(u.dtype).tiny
+        zeros = np.zeros(width, u.dtype)
+        # u of the row a step is at and of the one below it, for each step
+        rows = np.empty((num_iters + 1, 2, width + 1), u.dtype)
+        for n in range(start, stop):
+            v, qx, qy = u[n], q[0, n], q[1, n]
+            w2 = weight[n] * weight[n]
+            floor = max(w2, tiny)
+            # all steps in one sweep: step t is at row i - t, where step t - 1 is two rows ahead of what it needs
+            for i in range(height + num_iters):
+                for t in range(num_iters):
+                    r = i - t
+                    if 0 <= r < height:
+                        row, below = rows[t, r % 2], rows[t, 1 - r % 2]
+                        if r == 0:
+                            _primal_row(row, v[0], qx[0], qy[0], zeros)
+                        if r + 1 < height:
+                            _primal_row(below, v[r + 1], qx[r + 1], qy[r + 1], qy[r])
+                        else:
+                            below[:] = row
+                        _dual_row(qx[r], qy[r], row, below, w2, floor)
+                r = i - num_iters
+                if r >= 0:
+                    row = rows[num_iters, 0]
+                    _primal_row(row, v[r], qx[r], qy[r], qy[r - 1] if r > 0 else zeros)
+                    v[r] = row[:width]
+
+    @_jit
+    def _squared_distance(a: np.ndarray, b: np.ndarray, partial: np.ndarray, start: int, stop: int) -> None:
+        for k in range(start, stop):
+            lo = a.size * k // partial.shape[0]
+            hi = a.size * (k + 1) // partial.shape[0]
+            x, y = a[lo:hi], b[lo:hi]
+            difference = reference = 0.0
+            for j in range(x.size):
+                d = np.float64(x[j] - y[j])
+                difference += d * d
+                reference += np.float64(y[j]) * np.float64(y[j])
+            partial[k, 0] = difference
+            partial[k, 1] = reference
