@@ -276,12 +276,12 @@ def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
     padded = np.pad(direction, ((0, 0), (1, 1), (1, 1)), mode="edge")
     for dy, dx in ((0, 1), (2, 1), (1, 0), (1, 2)):
         uneven += 0.5 * np.linalg.norm(padded[:, dy : dy + rows, dx : dx + columns] - direction, axis=0)
-    worth = (np.exp(-4 * uneven) * np.minimum(1, 4 * level / bright)).ravel() + 1e-6
+    worth = (np.exp(-3 * uneven) * np.minimum(1, 4 * level / bright)).ravel() + 1e-6
     row, column = (index.ravel() for index in np.indices((rows, columns)))
     margin = min(rows, columns) // 16
     worth[(np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin)] *= 1e-3
     direction = direction.reshape(num_bands, -1)
-    features = np.concatenate([direction, 0.25 * np.stack([row / rows, column / columns])])
+    features = np.concatenate([direction, 0.18 * np.stack([row / rows, column / columns])])
 
     average = direction.mean(axis=1, keepdims=True)
     score = np.linalg.norm(direction - average, axis=0) * worth
@@ -363,13 +363,13 @@ def summary(
     height, width = values.shape[1:]
 
     page = 13.0
-    shapes = [picture.shape[1] / picture.shape[0] + 0.25, *[width / height] * (1 if reference is None else 2)]
+    shapes = [1.18 * picture.shape[1] / picture.shape[0], *[width / height] * (1 if reference is None else 2)]
     top_height = min(4.6, (page - 0.6) / sum(shapes)) + 0.3
     figure = Figure(layout=_layout())
     lines = caption.count("\n") + 1 if caption else 0
     heading = 0.12 + 0.3 * bool(title) + 0.2 * lines
     shown = _evenly(len(values), 8)
-    band_height = (page / max(len(shown), 6)) * height / width + 0.3
+    band_height = (page / max(len(shown), 6)) * height / width + 0.5
     heights = (heading, top_height, band_height, 2.5)
     figure.set_size_inches(page, sum(heights))
     grid = figure.add_gridspec(4, 1, height_ratios=heights)
@@ -394,7 +394,10 @@ def summary(
         true.set_title("Truth, the same exposure")
         _mark(true, chosen)
 
-    _draw_bands(band_row.add_subplot(), values, centers, shown, max(len(shown), 6), _robust_top(values), True, page)
+    top = _robust_top(values)
+    strip = band_row.add_subplot()
+    _draw_bands(strip, values, centers, shown, max(len(shown), 6), top, True, page)
+    strip.set_xlabel(f"bands on one scale, 0 to {top:.3g} {unit}".rstrip(), fontsize=8, color=_MUTED, loc="left")
 
     columns = plots.add_gridspec(1, len(chosen) + 1)
     panels = [plots.add_subplot(columns[k]) for k in range(len(chosen))]
@@ -531,7 +534,7 @@ def _draw_snapshot(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ti
     high = high if high > low else low + 1
     image = axes.imshow(picture, cmap="gray", vmin=low, vmax=high)
     axes.set_title(f"{title}, {picture.shape[0]} x {picture.shape[1]} px")
-    bar = axes.figure.colorbar(image, ax=axes, fraction=0.04, pad=0.015, aspect=30)
+    bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)))
     bar.outline.set_visible(False)
     bar.set_label(unit if unit else "measured value")
     bar.locator = MaxNLocator(5)
@@ -655,7 +658,7 @@ def _draw_convergence(
         axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=_MUTED)
         return
     at = np.array([getattr(record, against) for record in history], dtype=float)
-    drawn = False
+    drawn, lowest = False, []
     for name, text, color, dash in (
         ("residual", "residual |y - Φv| / |y|", _PALETTE[0], "-"),
         ("change", "change |v - v'| / |v'|", _PALETTE[1], (0, (4, 1.5))),
@@ -665,8 +668,11 @@ def _draw_convergence(
         if shown.any():
             marker = "o" if shown.sum() < 3 else None
             axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, markersize=4, label=text)
+            lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
             drawn = True
     axes.set_yscale("log")
+    if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
+        axes.set_ylim(bottom=min(lowest) / 2)
     axes.grid(True)
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=against == "iteration"))
