@@ -53,14 +53,14 @@ class CASSI:
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W) with one calibrated mask per band; any real values [transmission],
-            float32 or float64. Its dtype and device are the operator's.
+            float32 or float64. Its dtype and device are the operator's. Copied, unless it wants a gradient.
         shifts: displacement d_c of each band on the detector [pixel]: C integers of any sign, order and spacing.
         weights: optional row weights w, (H, W'), finite and >= 0. 0 leaves a detector pixel out of the data term
             exactly (bad or held-out pixels); 1/sigma whitens noise. The measurement must carry the same weights.
 
     Raises:
         TypeError: mask not a floating-point tensor, or shifts not integers.
-        ValueError: wrong rank or size of mask, shifts or weights.
+        ValueError: wrong rank or size of mask, shifts or weights; weights negative or not finite.
 
     Example:
         >>> A = CASSI.from_step(torch.ones(4, 5), step=2, num_bands=3)
@@ -80,15 +80,15 @@ class CASSI:
                 f"mask must be a real floating-point tensor, got {got}; convert it with torch.as_tensor(mask).float()"
             )
         try:
-            shifts = tuple(int(d) for d in self.shifts)
-            exact = all(float(d) == float(e) for d, e in zip(shifts, self.shifts, strict=True))
-        except TypeError as error:
+            displacements = tuple(float(d) for d in self.shifts)
+        except (TypeError, ValueError) as error:
             raise TypeError(f"shifts must be a sequence of integers, got {self.shifts!r}") from error
-        if not exact:
+        if not all(d.is_integer() for d in displacements):
             raise TypeError(
                 f"shifts must be whole pixels, got {tuple(self.shifts)!r}; "
                 "round them, or use BlurredCASSI for sub-pixel dispersion"
             )
+        shifts = tuple(int(d) for d in displacements)
         if not shifts:
             raise ValueError("shifts is empty: give one displacement per band")
         if self.mask.ndim not in (2, 3) or 0 in self.mask.shape:
@@ -103,8 +103,11 @@ class CASSI:
                 raise ValueError(
                     f"weights must be {self.measurement_shape}, one per detector pixel, got {tuple(self.weights.shape)}"
                 )
-            object.__setattr__(self, "weights", self.weights.to(self.mask))
-        if not self.mask.requires_grad:
+            if not bool((self.weights.isfinite() & (self.weights >= 0)).all()):
+                raise ValueError("weights must be finite and >= 0; give a bad detector pixel the weight 0")
+            object.__setattr__(self, "weights", _own(self.weights.to(self.mask)))
+        object.__setattr__(self, "mask", _own(self.mask))
+        if not (self.mask.requires_grad or (self.weights is not None and self.weights.requires_grad)):
             # a pure function of the fields, computed once; never kept where it would pin an autograd graph
             object.__setattr__(self, "_gram", self._compute_gram())
 
@@ -211,7 +214,7 @@ class CASSI:
 
     def gram_diag(self) -> Tensor:
         """diag(Phi Phi^T)[i, j] = w^2 sum_c m_c[i, j - d_c + d_min]^2, (H, W'); the off-diagonal part is exactly 0."""
-        return self._compute_gram() if self._gram is None else self._gram
+        return self._compute_gram() if self._gram is None else self._gram.clone()
 
     def _compute_gram(self) -> Tensor:
         squared = self.mask**2
@@ -298,6 +301,11 @@ class CASSI:
                 f"{name} is {tensor.dtype} on {tensor.device}, the mask {self.dtype} on {self.device}; "
                 "move one of them with .to(...)"
             )
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A copy that no one else writes into; a tensor that wants a gradient stays itself, so that it can be learned."""
+    return tensor if tensor.requires_grad else tensor.clone()
 
 
 def shifts_from_step(step: int, num_bands: int) -> tuple[int, ...]:

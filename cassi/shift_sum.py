@@ -41,10 +41,16 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, out: Tensor |
     Returns:
         (..., H, W').
 
+    Raises:
+        ValueError: `out` of another shape.
+        RuntimeError: `out` given where a gradient is wanted.
+
     Example:
         >>> shift_sum(torch.ones(2, 1, 2), torch.ones(1, 2), (0, 1))
         tensor([[1., 2., 1.]])
     """
+    if out is not None:
+        _check_out(out, (*x.shape[:-3], x.shape[-2], detector_width(x.shape[-1], shifts)), x, mask)
     if torch.is_grad_enabled() and (x.requires_grad or mask.requires_grad):
         y: Tensor = _ShiftSum.apply(x, mask, shifts)  # type: ignore[no-untyped-call]
         return y
@@ -66,16 +72,31 @@ def shift_back(
     Returns:
         (..., C, H, W).
 
+    Raises:
+        ValueError: `out` of another shape.
+        RuntimeError: `out` given where a gradient is wanted.
+
     Example:
         >>> shift_back(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 2), (0, 1))
         tensor([[[1., 2.]],
         <BLANKLINE>
                 [[2., 3.]]])
     """
+    if out is not None:
+        _check_out(out, (*y.shape[:-2], len(shifts), y.shape[-2], mask.shape[-1]), y, mask)
     if torch.is_grad_enabled() and (y.requires_grad or mask.requires_grad):
         x: Tensor = _ShiftBack.apply(y, mask, shifts)  # type: ignore[no-untyped-call]
         return x
     return _shift_back(y, mask, shifts, out, add)
+
+
+def _check_out(out: Tensor, shape: tuple[int, ...], *inputs: Tensor) -> None:
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        raise RuntimeError(
+            "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
+        )
 
 
 def _band(mask: Tensor, c: int) -> Tensor:

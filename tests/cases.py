@@ -1,0 +1,70 @@
+"""The grid of small cameras that operator tests run over: sizes x shifts x masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SIZES = [(1, 1, 1), (1, 4, 5), (2, 1, 4), (3, 4, 4), (4, 5, 3), (5, 2, 6)]  # C, H, W: one band, odd, even, not square
+
+
+def shift_patterns(num_bands: int) -> dict[str, tuple[int, ...]]:
+    """Steps 0, 1, 2 and -1, and shifts that are unequal, unordered, repeated, offset, or further apart than W."""
+    return {
+        **{f"step{s}": tuple(c * s for c in range(num_bands)) for s in (0, 1, 2, -1)},
+        "offset": tuple(7 + 2 * c for c in range(num_bands)),
+        "unordered": (3, -2, 0, -2, 4)[:num_bands],
+        "apart": tuple(9 * c for c in range(num_bands)),
+    }
+
+
+MASKS = ["binary", "grey", "signed", "per-band", "dark-column"]
+BATCHES = [(), (2,), (2, 3)]
+
+
+def make_mask(kind: str, num_bands: int, height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A float64 mask (H, W), or (C, H, W) for "per-band"."""
+    rng = np.random.default_rng(seed)
+    if kind == "binary":
+        return (rng.random((height, width)) < 0.6).astype(np.float64)
+    if kind == "grey":
+        return rng.uniform(0.2, 1.0, (height, width))
+    if kind == "signed":
+        return rng.standard_normal((height, width))
+    if kind == "per-band":
+        return rng.uniform(0.2, 1.0, (num_bands, height, width)) * (rng.random((num_bands, height, width)) < 0.8)
+    if kind == "dark-column":
+        mask = rng.uniform(0.2, 1.0, (height, width))
+        mask[:, 0] = 0.0
+        return mask
+    raise ValueError(f"no such mask: {kind}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One camera of the grid."""
+
+    size: tuple[int, int, int]
+    pattern: str
+    kind: str
+
+    @property
+    def shifts(self) -> tuple[int, ...]:
+        return shift_patterns(self.size[0])[self.pattern]
+
+    @property
+    def mask(self) -> np.ndarray:
+        return make_mask(self.kind, *self.size)
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.size))}-{self.pattern}-{self.kind}"
+
+
+GRID = [
+    Case(size, pattern, kind)
+    for size in SIZES
+    for pattern in shift_patterns(size[0])
+    for kind in MASKS
+    if size[0] > 1 or pattern in ("step1", "offset")  # one band looks the same under most patterns
+]
