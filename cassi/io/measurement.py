@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..wavelengths import check_wavelengths, parse_wavelengths
-from .arrays import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube, to_float32
+from .arrays import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
 from .containers import Container, Entry, open_container
 from .cubes import stack_order
 from .geometry import Layout, infer_shifts, match_layout, unshear_mask
@@ -276,7 +276,9 @@ def _geometry(
     if step is None:
         entry = find(container, SHIFTS)
         if entry is not None:
-            stored = to_float32(container.read(entry), f"{container.path}: '{entry.name}'").astype(float).reshape(-1)
+            stored = np.asarray(container.read(entry), dtype=np.float64).reshape(-1)
+            if not np.isfinite(stored).all():
+                raise InputError(f"{container.path}: '{entry.name}' must be finite [pixel]")
             if num_bands is not None and num_bands != stored.size:
                 raise InputError(f"{container.path}: 'shifts' holds {stored.size} bands, {num_bands} were asked for")
         else:

@@ -1,6 +1,7 @@
 """Write cubes and measurements: to a temporary name, then moved into place, so that no half file is ever seen."""
 
 import errno
+import io
 import json
 import os
 import secrets
@@ -218,6 +219,44 @@ def _jsonable(value: object) -> object:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
+class _FirstError(io.FileIO):
+    """A file that keeps its first write error and takes everything after it in silence.
+
+    HDF5 cannot close a file that it cannot flush, and crashes the process when it ends; so it is not told.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                view = memoryview(data).cast("B")
+                while view:  # a write may be taken in part
+                    view = view[super().write(view) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        if self.error is None:
+            try:
+                return super().truncate(size)
+            except OSError as error:
+                self.error = error
+        return size or 0
+
+
+@contextmanager
+def _hdf5_target(path: Path) -> Iterator[_FirstError]:
+    """Yield a file for HDF5 to write to; raise its write error once HDF5 has let go of it."""
+    with _FirstError(path, "w+") as file:
+        try:
+            yield file
+        finally:
+            if file.error is not None:
+                raise file.error
+
+
 def _write_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray],
@@ -227,7 +266,7 @@ def _write_arrays(
 ) -> None:
     import h5py
 
-    with h5py.File(path, "w") as file:
+    with _hdf5_target(path) as target, h5py.File(target, "w") as file:
         for name, values in arrays.items():
             values = np.asarray(values)
             packed = compress and values.size > 1
@@ -305,16 +344,19 @@ def _write_netcdf(
     attributes: dict[str, Any],
 ) -> None:
     try:
-        import h5netcdf  # noqa: F401  (xarray's engine)
-        import xarray
+        import h5netcdf
     except ImportError as error:
         raise missing_package(path, "xarray and h5netcdf", error) from error
     band = "band" if wavelengths is None else "wavelength"
-    coordinates = {} if wavelengths is None else {band: (band, wavelengths, {"units": "nm"})}
-    dimensions = ("frame", band, "y", "x")[-cube.ndim :]
-    attributes = {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
-    dataset = xarray.Dataset({"cube": (dimensions, cube)}, coords=coordinates, attrs=attributes)
-    dataset.to_netcdf(path, engine="h5netcdf")
+    names = ("frame", band, "y", "x")[-cube.ndim :]
+    with _hdf5_target(path) as target, h5netcdf.File(target, "w") as file:
+        file.dimensions = dict(zip(names, cube.shape, strict=True))
+        file.create_variable("cube", names, data=cube)
+        if wavelengths is not None:
+            coordinate = file.create_variable(band, (band,), data=wavelengths)
+            coordinate.attrs["units"] = "nm"
+        for name, value in attributes.items():
+            file.attrs[name] = int(value) if isinstance(value, bool) else value
 
 
 def _write_tiff(
