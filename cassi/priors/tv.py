@@ -68,18 +68,14 @@ def tv_prox(
         u like v, and the dual q like `dual`.
 
     Raises:
-        ValueError: negative weight, or a dual of another shape.
+        ValueError: negative weight, one for each band where coupled, or a dual of another shape.
 
     Example:
         >>> u, q = tv_prox(torch.tensor([[[0.0, 4.0]]]), 1.0, num_iters=50)
         >>> u
         tensor([[[1., 3.]]])
     """
-    w = torch.as_tensor(weight, dtype=v.dtype, device=v.device)
-    if bool((w < 0).any()):
-        raise ValueError(f"weight must be >= 0, got {float(w.min())}")
-    if coupled and w.ndim:
-        raise ValueError(f"a coupled TV has one weight for all bands, got weights of shape {tuple(w.shape)}")
+    w = _checked_weight(weight, coupled).to(v)
     if dual is not None and dual.shape != (2, *v.shape):
         raise ValueError(
             f"dual must be {(2, *v.shape)}, got {tuple(dual.shape)}; pass the dual of a cube of the same shape"
@@ -89,6 +85,15 @@ def tv_prox(
     u.copy_(v)
     tv_prox_(u, w, q, num_iters=num_iters, coupled=coupled)
     return u, q
+
+
+def _checked_weight(weight: float | Tensor, coupled: bool) -> Tensor:
+    w = torch.as_tensor(weight, dtype=None if isinstance(weight, Tensor) else torch.float64)
+    if not bool((w >= 0).all()):
+        raise ValueError(f"weight must be >= 0, got {float(w.min())}")
+    if coupled and w.ndim:
+        raise ValueError(f"a coupled TV has one weight for all bands, got weights of shape {tuple(w.shape)}")
+    return w
 
 
 def tv_prox_(
@@ -158,6 +163,9 @@ class TVDenoiser:
         num_iters: dual steps a call; with a warm start 3 suffice.
         coupled: see `tv_prox`.
         start, decay: the weight of call k is weight * max(1, start * decay^k): continuation from a large weight down.
+
+    Raises:
+        ValueError: negative weight, or one for each band where coupled.
     """
 
     def __init__(
@@ -169,7 +177,7 @@ class TVDenoiser:
         start: float = 1.0,
         decay: float = 0.9,
     ) -> None:
-        self._weight, self._num_iters, self._coupled = torch.as_tensor(weight), num_iters, coupled
+        self._weight, self._num_iters, self._coupled = _checked_weight(weight, coupled), num_iters, coupled
         self._start, self._decay = start, decay
         self._dual: Tensor | None = None
         self._workspace: tuple[Tensor, Tensor] | None = None
