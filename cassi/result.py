@@ -24,7 +24,8 @@ class Record(NamedTuple):
 
 
 Monitor = Callable[[Record, Tensor], bool | None]
-"""Called after each iteration with its record and the current cube; returning True stops the solver."""
+"""Called after each iteration, the last included, with its record and the current cube; returning True stops the
+solver. The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ class Loop:
         self._history.append(record)
         self._bar.set_postfix_str(f"residual {residual:.2e}", refresh=False)
         self._bar.update()
+        stop = self._monitor is not None and self._monitor(record, v)
         if change < self._tol:
             self._status, self._done = "converged", True
-        elif self._monitor is not None and self._monitor(record, v):
+        elif stop:
             self._status, self._done = "stopped", True
 
     def result(self, x: Tensor) -> Result:
@@ -107,6 +109,11 @@ class Loop:
 
 
 def relative_norm(difference: Tensor, reference: Tensor) -> float:
-    """|difference| / |reference| in the 2-norm (a scalar reference is its own norm), 0 when both are 0."""
+    """|difference| / |reference| in the 2-norm (a scalar reference is its own norm); against 0, 1 or 0 if both are.
+
+    A start from 0 is thus a change of 1, not a division by zero. NaN and Inf come through.
+    """
     d, r = float(difference.norm()), float(reference.norm())
-    return d / r if r > 0 else (0.0 if d == 0 else math.inf)
+    if r == 0 and math.isfinite(d):
+        return float(d > 0)
+    return d / r if r else d
