@@ -8,6 +8,7 @@ The second is the adjoint of the first in `a`; each is the other's derivative, s
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import torch
@@ -93,16 +94,18 @@ def correlate_rows(y: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
 def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype) -> Method:
     """The method `convolve_rows` takes for `num_rows` rows of n and of m elements; docs/performance.md has the grid."""
-    short, long = min(n, m), max(n, m)
+    short, long = (n, m) if n < m else (m, n)
     if short >= 20 and long >= 30:
         return "fft"
-    if num_rows * long < 2**13 and short >= 7 and long >= 20:
-        return "fft"  # few rows: the cost is the number of calls, one for each element of the shorter row
+    # few rows: the cost is the number of calls, and the loop makes one for each element of the shorter row
+    if (short >= 5 and num_rows * long < 2**10) or (short >= 7 and 20 <= long and num_rows * long < 2**13):
+        return "fft"
     if dtype == torch.float32 and num_rows >= 4096 and (4 <= short <= long <= 7 or (6 <= short <= 7 and long <= 32)):
         return "conv1d"
     return "loop"
 
 
+@functools.cache
 def fft_length(n: int) -> int:
     """The smallest m 2^k >= n that transforms fast: m = 1, 3, 9, 15 with k >= 3, or m = 5 with k >= 4.
 
@@ -143,22 +146,19 @@ def _convolve_loop(long: Tensor, short: Tensor) -> Tensor:
     """y[:, i:i+N] += long * short[:, i], in blocks of rows. One kernel for all rows may be either of the two."""
     rows, n, m = long.shape[0], long.shape[1], short.shape[-1]
     y = long.new_zeros(rows, n + m - 1)
-    block = max(32, _LOOP_BLOCK // (2 * n + m))
     if short.ndim == 1 and m > n:
-        taps = [(long[:, i : i + 1], short) for i in range(n)]
-        width = m
-    else:
-        taps = [(long, short[..., i : i + 1]) for i in range(m)]
-        width = n
-    if block >= rows:
-        for i, (p, q) in enumerate(taps):
-            y[:, i : i + width].addcmul_(p, q)
-        return y
+        long, short, n, m = short.expand(rows, m), long, m, n
+    block = max(32, _LOOP_BLOCK // (2 * n + m))
     for start in range(0, rows, block):
-        part = slice(start, start + block)
-        y_part = y[part]
-        for i, (p, q) in enumerate(taps):
-            y_part[:, i : i + width].addcmul_(p[part], q[part] if q.ndim == 2 else q)
+        count = min(block, rows - start)
+        y_part, long_part = (y, long) if count == rows else (y[start : start + count], long[start : start + count])
+        if short.ndim == 1:
+            for i in range(m):
+                y_part.narrow(1, i, n).addcmul_(long_part, short[i])
+        else:
+            short_part = short if count == rows else short[start : start + count]
+            for i in range(m):
+                y_part.narrow(1, i, n).addcmul_(long_part, short_part.narrow(1, i, 1))
     return y
 
 

@@ -5,6 +5,8 @@ S[c, d] = sum over n, h, w of weight[n, h, w] (x[n, c, h, w] - mean[c]) (x[n, d,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,9 @@ def covariance_sum(
                 [11., 25.]])
     """
     z = _flat(x)
+    plain = mean is None and weights is None and accumulate is None
+    if plain and not (x.requires_grad and torch.is_grad_enabled()):
+        return _gram_sum(z)
     if mean is not None and tuple(mean.shape) != (z.shape[1],):
         raise ValueError(f"mean must be ({z.shape[1]},), one number a band, got {tuple(mean.shape)}")
     if accumulate is not None and not accumulate.is_floating_point:
@@ -51,8 +56,6 @@ def covariance_sum(
         centered = z.to(dtype) if mean is None else z.to(dtype) - mean.to(dtype)[:, None]
         weighted = centered if w is None else centered * w.to(dtype)[:, None]
         return torch.einsum("ncl,ndl->cd", weighted, centered)
-    if mean is None and w is None and dtype == x.dtype:
-        return _gram_sum(z)
     return _gram_sum_prepared(z, mean, w, dtype)
 
 
@@ -86,8 +89,7 @@ def _flat(x: Tensor) -> Tensor:
         raise ValueError(f"x must be (N, C, H, W) or (C, H, W) and not empty, got {tuple(x.shape)}")
     if not x.is_floating_point():
         raise TypeError(f"x must be floating point, got {x.dtype}; convert it with .float()")
-    x = x if x.ndim == 4 else x[None]
-    return x.flatten(2)
+    return x.flatten(2) if x.ndim == 4 else x.flatten(1)[None]
 
 
 def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
@@ -101,10 +103,9 @@ def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
 def _gram_sum(z: Tensor) -> Tensor:
     """sum_n z_n z_n^T of (N, C, L), by the fastest of three products for the shape."""
     n, c, length = z.shape
-    if length == 1:
-        return z[:, :, 0].t() @ z[:, :, 0]
-    if n == 1:
-        return z[0] @ z[0].t()
+    if n == 1 or length == 1:  # one matrix as it lies in memory
+        columns = z[0] if n == 1 else z.view(n, c).t()
+        return columns @ columns.t()
     if 2 * length >= c and c * length >= 448:
         if c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
             total = z.new_zeros(c, c)
@@ -112,24 +113,20 @@ def _gram_sum(z: Tensor) -> Tensor:
                 total.addmm_(image, image.t())
             return total
         batch = max(1, 2**18 // (c * c))  # the products of a batch, batch x C x C, stay in cache
-        total = torch.bmm(z[:batch], z[:batch].mT).sum(0)
-        for start in range(batch, n, batch):
-            part = z[start : start + batch]
-            total += torch.bmm(part, part.mT).sum(0)
-        return total
+        if n <= batch:
+            return torch.bmm(z, z.mT).sum(0)
+        return _sum_parts(z, batch, lambda part: torch.bmm(part, part.mT).sum(0))
     chunk = max(1, _CHUNK // (c * length))
     if 8 * length <= c:  # few pixels an image: gather spectra as rows
-        rows = z[:chunk].transpose(1, 2).reshape(-1, c)
-        total = rows.t() @ rows
-        for start in range(chunk, n, chunk):
-            rows = z[start : start + chunk].transpose(1, 2).reshape(-1, c)
-            total.addmm_(rows.t(), rows)
-        return total
-    columns = z[:chunk].transpose(0, 1).reshape(c, -1)
-    total = columns @ columns.t()
-    for start in range(chunk, n, chunk):
-        columns = z[start : start + chunk].transpose(0, 1).reshape(c, -1)
-        total.addmm_(columns, columns.t())
+        return _sum_parts(z, chunk, lambda part: (rows := part.transpose(1, 2).reshape(-1, c)).t() @ rows)
+    return _sum_parts(z, chunk, lambda part: (columns := part.transpose(0, 1).reshape(c, -1)) @ columns.t())
+
+
+def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Tensor:
+    """product(z[0:size]) + product(z[size:2 size]) + ..."""
+    total = product(z[:size])
+    for start in range(size, z.shape[0], size):
+        total += product(z[start : start + size])
     return total
 
 

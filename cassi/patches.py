@@ -27,14 +27,18 @@ def patch_corners(length: int, size: int, stride: int) -> tuple[int, ...]:
         >>> patch_corners(10, 4, 3), patch_corners(11, 4, 3)
         ((0, 3, 6), (0, 3, 6, 7))
     """
+    _check_axis(length, size, stride)
+    regular = tuple(range(0, length - size + 1, stride))
+    return regular if regular[-1] == length - size else (*regular, length - size)
+
+
+def _check_axis(length: int, size: int, stride: int) -> None:
     if size < 1 or stride < 1:
         raise ValueError(f"patch size and stride must be at least 1, got {size} and {stride}")
     if stride > size:
         raise ValueError(f"stride {stride} is larger than the patch, {size}: pixels would be missed; use a smaller one")
     if size > length:
         raise ValueError(f"a patch of {size} pixels does not fit an axis of {length}; use a smaller patch or padding")
-    regular = tuple(range(0, length - size + 1, stride))
-    return regular if regular[-1] == length - size else (*regular, length - size)
 
 
 def extract_patches(x: Tensor, size: Pair, stride: Pair = 1, *, padding: Pair = 0) -> Tensor:
@@ -62,8 +66,8 @@ def extract_patches(x: Tensor, size: Pair, stride: Pair = 1, *, padding: Pair = 
     if x.ndim < 2:
         raise ValueError(f"x must be (..., H, W), got {tuple(x.shape)}; add the missing axes")
     _check_padding(padding, (size_h, size_w))
-    for length, p, s, pad in zip(x.shape[-2:], (size_h, size_w), stride, padding, strict=True):
-        patch_corners(length + 2 * pad, p, s)
+    for k, p in enumerate((size_h, size_w)):
+        _check_axis(x.shape[k - 2] + 2 * padding[k], p, stride[k])
     if torch.is_grad_enabled() and x.requires_grad:
         patches: Tensor = _Extract.apply(x, (size_h, size_w), stride, padding)  # type: ignore[no-untyped-call]
         return patches
@@ -114,10 +118,11 @@ def aggregate_patches(
         raise ValueError(f"patches must be (..., p_h, p_w, n_h, n_w), got {tuple(patches.shape)}; add the missing axes")
     size_h, size_w, n_h, n_w = patches.shape[-4:]
     _check_padding(padding, (size_h, size_w))
+    for k, p in enumerate((size_h, size_w)):
+        _check_axis(shape[k] + 2 * padding[k], p, stride[k])
     grid = tuple(
-        len(patch_corners(length + 2 * pad, p, s))
-        for length, p, s, pad in zip(shape, (size_h, size_w), stride, padding, strict=True)
-    )
+        1 - (p - shape[k] - 2 * padding[k]) // stride[k] for k, p in enumerate((size_h, size_w))
+    )  # -(-a // b): the last patch ends at the border
     if grid != (n_h, n_w):
         raise ValueError(
             f"an image of {tuple(shape)} has {grid} patches of {size_h} x {size_w} at stride {stride} and padding "
@@ -148,7 +153,7 @@ def _pair(value: Pair, name: str) -> tuple[int, int]:
 
 
 def _check_padding(padding: tuple[int, int], size: tuple[int, int]) -> None:
-    if any(pad < 0 or pad >= p for pad, p in zip(padding, size, strict=True)):
+    if not (0 <= padding[0] < size[0] and 0 <= padding[1] < size[1]):
         raise ValueError(f"padding must be at least 0 and smaller than the patch {size}, got {padding}")
 
 
@@ -203,6 +208,8 @@ def _aggregate(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int],
     height, width = shape[0] + 2 * padding[0], shape[1] + 2 * padding[1]
     (n_h, extra_h), (n_w, extra_w) = _regular(height, size_h, stride[0]), _regular(width, size_w, stride[1])
     flat = patches.reshape(-1, *patches.shape[-4:])
+    if not (extra_h or extra_w or padding[0] or padding[1]):
+        return _overlap_add(flat, (height, width), stride).reshape(*batch, height, width)
     x = _overlap_add(flat[..., :n_h, :n_w], (height, width), stride)
     if extra_h:
         x[:, height - size_h :] += _overlap_add(flat[..., n_h:, :n_w], (size_h, width), stride)
