@@ -176,7 +176,7 @@ def reconstruct(
         "device": str(device),
         "seed": seed,
     }
-    _check_settings(**parameters)
+    _check_settings(solver, num_iters, tv_weight, quality, budget)
     on = pick_device(device)
     m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
@@ -276,14 +276,7 @@ def score(cube: Array, *, truth: Array | None = None, mean_band: Array | None = 
 
 
 def _check_settings(
-    *,
-    solver: str,
-    num_iters: int | None,
-    tv_weight: float | None,
-    quality: str,
-    budget: float | None,
-    device: str,
-    seed: int,
+    solver: str, num_iters: int | None, tv_weight: float | None, quality: str, budget: float | None
 ) -> None:
     if solver not in SOLVERS:
         raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
@@ -406,22 +399,20 @@ def _solve(
     level = _level(A, y)
     y = y / level
     choice: dict[str, Any] = {"solver": solver, "level": level}
+    watch = monitor if budget is None else _until(budget, monitor)
     if solver == "least-squares":
-        result = least_squares(A, y, num_iters=num_iters or 1, monitor=monitor, progress=progress)
+        result = least_squares(A, y, monitor=watch, progress=progress)
     else:
-        num_iters = NUM_ITERS[solver] if num_iters is None else num_iters
+        n = NUM_ITERS[solver] if num_iters is None else num_iters
         weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
-        choice |= {"num_iters": num_iters, "tv_weight": weight}
-        method = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}[solver]
-        scale = 1.0 if solver == "gap-tv" else float(A.gram_diag().mean())
-        result = method(
-            A,
-            y,
-            tv_weight=weight * scale,
-            num_iters=num_iters,
-            monitor=_within(budget, monitor),
-            progress=progress,
-        )
+        choice |= {"num_iters": n, "tv_weight": weight}
+        misfit = float(A.gram_diag().mean())
+        if solver == "gap-tv":
+            result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=watch, progress=progress)
+        elif solver == "admm-tv":
+            result = admm_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=watch, progress=progress)
+        else:
+            result = fista_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=watch, progress=progress)
     return replace(result, x=result.x * level), choice
 
 
@@ -432,10 +423,8 @@ def _level(A: CASSI, y: Tensor) -> float:
     return level if level > 0 else 1.0
 
 
-def _within(budget: float | None, monitor: Monitor | None) -> Monitor | None:
+def _until(budget: float, monitor: Monitor | None) -> Monitor:
     """A monitor that also stops when the time is up."""
-    if budget is None:
-        return monitor
 
     def watch(record: Record, cube: Tensor) -> bool:
         asked = monitor is not None and bool(monitor(record, cube))
