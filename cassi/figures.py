@@ -330,6 +330,7 @@ def summary(
     uncertainty: Array | None = None,
     points: Points | None = None,
     unit: str = "",
+    cube_unit: str = "",
     title: str = "",
     caption: str = "",
 ) -> Figure:
@@ -342,7 +343,8 @@ def summary(
         history: records of the solver.
         truth, uncertainty: (C, H, W), as in `spectra`.
         points: (row, column) pairs, at most four; None: chosen.
-        unit: what the values count.
+        unit: what the values of `y` count.
+        cube_unit: what the values of `cube` count.
         title: heading.
         caption: a line or two under it, such as the solver and its figures.
 
@@ -397,11 +399,11 @@ def summary(
     top = _robust_top(values)
     strip = band_row.add_subplot()
     _draw_bands(strip, values, centers, shown, max(len(shown), 6), top, True, page)
-    strip.set_xlabel(f"bands on one scale, 0 to {top:.3g} {unit}".rstrip(), fontsize=8, color=_MUTED, loc="left")
+    strip.set_xlabel(f"bands on one scale, 0 to {top:.3g} {cube_unit}".rstrip(), fontsize=8, color=_MUTED, loc="left")
 
     columns = plots.add_gridspec(1, len(chosen) + 1)
     panels = [plots.add_subplot(columns[k]) for k in range(len(chosen))]
-    legend = _draw_spectra(np.array([panels]), values, centers, chosen, reference, spread, unit)
+    legend = _draw_spectra(np.array([panels]), values, centers, chosen, reference, spread, cube_unit)
     if len(legend) > 1:
         plots.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=3)
     last = plots.add_subplot(columns[len(chosen)])

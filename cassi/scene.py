@@ -75,8 +75,12 @@ class _Canvas:
         return low + (high - low) * torch.rand((), generator=self.generator).item()
 
     def inside(self, distance: Tensor) -> Tensor:
-        """Coverage of each pixel by the shape with this signed distance (negative inside)."""
-        return (0.5 - distance / self.pixel).clamp(0, 1)
+        """Coverage of each pixel by the shape with this signed distance (negative inside), seen through a lens.
+
+        The edge rises within two pixels, as sharp as a good lens on a detector makes it.
+        """
+        ramp = (0.5 - distance / (2 * self.pixel)).clamp(0, 1)
+        return ramp * ramp * (3 - 2 * ramp)
 
     def grain(self, size_x: float, size_y: float) -> Tensor:
         """Smooth Gaussian noise of unit variance with the given feature sizes."""
@@ -180,7 +184,7 @@ def _room(c: _Canvas) -> None:
     cloth = c.inside(hem - c.y)
     depth = (c.y - hem).clamp(min=0)
     across = (c.x - 0.5 * c.right) / (1 + 1.2 * depth)  # threads run towards the viewer
-    checks = 0.5 * (torch.sin(56 * across) > 0.3) + 0.5 * (torch.sin(56 * depth) > 0.3)
+    checks = 0.5 * _stripes(c, 48, across) + 0.5 * _stripes(c, 48, depth)
     folds = 1 + 0.12 * torch.sin(9 * across + 2) + 0.06 * c.grain(0.03, 0.06)
     weave = 1 + 0.06 * torch.sin(900 * across) * torch.sin(700 * depth)
     dyes = c.pigments()
@@ -189,19 +193,19 @@ def _room(c: _Canvas) -> None:
 
 
 def _threads(c: _Canvas) -> None:
-    """A fan of thin colored threads, about a pixel and a half wide at 256 px."""
+    """A fan of thin colored threads, about two pixels wide at 256 px."""
     dyes = c.pigments()
     knot_x, knot_y = 0.86 * c.right, 0.50 * c.bottom
-    for k in range(9):
-        top = c.right * (0.70 + 0.29 * k / 8)
+    for k in range(7):
+        top = c.right * (0.79 + 0.20 * k / 6)
         slope = (knot_x - top) / knot_y
-        distance = ((c.x - top) - slope * c.y).abs() / math.hypot(1, slope) - 0.003
+        distance = ((c.x - top) - slope * c.y).abs() / math.hypot(1, slope) - 0.0035
         c.paint(c.inside(torch.maximum(distance, c.y - knot_y)), dyes[(k * 5 + 3) % 12], lit=0.9)
 
 
 def _chart(c: _Canvas) -> None:
     """Eighteen pigments and six greys in a black frame; below it a strip of narrow filters and a grey wedge."""
-    left, top, size, gap = 0.055 * c.right, 0.06 * c.bottom, 0.058, 0.010
+    left, top, size, gap = 0.05 * c.right, 0.05 * c.bottom, 0.066, 0.012
     pitch = size + gap
     frame = _box(c, left - gap, top - gap, left + 6 * pitch, top + 4 * pitch)
     c.shade(0.5 * _soft(_box(c, left, top, left + 6 * pitch + 0.012, top + 4 * pitch + 0.015)))
@@ -227,14 +231,14 @@ def _chart(c: _Canvas) -> None:
 
 def _star(c: _Canvas) -> None:
     """A Siemens star, which shows the resolution in every direction."""
-    x, y = c.x - 0.60 * c.right, c.y - 0.17 * c.bottom
+    x, y = c.x - 0.655 * c.right, c.y - 0.155 * c.bottom
     radius, angle = torch.hypot(x, y), torch.atan2(y, x)
-    card = _box(c, 0.60 * c.right - 0.1, 0.17 * c.bottom - 0.1, 0.60 * c.right + 0.1, 0.17 * c.bottom + 0.1)
+    card = _box(c, 0.655 * c.right - 0.1, 0.155 * c.bottom - 0.1, 0.655 * c.right + 0.1, 0.155 * c.bottom + 0.1)
     c.shade(0.5 * _soft(card + 0.004))
     c.paint(c.inside(card), c.grey(0.85), lit=0.8)
-    # Signed distance to the nearest edge of the 18 sectors: arc length from the border between black and white.
-    sector = ((angle * 18 / math.pi + 0.5) % 2 - 1).abs() - 0.5
-    spokes = c.inside(torch.maximum(sector * radius * math.pi / 18, radius - 0.088))
+    # Signed distance to the nearest edge of the 12 black sectors: arc length from the border between black and white.
+    sector = ((angle * 12 / math.pi + 0.5) % 2 - 1).abs() - 0.5
+    spokes = c.inside(torch.maximum(sector * radius * math.pi / 12, radius - 0.088))
     c.paint(spokes, c.grey(0.04), lit=0.8)
     c.paint(c.inside(radius - 0.012), c.pigments()[0], lit=0.8)
 
@@ -310,7 +314,7 @@ def _spheres(c: _Canvas) -> None:
         gloss = 0.55 * (nx * half[0] + ny * half[1] + nz * half[2]).clamp(min=0) ** 60
         first, second = dyes[(start + 5 * k) % 12], dyes[(start + 5 * k + 3) % 12]
         if k == 1:  # painted segments, like a beach ball
-            mix = (torch.sin(4 * torch.atan2(nx * 0.8 + nz * 0.4, ny + 0.35) + 0.4) > 0).float()
+            mix = torch.sigmoid(8 * torch.sin(4 * torch.atan2(nx * 0.8 + nz * 0.4, ny + 0.35) + 0.4))
             second = c.grey(0.85)
         elif k == 3:  # mottled, like an apple
             mix = (0.5 + 0.35 * c.grain(0.012, 0.02)).clamp(0, 1)
@@ -323,6 +327,11 @@ def _box(c: _Canvas, left: float, top: float, right: float, bottom: float) -> Te
     dx = (c.x - (left + right) / 2).abs() - (right - left) / 2
     dy = (c.y - (top + bottom) / 2).abs() - (bottom - top) / 2
     return torch.maximum(dx, dy)
+
+
+def _stripes(c: _Canvas, frequency: float, along: Tensor) -> Tensor:
+    """Bands that are 1 over two fifths of each period, with edges as soft as those of `inside`."""
+    return torch.sigmoid(2 / (frequency * c.pixel) * (torch.sin(frequency * along) - 0.3))
 
 
 def _turn(x: Tensor, y: Tensor, angle: float) -> tuple[Tensor, Tensor]:

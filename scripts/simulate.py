@@ -183,7 +183,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         shifts=shifts,
         wavelengths=wavelengths,
         cube=None if args.no_truth else cube.numpy(),
-        unit="sum of cube values over the bands",
+        unit="sum over bands",
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,
         read_noise=shot.read_noise,
