@@ -174,11 +174,12 @@ def _convolve_conv1d(a: Tensor, v: Tensor) -> Tensor:
 
 def _convolve_fft(a: Tensor, v: Tensor) -> Tensor:
     rows, width = a.shape[0], a.shape[1] + v.shape[-1] - 1
-    length = fft_length(width)
+    length = width if width <= 32 and rows * width <= 2**12 else fft_length(width)
     block = max(16, _FFT_BLOCK // length)
     spectrum = torch.fft.rfft(v, length) if v.ndim == 1 else None
     if block >= rows:
-        return _product(a, torch.fft.rfft(v, length) if spectrum is None else spectrum, length)[:, :width]
+        y = _product(a, torch.fft.rfft(v, length) if spectrum is None else spectrum, length)
+        return y if length == width else y[:, :width]
     y = a.new_empty(rows, width)
     for start in range(0, rows, block):
         part = slice(start, start + block)

@@ -113,8 +113,6 @@ def _gram_sum(z: Tensor) -> Tensor:
                 total.addmm_(image, image.t())
             return total
         batch = max(1, 2**18 // (c * c))  # the products of a batch, batch x C x C, stay in cache
-        if n <= batch:
-            return torch.bmm(z, z.mT).sum(0)
         return _sum_parts(z, batch, lambda part: torch.bmm(part, part.mT).sum(0))
     chunk = max(1, _CHUNK // (c * length))
     if 8 * length <= c:  # few pixels an image: gather spectra as rows
@@ -124,6 +122,8 @@ def _gram_sum(z: Tensor) -> Tensor:
 
 def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Tensor:
     """product(z[0:size]) + product(z[size:2 size]) + ..."""
+    if z.shape[0] <= size:
+        return product(z)
     total = product(z[:size])
     for start in range(size, z.shape[0], size):
         total += product(z[start : start + size])

@@ -204,12 +204,13 @@ def _extract(x: Tensor, size: tuple[int, int], stride: tuple[int, int], padding:
 
 
 def _aggregate(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
-    *batch, size_h, size_w, _, _ = patches.shape
+    *batch, size_h, size_w, grid_h, grid_w = patches.shape
     height, width = shape[0] + 2 * padding[0], shape[1] + 2 * padding[1]
     (n_h, extra_h), (n_w, extra_w) = _regular(height, size_h, stride[0]), _regular(width, size_w, stride[1])
-    flat = patches.reshape(-1, *patches.shape[-4:])
+    flat = patches if len(batch) == 1 else patches.reshape(-1, size_h, size_w, grid_h, grid_w)
     if not (extra_h or extra_w or padding[0] or padding[1]):
-        return _overlap_add(flat, (height, width), stride).reshape(*batch, height, width)
+        x = _overlap_add(flat, (height, width), stride)
+        return x if len(batch) == 1 else x.reshape(*batch, height, width)
     x = _overlap_add(flat[..., :n_h, :n_w], (height, width), stride)
     if extra_h:
         x[:, height - size_h :] += _overlap_add(flat[..., n_h:, :n_w], (size_h, width), stride)
