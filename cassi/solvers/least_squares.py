@@ -31,7 +31,8 @@ def least_squares(
         y: measurement (..., H, W').
         damping: >= 0, in units of gram_diag (transmission squared).
         method: "closed" (CASSI only: Phi Phi^T is diagonal), "cg", or "auto": closed where it exists.
-        num_iters, tol: of conjugate gradients; tol bounds |y - (Phi Phi^T + damping) z| / |y|.
+        num_iters, tol: of conjugate gradients; tol bounds |y - (Phi Phi^T + damping) z| / |y|, and, for an operator
+            without gram_diag and damping 0, |Phi^T (y - Phi x)| / |Phi^T y|.
         monitor, progress: as for `cassi.solvers.gap`.
 
     Returns:
@@ -39,6 +40,7 @@ def least_squares(
 
     Raises:
         ValueError: negative damping, an unknown method, or "closed" for an operator without closed form.
+        FloatingPointError: NaN or Inf; names the iteration.
     """
     if not damping >= 0:
         raise ValueError(f"damping must be >= 0, got {damping}")
@@ -54,18 +56,25 @@ def least_squares(
             loop.record(x, residual=relative_norm(y - A.forward(x), y), change=0.0)
         return loop.result(x)
     gram = getattr(A, "gram_diag", None)
+    if gram is None and damping == 0:
+        # Phi Phi^T z = y has no solution where noise takes y out of the range of Phi; the normal equations always have
+        return conjugate_gradients(
+            lambda x: A.adjoint(A.forward(x)), A.adjoint(y), num_iters=num_iters, tol=tol, monitor=monitor,
+            progress=progress,
+        )  # fmt: skip
     preconditioner = None
     if gram is not None:
         diagonal = gram() + damping
         inverse = torch.where(diagonal > 0, 1 / torch.where(diagonal > 0, diagonal, 1), 0)
         preconditioner = inverse.mul
+        y = torch.where(diagonal > 0, y, 0)  # what a dark pixel reads is out of reach
     result = conjugate_gradients(
-        lambda z: A.forward(A.adjoint(z)).add_(z, alpha=damping),
+        lambda z: torch.add(A.forward(A.adjoint(z)), z, alpha=damping),
         y,
         preconditioner=preconditioner,
         num_iters=num_iters,
         tol=tol,
-        monitor=monitor,
+        monitor=monitor if monitor is None else lambda record, z: monitor(record, A.adjoint(z)),
         progress=progress,
     )
     return Result(A.adjoint(result.x), result.history, result.status)
