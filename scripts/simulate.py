@@ -30,7 +30,8 @@ examples:
 then
       python scripts/reconstruct.py --measurement noisy.h5
 
-The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube; the same command gives the same file.
+The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
+The same seed gives the same scene, mask and noise.
 exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted
 """
 
