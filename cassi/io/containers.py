@@ -71,11 +71,11 @@ class Container:
         shown = ", ".join(str(entry) for entry in self.entries[:12])
         return shown + (f" and {len(self.entries) - 12} more" if len(self.entries) > 12 else "")
 
-    def read(self, entry: Entry, selection: Selection | None = None) -> np.ndarray:
-        """Read one entry, or the part of it that `selection` (one slice per axis) picks.
+    def check_readable(self, entry: Entry) -> None:
+        """Check what an entry declares about itself.
 
         Raises:
-            InputError: the entry is no real array, is empty, or its data are damaged.
+            InputError: it is no array of real numbers, or it is empty.
         """
         where = f"{self.path}: '{entry.name}'"
         if entry.dtype is None:
@@ -86,6 +86,14 @@ class Container:
             raise InputError(f"{where} holds {entry.dtype}, not numbers: expected real numbers")
         if 0 in entry.shape:
             raise InputError(f"{where} is empty, its shape is {entry.shape}")
+
+    def read(self, entry: Entry, selection: Selection | None = None) -> np.ndarray:
+        """Read one entry, or the part of it that `selection` (one slice per axis) picks.
+
+        Raises:
+            InputError: the entry is no array of real numbers, is empty, or its data are damaged.
+        """
+        self.check_readable(entry)
         with damage_as_input_error(self.path, self.format):
             return self.reader(entry, selection)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,13 +156,14 @@ def open_png(path: Path) -> Container:
     """
     from PIL import Image
 
+    with path.open("rb") as file:
+        width, height = struct.unpack(">II", file.read(24)[16:].ljust(8, b"\0"))
+    check_declared(path, "image", width * height * 2, path.stat().st_size)
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
-        width, height = image.size
         mode = image.mode
     dtype = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}.get(mode)
     if dtype is None:
         raise InputError(f"{path}: a color PNG (mode {mode}), expected one grey channel; a snapshot has no colors")
-    check_declared(path, "image", width * height * 2, path.stat().st_size)
 
     def read(entry: Entry, selection: Selection | None) -> np.ndarray:
         with Image.open(path, formats=["PNG"]) as image:

@@ -127,6 +127,8 @@ def read_measurement(
     entry, note = pick(container, MEASUREMENT, "measurement", key)
     notes += [note] if note else []
     mask_container, mask_entry = _mask_source(container, mask, mask_key, notes)
+    container.check_readable(entry)
+    mask_container.check_readable(mask_entry)
     layout = match_layout(container, entry, mask_container, mask_entry, num_bands)
     notes += layout.notes
 

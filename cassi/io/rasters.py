@@ -1,6 +1,9 @@
 """Read ENVI and NetCDF files through `spectral` and `xarray`."""
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,14 @@ def _envi_data_file(header: Path) -> Path:
     raise InputError(f"{header}: no data file beside the ENVI header, expected {stem.name}.img")
 
 
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep the parsers from warning about what is odd in a damaged file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def open_netcdf(path: Path) -> Container:
     """Open a NetCDF file (classic, or version 4 after its links were checked) as a `Container`.
 
@@ -104,7 +115,9 @@ def open_netcdf(path: Path) -> Container:
     engine = "scipy" if classic else "h5netcdf"
     stored = path.stat().st_size
     options: dict[str, Any] = {"engine": engine, "decode_times": False, "cache": False}
-    with damage_as_input_error(path, "NetCDF"), xarray.open_dataset(path, **options) as dataset:
+    if classic:  # mapped files cannot be closed while an error holds on to their arrays
+        options["backend_kwargs"] = {"mmap": False}
+    with damage_as_input_error(path, "NetCDF"), _without_warnings(), xarray.open_dataset(path, **options) as dataset:
         entries = []
         for name, variable in dataset.variables.items():
             if variable.dtype.kind not in "biufc":
@@ -117,7 +130,7 @@ def open_netcdf(path: Path) -> Container:
         attributes = dict(dataset.attrs)
 
     def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        with xarray.open_dataset(path, **options) as dataset:
+        with _without_warnings(), xarray.open_dataset(path, **options) as dataset:
             variable = dataset.variables[entry.name]
             values = np.array(variable.values if selection is None else variable[selection].values)
         unit = NANOMETERS.get(str(entry.attributes.get("units", "")).lower(), 1.0)
