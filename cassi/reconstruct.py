@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from cassi.io import Measurement
 
-__all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score"]
+__all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score", "write_result"]
 
 Array = Tensor | np.ndarray
 Solver = Literal["auto", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
@@ -90,17 +91,6 @@ class Reconstruction:
             name="cube",
             attrs={"unit": self.unit, "status": self.status, "residual": self.residual, "seconds": self.seconds},
         )
-
-    def provenance(self) -> dict[str, object]:
-        """What a reader of the result needs to know about the computation, as file attributes."""
-        return {
-            "status": self.status,
-            "residual": self.residual,
-            "seconds": self.seconds,
-            "unit": self.unit,
-            "choice": json.dumps(dict(self.choice)),
-            "parameters": json.dumps(dict(self.parameters)),
-        }
 
 
 def reconstruct(
@@ -220,6 +210,62 @@ def reconstruct(
     )
 
 
+def write_result(
+    path: str | os.PathLike[str],
+    measurement: Measurement,
+    result: Reconstruction,
+    *,
+    attributes: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a reconstruction with the measurement it came from and its provenance, whole or not at all.
+
+    Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and `/truth` and
+    `/uncertainty` where they are known. The suffix chooses the format, see `cassi.io.write_cube`.
+
+    Args:
+        path: the file to make.
+        measurement: what was reconstructed.
+        result: its reconstruction.
+        attributes: further provenance by name (command line, name of the mask's file ...).
+        overwrite: replace an existing file.
+
+    Raises:
+        OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+    """
+    from cassi import __version__
+    from cassi.io import write_cube
+
+    datasets = {
+        "measurement": measurement.y,
+        "residual": result.residual_image.cpu().numpy(),
+        "truth": measurement.cube,
+        "uncertainty": _plain(result.uncertainty),
+    }
+    write_cube(
+        path,
+        result.cube.cpu().numpy(),
+        wavelengths=result.wavelengths,
+        history=result.history,
+        datasets={name: values for name, values in datasets.items() if values is not None},
+        attributes={
+            "version": f"cassi {__version__}",
+            "input_name": measurement.source,
+            "input_sha256": measurement.sha256,
+            "unit": result.unit,
+            "scale": measurement.scale,
+            "notes": list(measurement.notes),
+            "status": result.status,
+            "residual": result.residual,
+            "seconds": result.seconds,
+            "choice": json.dumps(dict(result.choice)),
+            "parameters": json.dumps(dict(result.parameters)),
+            **(attributes or {}),
+        },
+        overwrite=overwrite,
+    )
+
+
 def pick_device(name: str | torch.device = "auto") -> torch.device:
     """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none.
 
@@ -296,7 +342,7 @@ def _check_settings(
         raise InputError(f"the budget must be a positive number of seconds, got {budget}")
 
 
-def _plain(value: Array | float) -> Any:
+def _plain(value: Array | float | None) -> Any:
     """A tensor as an array in memory; anything else as it is."""
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 

@@ -149,8 +149,8 @@ def _fail(code: int, message: str) -> int:
 
 def run(args: argparse.Namespace, argv: list[str]) -> int:
     """Read, reconstruct, write, report."""
-    from cassi.io import check_output, file_sha256, write_cube
-    from cassi.reconstruct import pick_device, reconstruct
+    from cassi.io import check_output
+    from cassi.reconstruct import pick_device, reconstruct, write_result
 
     say = (lambda text: None) if args.quiet else print
     pick_device(args.device)
@@ -180,25 +180,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     )
     for line in chosen(result):
         say(f"  {line}")
-    write_cube(
-        output,
-        result.cube.cpu().numpy(),
-        wavelengths=result.wavelengths,
-        history=result.history,
-        datasets=datasets(m, result),
-        attributes={
-            "version": _version(),
-            "command_line": shlex.join(["reconstruct.py", *argv]),
-            "input_name": m.source,
-            "input_sha256": m.sha256,
-            "mask_name": Path(args.mask).name if args.mask else None,
-            "mask_sha256": file_sha256(args.mask) if args.mask else None,
-            "scale": m.scale,
-            "notes": list(m.notes),
-            **result.provenance(),
-        },
-        overwrite=args.overwrite,
-    )
+    write_result(output, m, result, attributes=provenance(args, argv), overwrite=args.overwrite)
     line = summary_line(m, result)
     if figures is not None:
         draw(figures, m, result, line)
@@ -262,15 +244,14 @@ def read(args: argparse.Namespace) -> Measurement:
     )
 
 
-def datasets(m: Measurement, result: Reconstruction) -> dict[str, Any]:
-    """What lies in the output beside the cube."""
-    extra = {
-        "measurement": m.y,
-        "residual": result.residual_image.cpu().numpy(),
-        "truth": m.cube,
-        "uncertainty": None if result.uncertainty is None else result.uncertainty.cpu().numpy(),
-    }
-    return {name: values for name, values in extra.items() if values is not None}
+def provenance(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
+    """What only the command line knows about a result."""
+    from cassi.io import file_sha256
+
+    known: dict[str, Any] = {"command_line": shlex.join(["reconstruct.py", *argv])}
+    if args.mask:
+        known |= {"mask_name": Path(args.mask).name, "mask_sha256": file_sha256(args.mask)}
+    return known
 
 
 def chosen(result: Reconstruction) -> list[str]:
