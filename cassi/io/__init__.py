@@ -3,7 +3,7 @@
 from ..errors import InputError, OutputError
 from .containers import Container, Entry, open_container
 from .cubes import read_cube
-from .measurement import Measurement, file_sha256, read_measurement
+from .measurement import Measurement, file_sha256, frame_count, read_measurement
 from .results import check_output, replacing, write_cube, write_measurement
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "OutputError",
     "check_output",
     "file_sha256",
+    "frame_count",
     "open_container",
     "read_cube",
     "read_measurement",

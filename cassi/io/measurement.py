@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +68,42 @@ def file_sha256(path: PathLike) -> str:
         >>> file_sha256(path)[:8]
         'ba7816bf'
     """
+    status = os.stat(path)
+    return _file_sha256(os.path.abspath(path), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _file_sha256(path: str, size: int, modified: int) -> str:
+    """The hash of a file that has this size and time: a stack is hashed once, not once a frame."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def frame_count(
+    path: PathLike,
+    *,
+    mask: PathLike | np.ndarray | None = None,
+    key: str | None = None,
+    mask_key: str | None = None,
+    num_bands: int | None = None,
+) -> int | None:
+    """Return the number of frames of a stack without reading them, or None for a single snapshot.
+
+    Args and Raises as for `read_measurement`.
+
+    Example:
+        >>> import h5py, numpy as np, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "stack.h5")
+        >>> with h5py.File(path, "w") as file:
+        ...     file["measurement"], file["mask"] = np.ones((5, 8, 14), np.float32), np.ones((8, 8), np.float32)
+        >>> frame_count(path)
+        5
+    """
+    container = open_container(Path(path))
+    entry, _ = pick(container, MEASUREMENT, "measurement", key)
+    mask_container, mask_entry = _mask_source(container, mask, mask_key, [])
+    layout = match_layout(container, entry, mask_container, mask_entry, num_bands)
+    return None if layout.stack_axis is None else entry.shape[layout.stack_axis]
 
 
 def read_measurement(
