@@ -8,6 +8,7 @@ environment turns the kernels off.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ except ImportError:
 def usable(*tensors: Tensor | None) -> bool:
     """Whether the kernels take these tensors: numba there, CPU, float32 or float64, contiguous, no gradient wanted."""
     given = [t for t in tensors if t is not None]
-    return AVAILABLE and all(
+    return (AVAILABLE and not torch.compiler.is_compiling()) and all(
         t.device.type == "cpu"
         and t.dtype in (torch.float32, torch.float64)
         and t.dtype == given[0].dtype
@@ -44,16 +45,16 @@ def usable(*tensors: Tensor | None) -> bool:
 
 def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor) -> Tensor:
     """`cassi.shift_sum.shift_sum` into out; x (..., C, H, W) and the rest contiguous."""
-    rows = out.view(-1, *out.shape[-2:])
-    _run(_forward, len(rows) * rows.shape[1], x.numel(), _cubes(x), _masks(mask), _offsets(shifts), rows.numpy())
+    rows = _stack(out, 2)
+    _run(_forward, rows.shape[0] * rows.shape[1], x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), rows)
     return out
 
 
 def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor, add: bool) -> Tensor:
     """`cassi.shift_sum.shift_back` into out (..., C, H, W), or onto it."""
-    rows = y.view(-1, *y.shape[-2:])
-    work = len(rows) * rows.shape[1]
-    _run(_adjoint, work, out.numel(), rows.numpy(), _masks(mask), _offsets(shifts), _cubes(out), add)
+    rows = _stack(y, 2)
+    count = rows.shape[0] * rows.shape[1]
+    _run(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), _stack(out, 3), add)
     return out
 
 
@@ -71,18 +72,19 @@ def data_step(
     y_v: Tensor,
 ) -> None:
     """`cassi.shift_sum.data_step`, fused: each cube row is read from memory once and written once."""
-    rows = [t.view(-1, *t.shape[-2:]).numpy() for t in (y, y_x, y_v)]
-    w = None if weights is None else weights.numpy()
-    constants = (_masks(mask), _offsets(shifts), w, gram.numpy(), gram.numpy().dtype.type(rho), accelerate)
-    _run(_data_step, len(rows[0]) * rows[0].shape[1], 2 * v.numel(), _cubes(v), _cubes(x), *rows, *constants)
+    rows = [_stack(t, 2) for t in (y, y_x, y_v)]
+    count = rows[0].shape[0] * rows[0].shape[1]
+    w = None if weights is None else weights.detach().numpy()
+    diagonal = gram.detach().numpy()
+    constants = (_stack(mask, 2), _offsets(shifts), w, diagonal, diagonal.dtype.type(rho), accelerate)
+    _run(_data_step, count, 2 * v.numel(), _stack(v, 3), _stack(x, 3), *rows, *constants)
 
 
 def tv_prox_(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None:
     """`cassi.priors.tv.tv_prox_` (not coupled): u (..., H, W) and q (2, ..., H, W), both in place."""
-    height, width = u.shape[-2:]
-    images = u.view(-1, height, width).numpy()
-    weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).numpy()
-    duals = q.view(2, -1, height, width).numpy()
+    images = _stack(u, 2)
+    weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).numpy()
+    duals = q.detach().view(2, *images.shape).numpy()
     _run(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, num_iters)
 
 
@@ -90,23 +92,18 @@ def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
     """|a - b|^2 and |b|^2 of contiguous tensors of one shape, summed in float64 without a temporary."""
     chunks = max(1, a.numel() // _CHUNK)
     partial = np.zeros((chunks, 2))
-    _run(_squared_distance, chunks, a.numel(), a.view(-1).numpy(), b.view(-1).numpy(), partial)
+    _run(_squared_distance, chunks, a.numel(), _stack(a, 0), _stack(b, 0), partial)
     difference, reference = partial.sum(0)
     return float(difference), float(reference)
 
 
 _CHUNK = 1 << 16  # elements of a vector that one task sums
 _SMALL = 1 << 15  # elements below which waking another thread costs more than it saves
-_CACHED = 1 << 17  # elements of a block of rows that stay in the second-level cache between two passes
 
 
-def _cubes(x: Tensor) -> np.ndarray:
-    array: np.ndarray = x.view(-1, *x.shape[-3:]).numpy()
-    return array
-
-
-def _masks(mask: Tensor) -> np.ndarray:
-    array: np.ndarray = mask.detach().view(-1, *mask.shape[-2:]).numpy()
+def _stack(tensor: Tensor, rank: int) -> np.ndarray:
+    """The tensor's memory as an array (n, ...) of items of this rank: all leading axes in one."""
+    array: np.ndarray = tensor.detach().view(-1, *tensor.shape[tensor.ndim - rank :]).numpy()
     return array
 
 
@@ -134,7 +131,7 @@ def _run(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None
         return
     pieces = min(count, 4 * threads)
     bounds = [count * k // pieces for k in range(pieces + 1)]
-    ranges = iter(list(zip(bounds, bounds[1:], strict=False)))
+    ranges = iter(list(itertools.pairwise(bounds)))
 
     def work_off() -> None:
         for start, stop in ranges:
@@ -148,12 +145,13 @@ def _run(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None
 
 
 if AVAILABLE:
-    # NaN and Inf must come through, so that a solver can name the iteration that diverged: neither nnan nor ninf
-    _jit = numba.njit(nogil=True, cache=True, fastmath={"nsz", "arcp", "contract", "afn", "reassoc"})
+    # NaN and Inf must come through, so that a solver can name the iteration that diverged: no nnan, ninf or afn
+    _jit = numba.njit(nogil=True, cache=True, fastmath={"nsz", "contract", "reassoc"}, error_model="numpy")
 
     @_jit
-    def _block_rows(bands: int, width: int) -> int:
-        return max(1, min(8, _CACHED // (bands * width)))
+    def _block_rows(bands: int) -> int:
+        # a row of each band is a page of its own: stay longer in each where they are more than a TLB holds
+        return 1 if bands <= 64 else 4
 
     @_jit
     def _add_product(total: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
@@ -173,7 +171,7 @@ if AVAILABLE:
     @_jit
     def _forward(x: np.ndarray, mask: np.ndarray, offsets: np.ndarray, y: np.ndarray, start: int, stop: int) -> None:
         _, bands, height, width = x.shape
-        block = _block_rows(bands, width)
+        block = _block_rows(bands)
         first = start
         while first < stop:
             b, top = first // height, first % height
@@ -190,7 +188,7 @@ if AVAILABLE:
         y: np.ndarray, mask: np.ndarray, offsets: np.ndarray, x: np.ndarray, add: bool, start: int, stop: int
     ) -> None:
         _, bands, height, width = x.shape
-        block = _block_rows(bands, width)
+        block = _block_rows(bands)
         first = start
         while first < stop:
             b, top = first // height, first % height
@@ -223,7 +221,7 @@ if AVAILABLE:
     ) -> None:
         _, bands, height, width = v.shape
         detector = y.shape[2]
-        block = _block_rows(bands, width)
+        block = _block_rows(bands)
         back = np.empty((block, detector), v.dtype)
         tiny = np.finfo(v.dtype).tiny
         first = start
@@ -268,28 +266,27 @@ if AVAILABLE:
         u[width] = u[width - 1]
 
     @_jit
-    def _dual_row(qx: np.ndarray, qy: np.ndarray, u: np.ndarray, u_below: np.ndarray, w2: float, floor: float) -> None:
+    def _dual_row(qx: np.ndarray, qy: np.ndarray, u: np.ndarray, u_below: np.ndarray, inverse_weight: float) -> None:
         """q <- P(q + 1/8 D u) along one row; at the border u is its own neighbour, and q stays 0."""
-        step = qx.dtype.type(0.125)
+        step, one = qx.dtype.type(0.125), qx.dtype.type(1)
         right = u[1:]
         for j in range(qx.size):
             a = qx[j] + step * (right[j] - u[j])
             b = qy[j] + step * (u_below[j] - u[j])
-            s = np.sqrt(w2 / max(a * a + b * b, floor))
+            s = one / np.sqrt(max((a * inverse_weight) ** 2 + (b * inverse_weight) ** 2, one))
             qx[j] = a * s
             qy[j] = b * s
 
     @_jit
     def _tv_prox(u: np.ndarray, weight: np.ndarray, q: np.ndarray, num_iters: int, start: int, stop: int) -> None:
         _, height, width = u.shape
-        tiny = np.finfo(u.dtype).tiny
+        one, least = u.dtype.type(1), u.dtype.type(1e-30)
         zeros = np.zeros(width, u.dtype)
         # u of the row a step is at and of the one below it, for each step
         rows = np.empty((num_iters + 1, 2, width + 1), u.dtype)
         for n in range(start, stop):
             v, qx, qy = u[n], q[0, n], q[1, n]
-            w2 = weight[n] * weight[n]
-            floor = max(w2, tiny)
+            inverse_weight = one / max(weight[n], least)
             # all steps in one sweep: step t is at row i - t, where step t - 1 is two rows ahead of what it needs
             for i in range(height + num_iters):
                 for t in range(num_iters):
@@ -302,7 +299,7 @@ if AVAILABLE:
                             _primal_row(below, v[r + 1], qx[r + 1], qy[r + 1], qy[r])
                         else:
                             below[:] = row
-                        _dual_row(qx[r], qy[r], row, below, w2, floor)
+                        _dual_row(qx[r], qy[r], row, below, inverse_weight)
                 r = i - num_iters
                 if r >= 0:
                     row = rows[num_iters, 0]

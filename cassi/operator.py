@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from cassi.shift_sum import detector_width, shift_back, shift_sum
+from cassi.shift_sum import data_step_, detector_width, shift_back, shift_sum
 
 
 @runtime_checkable
@@ -72,6 +72,7 @@ class CASSI:
     shifts: tuple[int, ...]
     weights: Tensor | None = None
     _gram: Tensor | None = field(default=None, init=False, repr=False)
+    _inverse_gram: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.mask, Tensor) or not self.mask.is_floating_point():
@@ -110,6 +111,7 @@ class CASSI:
         if not (self.mask.requires_grad or (self.weights is not None and self.weights.requires_grad)):
             # a pure function of the fields, computed once; never kept where it would pin an autograd graph
             object.__setattr__(self, "_gram", self._compute_gram())
+            object.__setattr__(self, "_inverse_gram", self._compute_inverse_gram())
 
     @classmethod
     def from_step(cls, mask: Tensor, step: int, num_bands: int) -> CASSI:
@@ -216,6 +218,9 @@ class CASSI:
         """diag(Phi Phi^T)[i, j] = w^2 sum_c m_c[i, j - d_c + d_min]^2, (H, W'); the off-diagonal part is exactly 0."""
         return self._compute_gram() if self._gram is None else self._gram.clone()
 
+    def _gram_or_computed(self) -> Tensor:
+        return self._compute_gram() if self._gram is None else self._gram
+
     def _compute_gram(self) -> Tensor:
         squared = self.mask**2
         gram = shift_sum(self.mask.new_ones(()).expand(self.cube_shape), squared, self.shifts)
@@ -223,7 +228,10 @@ class CASSI:
 
     def gram_pinv(self) -> Tensor:
         """(Phi Phi^T)^+ as its diagonal (H, W'): 1 / gram_diag, and 0 where no light can arrive."""
-        gram = self.gram_diag()
+        return self._compute_inverse_gram() if self._inverse_gram is None else self._inverse_gram.clone()
+
+    def _compute_inverse_gram(self) -> Tensor:
+        gram = self._gram_or_computed()
         lit = gram > torch.finfo(gram.dtype).tiny
         return torch.where(lit, 1 / torch.where(lit, gram, 1), 0)
 
@@ -233,7 +241,8 @@ class CASSI:
         Exact, also where a detector pixel is dark (there y is ignored). Arguments and result as for `adjoint`.
         """
         self._check(y, "measurement", self.measurement_shape)
-        return self.adjoint(y * self.gram_pinv(), out=out, add=add)
+        inverse = self._compute_inverse_gram() if self._inverse_gram is None else self._inverse_gram
+        return self.adjoint(y * inverse, out=out, add=add)
 
     def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
         """argmin_x 1/2 |Phi x - y|^2 + rho/2 |x - v|^2 = v + Phi^T [(y - Phi v) / (rho + gram_diag)].
@@ -250,16 +259,57 @@ class CASSI:
         if not rho > 0:
             raise ValueError(f"rho must be positive, got {rho}; for rho -> 0 use v + A.pinv(y - A.forward(v))")
         self._check(y, "measurement", self.measurement_shape)
-        r = (y - self.forward(v)) / (rho + self.gram_diag())
+        r = (y - self.forward(v)) / (rho + self._gram_or_computed())
         if out is None:
             return v + self.adjoint(r)
         if out is not v:
             out.copy_(v)
         return self.adjoint(r, out=out, add=True)
 
+    def data_step_(
+        self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
+    ) -> None:
+        """The data step of ADMM (rho > 0) and of accelerated GAP (rho = 0) in one pass over the cube, in place.
+
+            y_v = Phi v
+            r   = (rho + gram_diag)^+ (y - y_v + y_x - y_v)      without the y_x - y_v where not accelerate
+            x   = v + Phi^T r
+            y_x = y_v + gram_diag r                              = Phi x, ready for the next step
+
+        Exact because Phi Phi^T is diagonal. GAP: with b = y + y_x - y_v this is x = v + Phi^+ (b - Phi v), and
+        y_x = b wherever light arrives. ADMM: x is the cube handed to the prior, the scaled multiplier after the prior
+        is u = x_old - v, and the line is prox(v - u) + u, where Phi (v - u) = 2 y_v - y_x: u need not be kept.
+        No gradient flows through it.
+
+        Args:
+            v: (..., C, H, W), read.
+            x: (..., C, H, W), written; may be `v` itself.
+            y: (..., H, W'), read.
+            y_x: (..., H, W'), Phi x of the last step; at the start y for GAP, Phi v for ADMM. Overwritten.
+            y_v: (..., H, W'), written.
+            rho: penalty, >= 0.
+            accelerate: False is plain GAP: x = v + Phi^+ (y - Phi v).
+
+        Raises:
+            ValueError: negative rho, or shapes that do not fit. TypeError: other dtype or device than the mask.
+            RuntimeError: a gradient is wanted.
+        """
+        if not rho >= 0:
+            raise ValueError(f"rho must be >= 0, got {rho}")
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (v, y, y_x, self.mask)):
+            raise RuntimeError(
+                "data_step_ works in place and cannot be used where a gradient is wanted; call under torch.no_grad()"
+            )
+        for cube, name in ((v, "v"), (x, "x")):
+            self._check(cube, name, self.cube_shape)
+        for measurement, name in ((y, "y"), (y_x, "y_x"), (y_v, "y_v")):
+            self._check(measurement, name, self.measurement_shape)
+        gram, weights = self._gram_or_computed(), self.weights
+        data_step_(v, x, y, y_x, y_v, self.mask, self.shifts, gram, weights=weights, rho=rho, accelerate=accelerate)
+
     def norm(self) -> float:
         """Largest singular value of Phi, sqrt(max gram_diag)."""
-        return float(self.gram_diag().max().sqrt())
+        return float(self._gram_or_computed().max().sqrt())
 
     def open_count(self) -> Tensor:
         """Number of open mask elements (m_c != 0) that each detector pixel sees, (H, W')."""

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from tqdm.auto import tqdm
+
+from cassi import compiled
 
 Status = Literal["converged", "max_iters", "stopped"]
 
@@ -117,3 +120,33 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     if r == 0 and math.isfinite(d):
         return float(d > 0)
     return d / r if r else d
+
+
+def relative_change(new: Tensor, old: Tensor) -> float:
+    """|new - old| / |old| as `relative_norm` has it, without a temporary of the tensors' size."""
+    if compiled.usable(new, old):
+        squared_difference, squared_reference = compiled.squared_distance(new, old)
+    else:
+        size = max(1 << 18, -(-new.numel() // 16))
+        pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
+        squared_difference = float(sum((a - b).norm().double() ** 2 for a, b in pieces))
+        squared_reference = float(sum(b.norm().double() ** 2 for _, b in pieces))
+    if squared_reference == 0 and math.isfinite(squared_difference):
+        return float(squared_difference > 0)
+    return math.sqrt(squared_difference / squared_reference) if squared_reference else squared_difference
+
+
+def overwrite(buffer: Tensor, value: Tensor) -> None:
+    """buffer <- value, where a denoiser returned it: its argument, a new tensor, or one buffer of its own every time.
+
+    Raises:
+        ValueError: value of another shape or dtype.
+    """
+    if value is buffer:
+        return
+    if value.shape != buffer.shape or value.dtype != buffer.dtype:
+        raise ValueError(
+            f"the denoiser must return {buffer.dtype} of shape {tuple(buffer.shape)}, as it was given, "
+            f"got {value.dtype} of shape {tuple(value.shape)}"
+        )
+    buffer.copy_(value)

@@ -15,6 +15,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from cassi import compiled
+
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
     """Columns of the detector that `width` scene columns spread over: W' = W + max d - min d."""
@@ -99,15 +101,63 @@ def _check_out(out: Tensor, shape: tuple[int, ...], *inputs: Tensor) -> None:
         )
 
 
+def data_step_(
+    v: Tensor,
+    x: Tensor,
+    y: Tensor,
+    y_x: Tensor,
+    y_v: Tensor,
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    gram: Tensor,
+    *,
+    weights: Tensor | None = None,
+    rho: float = 0.0,
+    accelerate: bool = True,
+) -> None:
+    """The data step of GAP and ADMM, in place: `cassi.CASSI.data_step_` states what it computes.
+
+    Args:
+        v: (..., C, H, W), read.
+        x: (..., C, H, W), written; may be `v` itself.
+        y: (..., H, W'), read.
+        y_x: (..., H, W'), read (where `accelerate`) and written.
+        y_v: (..., H, W'), written.
+        mask: (H, W) or (C, H, W).
+        shifts: C integers d_c [pixel].
+        gram: (H, W'), weights^2 times the sum of the squared masks.
+        weights: (H, W') or None.
+        rho: >= 0.
+        accelerate: take y_x into account.
+    """
+    if compiled.usable(v, x, y, y_x, y_v, mask, gram, weights):
+        compiled.data_step(v, y, mask, shifts, weights, gram, rho, accelerate, x, y_x, y_v)
+        return
+    _shift_sum(v, mask, shifts, y_v)
+    if weights is not None:
+        y_v.mul_(weights)
+    misfit = y - y_v
+    if accelerate:
+        misfit.add_(y_x).sub_(y_v)
+    total = gram + rho
+    r = torch.where(total > torch.finfo(total.dtype).tiny, misfit / total, 0)
+    torch.addcmul(y_v, gram, r, out=y_x)
+    if x is not v:
+        x.copy_(v)
+    _shift_back(r if weights is None else r.mul_(weights), mask, shifts, x, True)
+
+
 def _band(mask: Tensor, c: int) -> Tensor:
     return mask if mask.ndim == 2 else mask[c]
 
 
 def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor | None) -> Tensor:
     *batch, _, height, width = x.shape
+    y = x.new_empty((*batch, height, detector_width(width, shifts))) if out is None else out
+    if compiled.usable(x, mask, y):
+        return compiled.shift_sum(x, mask, shifts, y)
     d_min = min(shifts)
-    shape = (*batch, height, detector_width(width, shifts))
-    y = x.new_zeros(shape) if out is None else out.zero_()
+    y.zero_()
     for c, d in enumerate(shifts):
         y[..., d - d_min : d - d_min + width].addcmul_(x[..., c, :, :], _band(mask, c))
     return y
@@ -117,6 +167,8 @@ def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor | 
     *batch, height, _ = y.shape
     width = mask.shape[-1]
     x = y.new_empty((*batch, len(shifts), height, width)) if out is None else out
+    if compiled.usable(y, mask, x):
+        return compiled.shift_back(y, mask, shifts, x, add)
     step = constant_step(shifts)
     if step is not None and step >= 0:
         # every band is a window of y, moved by the step: one strided view holds them all and one call does the work

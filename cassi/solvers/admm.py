@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.operator import InvertibleOperator
+from cassi.operator import CASSI, InvertibleOperator
 from cassi.priors.tv import TVDenoiser
-from cassi.result import Loop, Monitor, Result, relative_norm
+from cassi.result import Loop, Monitor, Result, overwrite, relative_change
 
 Prox = Callable[[Tensor, int], Tensor]
 """prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite its argument and return it."""
@@ -33,7 +33,8 @@ def admm(
         z^{k+1} = prox_{g/rho}(x^{k+1} + u^k)
         u^{k+1} = u^k + x^{k+1} - z^{k+1}
 
-    from z^0 = x0 or Phi^+ y, u^0 = 0. The cube returned is z.
+    from z^0 = x0 or Phi^+ y, u^0 = 0. The cube returned is z. In the code p^{k+1} = x^{k+1} + u^k, the cube handed to
+    the prior, stands for both: u^k = p^k - z^k, hence p^{k+1} = prox_f(2 z^k - p^k) + p^k - z^k.
 
     Args:
         A: the camera, with forward, pinv and prox.
@@ -43,27 +44,37 @@ def admm(
         num_iters, tol, x0, monitor, progress: as for `cassi.solvers.gap`.
 
     Returns:
-        Result; residual in the history is |y - Phi z| / |y|.
+        Result; residual in the history is |y - Phi z^k| / |y|.
 
     Raises:
         FloatingPointError: the iteration diverged; names the iteration.
         ValueError: rho not positive.
     """
-    z = A.pinv(y) if x0 is None else x0.clone()
-    u = torch.zeros_like(z)
-    x, v = torch.empty_like(z), torch.empty_like(z)
-    y_z = torch.empty_like(y)
+    _check_penalty(rho)
+    y = y.contiguous()
+    z = A.pinv(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
+    x = torch.empty_like(z)
+    y_x, y_z = A.forward(z), torch.empty_like(y)
+    p = x if isinstance(A, CASSI) else z.clone()  # the data step in one pass does without p
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="ADMM")
     for k in loop:
-        A.prox(torch.sub(z, u, out=v), y, rho, out=x)
-        z_new = prox_g(torch.add(x, u, out=v), k)
-        u.add_(x).sub_(z_new)
-        z_norm = z.norm()
-        change = relative_norm(z.sub_(z_new), z_norm)
-        v, z = z, z_new
-        residual = relative_norm(y - A.forward(z, out=y_z), y)
+        if isinstance(A, CASSI):
+            A.data_step_(z, x, y, y_x, y_z, rho=rho)  # the three lines below in one pass, without p
+        else:
+            A.forward(z, out=y_z)
+            A.prox(torch.sub(z, p, out=x).add_(z), y, rho, out=x)
+            x.copy_(p.add_(x).sub_(z))
+        residual = relative_change(y_z, y)
+        overwrite(x, prox_g(x, k))
+        change = relative_change(x, z)
+        z, x = x, z  # the spent z becomes the buffer of the next step: no iteration allocates a cube
         loop.record(z, residual=residual, change=change)
     return loop.result(z)
+
+
+def _check_penalty(rho: float) -> None:
+    if not rho > 0:
+        raise ValueError(f"rho must be positive, got {rho}; it weighs the prior's cube against the data's")
 
 
 def admm_tv(
@@ -90,5 +101,6 @@ def admm_tv(
         Others: see `admm`.
     """
     penalty = A.norm() ** 2 / 10 if rho is None else rho
+    _check_penalty(penalty)
     denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, coupled=coupled)
     return admm(A, y, denoise, rho=penalty, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor, progress=progress)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.operator import InvertibleOperator
+from cassi.operator import CASSI, InvertibleOperator
 from cassi.priors.tv import TVDenoiser
-from cassi.result import Loop, Monitor, Result, relative_norm
+from cassi.result import Loop, Monitor, Result, overwrite, relative_change
 
 Denoiser = Callable[[Tensor, int], Tensor]
 """f(x, k) -> x: the cube to denoise, the iteration from 0. It may overwrite its argument and return it."""
@@ -55,22 +55,22 @@ def gap(
     Raises:
         FloatingPointError: the iteration diverged; names the iteration.
     """
-    v = A.pinv(y) if x0 is None else x0.clone()
+    y = y.contiguous()
+    v = A.pinv(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(v)
-    b = y.clone()
-    y_v = torch.empty_like(y)
+    b, y_v = y.clone(), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
     for k in loop:
-        A.forward(v, out=y_v)
-        residual = relative_norm(y - y_v, y)
-        if accelerate:
-            b += y - y_v
-        A.pinv(b - y_v, out=x.copy_(v), add=True)
-        v_norm = v.norm()
-        v_new = denoise(x, k)
-        change = relative_norm(v.sub_(v_new), v_norm)
-        # the spent v becomes the buffer of the next projection: no iteration allocates a cube
-        x, v = v, v_new
+        if isinstance(A, CASSI):
+            A.data_step_(v, x, y, b, y_v, accelerate=accelerate)  # the three lines below in one pass
+        else:
+            A.forward(v, out=y_v)
+            b = b.add_(y).sub_(y_v) if accelerate else y
+            A.pinv(b - y_v, out=x.copy_(v), add=True)
+        residual = relative_change(y_v, y)
+        overwrite(x, denoise(x, k))
+        change = relative_change(x, v)
+        v, x = x, v  # the spent v becomes the buffer of the next projection: no iteration allocates a cube
         loop.record(v, residual=residual, change=change)
     return loop.result(v)
 
