@@ -49,7 +49,7 @@ def cube_to_srgb(
     dominant wavelength). The sRGB curve (IEC 61966-2-1) comes last.
 
     Args:
-        cube: (C, H, W), linear in light; negative values are allowed, NaN renders black.
+        cube: (C, H, W), linear in light; negative values are allowed, NaN and Inf render black.
         wavelengths: (C,) band centers [nm], distinct, in any order. None gives a *false color*: the bands are taken to
             be spaced evenly from 450 nm (first) to 650 nm (last).
         illuminant: "D65" (daylight) where the cube is a reflectance, "E" (equal energy) where it is radiance with the
@@ -120,13 +120,13 @@ def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
 
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, illuminant: str) -> np.ndarray:
-    """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN becomes black."""
+    """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN and Inf become black."""
     values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
     if values.ndim != 3:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
     weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
     linear: np.ndarray = weights @ values.reshape(len(values), -1).astype(np.float32, copy=False)
-    np.nan_to_num(linear, copy=False)
+    np.nan_to_num(linear, copy=False, posinf=0, neginf=0)
     return linear
 
 

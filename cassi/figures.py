@@ -99,7 +99,7 @@ def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
         >>> figure = snapshot(np.random.default_rng(0).random((64, 80)))
     """
     picture = _picture(y, "y")
-    figure = Figure(figsize=_size_for(picture.shape, extra=(1.3, 0.7)), layout=_layout())
+    figure = Figure(figsize=_size_for(picture.shape, extra=(1.9, 0.95)), layout=_layout())
     _draw_snapshot(figure.add_subplot(), picture, unit, title, ticks=True)
     return figure
 
@@ -202,7 +202,7 @@ def spectra(
     Args:
         cube: (C, H, W).
         wavelengths: (C,) band centers [nm]; None: the axis counts bands from 1.
-        points: (row, column) pairs, counted from 0; None: six are chosen by `choose_points`.
+        points: (row, column) pairs, counted from 0; None: `choose_points` takes six, from the truth if there is one.
         truth: (C, H, W), dashed; each panel then states the spectral angle between the two.
         uncertainty: (C, H, W) standard deviation, drawn as a band of one on each side.
         unit: what the values count.
@@ -220,7 +220,11 @@ def spectra(
     """
     values, centers = _cube(cube, wavelengths)
     reference, spread = _like(truth, values, "truth"), _like(uncertainty, values, "uncertainty")
-    chosen = _check_points(points, values) if points is not None else choose_points(values)
+    chosen = (
+        _check_points(points, values)
+        if points is not None
+        else choose_points(values if reference is None else reference)
+    )
     height, width = values.shape[1:]
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
@@ -262,7 +266,8 @@ def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
         [False, True]
     """
     values, _ = _cube(cube, None)
-    values = np.nan_to_num(values, posinf=0, neginf=0)
+    stride = max(1, min(values.shape[1:]) // 512)  # of a large frame a part is enough
+    values = np.nan_to_num(values[:, ::stride, ::stride], posinf=0, neginf=0)
     num_bands, height, width = values.shape
     block = max(1, min(height, width) // 40)
     rows, columns = height // block, width // block
@@ -281,7 +286,7 @@ def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
     margin = min(rows, columns) // 16
     worth[(np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin)] *= 1e-3
     direction = direction.reshape(num_bands, -1)
-    features = np.concatenate([direction, 0.18 * np.stack([row / rows, column / columns])])
+    features = np.concatenate([direction, 0.4 * np.stack([row / rows, column / columns])])
 
     average = direction.mean(axis=1, keepdims=True)
     score = np.linalg.norm(direction - average, axis=0) * worth
@@ -293,7 +298,8 @@ def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
         chosen.append(best)
         distance = np.minimum(distance, np.linalg.norm(features - features[:, best : best + 1], axis=0))
         score = distance * worth
-    return sorted((int(row[k]) * block + block // 2, int(column[k]) * block + block // 2) for k in chosen)
+    center = block // 2
+    return sorted(((int(row[k]) * block + center) * stride, (int(column[k]) * block + center) * stride) for k in chosen)
 
 
 @rc_context(_STYLE)
@@ -361,12 +367,19 @@ def summary(
     picture = _picture(y, "y")
     values, centers = _cube(cube, wavelengths)
     reference, spread = _like(truth, values, "truth"), _like(uncertainty, values, "uncertainty")
-    chosen = (_check_points(points, values) if points is not None else choose_points(values, 4))[:4]
+    chosen = (
+        _check_points(points, values)
+        if points is not None
+        else choose_points(values if reference is None else reference, 4)
+    )[:4]
     height, width = values.shape[1:]
 
     page = 13.0
-    shapes = [1.18 * picture.shape[1] / picture.shape[0], *[width / height] * (1 if reference is None else 2)]
-    top_height = min(4.6, (page - 0.6) / sum(shapes)) + 0.3
+    aspects = [picture.shape[1] / picture.shape[0], *[width / height] * (1 if reference is None else 2)]
+    picture_height = min(4.4, (page - 1.6) / sum(aspects))
+    widths = [aspect * picture_height for aspect in aspects]
+    widths[0] += 1.0  # the color bar and its numbers
+    top_height = picture_height + 0.35
     figure = Figure(layout=_layout())
     lines = caption.count("\n") + 1 if caption else 0
     heading = 0.12 + 0.3 * bool(title) + 0.2 * lines
@@ -383,7 +396,7 @@ def summary(
         offset = 0.1 + 0.3 * bool(title)
         head.text(0.008, 1 - offset / heading, caption, fontsize=9.5, color=_MUTED, va="top", linespacing=1.4)
 
-    columns = pictures.add_gridspec(1, len(shapes), width_ratios=shapes)
+    columns = pictures.add_gridspec(1, len(widths), width_ratios=widths)
     _draw_snapshot(pictures.add_subplot(columns[0]), picture, unit, "Snapshot", ticks=False)
     rendered = pictures.add_subplot(columns[1])
     image, kind = _render(values, centers, None)
@@ -572,7 +585,7 @@ def _draw_bands(
         band = values[index]
         high = top if top is not None else _robust_top(band)
         # Light is linear and the display is not: the same curve as in the sRGB picture, nearly.
-        shown = np.clip(np.nan_to_num(band[::shrink, ::shrink]) / high, 0, 1) ** (1 / 2.2)
+        shown = np.clip(np.nan_to_num(band[::shrink, ::shrink], posinf=0, neginf=0) / high, 0, 1) ** (1 / 2.2)
         y, x = (k // columns) * pitch + pitch - height, (k % columns) * (width + gap)
         colors = _band_colors(None if centers is None or not tint else float(centers[index]))
         mosaic[y : y + height, x : x + width] = colors(shown)[..., :3]
@@ -809,7 +822,7 @@ def _columns(count: int, aspect: float) -> int:
     """As many columns as make the page about 3:2, without a nearly empty last row."""
     ideal = max(1, min(count, round(np.sqrt(1.6 * count / aspect))))
     around = range(max(1, ideal - 1), min(count, ideal + 1) + 1)
-    return min(around, key=lambda c: (-count % c / c, abs(c - ideal)))
+    return min(around, key=lambda c: (-count % c / c, abs(c - ideal), -c))
 
 
 def _size_for(shape: tuple[int, ...], *, extra: tuple[float, float]) -> tuple[float, float]:
