@@ -97,7 +97,8 @@ class _Stored:
     def __getitem__(self, part: tuple[slice, slice, slice], /) -> Array:
         if len(self.entry.shape) == 3:
             return self.container.read(self.entry, part)
-        return self.container.read(self.entry, (slice(self.frame, self.frame + 1), *part))[0]
+        cube: Array = self.container.read(self.entry, (slice(self.frame, self.frame + 1), *part))[0]
+        return cube
 
 
 def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
@@ -120,7 +121,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         >>> read_report(path).cube.shape
         (3, 4, 5)
     """
-    container = open_container(path)
+    container = open_container(Path(path))
     if container.format != "HDF5":
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
@@ -144,7 +145,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
 
     columns = [numbers(f"history/{name}") for name in Record._fields]
-    history = [] if any(column is None for column in columns) else list(zip(*columns, strict=True))  # type: ignore[arg-type]
+    history = [] if any(column is None for column in columns) else list(zip(*columns, strict=True))
     facts = dict(container.attributes)
     choice, parameters = (_from_json(facts.pop(name, None)) for name in ("choice", "parameters"))
     unit = str(facts.pop("unit", ""))

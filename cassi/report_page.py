@@ -23,13 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cassi.color import cube_to_srgb, wavelength_to_srgb
-from cassi.errors import InputError
 from cassi.figures import choose_points
 from cassi.metrics import psnr, residual_whiteness, sam, ssim
+from cassi.report_figures import bokeh_script, drawings
 
 if TYPE_CHECKING:
-    from bokeh.plotting import figure as Figure
-
     from cassi.report import CubeLike, ReportData
 
 __all__ = ["Page", "band_of", "make_page", "thinning"]
@@ -65,11 +63,12 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
 
     packed = {"picture": _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)}
     limits: dict[str, tuple[float, float]] = {}
-    for name, snapshot in (("measurement", data.measurement), ("residual", data.residual)):
-        if snapshot is not None:
-            limits[name] = _limits(snapshot, around_zero=name == "residual")
-            k = thinning(*snapshot.shape)
-            packed[name] = _pack(np.clip(snapshot[::k, ::k], *limits[name])[None], PICTURE_BITS)
+    pictures = {"measurement": data.measurement, "residual": data.residual}
+    snapshots = {name: snapshot for name, snapshot in pictures.items() if snapshot is not None}
+    for name, snapshot in snapshots.items():
+        limits[name] = _limits(snapshot, around_zero=name == "residual")
+        k = thinning(*snapshot.shape)
+        packed[name] = _pack(np.clip(snapshot[::k, ::k], *limits[name])[None], PICTURE_BITS)
     if not live:
         packed["cube"] = _pack(data.cube, CUBE_BITS)
         if data.truth is not None:
@@ -92,13 +91,19 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
-    drawings = _drawings(data)
+    drawn = drawings(
+        (height, width),
+        {name: (picture.shape[0], picture.shape[1]) for name, picture in snapshots.items()},
+        convergence=bool(data.history),
+        band_label="band" if centers is None else "wavelength [nm]",
+        value_label=data.unit[:60] or "value",
+    )
     script = files("cassi").joinpath("page", "page.js").read_text(encoding="utf-8")
-    scripts = (_bokeh_script(), script)
+    scripts = (bokeh_script(), script)
     policy = _policy(scripts, live)
     blocks = [
         f'<script type="application/json" id="facts">{_json(facts)}</script>',
-        f'<script type="application/json" id="drawings">{_json(drawings)}</script>',
+        f'<script type="application/json" id="drawings">{_json(drawn)}</script>',
         *(f'<script type="text/plain" id="data-{name}">{one.text}</script>' for name, one in packed.items()),
         *(f"<script>{text}</script>" for text in scripts),
     ]
@@ -130,7 +135,8 @@ def thinning(height: int, width: int) -> int:
 
 def band_of(cube: CubeLike, c: int) -> Array:
     """Band c of a cube, (H, W)."""
-    return np.asarray(cube[c : c + 1, :, :])[0]
+    band: Array = cube[c : c + 1, :, :][0]
+    return band
 
 
 # What the input says, made safe
@@ -198,7 +204,7 @@ def _pack(planes: CubeLike, bits: int) -> _Packed:
         lows.append(low)
         steps.append(step)
     deflate = zlib.compressobj(6)
-    packed = deflate.compress((folded & 255).astype(np.uint8)) + deflate.compress((folded >> 8).astype(np.uint8))
+    packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
     text = base64.b64encode(packed + deflate.flush()).decode("ascii")
     layout = {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
     return _Packed(text, layout, max(steps) / 2)
@@ -221,9 +227,9 @@ def _limits(picture: Array, *, around_zero: bool) -> tuple[float, float]:
 
 def _lede(data: ReportData) -> str:
     bands, height, width = data.cube.shape
-    parts = [f"{bands} band{'s' * (bands > 1)}", f"{height} × {width} pixels"]
+    parts = [f"{bands} band{'s' * (bands > 1)}", f"{height} \u00d7 {width} pixels"]
     if data.wavelengths is not None:
-        parts.insert(1, f"{data.wavelengths.min():.0f}–{data.wavelengths.max():.0f} nm")
+        parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
     if data.history:
         words = {"converged": "converged after", "max_iters": "", "stopped": "stopped after"}
         status = words.get(str(data.provenance.get("status", "")), "")
@@ -309,8 +315,8 @@ def _story(data: ReportData) -> str:
         parts.append(
             '<section><h2>Convergence</h2><figure class="card"><div class="plot" id="plot-convergence" role="img" '
             f'aria-label="After {last.iteration} iterations the relative residual is {last.residual:.2g}, the relative '
-            f'change {last.change:.2g}"></div><figcaption class="note">Residual |y − Φx| / |y|, and change of the cube '
-            "from one iteration to the next, relative.</figcaption></figure></section>"
+            f'change {last.change:.2g}"></div><figcaption class="note">Residual |y \u2212 Φx| / |y|, and change of the '
+            "cube from one iteration to the next, relative.</figcaption></figure></section>"
         )
     if data.choice:
         parts.append(f"<section><h2>Chosen automatically</h2>{_table(data.choice)}</section>")
@@ -344,7 +350,8 @@ def _cell(value: object) -> str:
         if value and all(isinstance(one, Mapping) and one.keys() == value[0].keys() for one in value):
             head = "".join(f'<th scope="col">{_text(str(name).replace("_", " "))}</th>' for name in value[0])
             body = "".join("<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in one.values()) + "</tr>" for one in value)
-            return f'<div class="scroll"><table class="grid"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+            rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+            return f'<div class="scroll"><table class="grid">{rows}</table></div>'
         if any(isinstance(one, str | Mapping | list) for one in value):
             return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
         return ", ".join(_cell(one) for one in value) or "none"
@@ -355,172 +362,3 @@ def _cell(value: object) -> str:
 
 def _hex(color: Array) -> str:
     return "#" + bytes(np.rint(255 * color).astype(np.uint8)).hex()
-
-
-# Drawings
-
-
-def _bokeh_script() -> str:
-    """BokehJS without widgets, tables and fonts."""
-    try:
-        from bokeh.resources import Resources
-    except ImportError as error:
-        raise InputError(f'the report needs Bokeh: python -m pip install "cassi[report]" ({error})') from error
-    return str(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw[0])
-
-
-def _drawings(data: ReportData) -> dict[str, object]:
-    """Bokeh's figures, still without data, as one document for `Bokeh.embed.embed_items`; page.js fills them."""
-    try:
-        from bokeh.document import Document
-    except ImportError as error:
-        raise InputError(f'the report needs Bokeh: python -m pip install "cassi[report]" ({error})') from error
-    bands, height, width = data.cube.shape
-    figures = {"picture": _picture("picture", height, width), "band": _picture("band", height, width)}
-    _mark(figures["picture"], figures["band"])
-    figures["spectra"] = _spectra(data)
-    for name, snapshot in (("measurement", data.measurement), ("residual", data.residual)):
-        if snapshot is not None:
-            figures[name] = _picture(name, *snapshot.shape)
-    if data.history:
-        figures["convergence"] = _curves()
-    document = Document()
-    for figure in figures.values():
-        document.add_root(figure)
-    return {
-        "document": document.to_json(deferred=False),
-        "roots": {figure.id: f"plot-{name}" for name, figure in figures.items()},
-    }
-
-
-def _picture(name: str, height: int, width: int) -> Figure:
-    """A picture with row 0 at the top; one pixel is one unit."""
-    from bokeh.models import BoxSelectTool, LinearColorMapper, PanTool, Range1d, ResetTool, WheelZoomTool
-    from bokeh.palettes import Greys256
-    from bokeh.plotting import figure
-
-    plot = figure(
-        name=name,
-        x_range=Range1d(0, width, bounds=(0, width)),
-        y_range=Range1d(height, 0, bounds=(0, height)),
-        tools=[],
-        toolbar_location="above",
-        toolbar_inner=True,
-        sizing_mode="stretch_both",
-        min_border=0,
-        outline_line_color=None,
-        background_fill_color=None,
-        border_fill_color=None,
-    )
-    plot.axis.visible = False
-    plot.grid.visible = False
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
-    pan, zoom, reset = PanTool(), WheelZoomTool(), ResetTool()
-    plot.add_tools(pan, zoom, reset)
-    plot.toolbar.active_drag = None
-    plot.toolbar.active_scroll = None
-    if name in ("picture", "band"):
-        box = BoxSelectTool(persistent=False, description="Mean spectrum of a box")
-        plot.add_tools(box)
-        plot.toolbar.active_drag = box
-    place = {"x": 0, "y": 0, "dw": width, "dh": height}
-    if name == "picture":
-        plot.image_rgba(image=[np.zeros((1, 1), np.uint32)], name="image", **place)
-    else:
-        mapper = LinearColorMapper(
-            palette=list(Greys256), low=0, high=1, nan_color="rgba(0, 0, 0, 0)", name=f"{name}-colors"
-        )
-        plot.image(image=[np.zeros((1, 1), np.float32)], color_mapper=mapper, name="image", **place)
-    return plot
-
-
-def _mark(*plots: Figure) -> None:
-    """Show in both pictures where spectra were taken, and move them together."""
-    from bokeh.models import ColumnDataSource
-
-    boxes = ColumnDataSource({k: [] for k in ("left", "right", "top", "bottom", "color")}, name="boxes")
-    points = ColumnDataSource({k: [] for k in ("x", "y", "color")}, name="points")
-    numbers = ColumnDataSource({k: [] for k in ("x", "y", "text", "color")}, name="numbers")
-    cursor = ColumnDataSource({"x": [], "y": []}, name="cursor")
-    for plot in plots:
-        plot.x_range, plot.y_range = plots[0].x_range, plots[0].y_range
-        for color, line in (("black", 4), ("color", 2)):
-            plot.quad(left="left", right="right", top="top", bottom="bottom", source=boxes, fill_color=None,
-                      line_color=color, line_width=line, line_alpha=0.6 if color == "black" else 1.0)  # fmt: skip
-        plot.scatter(
-            "x", "y", source=points, size=13, fill_color=None, line_color="black", line_width=4, line_alpha=0.6
-        )
-        plot.scatter("x", "y", source=points, size=13, fill_color=None, line_color="color", line_width=2)
-        plot.text("x", "y", text="text", source=numbers, text_color="white", text_font_size="12px", text_font_style="bold",
-                  text_font={"value": "system-ui"}, background_fill_color="color", padding=2, border_radius=4, x_offset=9,
-                  y_offset=-9, text_baseline="middle")  # fmt: skip
-        for color, line in (("black", 3), ("white", 1)):
-            plot.scatter("x", "y", source=cursor, marker="cross", size=22, line_color=color, line_width=line)
-
-
-def _spectra(data: ReportData) -> Figure:
-    from bokeh.models import ColumnDataSource, PlainText, Span
-    from bokeh.plotting import figure
-
-    plot = figure(
-        name="spectra", height=340, sizing_mode="stretch_width", tools="pan,xwheel_zoom,reset", toolbar_location="above",
-        toolbar_inner=True, outline_line_color=None, background_fill_color=None, border_fill_color=None, min_border_right=12,
-    )  # fmt: skip
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
-    plot.toolbar.active_drag = None
-    plot.toolbar.active_scroll = None
-    # PlainText: no text from the input is read as a formula
-    plot.xaxis.axis_label = PlainText(text="wavelength [nm]" if data.wavelengths is not None else "band")
-    plot.yaxis.axis_label = PlainText(text=data.unit[:60] or "value")
-    spread = ColumnDataSource({"xs": [], "ys": [], "color": []}, name="spread")
-    truth = ColumnDataSource({"xs": [], "ys": [], "color": []}, name="truth")
-    kept = ColumnDataSource({"xs": [], "ys": [], "color": []}, name="kept")
-    dots = ColumnDataSource({"x": [], "y": [], "color": []}, name="dots")
-    passing = ColumnDataSource({"x": [], "y": []}, name="passing")
-    plot.add_layout(Span(location=0, dimension="height", line_width=6, line_alpha=0.35, name="here", level="underlay"))
-    plot.patches("xs", "ys", source=spread, fill_color="color", fill_alpha=0.16, line_color=None)
-    plot.line("x", "y", source=passing, line_color="#8a8f98", line_width=1.5, name="passing-line")
-    plot.multi_line("xs", "ys", source=truth, line_color="color", line_width=1.6, line_dash="5 4")
-    plot.multi_line("xs", "ys", source=kept, line_color="color", line_width=2.2)
-    plot.scatter("x", "y", source=dots, fill_color="color", line_color=None, size=5)
-    _quiet(plot)
-    return plot
-
-
-def _curves() -> Figure:
-    from bokeh.models import ColumnDataSource
-    from bokeh.plotting import figure
-
-    plot = figure(
-        name="convergence", height=260, sizing_mode="stretch_width", tools="hover", y_axis_type="log", toolbar_location=None,
-        tooltips=[("iteration", "@iteration"), ("seconds", "@seconds{0.00}"), ("residual", "@residual{0.00e+0}"),
-                  ("change", "@change{0.00e+0}")],
-        outline_line_color=None, background_fill_color=None, border_fill_color=None, min_border_right=12,
-    )  # fmt: skip
-    source = ColumnDataSource({k: [] for k in ("iteration", "seconds", "residual", "change")}, name="history")
-    for name, color in (("residual", "#4285d6"), ("change", "#e2711d")):
-        plot.line("iteration", name, source=source, line_color=color, line_width=2.2, legend_label=name)
-        plot.scatter("iteration", name, source=source, fill_color=color, line_color=None, size=4, legend_label=name)
-    plot.xaxis.axis_label = "iteration"
-    plot.legend.orientation = "horizontal"
-    plot.legend.background_fill_alpha = 0
-    plot.legend.border_line_color = None
-    plot.legend.label_text_font = "system-ui"
-    _quiet(plot)
-    return plot
-
-
-def _quiet(plot: Figure) -> None:
-    """Thin lines and the page's type; page.js sets the colors, which follow light and dark."""
-    plot.xgrid.visible = False
-    plot.axis.axis_label_text_font = "system-ui"
-    plot.axis.axis_label_text_font_style = "normal"
-    plot.axis.axis_label_text_font_size = "13px"
-    plot.axis.major_label_text_font = "system-ui"
-    plot.axis.major_label_text_font_size = "12px"
-    plot.axis.minor_tick_line_color = None
-    plot.axis.major_tick_in = 0
-    plot.yaxis.axis_line_color = None
-    plot.yaxis.major_tick_line_color = None

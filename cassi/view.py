@@ -134,7 +134,7 @@ def _spectrum(data: ReportData, asked: dict[str, str]) -> bytes:
     """Mean spectra of a box as JSON."""
     _, height, width = data.cube.shape
     rows, columns = (_span(asked.get(name, ""), name, size) for name, size in (("rows", height), ("columns", width)))
-    found = {}
+    found: dict[str, list[float | None] | None] = {}
     for name, cube in (("cube", data.cube), ("truth", data.truth), ("uncertainty", data.uncertainty)):
         if cube is not None:
             # band by band: a box may be as large as the picture

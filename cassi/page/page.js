@@ -147,8 +147,11 @@
   }
   paint();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
-  if (!matchMedia("(pointer: fine)").matches)
-    for (const name of ["picture", "band"]) model(name).toolbar.active_drag = null; // a finger scrolls the page
+  if (matchMedia("(pointer: coarse)").matches)
+    for (const name of ["picture", "band"]) {
+      model(name).toolbar.active_drag = null; // a finger scrolls the page; the tool bar starts a box
+      model(name).toolbar.autohide = false;
+    }
 
   try {
     const { values, rows, columns } = await unpack("picture");
