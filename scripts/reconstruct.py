@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import re
 import shlex
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +28,11 @@ examples:
   raw 12-bit counts, a map of dead pixels, another name for the result
       python scripts/reconstruct.py --measurement raw.tif --mask mask.h5 --bit-depth 12 --black-level 64 \\
           --bad-pixels dead.png --output result.h5
+  a folder, a pattern or a stack of snapshots: one cube each, killed runs resume with the same command
+      python scripts/reconstruct.py --measurement night7/ --mask mask.h5 --output night7_cubes/
+  the same into one Zarr store, by the workers of a running Dask scheduler
+      python scripts/reconstruct.py --measurement "night7/*.mat" --mask mask.h5 --output night7.zarr \
+          --scheduler tcp://10.0.0.1:8786
   the field's baseline with its own settings
       python scripts/reconstruct.py --measurement m.h5 --solver gap-tv --iterations 100 --tv-weight 0.3
 
@@ -66,11 +73,15 @@ def parser() -> Parser:
         "--measurement",
         required=True,
         metavar="FILE",
-        help="the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth too",
+        help="the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth too. "
+        "Or many: a folder, a pattern, or a stack",
     )
     files.add_argument("--mask", metavar="FILE", help="the coded aperture, where it is not in the measurement's file")
     files.add_argument(
-        "--output", metavar="FILE", help="the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5)"
+        "--output",
+        metavar="FILE",
+        help="the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: "
+        "NAME_cube.h5); of many snapshots a folder or NAME.zarr",
     )
     files.add_argument("--overwrite", action="store_true", help="replace an existing result")
     files.add_argument(
@@ -106,6 +117,11 @@ def parser() -> Parser:
     method.add_argument("--tv-weight", type=float, metavar="W", help="weight of TV, relative to the cube's mean level")
     method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
+
+    many = p.add_argument_group("many snapshots (needs the extra batch)")
+    many.add_argument("--batch", type=int, metavar="N", help="snapshots computed at a time (default: what fits)")
+    many.add_argument("--workers", type=int, metavar="N", help="compute in N processes of one thread each instead")
+    many.add_argument("--scheduler", metavar="ADDRESS", help="use the Dask scheduler running there, tcp://host:port")
 
     p.add_argument("--dry-run", action="store_true", help="say what is in the files and what would be done, then stop")
     p.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -149,8 +165,10 @@ def _fail(code: int, message: str) -> int:
 
 def run(args: argparse.Namespace, argv: list[str]) -> int:
     """Read, reconstruct, write, report."""
+    if is_many(args):
+        return run_many(args, argv)
     from cassi.io import check_output
-    from cassi.reconstruct import pick_device, reconstruct, write_result
+    from cassi.reconstruct import pick_device, write_result
 
     say = (lambda text: None) if args.quiet else print
     pick_device(args.device)
@@ -158,26 +176,14 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     if not args.dry_run:
         check_output(output, args.overwrite)
         check_figures(figures)
-    m = read(args)
+    m = reading(args)(args.measurement)
     say(f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
     for note in m.notes:
         say(f"  {note}")
     if args.dry_run:
         return dry_run(args, m, output, figures)
 
-    result = reconstruct(
-        m,
-        solver=args.solver,
-        num_iters=args.iterations,
-        tv_weight=args.tv_weight,
-        quality=args.quality,
-        budget=args.budget,
-        gain=args.gain,
-        read_noise=args.read_noise,
-        device=args.device,
-        seed=args.seed,
-        progress=not args.quiet,
-    )
+    result = solving(args)(m, progress=not args.quiet)
     for line in chosen(result):
         say(f"  {line}")
     write_result(output, m, result, attributes=provenance(args, argv), overwrite=args.overwrite)
@@ -186,6 +192,56 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         draw(figures, m, result, line)
     say(f"{line} -> {output}" + (f", {figures}/" if figures else ""))
     return 0
+
+
+def is_many(args: argparse.Namespace) -> bool:
+    """Whether the input is a folder or a pattern, or the output a place for many cubes."""
+    source, output = Path(args.measurement), args.output
+    several = source.is_dir() or (glob.has_magic(args.measurement) and not source.exists())
+    return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
+
+
+def run_many(args: argparse.Namespace, argv: list[str]) -> int:
+    """Reconstruct what is not finished yet of a folder, a pattern or a stack."""
+    from cassi.batch import find_frames, reconstruct_many
+    from cassi.errors import InputError
+    from cassi.io import frame_count
+    from cassi.reconstruct import pick_device
+
+    pick_device(args.device)
+    source = Path(args.measurement)
+    if args.figures and args.figures.lower() != "none":
+        raise InputError("figures are drawn of a single snapshot; leave out --figures")
+    if args.output is None and not source.is_dir():
+        raise InputError(f"{source}: many snapshots need --output FOLDER or --output NAME.zarr")
+    output = args.output or str(source.with_name(f"{source.name}_cubes"))
+    count = None
+    if source.is_file():
+        count = frame_count(source, mask=args.mask, key=args.key, mask_key=args.mask_key, num_bands=args.num_bands)
+    frames = find_frames(args.measurement, count=count, leave_out=[f for f in (args.mask, args.bad_pixels) if f])
+    if args.dry_run:
+        print(f"would reconstruct {len(frames)} snapshots, {frames[0].name} to {frames[-1].name}, into {output}")
+        return 0
+    report = reconstruct_many(
+        frames,
+        output,
+        read=reading(args),
+        solve=solving(args),
+        overwrite=args.overwrite,
+        batch=args.batch,
+        workers=args.workers,
+        scheduler=args.scheduler,
+        attributes=provenance(args, argv),
+        progress=not args.quiet,
+    )
+    for name, reason in report.failed.items():
+        print(f"reconstruct.py: error: {name}: {reason}", file=sys.stderr)
+    if not args.quiet:
+        found = f", {report.found} were finished already" if report.found else ""
+        rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
+        failed = f", {len(report.failed)} failed" if report.failed else ""
+        print(f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed} -> {output}")
+    return 1 if report.failed else 0
 
 
 def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
@@ -225,11 +281,12 @@ def check_figures(folder: Path | None) -> None:
         ) from error
 
 
-def read(args: argparse.Namespace) -> Measurement:
+def reading(args: argparse.Namespace) -> partial[Measurement]:
+    """How measurements are read, as the options say."""
     from cassi.io import read_measurement
 
-    return read_measurement(
-        args.measurement,
+    return partial(
+        read_measurement,
         mask=args.mask,
         key=args.key,
         mask_key=args.mask_key,
@@ -241,6 +298,24 @@ def read(args: argparse.Namespace) -> Measurement:
         white_level=args.white_level,
         saturation=args.saturation,
         bad_pixels=args.bad_pixels,
+    )
+
+
+def solving(args: argparse.Namespace) -> partial[Reconstruction]:
+    """How measurements are reconstructed, as the options say."""
+    from cassi.reconstruct import reconstruct
+
+    return partial(
+        reconstruct,
+        solver=args.solver,
+        num_iters=args.iterations,
+        tv_weight=args.tv_weight,
+        quality=args.quality,
+        budget=args.budget,
+        gain=args.gain,
+        read_noise=args.read_noise,
+        device=args.device,
+        seed=args.seed,
     )
 
 
