@@ -1,0 +1,299 @@
+"""Does this mask belong to this measurement? Told from the two alone, before any reconstruction.
+
+A coded-aperture snapshot is a sum of displaced copies of the mask, each dimmed by the scene. Sharp detail of the
+snapshot must therefore correlate with the mask at the displacements d_c of the bands, and at no others. The score of
+a hypothesis is the multiple correlation coefficient of y with the C displaced masks, both high-pass filtered:
+
+    R^2 = c' (M + e I)^-1 c,    c_b = <y, m_b(. - d_b)>,    M_bc = <m_b(. - d_b), m_c(. - d_c)>
+
+of unit-norm y and m. What chance gives is measured, not assumed: the same score with the mask displaced by many rows.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.ndimage import gaussian_filter
+
+HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
+CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
+RIDGE = 0.02  # e in R^2: masks of neighboring bands overlap, and noise must not be amplified
+NUM_NULLS = 16
+REACH = 12  # [pixel] up to which a displaced mask is looked for
+MATCH = 2.0  # a match scores at least this many times what chance gives
+ENOUGH = 0.9  # a coarser step is taken for the true one if it explains this share of what step 1 does
+ALL = 0.98  # and a finer one is wrong if the coarser explains this share (real dispersion is continuous)
+MAX_ROWS = 256  # of masks per band, for memory
+
+
+@dataclass(frozen=True)
+class MaskCheck:
+    """What the comparison of a measurement with a mask gave.
+
+    Attributes:
+        matches: the mask as given fits the measurement, at the place, in the orientation and with the shifts given.
+        verdict: one sentence: what fits, or what is wrong and what would fit.
+        scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
+        chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
+        displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
+        steps: (bands, step, share) of the geometries that span the same columns; `share` of the R^2 of step 1.
+    """
+
+    matches: bool
+    verdict: str
+    scores: Mapping[str, float]
+    chance: float
+    displacement: tuple[int, int]
+    steps: tuple[tuple[int, int, float], ...]
+
+    def __str__(self) -> str:
+        lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
+        lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
+        if self.steps:
+            lines.append("share explained by step and number of bands:")
+            lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
+        return "\n".join(lines)
+
+
+# Flips and turns of the mask; the transposed ones only where it is square.
+TURNS = {
+    "flipped left-right": (False, 1, -1),
+    "flipped up-down": (False, -1, 1),
+    "turned by 180 degrees": (False, -1, -1),
+    "transposed": (True, 1, 1),
+    "transposed, flipped left-right": (True, 1, -1),
+    "transposed, flipped up-down": (True, -1, 1),
+    "transposed, turned by 180 degrees": (True, -1, -1),
+}
+
+
+def check_mask(
+    y: np.ndarray, mask: np.ndarray, shifts: Sequence[float], *, bad_pixels: np.ndarray | None = None
+) -> MaskCheck:
+    """Compare a measurement with a mask, with its flips, transposes and displacements, and with other band counts.
+
+    The direction of the dispersion cannot be told from one mask with equal steps: bands 0..C-1 to the right and to
+    the left lie at the same columns. It is compared where the shifts are unequal or each band has its own mask.
+
+    Args:
+        y: measurement (H, W') or (N, H, W'), any unit; of a stack the mean is taken.
+        mask: (H, W) or (C, H, W), >= 0.
+        shifts: displacement d_c of each band [pixel], integers or floats.
+        bad_pixels: bool (H, W'), pixels to leave out.
+
+    Returns:
+        The scores of all hypotheses and a verdict in words.
+
+    Raises:
+        ValueError: ranks or sizes that do not fit each other, or values that are not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> mask = (rng.random((64, 64)) > 0.5).astype(float)
+        >>> y = sum(np.pad(mask, ((0, 0), (2 * c, 6 - 2 * c))) for c in range(4))
+        >>> check_mask(y, mask, (0, 2, 4, 6)).matches
+        True
+    """
+    y, mask, lags = _validated(y, mask, shifts)
+    detail = _measurement_detail(y, bad_pixels)
+    masks = _mask_detail(mask)
+    width = detail.shape[1] + masks.shape[2] + 2 * REACH
+    spectrum = np.fft.rfft(detail, width).astype(np.complex64)
+    given = _Transformed(masks, width)
+
+    score = given.score(spectrum, lags)
+    scores = {"as given": score}
+    reverse = lags.max() - lags
+    if mask.ndim == 3 or not np.allclose(np.sort(reverse), np.sort(lags)):
+        scores["dispersion reversed"] = given.score(spectrum, reverse)
+    square = masks.shape[1] == masks.shape[2]
+    for name, (transpose, up, left) in TURNS.items():
+        if square or not transpose:
+            turned = np.swapaxes(masks, 1, 2) if transpose else masks
+            scores[name] = _Transformed(turned[:, ::up, ::left], width).score(spectrum, lags)
+    chance = max(given.score(spectrum, lags, rows) for rows in _null_rows(masks.shape[1]))
+    displacement, displaced = _best_displacement(given, spectrum, lags)
+    if displacement != (0, 0):
+        scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
+    steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
+    matches, verdict = _verdict(scores, chance, displacement, steps, lags)
+    return MaskCheck(matches, verdict, scores, chance, displacement, steps)
+
+
+def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    y, mask, lags = np.asarray(y, dtype=np.float64), np.asarray(mask, dtype=np.float64), np.asarray(shifts, dtype=float)
+    if y.ndim == 3:
+        y = y.mean(axis=0)
+    if y.ndim != 2 or mask.ndim not in (2, 3) or lags.ndim != 1 or lags.size == 0:
+        raise ValueError(
+            f"y must be (H, W') or (N, H, W'), mask (H, W) or (C, H, W), shifts a list; "
+            f"got {y.shape}, {mask.shape} and {lags.size} shifts"
+        )
+    lags = lags - lags.min()
+    if mask.ndim == 3 and mask.shape[0] != lags.size:
+        raise ValueError(f"the mask has {mask.shape[0]} bands, expected one per shift, {lags.size}")
+    if y.shape[0] != mask.shape[-2] or y.shape[1] < mask.shape[-1]:
+        raise ValueError(f"mask {mask.shape} must have the rows of the measurement {y.shape} and be no wider")
+    if not (np.isfinite(y).all() and np.isfinite(mask).all() and np.isfinite(lags).all()):
+        raise ValueError("measurement, mask and shifts must be finite")
+    return y, mask, lags
+
+
+def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndarray:
+    """Return the detail of the measurement at even contrast, unit norm: bright edges of the scene must not outweigh
+    the mask."""
+    good = np.ones(y.shape) if bad_pixels is None else (~np.asarray(bad_pixels, dtype=bool)).astype(float)
+    # Normalized convolution: bad pixels neither count nor leave a hole.
+    smooth = gaussian_filter(y * good, HIGH_PASS) / np.maximum(gaussian_filter(good, HIGH_PASS), 1e-6)
+    detail = (y - smooth) * good
+    contrast = np.sqrt(gaussian_filter(detail**2, CONTRAST_RADIUS))
+    detail = np.clip(detail / (contrast + 0.05 * contrast.mean() + np.finfo(float).tiny), -3, 3)
+    return _unit(detail - detail.mean())
+
+
+def _mask_detail(mask: np.ndarray) -> np.ndarray:
+    """Return the detail of the masks (1 or C, H, W), unit norm each."""
+    masks = mask[None] if mask.ndim == 2 else mask
+    detail = [m - gaussian_filter(m, HIGH_PASS) for m in masks]
+    return np.stack([_unit(d - d.mean()) for d in detail])
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    return values / max(float(np.linalg.norm(values)), np.finfo(float).tiny)
+
+
+class _Transformed:
+    """The (conjugate) row spectra of one mask or one per band, and their Gram matrices.
+
+    A displacement by d columns is a phase in the row spectrum, exact also for parts of a pixel.
+    """
+
+    def __init__(self, masks: np.ndarray, width: int) -> None:
+        self.per_band = masks.shape[0] > 1
+        self.thin = max(1, masks.shape[1] // MAX_ROWS) if self.per_band else 1
+        self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
+        self.frequency = np.fft.rfftfreq(width)
+        # Each frequency but the first and the last of an even width stands for its conjugate too.
+        self.weight = np.full(self.frequency.size, 2.0) / width
+        self.weight[0] /= 2
+        if width % 2 == 0:
+            self.weight[-1] /= 2
+
+    def correlations(
+        self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: Sequence[int] = (0,)
+    ) -> np.ndarray:
+        """Return c_b = <y, m_b(. - d_b)>, (C, K), with the masks displaced by `rows` (in a circle) and by K columns."""
+        turned = np.roll(spectrum, -rows, axis=0)[:: self.thin]
+        cross = np.einsum("hf,bhf->bf", turned, self.spectra) * self.weight
+        phase = np.exp(2j * np.pi * lags[:, None] * self.frequency)
+        across = np.exp(2j * np.pi * np.asarray(columns)[:, None] * self.frequency)
+        return np.real((cross * phase) @ across.T)
+
+    def gram(self, lags: np.ndarray) -> np.ndarray:
+        """Return M_bc = <m_b(. - d_b), m_c(. - d_c)>."""
+        phase = np.exp(-2j * np.pi * lags[:, None] * self.frequency)
+        if not self.per_band:
+            power = (np.abs(self.spectra[0]) ** 2).sum(axis=0) * self.weight
+            return np.real((phase * power) @ phase.conj().T)
+        by_frequency = np.moveaxis(self.spectra.conj(), 2, 0)  # (F, C, H)
+        cross = by_frequency @ by_frequency.conj().transpose(0, 2, 1)  # (F, C, C)
+        return np.real(np.einsum("f,bf,fbc,cf->bc", self.weight, phase, cross, phase.conj()))
+
+    def explained(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
+        """Return R^2."""
+        return float(self.explained_at(spectrum, lags, rows, (0,))[0])
+
+    def explained_at(self, spectrum: np.ndarray, lags: np.ndarray, rows: int, columns: Sequence[int]) -> np.ndarray:
+        """Return R^2 of the masks displaced by `rows` and by each of the columns."""
+        gram = self.gram(lags)
+        gram += RIDGE * np.trace(gram) / lags.size * np.eye(lags.size)
+        c = self.correlations(spectrum, lags, rows, columns)
+        return np.maximum((c * np.linalg.solve(gram, c)).sum(axis=0), 0.0) * self.thin
+
+    def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
+        """Return R."""
+        return math.sqrt(self.explained(spectrum, lags, rows))
+
+
+def _null_rows(height: int) -> list[int]:
+    """Return displacements by so many rows that no match is left, spread over the height."""
+    first = min(REACH + 1, max(1, height // 4))
+    return sorted({int(r) for r in np.linspace(first, height - first, NUM_NULLS)} - {0})
+
+
+def _best_displacement(given: _Transformed, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:
+    """Return the displacement (rows, columns) of the mask within REACH for which R is largest, and that R."""
+    reach = min(REACH, max(1, spectrum.shape[0] // 8))
+    # In place first: equal scores do not displace.
+    columns = sorted(range(-reach, reach + 1), key=abs)
+    best, where = -1.0, (0, 0)
+    for row in columns:
+        explained = given.explained_at(spectrum, lags, row, columns)
+        k = int(explained.argmax())
+        if explained[k] > best * (1 + 1e-9):
+            best, where = float(explained[k]), (row, columns[k])
+    return where, math.sqrt(best)
+
+
+def _steps(given: _Transformed, spectrum: np.ndarray, span: int) -> tuple[tuple[int, int, float], ...]:
+    """Return (bands, step, share of the R^2 of step 1) for every step that divides the span, the finest first."""
+    if span == 0:
+        return ()
+    steps = [step for step in range(1, span + 1) if span % step == 0]
+    explained = [given.explained(spectrum, np.arange(0, span + 1, step, dtype=float)) for step in steps]
+    full = max(explained[0], np.finfo(float).tiny)
+    return tuple((1 + span // step, step, value / full) for step, value in zip(steps, explained, strict=True))
+
+
+def _verdict(
+    scores: Mapping[str, float],
+    chance: float,
+    displacement: tuple[int, int],
+    steps: tuple[tuple[int, int, float], ...],
+    lags: np.ndarray,
+) -> tuple[bool, str]:
+    given = scores["as given"]
+    best = max(scores, key=lambda name: scores[name])
+    if scores[best] < MATCH * chance:
+        return False, (
+            f"wrong mask: no orientation of it correlates with the measurement "
+            f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
+        )
+    steps_fit, text = _step_verdict(given, chance, steps, lags)
+    if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
+        return False, text  # a comb of the wrong pitch fits a little better beside its place
+    if best.startswith("displaced") and (given < MATCH * chance or scores[best] > 1.2 * given):
+        rows, columns = displacement
+        return False, (
+            f"displaced mask: it fits when moved by {rows} rows (down) and {columns} columns (right): "
+            f"{scores[best]:.3f}, {given:.3f} in place"
+        )
+    if not best.startswith(("as given", "displaced")) and scores[best] > 1.5 * given:
+        what = "wrong direction" if "dispersion" in best else "flipped or turned mask"
+        return False, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
+    return steps_fit, text
+
+
+def _step_verdict(
+    given: float, chance: float, steps: tuple[tuple[int, int, float], ...], lags: np.ndarray
+) -> tuple[bool, str]:
+    good = f"the mask fits the measurement (correlation {given:.3f}, {chance:.3f} by chance)"
+    differences = np.diff(np.sort(lags))
+    if len(steps) < 2 or not np.allclose(differences, differences[0]):
+        return True, good
+    step = float(differences[0])
+    bands, coarsest, share = max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1])
+    own = next((s[2] for s in steps if math.isclose(s[1], step)), None)
+    if own is not None and own < ENOUGH:
+        return False, (
+            f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
+            f"{bands} bands with step {coarsest} explain {share:.0%}"
+        )
+    if own is not None and coarsest > step and share >= ALL:
+        return False, (
+            f"wrong number of bands: {bands} bands with step {coarsest} explain all that {lags.size} bands with step "
+            f"{step:g} do ({share:.1%})"
+        )
+    return True, good
