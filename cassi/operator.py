@@ -309,7 +309,7 @@ class CASSI:
 
     def norm(self) -> float:
         """Largest singular value of Phi, sqrt(max gram_diag)."""
-        return float(self._gram_or_computed().max().sqrt())
+        return float(self._gram_or_computed().detach().max().sqrt())
 
     def open_count(self) -> Tensor:
         """Number of open mask elements (m_c != 0) that each detector pixel sees, (H, W')."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from cassi.operator import InvertibleOperator
-from cassi.priors.tv import TVDenoiser
-from cassi.result import Loop, Monitor, Result, relative_norm
+from cassi.priors.tv import TVDenoiser, tv
+from cassi.result import Loop, Monitor, Result, overwrite, relative_change
 from cassi.solvers.admm import Prox
 
 
@@ -19,6 +20,7 @@ def fista(
     prox_g: Prox,
     *,
     num_iters: int,
+    g: Callable[[Tensor], Tensor] | None = None,
     tol: float = 0.0,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
@@ -30,33 +32,46 @@ def fista(
         t^{k+1} = (1 + sqrt(1 + 4 t^k^2)) / 2
         z^{k+1} = x^{k+1} + (t^k - 1) / t^{k+1} (x^{k+1} - x^k)
 
+    The momentum piles up the error of a prox that is not exact, until the iteration wanders without end. Given the
+    value of g, t goes back to 1 wherever the objective rose, which cures it (O'Donoghue & Candes, Found. Comput. Math.
+    15 (2015), sec. 3.2, function scheme).
+
     Args:
         A: the camera, with forward, adjoint, norm (and pinv for the start).
         y: measurement (..., H, W').
         prox_g: f(v, k) -> x, the proximal operator of g / L.
         num_iters, tol, x0, monitor, progress: as for `cassi.solvers.gap`.
+        g: x (..., C, H, W) -> its value for each cube (...). Without it prox_g must be exact.
 
     Returns:
-        Result; residual in the history is |y - Phi z^k| / |y|.
+        Result; residual in the history is |y - Phi x^{k+1}| / |y|.
 
     Raises:
         FloatingPointError: the iteration diverged; names the iteration.
     """
     L = A.norm() ** 2 or 1.0
     x = A.pinv(y) if x0 is None else x0.clone()
-    z = x.clone()
-    y_z = torch.empty_like(y)
-    t = 1.0
+    z, x_new = x.clone(), torch.empty_like(x)
+    y_x = A.forward(x)
+    y_z = y_x
+    batch = x.shape[: x.ndim - len(A.cube_shape)]
+    per_cube, per_snapshot = (*batch, *[1] * len(A.cube_shape)), (*batch, *[1] * len(A.measurement_shape))
+    t, objective = y.new_ones(batch), y.new_full(batch, math.inf)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="FISTA")
     for k in loop:
-        A.forward(z, out=y_z)
-        residual = relative_norm(y - y_z, y)
-        x_new = prox_g(A.adjoint((y - y_z) / L, out=z, add=True), k)
-        t_new = (1 + math.sqrt(1 + 4 * t**2)) / 2
-        x_norm = x.norm()
-        x.sub_(x_new).neg_()
-        change = relative_norm(x, x_norm)
-        z, x, t = x.mul_((t - 1) / t_new).add_(x_new), x_new, t_new
+        A.adjoint((y - y_z) / L, out=x_new.copy_(z), add=True)
+        overwrite(x_new, prox_g(x_new, k))
+        y_new = A.forward(x_new)
+        residual, change = relative_change(y_new, y), relative_change(x_new, x)
+        if g is not None:
+            misfit = (y - y_new).reshape(*batch, -1).square().sum(-1)
+            old, objective = objective, misfit / 2 + g(x_new)
+            t = torch.where(objective > old, 1, t)
+        t_new = (1 + (1 + 4 * t**2).sqrt()) / 2
+        momentum = (t - 1) / t_new
+        torch.sub(x_new, x, out=z).mul_(momentum.reshape(per_cube)).add_(x_new)
+        y_z = y_new + momentum.reshape(per_snapshot) * (y_new - y_x)  # Phi z, by linearity
+        x, x_new, y_x, t = x_new, x, y_new, t_new
         loop.record(x, residual=residual, change=change)
     return loop.result(x)
 
@@ -77,4 +92,9 @@ def fista_tv(
     """FISTA on 1/2 |Phi x - y|^2 + tv_weight TV(x), the objective of `admm_tv`; arguments as there."""
     L = A.norm() ** 2 or 1.0
     denoise = TVDenoiser(tv_weight / L, num_iters=tv_iters, coupled=coupled)
-    return fista(A, y, denoise, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor, progress=progress)
+
+    def weighted_tv(x: Tensor) -> Tensor:
+        cubes = x.reshape(-1, *A.cube_shape)
+        return tv_weight * torch.stack([tv(cube, coupled=coupled) for cube in cubes]).reshape(x.shape[:-3])
+
+    return fista(A, y, denoise, num_iters=num_iters, g=weighted_tv, tol=tol, x0=x0, monitor=monitor, progress=progress)
