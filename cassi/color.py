@@ -65,8 +65,8 @@ def cube_to_srgb(
 
     Example:
         >>> grey = np.full((28, 2, 2), 0.5, dtype=np.float32)
-        >>> cube_to_srgb(grey, np.linspace(450, 650, 28), white=1.0)[0, 0].round(3).tolist()
-        [0.735, 0.735, 0.735]
+        >>> (100 * cube_to_srgb(grey, np.linspace(450, 650, 28), white=1.0)[0, 0]).round().tolist()
+        [74.0, 74.0, 74.0]
     """
     linear = _linear_srgb(cube, wavelengths, illuminant)
     if white is None:
@@ -159,7 +159,6 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
     grid = np.linspace(table[0, 0], table[-1, 0], 4001)
     light = np.interp(grid, table[:, 0], table[:, 4]) if illuminant == "D65" else np.ones_like(grid)
     sensitivity = np.stack([light * np.interp(grid, table[:, 0], table[:, k]) for k in (1, 2, 3)])
-    sensitivity /= sensitivity[1].sum()
 
     order = np.argsort(centers)
     position = np.interp(grid, centers[order], np.arange(num_bands))  # constant beyond the ends
@@ -169,6 +168,7 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
     for row, sensed in zip(xyz, sensitivity, strict=True):
         row += np.bincount(lower, sensed * (1 - fraction), num_bands)
         row += np.bincount(np.minimum(lower + 1, num_bands - 1), sensed * fraction, num_bands)
+    # The adaptation also does the normalization: it takes the flat spectrum to sRGB's white, whose Y is 1.
     cones_here, cones_srgb = _BRADFORD @ xyz.sum(axis=1), _BRADFORD @ _WHITE
     adapt = np.linalg.solve(_BRADFORD, (cones_srgb / cones_here)[:, None] * _BRADFORD)
     weights = np.empty_like(xyz)

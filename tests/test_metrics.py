@@ -72,9 +72,7 @@ def test_psnr_survives_float32_scale():
 def test_ssim_against_scikit_image(noise):
     estimate, truth = pair(noise=noise)
     bands = [
-        structural_similarity(
-            t, e, gaussian_weights=True, sigma=1.5, use_sample_covariance=False, data_range=1.0
-        )
+        structural_similarity(t, e, gaussian_weights=True, sigma=1.5, use_sample_covariance=False, data_range=1.0)
         for e, t in zip(estimate, truth, strict=True)
     ]
     assert ssim(estimate, truth) == pytest.approx(np.mean(bands), abs=1e-5)
