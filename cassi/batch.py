@@ -41,6 +41,7 @@ __all__ = ["BatchReport", "Frame", "find_frames", "frames_at_once", "reconstruct
 PathLike = str | os.PathLike[str]
 SUFFIXES = {".h5", ".hdf5", ".mat", ".npz", ".npy", ".tif", ".tiff", ".png", ".hdr", ".nc"}
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
+CONNECT_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -329,9 +330,10 @@ def _dask(
         stack.enter_context(dask.config.set({"distributed.admin.tick.limit": "1h"}))
         if scheduler is not None:
             try:
-                client = stack.enter_context(distributed.Client(scheduler, timeout=10, set_as_default=False))
+                client = distributed.Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
             except (OSError, ValueError) as error:
                 raise InputError(f"no Dask scheduler answers at {scheduler} ({one_line(error)})") from error
+            stack.enter_context(client)
             threads = sum(client.nthreads().values())
             yield _Engine(client, None, 2 * max(1, threads), None)
         elif workers is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.metrics import psnr, sam, ssim
 from cassi.operator import CASSI
@@ -124,7 +125,7 @@ def reconstruct(
         measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a
             `cassi.io.Measurement`, which brings mask, shifts and the rest along.
         mask: coded aperture (H, W), or (C, H, W) with one per band [transmission].
-        shifts: displacement of each band on the detector [pixel], C numbers.
+        shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
         wavelengths: (C,) band centers [nm]; only handed through.
@@ -422,16 +423,24 @@ def _check_arrays(m: Measurement) -> None:
         raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")
 
 
-def _operator(m: Measurement, device: torch.device) -> CASSI:
+def _operator(m: Measurement, device: torch.device) -> CASSI | BlurredCASSI:
+    """The camera: exact for whole shifts, interpolating for those between pixels."""
     mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
+    camera = CASSI if all(float(d).is_integer() for d in m.shifts) else BlurredCASSI
     try:
-        return CASSI(mask, tuple(m.shifts))  # type: ignore[arg-type]
+        A = camera(mask, m.shifts)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from error
+    if m.y.shape[-2:] != A.measurement_shape:
+        raise InputError(
+            f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts make "
+            f"{A.measurement_shape[0]} x {A.measurement_shape[1]}; check the shifts"
+        )
+    return A
 
 
 def _solve(
-    A: CASSI,
+    A: CASSI | BlurredCASSI,
     y: Tensor,
     *,
     solver: str,
@@ -462,7 +471,7 @@ def _solve(
     return replace(result, x=result.x * level), choice
 
 
-def _level(A: CASSI, y: Tensor) -> float:
+def _level(A: CASSI | BlurredCASSI, y: Tensor) -> float:
     """sum |y| / sum |Phi| 1: the mean of a cube that explains y, whatever its unit; 1 for a black measurement."""
     response = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape))
     level = float(y.double().abs().sum() / response.double().sum())

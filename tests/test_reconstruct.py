@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
+from cassi.blur import BlurredCASSI
 from cassi.io import Measurement
 from cassi.metrics import psnr
 from cassi.reconstruct import SOLVERS, pick_device, score
@@ -121,6 +122,16 @@ def test_bands_dispersed_to_the_left_and_a_mask_per_band(scene):
     A = CASSI(masks, (0, -1, -2, -3))
     result = reconstruct(A.forward(scene), masks, shifts=(0, -1, -2, -3), solver="least-squares")
     torch.testing.assert_close(result.cube, A.pinv(A.forward(scene)))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_dispersion_between_pixels(camera, scene, solver):
+    A = BlurredCASSI(camera.mask, (0.0, 1.7, 3.6, 5.5))
+    y = A.forward(scene)
+    result = reconstruct(y, camera.mask, shifts=A.shifts, solver=solver, num_iters=20)
+    assert result.residual < 0.05
+    rounded = reconstruct(y, camera.mask, shifts=(0, 2, 4, 6), solver=solver, num_iters=20)
+    assert (result.cube - scene).norm() < (rounded.cube - scene).norm()
 
 
 def test_integers_and_double_precision_are_taken_as_they_are(camera, y):
