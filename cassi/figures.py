@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cassi.color import cube_to_srgb, wavelength_to_srgb, white_level
+from cassi.points import choose_points
 from cassi.result import Record
 
 __all__ = [
@@ -244,62 +245,6 @@ def spectra(
     if title:
         figure.suptitle(title, x=0.01, ha="left")
     return figure
-
-
-def choose_points(cube: Array, count: int = 6) -> list[tuple[int, int]]:
-    """Pick pixels whose spectra differ most in shape, inside even areas and well apart. The same cube, the same points.
-
-    Farthest-first selection (T. F. Gonzalez, 1985) among block means, in the direction of the spectrum together with
-    a little of the position; uneven and dim blocks count less.
-
-    Args:
-        cube: (C, H, W).
-        count: how many.
-
-    Returns:
-        `count` pairs (row, column), from top to bottom; fewer where the picture has fewer pixels.
-
-    Example:
-        >>> cube = np.zeros((2, 32, 32))
-        >>> cube[0, :, :16], cube[1, :, 16:] = 1, 1
-        >>> sorted(column < 16 for _, column in choose_points(cube, 2))
-        [False, True]
-    """
-    values, _ = _cube(cube, None)
-    stride = max(1, min(values.shape[1:]) // 512)  # of a large frame a part is enough
-    values = np.nan_to_num(values[:, ::stride, ::stride], posinf=0, neginf=0)
-    num_bands, height, width = values.shape
-    block = max(1, min(height, width) // 40)
-    rows, columns = height // block, width // block
-    tiles = values[:, : rows * block, : columns * block].reshape(num_bands, rows, block, columns, block)
-    mean = tiles.mean(axis=(2, 4))
-    level = np.linalg.norm(mean, axis=0)
-    bright = np.percentile(level, 95) + 1e-12
-    direction = mean / (level + 0.02 * bright)
-    # Uneven: the block's own contrast, and the step in spectral shape to its neighbors (edges make poor points).
-    uneven = 0.5 * np.sqrt(tiles.var(axis=(2, 4)).sum(axis=0)) / (level + 0.05 * bright)
-    padded = np.pad(direction, ((0, 0), (1, 1), (1, 1)), mode="edge")
-    for dy, dx in ((0, 1), (2, 1), (1, 0), (1, 2)):
-        uneven += 0.5 * np.linalg.norm(padded[:, dy : dy + rows, dx : dx + columns] - direction, axis=0)
-    worth = (np.exp(-3 * uneven) * np.minimum(1, 4 * level / bright)).ravel() + 1e-6
-    row, column = (index.ravel() for index in np.indices((rows, columns)))
-    margin = min(rows, columns) // 16
-    worth[(np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin)] *= 1e-3
-    direction = direction.reshape(num_bands, -1)
-    features = np.concatenate([direction, 0.4 * np.stack([row / rows, column / columns])])
-
-    average = direction.mean(axis=1, keepdims=True)
-    score = np.linalg.norm(direction - average, axis=0) * worth
-    distance = np.full(row.shape, np.inf)
-    chosen: list[int] = []
-    for _ in range(min(count, row.size)):
-        score[chosen] = -1
-        best = int(score.argmax())
-        chosen.append(best)
-        distance = np.minimum(distance, np.linalg.norm(features - features[:, best : best + 1], axis=0))
-        score = distance * worth
-    center = block // 2
-    return sorted(((int(row[k]) * block + center) * stride, (int(column[k]) * block + center) * stride) for k in chosen)
 
 
 @rc_context(_STYLE)

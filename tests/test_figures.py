@@ -263,6 +263,8 @@ def test_bad_input(cube):
             draw(cube[0])
         with pytest.raises(ValueError, match=r"wavelengths must have shape \(8,\)"):
             draw(cube, BANDS[:3])
+    with pytest.raises(ValueError, match=r"cube must be \(bands, height, width\)"):
+        figures.choose_points(cube[0])
     with pytest.raises(ValueError, match="count must be at least 1"):
         figures.bands(cube, count=0)
     with pytest.raises(ValueError, match="scale must be"):
