@@ -191,10 +191,7 @@ class CASSI:
             ValueError: x does not end in (C, H, W). TypeError: other dtype or device than the mask.
         """
         self._check(x, "cube", self.cube_shape)
-        y = shift_sum(x, self.mask, self.shifts, out=out)
-        if self.weights is None:
-            return y
-        return y * self.weights if y.requires_grad else y.mul_(self.weights)
+        return shift_sum(x, self.mask, self.shifts, scale=self.weights, out=out)
 
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """Send a measurement back to every voxel that could have made it: x = Phi^T y.
@@ -304,6 +301,11 @@ class CASSI:
             self._check(cube, name, self.cube_shape)
         for measurement, name in ((y, "y"), (y_x, "y_x"), (y_v, "y_v")):
             self._check(measurement, name, self.measurement_shape)
+        if not v.shape[:-3] == x.shape[:-3] == y.shape[:-2] == y_x.shape[:-2] == y_v.shape[:-2]:
+            raise ValueError(
+                f"cube and measurement must have the same batch axes, got {tuple(v.shape[:-3])} and "
+                f"{tuple(y.shape[:-2])}; expand one of them"
+            )
         gram, weights = self._gram_or_computed(), self.weights
         data_step_(v, x, y, y_x, y_v, self.mask, self.shifts, gram, weights=weights, rho=rho, accelerate=accelerate)
 

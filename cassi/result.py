@@ -123,7 +123,16 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
 
 
 def relative_change(new: Tensor, old: Tensor) -> float:
-    """|new - old| / |old| as `relative_norm` has it, without a temporary of the tensors' size."""
+    """|new - old| / |old| as `relative_norm` has it, without a temporary of the tensors' size.
+
+    Raises:
+        ValueError: tensors of different shapes.
+    """
+    if new.shape != old.shape:
+        raise ValueError(
+            f"both must have the shape {tuple(old.shape)}, got {tuple(new.shape)}; "
+            "give x0 the batch axes of the measurement"
+        )
     if compiled.usable(new, old):
         squared_difference, squared_reference = compiled.squared_distance(new, old)
     else:

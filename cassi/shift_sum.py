@@ -15,7 +15,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from cassi import compiled
+from cassi.backend import kernels
 
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
@@ -31,36 +31,47 @@ def constant_step(shifts: tuple[int, ...]) -> int | None:
     return step if all(b - a == step for a, b in itertools.pairwise(shifts)) else None
 
 
-def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, out: Tensor | None = None) -> Tensor:
+def shift_sum(
+    x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """Shear the masked bands and sum them: y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j].
 
     Args:
         x: (..., C, H, W), floating point.
         mask: (H, W) or (C, H, W), dtype and device of `x`.
         shifts: C integers d_c [pixel].
+        scale: (H, W') that the result is multiplied by.
         out: (..., H, W'), overwritten; outside autograd only.
 
     Returns:
         (..., H, W').
 
     Raises:
-        ValueError: `out` of another shape.
+        ValueError: shapes that do not fit each other.
         RuntimeError: `out` given where a gradient is wanted.
 
     Example:
         >>> shift_sum(torch.ones(2, 1, 2), torch.ones(1, 2), (0, 1))
         tensor([[1., 2., 1.]])
     """
+    _check_mask(mask, shifts)
+    _check_end("x", x, (len(shifts), *mask.shape[-2:]))
     if out is not None:
-        _check_out(out, (*x.shape[:-3], x.shape[-2], detector_width(x.shape[-1], shifts)), x, mask)
-    if torch.is_grad_enabled() and (x.requires_grad or mask.requires_grad):
+        _check_out(out, (*x.shape[:-3], x.shape[-2], detector_width(x.shape[-1], shifts)), x, mask, scale)
+    if _wanted_gradient(x, mask, scale):
         y: Tensor = _ShiftSum.apply(x, mask, shifts)  # type: ignore[no-untyped-call]
-        return y
-    return _shift_sum(x, mask, shifts, out)
+        return y if scale is None else y * scale
+    return _shift_sum(x, mask, shifts, scale, out)
 
 
 def shift_back(
-    y: Tensor, mask: Tensor, shifts: tuple[int, ...], *, out: Tensor | None = None, add: bool = False
+    y: Tensor,
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    *,
+    scale: Tensor | None = None,
+    out: Tensor | None = None,
+    add: bool = False,
 ) -> Tensor:
     """The adjoint of `shift_sum`: x_c[i, j] = m_c[i, j] y[i, j + d_c - d_min].
 
@@ -68,6 +79,7 @@ def shift_back(
         y: (..., H, W'), floating point.
         mask: (H, W) or (C, H, W), dtype and device of `y`.
         shifts: C integers d_c [pixel].
+        scale: (H, W') that y is multiplied by first.
         out: (..., C, H, W), overwritten, or added to where `add`; outside autograd only.
         add: add onto `out` instead of overwriting it.
 
@@ -75,7 +87,7 @@ def shift_back(
         (..., C, H, W).
 
     Raises:
-        ValueError: `out` of another shape.
+        ValueError: shapes that do not fit each other.
         RuntimeError: `out` given where a gradient is wanted.
 
     Example:
@@ -84,18 +96,34 @@ def shift_back(
         <BLANKLINE>
                 [[2., 3.]]])
     """
+    _check_mask(mask, shifts)
+    _check_end("y", y, (mask.shape[-2], detector_width(mask.shape[-1], shifts)))
     if out is not None:
-        _check_out(out, (*y.shape[:-2], len(shifts), y.shape[-2], mask.shape[-1]), y, mask)
-    if torch.is_grad_enabled() and (y.requires_grad or mask.requires_grad):
-        x: Tensor = _ShiftBack.apply(y, mask, shifts)  # type: ignore[no-untyped-call]
+        _check_out(out, (*y.shape[:-2], len(shifts), y.shape[-2], mask.shape[-1]), y, mask, scale)
+    if _wanted_gradient(y, mask, scale):
+        x: Tensor = _ShiftBack.apply(y if scale is None else y * scale, mask, shifts)  # type: ignore[no-untyped-call]
         return x
-    return _shift_back(y, mask, shifts, out, add)
+    return _shift_back(y, mask, shifts, scale, out, add)
 
 
-def _check_out(out: Tensor, shape: tuple[int, ...], *inputs: Tensor) -> None:
+def _check_mask(mask: Tensor, shifts: tuple[int, ...]) -> None:
+    if mask.ndim not in (2, 3) or (mask.ndim == 3 and len(mask) != len(shifts)):
+        raise ValueError(f"mask must be (H, W) or ({len(shifts)}, H, W), got {tuple(mask.shape)}")
+
+
+def _check_end(name: str, tensor: Tensor, end: tuple[int, ...]) -> None:
+    if tuple(tensor.shape[-len(end) :]) != end:
+        raise ValueError(f"{name} must end in {end}, got {tuple(tensor.shape)}")
+
+
+def _wanted_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors if t is not None)
+
+
+def _check_out(out: Tensor, shape: tuple[int, ...], *inputs: Tensor | None) -> None:
     if tuple(out.shape) != shape:
         raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+    if _wanted_gradient(*inputs):
         raise RuntimeError(
             "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
         )
@@ -130,12 +158,11 @@ def data_step_(
         rho: >= 0.
         accelerate: take y_x into account.
     """
-    if compiled.usable(v, x, y, y_x, y_v, mask, gram, weights):
-        compiled.data_step(v, y, mask, shifts, weights, gram, rho, accelerate, x, y_x, y_v)
+    fast = kernels(v, x, y, y_x, y_v, mask, gram, weights)
+    if fast is not None:
+        fast.data_step(v, y, mask, shifts, weights, gram, rho, accelerate, x, y_x, y_v)
         return
-    _shift_sum(v, mask, shifts, y_v)
-    if weights is not None:
-        y_v.mul_(weights)
+    _shift_sum(v, mask, shifts, weights, y_v)
     misfit = y - y_v
     if accelerate:
         misfit.add_(y_x).sub_(y_v)
@@ -144,31 +171,41 @@ def data_step_(
     torch.addcmul(y_v, gram, r, out=y_x)
     if x is not v:
         x.copy_(v)
-    _shift_back(r if weights is None else r.mul_(weights), mask, shifts, x, True)
+    _shift_back(r, mask, shifts, weights, x, True)
 
 
 def _band(mask: Tensor, c: int) -> Tensor:
     return mask if mask.ndim == 2 else mask[c]
 
 
-def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor | None) -> Tensor:
+def _shift_sum(
+    x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor | None
+) -> Tensor:
     *batch, _, height, width = x.shape
     y = x.new_empty((*batch, height, detector_width(width, shifts))) if out is None else out
-    if compiled.usable(x, mask, y):
-        return compiled.shift_sum(x, mask, shifts, y)
+    fast = kernels(x, mask, scale, y)
+    if fast is not None:
+        fast.shift_sum(x, mask, shifts, scale, y)
+        return y
     d_min = min(shifts)
     y.zero_()
     for c, d in enumerate(shifts):
         y[..., d - d_min : d - d_min + width].addcmul_(x[..., c, :, :], _band(mask, c))
-    return y
+    return y if scale is None else y.mul_(scale)
 
 
-def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor | None, add: bool) -> Tensor:
+def _shift_back(
+    y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor | None, add: bool
+) -> Tensor:
     *batch, height, _ = y.shape
     width = mask.shape[-1]
     x = y.new_empty((*batch, len(shifts), height, width)) if out is None else out
-    if compiled.usable(y, mask, x):
-        return compiled.shift_back(y, mask, shifts, x, add)
+    fast = kernels(y, mask, scale, x)
+    if fast is not None:
+        fast.shift_back(y, mask, shifts, scale, x, add)
+        return x
+    if scale is not None:
+        y = y * scale
     step = constant_step(shifts)
     if step is not None and step >= 0:
         # every band is a window of y, moved by the step: one strided view holds them all and one call does the work
@@ -210,7 +247,7 @@ class _ShiftSum(torch.autograd.Function):
     def forward(ctx, x: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(mask, x if ctx.needs_input_grad[1] else None)
         ctx.shifts = shifts
-        return _shift_sum(x, mask, shifts, None)
+        return _shift_sum(x, mask, shifts, None, None)
 
     @staticmethod
     def backward(ctx, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
@@ -227,7 +264,7 @@ class _ShiftBack(torch.autograd.Function):
     def forward(ctx, y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(mask, y if ctx.needs_input_grad[1] else None)
         ctx.shifts = shifts
-        return _shift_back(y, mask, shifts, None, False)
+        return _shift_back(y, mask, shifts, None, None, False)
 
     @staticmethod
     def backward(ctx, grad_x: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]

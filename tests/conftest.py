@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def generator() -> torch.Generator:
     """A fresh generator with a fixed seed for each test."""
     return torch.Generator().manual_seed(20240229)
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[Callable[[int], None]]:
+    """Set the number of threads for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from cases import BATCHES, GRID, Case, make_mask
 
-from cassi import CASSI
+from cassi import CASSI, compiled
 from cassi.operator import InvertibleOperator, LinearOperator, as_shifts, shifts_from_step
 
 F64 = torch.float64
@@ -162,6 +162,63 @@ def test_results_into_given_buffers(weighted, device, generator):
     v = x.clone()
     assert A.prox(v, y, 0.3, out=v) is v
     torch.testing.assert_close(v, plain)
+
+
+@pytest.mark.parametrize("use_compiled", [True, False], ids=["default", "eager"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("case", GRID[::4], ids=str)
+def test_the_data_step_by_its_equations(case: Case, weighted: bool, use_compiled: bool, device, monkeypatch):
+    """y_v = Phi v; r = (rho + gram)^+ (y - y_v + y_x - y_v); x = v + Phi^T r; y_x = y_v + gram r; in place too."""
+    if not use_compiled:
+        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
+    rng = np.random.default_rng(13)
+    A, phi = camera(case, device, weighted)
+    gram = np.diag(phi @ phi.T)
+    for batch in BATCHES:
+        v = rng.standard_normal((*batch, *A.cube_shape))
+        y, y_x = (rng.standard_normal((*batch, *A.measurement_shape)) for _ in range(2))
+        for rho, accelerate in [(0.0, True), (0.0, False), (0.7, True)]:
+            flat = [a.reshape(*batch, -1) for a in (v, y, y_x)]
+            y_v = flat[0] @ phi.T
+            misfit = flat[1] - y_v + (flat[2] - y_v if accelerate else 0.0)
+            total = gram + rho
+            r = np.divide(misfit, total, out=np.zeros_like(misfit), where=total > 1e-12)
+            expected = {"x": flat[0] + r @ phi, "y_v": y_v, "y_x": y_v + gram * r}
+            given_v, given_y, given_y_x = (torch.as_tensor(a, device=device).clone() for a in (v, y, y_x))
+            out_y = torch.full_like(given_y, math.nan)
+            for x in (torch.full_like(given_v, math.nan), given_v):
+                before = x.clone()
+                y_x_now = given_y_x.clone()
+                A.data_step_(given_v, x, given_y, y_x_now, out_y, rho=rho, accelerate=accelerate)
+                got = {"x": x, "y_v": out_y, "y_x": y_x_now}
+                for name, value in expected.items():
+                    flattened = got[name].cpu().numpy().reshape(value.shape)
+                    np.testing.assert_allclose(flattened, value, atol=1e-12, err_msg=name)
+                if x is not given_v:
+                    assert not bool(torch.equal(before, x))
+                    assert torch.equal(given_v, torch.as_tensor(v, device=device)), "v is only read"
+            assert torch.equal(given_y, torch.as_tensor(y, device=device))
+
+
+def test_what_the_data_step_refuses():
+    A = CASSI(MASK, (0, 1, 2))
+    cube, snapshot = torch.zeros(A.cube_shape), torch.zeros(A.measurement_shape)
+    for rho in (-0.1, math.nan):
+        with pytest.raises(ValueError, match=f"rho must be >= 0, got {rho}"):
+            A.data_step_(cube, cube, snapshot, snapshot, snapshot, rho=rho)
+    for position, name in enumerate(["v", "x", "y", "y_x", "y_v"]):
+        arguments = [cube.clone(), cube.clone(), snapshot.clone(), snapshot.clone(), snapshot.clone()]
+        arguments[position] = arguments[position][..., :-1]
+        with pytest.raises(ValueError, match=rf"{name} must end in "):
+            A.data_step_(*arguments)
+        arguments[position] = torch.zeros((2, *(A.cube_shape if position < 2 else A.measurement_shape)))
+        with pytest.raises(ValueError, match="cube and measurement must have the same batch axes, got"):
+            A.data_step_(*arguments)
+        arguments[position] = arguments[position][0].double()
+        with pytest.raises(TypeError, match=rf"{name} is torch.float64"):
+            A.data_step_(*arguments)
+    with pytest.raises(RuntimeError, match="cannot be used where a gradient is wanted"):
+        A.data_step_(cube.clone().requires_grad_(), cube, snapshot, snapshot.clone(), snapshot.clone())
 
 
 def test_arguments_are_not_modified(generator):

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from cassi import Record, Result
-from cassi.result import Loop, relative_norm
+from cassi import Record, Result, compiled
+from cassi.result import Loop, overwrite, relative_change, relative_norm
 
 V = torch.zeros(1)
 
@@ -114,3 +114,43 @@ def test_relative_norm():
     assert math.isnan(relative_norm(scalar(math.nan), scalar(math.nan)))
     assert math.isnan(relative_norm(scalar(1.0), scalar(math.nan)))
     assert relative_norm(scalar(math.inf), scalar(0.0)) == math.inf
+
+
+@pytest.mark.parametrize("use_compiled", [True, False], ids=["default", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 1000, 300_001])
+def test_relative_change(size, dtype, use_compiled, monkeypatch, generator):
+    """|new - old| / |old|, also above the size that is summed in one piece, and in any layout."""
+    if not use_compiled:
+        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
+    new, old = (torch.randn(3, size, generator=generator, dtype=dtype) for _ in range(2))
+    expected = float((new.double() - old.double()).norm() / old.double().norm())
+    assert relative_change(new, old) == pytest.approx(expected, rel=1e-6)
+    assert relative_change(new.T, old.T) == pytest.approx(expected, rel=1e-6)
+    assert relative_change(old, old) == 0.0
+    assert relative_change(new, torch.zeros_like(new)) == 1.0
+    assert relative_change(torch.zeros_like(new), torch.zeros_like(new)) == 0.0
+    for bad in (math.nan, math.inf):
+        spoiled = new.clone()
+        spoiled[2, size // 2] = bad
+        assert not math.isfinite(relative_change(spoiled, old))
+        assert not math.isfinite(relative_change(spoiled, torch.zeros_like(old)))
+        assert not math.isfinite(relative_change(old, spoiled))
+
+
+def test_relative_change_needs_equal_shapes():
+    with pytest.raises(ValueError, match=r"both must have the shape \(2, 3\), got \(1, 2, 3\)"):
+        relative_change(torch.zeros(1, 2, 3), torch.zeros(2, 3))
+
+
+def test_overwrite():
+    buffer, value = torch.zeros(2, 3), torch.arange(6.0).reshape(2, 3)
+    overwrite(buffer, value)
+    assert torch.equal(buffer, value)
+    overwrite(buffer, buffer)
+    assert torch.equal(buffer, value)
+    for bad in (torch.zeros(3, 2), torch.zeros(2, 1), torch.zeros(2, 3, dtype=torch.float64)):
+        with pytest.raises(
+            ValueError, match=r"the denoiser must return torch.float32 of shape \(2, 3\), as it was given"
+        ):
+            overwrite(buffer, bad)

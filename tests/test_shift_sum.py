@@ -10,9 +10,20 @@ import pytest
 import torch
 from cases import BATCHES, GRID, Case, make_mask
 
+from cassi import compiled
 from cassi.shift_sum import constant_step, detector_width, shift_back, shift_sum
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
+
+
+@pytest.fixture(params=["default", "eager"])
+def path(request, monkeypatch):
+    """Both implementations: the compiled one where it is installed, and plain torch."""
+    if request.param == "eager":
+        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
+    elif not compiled.AVAILABLE:
+        pytest.skip("numba is not installed: the default is the eager path, tested beside this")
+    return request.param
 
 
 def relative_error(got: torch.Tensor, expected: np.ndarray) -> float:
@@ -65,7 +76,7 @@ def test_a_mask_per_band_is_not_moved_with_the_band():
 
 
 @pytest.mark.parametrize("case", GRID, ids=str)
-def test_against_voxel_loops(case: Case, device: torch.device):
+def test_against_voxel_loops(case: Case, device: torch.device, path: str):
     rng = np.random.default_rng(1)
     mask, shifts, (_, height, width) = case.mask, case.shifts, case.size
     columns = oracle.detector_columns(width, shifts)
@@ -82,7 +93,9 @@ def test_against_voxel_loops(case: Case, device: torch.device):
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("shifts", [(0, 2, 4), (2, 0, -3), (0, 0, 0)], ids=str)
 @pytest.mark.parametrize("kind", ["grey", "per-band"])
-def test_leading_axes_are_a_batch(batch: tuple[int, ...], shifts: tuple[int, ...], kind: str, device: torch.device):
+def test_leading_axes_are_a_batch(
+    batch: tuple[int, ...], shifts: tuple[int, ...], kind: str, device: torch.device, path: str
+):
     rng = np.random.default_rng(2)
     mask = make_mask(kind, 3, 4, 5)
     x, y = rng.standard_normal((*batch, 3, 4, 5)), rng.standard_normal((*batch, 4, oracle.detector_columns(5, shifts)))
@@ -106,7 +119,9 @@ def test_leading_axes_are_a_batch(batch: tuple[int, ...], shifts: tuple[int, ...
     ids=str,
 )
 @pytest.mark.parametrize("per_band", [False, True], ids=["shared", "per-band"])
-def test_sizes_that_divide_no_block(batch, size, shifts, per_band, device):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sizes_that_divide_no_block(batch, size, shifts, per_band, threads, device, path, torch_threads):
+    torch_threads(threads)
     rng = np.random.default_rng(3)
     mask = make_mask("per-band" if per_band else "grey", *size)
     x = rng.standard_normal((*batch, *size))
@@ -134,7 +149,7 @@ def test_the_two_oracles_agree():
 
 
 @pytest.mark.parametrize("shifts", [(0, 2, 4), (2, 0, -3), (0, 0, 0)], ids=str)
-def test_out_is_overwritten_or_added_to(shifts, device, generator):
+def test_out_is_overwritten_or_added_to(shifts, device, path, generator):
     mask = torch.rand(4, 5, generator=generator).to(device)
     x = torch.randn(2, 3, 4, 5, generator=generator).to(device)
     summed = shift_sum(x, mask, shifts)
@@ -151,7 +166,7 @@ def test_out_is_overwritten_or_added_to(shifts, device, generator):
 
 
 @pytest.mark.parametrize("shifts", [(0, 2, 4), (2, 0, -3), (0, 0, 0)], ids=str)
-def test_any_memory_layout(shifts, device, generator):
+def test_any_memory_layout(shifts, device, path, generator):
     """Transposed, sliced with an offset, strided and expanded inputs give what their contiguous copies give."""
     width = detector_width(5, shifts)
     mask = torch.rand(5, 8, generator=generator).to(device)[:, 1:5].T  # (4, 5), transposed with an offset
@@ -220,6 +235,27 @@ def test_out_under_autograd_is_refused(wants):
         shift_back(y, mask, (0, 1), out=torch.empty(2, 1, 3))
     with torch.no_grad():
         assert shift_sum(x, mask, (0, 1), out=torch.empty(1, 4)).tolist() == [[1.0, 2.0, 2.0, 1.0]]
+
+
+def test_shapes_that_do_not_fit_are_refused(path):
+    """Before a kernel reads beyond its tensors."""
+    x, y, mask = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(3, 4)
+    shifts = (0, 1)
+    for bad in (torch.ones(3, 3, 4), torch.ones(2, 4, 4), torch.ones(2, 3, 5), torch.ones(3, 4)):
+        with pytest.raises(ValueError, match=r"x must end in \(2, 3, 4\), got"):
+            shift_sum(bad, mask, shifts)
+    for bad in (torch.ones(4, 5), torch.ones(3, 4), torch.ones(5)):
+        with pytest.raises(ValueError, match=r"y must end in \(3, 5\), got"):
+            shift_back(bad, mask, shifts)
+    for bad in (torch.ones(3, 3, 4), torch.ones(1, 2, 3, 4), torch.ones(4)):
+        with pytest.raises(ValueError, match=r"mask must be \(H, W\) or \(2, H, W\), got"):
+            shift_sum(x, bad, shifts)
+        with pytest.raises(ValueError, match=r"mask must be \(H, W\) or \(2, H, W\), got"):
+            shift_back(y, bad, shifts)
+    with pytest.raises(ValueError, match=r"out must be \(3, 5\), got \(3, 6\)"):
+        shift_sum(x, mask, shifts, out=torch.empty(3, 6))
+    with pytest.raises(ValueError, match=r"out must be \(2, 3, 4\), got \(2, 3, 5\)"):
+        shift_back(y, mask, shifts, out=torch.empty(2, 3, 5))
 
 
 def test_constant_step_is_recognised():

@@ -33,6 +33,25 @@ class Plain:
         return self.A.adjoint(y)
 
 
+class Foreign(Plain):
+    """A camera of another make that offers what gap, admm and fista ask for, but is no CASSI."""
+
+    def forward(self, x, *, out=None):
+        return self.A.forward(x, out=out)
+
+    def adjoint(self, y, *, out=None, add=False):
+        return self.A.adjoint(y, out=out, add=add)
+
+    def pinv(self, y, *, out=None, add=False):
+        return self.A.pinv(y, out=out, add=add)
+
+    def prox(self, v, y, rho, *, out=None):
+        return self.A.prox(v, y, rho, out=out)
+
+    def norm(self):
+        return self.A.norm()
+
+
 def camera(size=(3, 5, 4), shifts=(0, 1, 2), kind="grey", weighted=False, dtype=F64) -> tuple[CASSI, np.ndarray]:
     """An operator and its dense matrix."""
     mask = make_mask(kind, *size)
@@ -131,7 +150,8 @@ every_method = pytest.mark.parametrize(("solve", "dense"), METHODS.values(), ids
 @pytest.mark.parametrize("start", ["default", "zero", "given"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("kind", ["per-band", "dark-column"])
-def test_the_iterates_are_those_of_the_equations(solve, dense, start, weighted, kind):
+@pytest.mark.parametrize("make", [lambda A: A, Foreign], ids=["CASSI", "foreign"])
+def test_the_iterates_are_those_of_the_equations(solve, dense, start, weighted, kind, make):
     A, phi = camera(kind=kind, weighted=weighted)
     phi, y = torch.as_tensor(phi), noisy(A)
     x0 = {"default": None, "zero": torch.zeros(A.cube_shape, dtype=F64), "given": scene(A, 5)}[start]
@@ -142,7 +162,7 @@ def test_the_iterates_are_those_of_the_equations(solve, dense, start, weighted, 
 
     for num_iters in (1, 2, 7):
         expected, history = dense(phi, y.flatten(), first, flat, num_iters)
-        result = solve(A, y, shrink, num_iters=num_iters, x0=x0)
+        result = solve(make(A), y, shrink, num_iters=num_iters, x0=x0)
         torch.testing.assert_close(result.x, expected.reshape(A.cube_shape), rtol=0, atol=1e-12)
         assert (result.status, len(result.history)) == ("max_iters", num_iters)
         for record, (residual, change) in zip(result.history, history, strict=True):
@@ -413,6 +433,9 @@ def test_what_solvers_refuse(solve):
     ]:
         with pytest.raises(ValueError, match=match):
             solve(A, y, **{"num_iters": 3, **options})
+    for shape in [(2, 3, 5, 4), (1, 3, 5, 4)]:
+        with pytest.raises(ValueError, match=r"same batch axes|out must be|must have the shape"):
+            solve(A, y, num_iters=3, x0=torch.zeros(shape, dtype=F64))
     with pytest.raises(ValueError, match=r"measurement must end in \(5, 6\), got \(5, 7\)"):
         solve(A, torch.zeros(5, 7, dtype=F64), num_iters=3)
     with pytest.raises(TypeError, match=r"measurement is torch.float32 on cpu, the mask torch.float64"):
