@@ -43,19 +43,18 @@ def usable(*tensors: Tensor | None) -> bool:
     )
 
 
-def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor) -> Tensor:
-    """`cassi.shift_sum.shift_sum` into out; x (..., C, H, W) and the rest contiguous."""
+def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
+    """`cassi.shift_sum.shift_sum` into out (..., H, W')."""
     rows = _stack(out, 2)
-    _run(_forward, rows.shape[0] * rows.shape[1], x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), rows)
-    return out
+    count = rows.shape[0] * rows.shape[1]
+    _run(_forward, count, x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), _plain(scale), rows)
 
 
-def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], out: Tensor, add: bool) -> Tensor:
+def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
     """`cassi.shift_sum.shift_back` into out (..., C, H, W), or onto it."""
     rows = _stack(y, 2)
     count = rows.shape[0] * rows.shape[1]
-    _run(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), _stack(out, 3), add)
-    return out
+    _run(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), _plain(scale), _stack(out, 3), add)
 
 
 def data_step(
@@ -74,9 +73,8 @@ def data_step(
     """`cassi.shift_sum.data_step`, fused: each cube row is read from memory once and written once."""
     rows = [_stack(t, 2) for t in (y, y_x, y_v)]
     count = rows[0].shape[0] * rows[0].shape[1]
-    w = None if weights is None else weights.detach().numpy()
     diagonal = gram.detach().numpy()
-    constants = (_stack(mask, 2), _offsets(shifts), w, diagonal, diagonal.dtype.type(rho), accelerate)
+    constants = (_stack(mask, 2), _offsets(shifts), _plain(weights), diagonal, diagonal.dtype.type(rho), accelerate)
     _run(_data_step, count, 2 * v.numel(), _stack(v, 3), _stack(x, 3), *rows, *constants)
 
 
@@ -86,6 +84,28 @@ def tv_prox_(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None:
     weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).numpy()
     duals = q.detach().view(2, *images.shape).numpy()
     _run(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, num_iters)
+
+
+def subspace_step(
+    z: Tensor,
+    z_new: Tensor,
+    y: Tensor,
+    e: Tensor,
+    y_z: Tensor,
+    basis: Tensor,
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    weights: Tensor | None,
+    gamma: Tensor,
+    omega: Tensor,
+) -> None:
+    """The data step of `cassi.solvers.subspace.subspace_tv`, fused: the cube itself is never stored."""
+    rows = [_stack(t, 2) for t in (y, e, y_z, gamma.contiguous(), omega.contiguous())]
+    count = rows[0].shape[0] * rows[0].shape[1]
+    w = None if weights is None else weights.detach().numpy()
+    work = 2 * z.numel() * len(shifts)
+    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), w)
+    _run(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, *constants)
 
 
 def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
@@ -105,6 +125,10 @@ def _stack(tensor: Tensor, rank: int) -> np.ndarray:
     """The tensor's memory as an array (n, ...) of items of this rank: all leading axes in one."""
     array: np.ndarray = tensor.detach().view(-1, *tensor.shape[tensor.ndim - rank :]).numpy()
     return array
+
+
+def _plain(tensor: Tensor | None) -> np.ndarray | None:
+    return None if tensor is None else tensor.detach().numpy()
 
 
 @cache
@@ -169,7 +193,15 @@ if AVAILABLE:
             out[j] = v[j] + x[j] * m[j]
 
     @_jit
-    def _forward(x: np.ndarray, mask: np.ndarray, offsets: np.ndarray, y: np.ndarray, start: int, stop: int) -> None:
+    def _forward(
+        x: np.ndarray,
+        mask: np.ndarray,
+        offsets: np.ndarray,
+        scale: np.ndarray | None,
+        y: np.ndarray,
+        start: int,
+        stop: int,
+    ) -> None:
         _, bands, height, width = x.shape
         block = _block_rows(bands)
         first = start
@@ -181,22 +213,37 @@ if AVAILABLE:
                 m = mask[c if mask.shape[0] > 1 else 0]
                 for i in range(top, bottom):
                     _add_product(y[b, i, offsets[c] : offsets[c] + width], x[b, c, i], m[i])
+            if scale is not None:
+                for i in range(top, bottom):
+                    _set_product(y[b, i], y[b, i], scale[i])
             first += bottom - top
 
     @_jit
     def _adjoint(
-        y: np.ndarray, mask: np.ndarray, offsets: np.ndarray, x: np.ndarray, add: bool, start: int, stop: int
+        y: np.ndarray,
+        mask: np.ndarray,
+        offsets: np.ndarray,
+        scale: np.ndarray | None,
+        x: np.ndarray,
+        add: bool,
+        start: int,
+        stop: int,
     ) -> None:
         _, bands, height, width = x.shape
         block = _block_rows(bands)
+        scaled = np.empty((block, y.shape[2]), y.dtype)
         first = start
         while first < stop:
             b, top = first // height, first % height
             bottom = min(height, top + min(block, stop - first))
+            if scale is not None:
+                for i in range(top, bottom):
+                    _set_product(scaled[i - top], y[b, i], scale[i])
             for c in range(bands):
                 m = mask[c if mask.shape[0] > 1 else 0]
                 for i in range(top, bottom):
-                    window = y[b, i, offsets[c] : offsets[c] + width]
+                    row = y[b, i] if scale is None else scaled[i - top]
+                    window = row[offsets[c] : offsets[c] + width]
                     if add:
                         _add_product(x[b, c, i], window, m[i])
                     else:
@@ -254,6 +301,73 @@ if AVAILABLE:
                     window = back[i - top, offsets[c] : offsets[c] + width]
                     _set_sum(x[b, c, i], v[b, c, i], window, m[i])
             first += bottom - top
+
+    @_jit
+    def _combine(total: np.ndarray, coefficients: np.ndarray, rows: np.ndarray) -> None:
+        """total += sum_k coefficients[k] rows[k], four rows at a time so that total is loaded less often."""
+        count = rows.shape[0]
+        k = 0
+        while k + 4 <= count:
+            a, b, c, d = coefficients[k], coefficients[k + 1], coefficients[k + 2], coefficients[k + 3]
+            r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+            for j in range(total.size):
+                total[j] += (a * r0[j] + b * r1[j]) + (c * r2[j] + d * r3[j])
+            k += 4
+        while k < count:
+            a, r0 = coefficients[k], rows[k]
+            for j in range(total.size):
+                total[j] += a * r0[j]
+            k += 1
+
+    @_jit
+    def _subspace_step(
+        z: np.ndarray,
+        z_new: np.ndarray,
+        y: np.ndarray,
+        e: np.ndarray,
+        y_z: np.ndarray,
+        gamma: np.ndarray,
+        omega: np.ndarray,
+        basis: np.ndarray,
+        mask: np.ndarray,
+        offsets: np.ndarray,
+        weights: np.ndarray | None,
+        start: int,
+        stop: int,
+    ) -> None:
+        _, components, height, width = z.shape
+        bands, detector = basis.shape[1], y.shape[2]
+        columns = np.ascontiguousarray(basis.T)
+        coefficients = np.empty((components, width), z.dtype)
+        spectrum = np.empty((bands, width), z.dtype)
+        back = np.empty(detector, z.dtype)
+        for first in range(start, stop):
+            b, i = first // height, first % height
+            for k in range(components):
+                coefficients[k] = z[b, k, i]
+            row = y_z[b, i]
+            row[:] = 0
+            for c in range(bands):
+                x = spectrum[c]
+                x[:] = 0
+                _combine(x, columns[c], coefficients)
+                _add_product(row[offsets[c] : offsets[c] + width], x, mask[c if mask.shape[0] > 1 else 0, i])
+            if weights is not None:
+                for j in range(detector):
+                    row[j] *= weights[i, j]
+            for j in range(detector):
+                r = y[b, i, j] - row[j]
+                e[b, i, j] = gamma[b, i, j] * (e[b, i, j] + r)
+                back[j] = omega[b, i, j] * (e[b, i, j] + r)
+            if weights is not None:
+                for j in range(detector):
+                    back[j] *= weights[i, j]
+            for c in range(bands):
+                m = mask[c if mask.shape[0] > 1 else 0, i]
+                _set_product(spectrum[c], back[offsets[c] : offsets[c] + width], m)
+            for k in range(components):
+                _combine(coefficients[k], basis[k], spectrum)
+                z_new[b, k, i] = coefficients[k]
 
     @_jit
     def _primal_row(u: np.ndarray, v: np.ndarray, qx: np.ndarray, qy: np.ndarray, qy_above: np.ndarray) -> None:

@@ -1,0 +1,325 @@
+"""The default solver: subspace TV with everything it needs chosen from the measurement alone.
+
+What is chosen, and on what evidence:
+
+- A random 2 % of the detector pixels is held out: their row weight is 0, so they are out of the data term exactly. How
+  well a reconstruction predicts them is an error estimate that needs no truth.
+- The noise: variance = alpha y + beta, from gain and read noise where they are known, else fitted to the squared errors
+  at the held-out pixels, which bound noise plus model error from above.
+- The number of spectral components, and the basis where a library of spectra is given: the candidate that predicts the
+  held-out pixels best.
+- Stopping: when the cube no longer changes, or (discrepancy principle, Morozov 1966) does not go on fitting noise,
+  because the multiplier of each detector pixel is damped by its own variance, see `cassi.solvers.subspace`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.operator import CASSI, LinearOperator
+from cassi.priors.subspace import principal_basis, smooth_basis, synthesise
+from cassi.result import Monitor, Record, Result, relative_norm
+from cassi.solvers.subspace import SubspaceState, majorizer, mean_level, subspace_tv
+
+Quality = Literal["default", "best"]
+
+HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
+COMPONENTS = (8, 16)  # numbers of spectral components tried
+PILOT_ITERS, CANDIDATE_ITERS = 60, 80
+FINAL_ITERS = {"default": 250, "best": 400}
+TOL = 2e-5  # relative change an iteration at which a cube counts as finished
+PRIOR_STRENGTH = 0.4
+
+
+@dataclass(frozen=True, eq=False)
+class AutoResult:
+    """A reconstruction and how it was chosen.
+
+    Attributes:
+        result: cube (C, H, W), >= 0, with history and status.
+        choice: decisions and their evidence, plain values that JSON can hold.
+        uncertainty: standard deviation of each voxel over held-out folds, like the cube, where asked for.
+    """
+
+    result: Result
+    choice: dict[str, Any]
+    uncertainty: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """variance = alpha max(y, 0) + beta, in units of y and y^2, and where it comes from in words."""
+
+    alpha: float
+    beta: float
+    source: str
+
+    def variance(self, y: Tensor) -> Tensor:
+        return y.clamp(min=0) * self.alpha + self.beta
+
+
+def reconstruct_auto(
+    A: LinearOperator,
+    y: Tensor,
+    *,
+    wavelengths: Sequence[float] | np.ndarray | None = None,
+    gain: float | None = None,
+    read_noise: float | None = None,
+    library: Tensor | None = None,
+    quality: Quality = "default",
+    num_iters: int | None = None,
+    budget: float | None = None,
+    uncertainty: bool = False,
+    seed: int = 0,
+    monitor: Monitor | None = None,
+    progress: bool = False,
+) -> AutoResult:
+    """Reconstruct one snapshot with nothing to tune.
+
+    Args:
+        A: the camera; row weights of 0 mark bad pixels, other row weights are not understood here.
+        y: measurement (H, W'), weighted as the operator (bad pixels 0).
+        wavelengths: of the bands [nm] (C,), for a basis smooth over wavelength; over the band number if not given.
+        gain: electrons per unit of y. With read_noise it fixes the noise model; estimated from held-out pixels if not.
+        read_noise: standard deviation [electrons]; 0 if only gain is given.
+        library: spectral covariance (C, C) of cubes of the kind expected; its eigenvectors compete with the smooth
+            basis.
+        quality: "best" adds non-local denoising of the coefficient images, several times slower.
+        num_iters: of the final run; chosen if not given.
+        budget: seconds for the whole; the final run is made as long as fits. Makes the result depend on the machine.
+        uncertainty: also estimate the standard deviation of each voxel, about doubling the time.
+        seed: of the held-out pixels.
+        monitor, progress: as for `cassi.solvers.gap`, for the final run.
+
+    Returns:
+        AutoResult.
+
+    Raises:
+        ValueError: more than one snapshot, a library for another number of bands, gain or read noise not positive.
+
+    Example:
+        >>> A = CASSI.from_step(torch.rand(16, 16, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
+        >>> reconstruct_auto(A, A.forward(torch.ones(4, 16, 16))).choice["solver"]
+        'subspace-tv'
+    """
+    start = time.perf_counter()
+    if y.shape != A.measurement_shape:
+        raise ValueError(f"one snapshot at a time: y must be {A.measurement_shape}, got {tuple(y.shape)}")
+    if gain is not None and not gain > 0:
+        raise ValueError(f"gain must be positive [electrons per unit of y], got {gain}")
+    if read_noise is not None and not read_noise >= 0:
+        raise ValueError(f"read_noise must be >= 0 [electrons], got {read_noise}")
+    if quality not in FINAL_ITERS:
+        raise ValueError(f'quality must be "default" or "best", got {quality!r}')
+    spectral_axis = A.cube_shape[0] if wavelengths is None else wavelengths
+    lit = majorizer(A, y) > 0
+    held = hold_out(lit, seed)
+    keep = (~held).to(y)
+    A_train, y_train = _leave_out(A, keep), y * keep
+
+    noise, pilot = _noise_model(
+        A, A_train, y, y_train, held, smooth_basis(spectral_axis, COMPONENTS[0]), gain, read_noise
+    )
+    variance = noise.variance(y)
+    bases = {
+        f"smooth-{k}": smooth_basis(spectral_axis, k) for k in sorted({min(k, A.cube_shape[0]) for k in COMPONENTS})
+    }
+    if library is not None:
+        if library.shape != (A.cube_shape[0],) * 2:
+            raise ValueError(f"library must be the covariance of {A.cube_shape[0]} bands, got {tuple(library.shape)}")
+        bases |= {f"library-{k}": principal_basis(library, k) for k in (4, 8)}
+    candidates: list[dict[str, Any]] = []
+    runs: dict[str, SubspaceState] = {}
+    for name, basis in bases.items():
+        began = time.perf_counter()
+        result, runs[name] = subspace_tv(
+            A_train, y_train, basis, variance=variance, prior_strength=PRIOR_STRENGTH, num_iters=CANDIDATE_ITERS
+        )
+        error = held_out_error(A, y, result.x, held)
+        seconds = (time.perf_counter() - began) / CANDIDATE_ITERS
+        candidates.append({"basis": name, "held_out_error": error, "seconds_per_iteration": seconds})
+    best = min(candidates, key=lambda candidate: candidate["held_out_error"])
+    basis = bases[best["basis"]]
+    if num_iters is None:
+        num_iters = FINAL_ITERS[quality]
+        if budget is not None:
+            left = budget - (time.perf_counter() - start)
+            num_iters = int(min(1000, max(20, 0.9 * left / best["seconds_per_iteration"])))
+    final, state = subspace_tv(
+        A,
+        y,
+        basis,
+        variance=variance,
+        prior_strength=PRIOR_STRENGTH,
+        num_iters=num_iters,
+        tol=TOL,
+        state=runs[best["basis"]],
+        monitor=monitor,
+        progress=progress,
+    )
+    cube = final.x.clamp_(min=0)
+    residual = y - A.forward(cube)
+    known = lit & (variance > 0)
+    choice: dict[str, Any] = {
+        "solver": "subspace-tv",
+        "basis": best["basis"],
+        "components": len(basis),
+        "candidates": candidates,
+        "held_out_fraction": HELD_OUT,
+        "held_out_pixels": int(held.sum()),
+        "seed": seed,
+        "noise": {"alpha": noise.alpha, "beta": noise.beta, "source": noise.source, "pilot": pilot},
+        "prior_strength": PRIOR_STRENGTH,
+        "mean_level": mean_level(A, y),
+        "iterations": len(final.history),
+        "discrepancy": float((residual[known] ** 2 / variance[known]).mean()) if bool(known.any()) else None,
+        "reason": _reason(best, candidates, noise, final),
+    }
+    spread = None
+    if uncertainty:
+        spread = fold_spread(A, y, basis, variance, state, lit=lit, seed=seed)
+    return AutoResult(replace(final, x=cube), choice, spread)
+
+
+def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
+    """A random set of detector pixels, (H, W') bool: about `fraction` of those that are lit, at least one."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = torch.rand(lit.shape, generator=generator).to(lit.device).masked_fill(~lit, math.inf)
+    count = max(1, round(fraction * int(lit.sum())))
+    return draw <= draw.flatten().kthvalue(count).values
+
+
+def held_out_error(A: LinearOperator, y: Tensor, x: Tensor, held: Tensor) -> float:
+    """|y - Phi x| / |y| over held-out detector pixels: an error that needs no truth, for any reconstruction x."""
+    return relative_norm((y - A.forward(x))[held], y[held])
+
+
+def visibility(A: CASSI) -> Tensor:
+    """How much of each voxel the measurement alone determines: diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W) in 0..1.
+
+    The rest comes from the prior. 0 behind a closed mask element or a bad pixel; the mean is (detector pixels) /
+    (voxels) at most.
+    """
+    weights = torch.ones(A.measurement_shape, dtype=A.dtype, device=A.device) if A.weights is None else A.weights
+    share = A.gram_pinv() * weights
+    return A.adjoint(share) * (A.mask if A.mask.ndim == 3 else A.mask.expand(A.cube_shape))
+
+
+def fold_spread(
+    A: LinearOperator,
+    y: Tensor,
+    basis: Tensor,
+    variance: Tensor,
+    state: SubspaceState,
+    *,
+    lit: Tensor,
+    folds: int = 6,
+    fraction: float = 0.3,
+    num_iters: int = 60,
+    seed: int = 0,
+) -> Tensor:
+    """Standard deviation of each voxel over reconstructions that each leave out a random part of the detector.
+
+        sd^2 = (1 - f) / f  mean_s (x_s - mean x)^2        delete-d jackknife, f the fraction left out
+
+    Shao & Wu, Annals of Statistics 17, 1176 (1989). It sees noise and missing data, not a prior that is wrong.
+    """
+    total = torch.zeros(A.cube_shape, dtype=torch.float64, device=y.device)
+    squares = torch.zeros_like(total)
+    for fold in range(folds):
+        keep = (~hold_out(lit, seed + 1 + fold, fraction)).to(y)
+        result, _ = subspace_tv(
+            _leave_out(A, keep),
+            y * keep,
+            basis,
+            variance=variance,
+            prior_strength=PRIOR_STRENGTH,
+            num_iters=num_iters,
+            state=state,
+        )
+        total += result.x
+        squares += result.x.double() ** 2
+    spread = (squares / folds - (total / folds) ** 2).clamp(min=0) * folds / (folds - 1)
+    return ((1 - fraction) / fraction * spread).sqrt().to(y.dtype)
+
+
+def _leave_out(A: LinearOperator, keep: Tensor) -> LinearOperator:
+    """The camera with some detector pixels out of the data term."""
+    weighted = getattr(A, "weighted", None)
+    if weighted is None:
+        raise ValueError(f"{type(A).__name__} has no row weights, so no pixel can be held out; choose a solver by name")
+    present = getattr(A, "weights", None)
+    camera: LinearOperator = weighted(keep if present is None else present * keep)
+    return camera
+
+
+def _noise_model(
+    A: LinearOperator,
+    A_train: LinearOperator,
+    y: Tensor,
+    y_train: Tensor,
+    held: Tensor,
+    basis: Tensor,
+    gain: float | None,
+    read_noise: float | None,
+) -> tuple[NoiseModel, dict[str, Any]]:
+    """Known noise from gain and read noise; else alpha and beta fitted to the squared held-out errors of a pilot run.
+
+    The pilot has no damping, so it passes from smooth to noisy: the fit is taken where it predicts best.
+    """
+    if gain is not None:
+        model = NoiseModel(1 / gain, ((read_noise or 0.0) / gain) ** 2, "gain and read noise of the camera")
+        return model, {}
+    best: dict[str, Any] = {"held_out_error": math.inf, "iteration": 0}
+    squared = torch.zeros(int(held.sum()), dtype=torch.float64)
+    B = basis.to(y)
+
+    def watch(record: Record, z: Tensor) -> None:
+        nonlocal squared
+        if record.iteration % 10 == 0:
+            misfit = (y - A.forward(synthesise(z, B)))[held].double().cpu()
+            error = float(misfit.norm() / y[held].double().norm().clamp(min=1e-300))
+            if error < best["held_out_error"]:
+                best.update(held_out_error=error, iteration=record.iteration)
+                squared = misfit**2
+
+    subspace_tv(A_train, y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
+    alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
+    return NoiseModel(alpha, beta, "errors at the held-out pixels (an upper bound)"), best
+
+
+def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
+    """alpha, beta >= 0 of E[squared] = alpha level + beta, by weighted least squares with two rounds of reweighting."""
+    mean_level_, mean_squared = float(level.mean()), float(squared.mean())
+    if mean_squared == 0 or mean_level_ == 0:
+        return 0.0, mean_squared
+    alpha, beta = mean_squared / mean_level_ / 2, mean_squared / 2
+    for _ in range(3):
+        weight = 1 / (alpha * level + beta + 1e-3 * mean_squared) ** 2
+        design = torch.stack([level, torch.ones_like(level)], 1)
+        normal = design.T @ (weight[:, None] * design)
+        solution = torch.linalg.lstsq(normal, design.T @ (weight * squared)).solution
+        alpha, beta = float(solution[0]), float(solution[1])
+        if alpha < 0:
+            alpha, beta = 0.0, float((weight * squared).sum() / weight.sum())
+        elif beta < 0:
+            alpha, beta = float((weight * squared * level).sum() / (weight * level**2).sum()), 0.0
+    return alpha, beta
+
+
+def _reason(best: dict[str, Any], candidates: list[dict[str, Any]], noise: NoiseModel, final: Result) -> str:
+    """The choice in one sentence."""
+    others = ", ".join(f"{c['basis']} {c['held_out_error']:.2%}" for c in candidates if c is not best)
+    against = f" (against {others})" if others else ""
+    return (
+        f"basis {best['basis']} predicts the held-out pixels best: error {best['held_out_error']:.2%}{against}; "
+        f"noise from {noise.source}; {final.message}"
+    )

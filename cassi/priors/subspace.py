@@ -1,0 +1,125 @@
+"""Smooth spectra as a prior: a cube is a few coefficient images times a few smooth spectral shapes.
+
+    x = B^T z,    x (C, H, W),   z (K, H, W),   B (K, C) with orthonormal rows
+
+The rows of B are ordered from slow to fast, so that the image of coefficient 0 is the brightness of the scene and the
+others its color. Reflectances vary slowly with wavelength (Parkkinen, Hallikainen & Jaaskelainen, JOSA A 6, 318 (1989):
+eight components describe the Munsell colors), and their pictures are simpler than the picture of the brightness, which
+is what the weights of a spatial prior on the coefficients should say: `coefficient_weights`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def smooth_basis(bands: int | Sequence[float] | np.ndarray, num_components: int) -> Tensor:
+    """The slowest K cosines over the spectral axis, made orthonormal on the bands there are.
+
+        B ~ cos(pi k t_c),  k = 0 .. K - 1,   t_c = (c + 1/2) / C for equally spaced bands (the DCT-II vectors);
+        for wavelengths lambda_c,  t_c = 1 / (2 C) + (1 - 1/C) (lambda_c - lambda_min) / (lambda_max - lambda_min)
+
+    Args:
+        bands: the number of bands C, or their C wavelengths [nm] in any order and spacing, all different.
+        num_components: K; more than C gives C.
+
+    Returns:
+        (K, C) float64, rows orthonormal, row 0 constant in c.
+
+    Raises:
+        ValueError: fewer than one band or component, or wavelengths that repeat or are not finite.
+
+    Example:
+        >>> B = smooth_basis(28, 8)
+        >>> torch.allclose(B @ B.T, torch.eye(8, dtype=torch.float64))
+        True
+    """
+    wavelengths = None if isinstance(bands, int) else np.asarray(bands, dtype=np.float64)
+    count = bands if isinstance(bands, int) else len(bands)
+    if count < 1 or num_components < 1:
+        raise ValueError(f"need at least one band and one component, got {count} bands and {num_components} components")
+    t = (np.arange(count) + 0.5) / count
+    if wavelengths is not None and count > 1:
+        if not np.isfinite(wavelengths).all() or len(np.unique(wavelengths)) < count:
+            raise ValueError(
+                "wavelengths must be finite and all different; pass the number of bands if they are unknown"
+            )
+        spread = (wavelengths - wavelengths.min()) / np.ptp(wavelengths)
+        t = 1 / (2 * count) + (1 - 1 / count) * spread
+    cosines = np.cos(np.pi * np.arange(min(num_components, count))[:, None] * t)
+    q, r = np.linalg.qr(cosines.T)
+    return torch.from_numpy(np.ascontiguousarray((q * np.sign(np.diag(r))).T))
+
+
+def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
+    """The K strongest eigenvectors of a spectral covariance, strongest first, after the constant spectrum.
+
+    The constant comes first so that coefficient 0 stays the brightness, whatever the covariance.
+
+    Args:
+        covariance: (C, C), symmetric positive semi-definite, of spectra of a library of cubes or of a first
+            reconstruction.
+        num_components: K; more than C gives C.
+
+    Returns:
+        (K, C) float64, rows orthonormal.
+
+    Raises:
+        ValueError: covariance not square, or not finite.
+    """
+    if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+        raise ValueError(f"covariance must be (C, C), got {tuple(covariance.shape)}")
+    if not bool(torch.isfinite(covariance).all()):
+        raise ValueError("covariance holds NaN or Inf")
+    bands = covariance.shape[0]
+    brightness = torch.full((bands, 1), 1 / math.sqrt(bands), dtype=torch.float64)
+    color = torch.eye(bands, dtype=torch.float64) - brightness @ brightness.T
+    _, vectors = torch.linalg.eigh(color @ covariance.double().cpu() @ color)
+    rest = vectors.flip(1)[:, : min(num_components, bands) - 1]
+    basis, _ = torch.linalg.qr(torch.cat([brightness, rest], 1))
+    signs = torch.where(basis.sum(0) < 0, -1.0, 1.0)
+    return (basis * signs).T.contiguous()
+
+
+def coefficient_weights(num_components: int) -> Tensor:
+    """How much more a gradient of coefficient k costs than one of its neighbours: 1/2, 1, 3/2, 2, 3, 4 ...
+
+    The brightness has nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has almost
+    none of its own. The same weights serve every scene.
+
+    Returns:
+        (K,) float64.
+
+    Example:
+        >>> coefficient_weights(6)
+        tensor([0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
+    """
+    k = torch.arange(num_components, dtype=torch.float64)
+    return torch.where(k < 4, (k + 1) / 2, k - 1)
+
+
+def analyse(x: Tensor, basis: Tensor) -> Tensor:
+    """z = B x: the coefficient images (..., K, H, W) of a cube (..., C, H, W)."""
+    return torch.einsum("kc,...chw->...khw", basis.to(x), x)
+
+
+def synthesise(z: Tensor, basis: Tensor) -> Tensor:
+    """x = B^T z: the cube (..., C, H, W) of coefficient images (..., K, H, W)."""
+    return torch.einsum("kc,...khw->...chw", basis.to(z), z)
+
+
+def subspace_denoiser(basis: Tensor, spatial: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, int], Tensor]:
+    """Any spatial denoiser, applied to the coefficient images instead of the bands: x -> B^T spatial(B x, k).
+
+    For `gap` and `admm`. What lies outside the span of B is taken away.
+
+    Args:
+        basis: (K, C).
+        spatial: f(z, k) -> z on coefficient images (..., K, H, W).
+    """
+    return lambda x, k: synthesise(spatial(analyse(x, basis), k), basis)
