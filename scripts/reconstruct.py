@@ -173,16 +173,16 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     say = (lambda text: None) if args.quiet else print
     pick_device(args.device)
     output, figures = output_paths(args)
-    if not args.dry_run:
-        check_output(output, args.overwrite)
-        check_figures(figures)
+    if args.dry_run:
+        return dry_run(args, output)
+    check_output(output, args.overwrite)
+    check_figures(figures)
     m = reading(args)(args.measurement)
     say(f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
     for note in m.notes:
         say(f"  {note}")
-    if args.dry_run:
-        return dry_run(args, m, output, figures)
-
+    if not args.quiet:
+        compare_with_mask(m)
     result = solving(args)(m, progress=not args.quiet)
     for line in chosen(result):
         say(f"  {line}")
@@ -386,9 +386,34 @@ def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> 
     )
 
 
-def dry_run(args: argparse.Namespace, m: Measurement, output: Path, figures: Path | None) -> int:
-    say = print
-    say(f"would reconstruct with solver {args.solver} on device {args.device} and write {output}")
+def compare_with_mask(m: Measurement) -> None:
+    """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
+    from cassi.mask_check import check_mask
+
+    check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+    if check.matches:
+        print(f"  {check.verdict}")
+    else:
+        print(f"reconstruct.py: warning: {check.verdict}", file=sys.stderr)
+
+
+def dry_run(args: argparse.Namespace, output: Path) -> int:
+    """Say what the files hold, how they fit together, and what would be done.
+
+    Raises:
+        InputError: the measurement cannot be reconstructed.
+    """
+    from cassi.errors import InputError
+    from cassi.io import describe
+
+    names = ("mask", "key", "mask_key", "step", "num_bands")
+    found = describe(args.measurement, **{name: getattr(args, name) for name in names})
+    print(found.text)
+    if found.problem is not None:
+        raise InputError(found.problem)
+    m = reading(args)(args.measurement)
+    size = _size((len(m.shifts), *m.mask.shape[-2:]))
+    print(f"\nwould reconstruct a cube {size} with solver {args.solver} on device {args.device} and write {output}")
     return 0
 
 

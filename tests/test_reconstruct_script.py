@@ -167,9 +167,28 @@ def test_mean_band_is_scored_where_the_file_has_it(tmp_path, capsys):
 def test_dry_run_tells_and_writes_nothing(snapshot, capsys):
     assert call("--measurement", snapshot, "--dry-run") == 0
     out = capsys.readouterr().out
-    assert "4 bands" in out
+    assert "measurement (20, 24) float32" in out
+    assert "4 x step 2" in out
+    assert "would reconstruct a cube 4 x 20 x 18" in out
     assert "m_cube.h5" in out
     assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
+
+
+def test_dry_run_of_what_cannot_be_reconstructed(snapshot, capsys):
+    assert call("--measurement", snapshot, "--dry-run", "--num-bands", 6) == 2
+    assert "4 bands with step 2" in refused(capsys)
+
+
+def test_a_flipped_mask_is_named_before_computing(tmp_path, capsys):
+    generator = torch.Generator().manual_seed(4)
+    mask = (torch.rand(64, 64, generator=generator) > 0.5).float()
+    y = CASSI.from_step(mask, STEP, C).forward(torch.full((C, 64, 64), 0.5))
+    for name, given in (("right", mask), ("flipped", mask.flip(0))):
+        path = write(tmp_path / f"{name}.h5", {"measurement": y.numpy(), "mask": given.numpy()}, step=STEP)
+        assert call("--measurement", path, "--solver", "least-squares") == 0
+        captured = capsys.readouterr()
+        assert ("fits when flipped up-down" in captured.err) == (name == "flipped")
+        assert ("the mask fits the measurement" in captured.out) == (name == "right")
 
 
 def test_budget_stops_the_run(snapshot):
