@@ -11,8 +11,8 @@ __all__ = ["choose_points"]
 def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, int]]:
     """Pick pixels whose spectra differ most in shape, inside even areas and well apart. The same cube, the same points.
 
-    Farthest-first selection (T. F. Gonzalez, 1985) among block means, in the direction of the spectrum together with
-    a little of the position; uneven and dim blocks count less.
+    Farthest-first selection (T. F. Gonzalez, 1985) among block means, by the direction of the spectrum; blocks that
+    are uneven, dim or close to a point already taken count less.
 
     Args:
         cube: (C, H, W).
@@ -53,17 +53,17 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
     margin = min(rows, columns) // 16
     worth[(np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin)] *= 1e-3
     direction = direction.reshape(num_bands, -1)
-    features = np.concatenate([direction, 0.4 * np.stack([row / rows, column / columns])])
 
-    average = direction.mean(axis=1, keepdims=True)
-    score = np.linalg.norm(direction - average, axis=0) * worth
-    distance = np.full(row.shape, np.inf)
+    score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * worth
+    contrast, room = np.full((2, row.size), np.inf)
     chosen: list[int] = []
     for _ in range(min(count, row.size)):
         score[chosen] = -1
         best = int(score.argmax())
         chosen.append(best)
-        distance = np.minimum(distance, np.linalg.norm(features - features[:, best : best + 1], axis=0))
-        score = distance * worth
+        contrast = np.minimum(contrast, np.linalg.norm(direction - direction[:, best : best + 1], axis=0))
+        room = np.minimum(room, np.hypot(row - row[best], column - column[best]) / min(rows, columns))
+        # Points closer than a third of the picture crowd each other; much further apart is no merit.
+        score = (contrast + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * worth
     center = block // 2
     return sorted(((int(row[k]) * block + center) * stride, (int(column[k]) * block + center) * stride) for k in chosen)
