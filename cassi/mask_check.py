@@ -23,6 +23,8 @@ NUM_NULLS = 16
 REACH = 12  # [pixel] up to which a displaced mask is looked for
 MATCH = 2.0  # a match scores at least this many times what chance gives
 ENOUGH = 0.9  # a coarser step is taken for the true one if it explains this share of what step 1 does
+MISPLACED = 1.4  # a displaced mask must score this many times better: bands of the edge change it a little
+FLAT = 1e-6  # detail below this share of the values is rounding
 ALL = 0.98  # and a finer one is wrong if the coarser explains this share (real dispersion is continuous)
 MAX_ROWS = 256  # of masks per band, for memory
 
@@ -50,7 +52,7 @@ class MaskCheck:
     def __str__(self) -> str:
         lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
         lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
-        if self.steps:
+        if self.steps and self.scores["as given"] >= MATCH * self.chance:
             lines.append("share explained by step and number of bands:")
             lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
         return "\n".join(lines)
@@ -148,6 +150,8 @@ def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndar
     # Normalized convolution: bad pixels neither count nor leave a hole.
     smooth = gaussian_filter(y * good, HIGH_PASS) / np.maximum(gaussian_filter(good, HIGH_PASS), 1e-6)
     detail = (y - smooth) * good
+    if np.abs(detail).max() <= FLAT * np.abs(y * good).max():
+        return np.zeros_like(detail)  # rounding must not be taken for detail
     contrast = np.sqrt(gaussian_filter(detail**2, CONTRAST_RADIUS))
     detail = np.clip(detail / (contrast + 0.05 * contrast.mean() + np.finfo(float).tiny), -3, 3)
     return _unit(detail - detail.mean())
@@ -157,7 +161,8 @@ def _mask_detail(mask: np.ndarray) -> np.ndarray:
     """Return the detail of the masks (1 or C, H, W), unit norm each."""
     masks = mask[None] if mask.ndim == 2 else mask
     detail = [m - gaussian_filter(m, HIGH_PASS) for m in masks]
-    return np.stack([_unit(d - d.mean()) for d in detail])
+    sharp = [np.abs(d).max() > FLAT * np.abs(m).max() for d, m in zip(detail, masks, strict=True)]
+    return np.stack([_unit((d - d.mean()) * s) for d, s in zip(detail, sharp, strict=True)])
 
 
 def _unit(values: np.ndarray) -> np.ndarray:
@@ -208,9 +213,10 @@ class _Transformed:
     def explained_at(self, spectrum: np.ndarray, lags: np.ndarray, rows: int, columns: Sequence[int]) -> np.ndarray:
         """Return R^2 of the masks displaced by `rows` and by each of the columns."""
         gram = self.gram(lags)
-        gram += RIDGE * np.trace(gram) / lags.size * np.eye(lags.size)
+        gram += RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
         c = self.correlations(spectrum, lags, rows, columns)
-        return np.maximum((c * np.linalg.solve(gram, c)).sum(axis=0), 0.0) * self.thin
+        explained: np.ndarray = np.maximum((c * np.linalg.solve(gram, c)).sum(axis=0), 0.0)
+        return explained * self.thin
 
     def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
         """Return R."""
@@ -244,7 +250,7 @@ def _steps(given: _Transformed, spectrum: np.ndarray, span: int) -> tuple[tuple[
     steps = [step for step in range(1, span + 1) if span % step == 0]
     explained = [given.explained(spectrum, np.arange(0, span + 1, step, dtype=float)) for step in steps]
     full = max(explained[0], np.finfo(float).tiny)
-    return tuple((1 + span // step, step, value / full) for step, value in zip(steps, explained, strict=True))
+    return tuple((1 + span // step, step, float(value / full)) for step, value in zip(steps, explained, strict=True))
 
 
 def _verdict(
@@ -256,6 +262,8 @@ def _verdict(
 ) -> tuple[bool, str]:
     given = scores["as given"]
     best = max(scores, key=lambda name: scores[name])
+    if scores[best] == 0:
+        return False, "nothing to compare: the measurement or the mask has no detail"
     if scores[best] < MATCH * chance:
         return False, (
             f"wrong mask: no orientation of it correlates with the measurement "
@@ -264,7 +272,7 @@ def _verdict(
     steps_fit, text = _step_verdict(given, chance, steps, lags)
     if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
         return False, text  # a comb of the wrong pitch fits a little better beside its place
-    if best.startswith("displaced") and (given < MATCH * chance or scores[best] > 1.2 * given):
+    if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
         rows, columns = displacement
         return False, (
             f"displaced mask: it fits when moved by {rows} rows (down) and {columns} columns (right): "

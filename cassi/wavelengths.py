@@ -103,7 +103,7 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str) -> np.ndarr
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:
-        raise InputError(f"{name}: {values.size} values, the measurement has {num_bands} bands; give one per band")
+        raise InputError(f"{name}: {values.size} values, there are {num_bands} bands; give one per band")
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError(f"{name}: wavelengths must be positive and finite [nm]")
     # No optical band lies at 10 nm: such numbers are micrometers. Rounding keeps 0.45 um at 450 nm exactly.

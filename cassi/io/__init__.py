@@ -3,19 +3,25 @@
 from ..errors import InputError, OutputError
 from .containers import Container, Entry, open_container
 from .cubes import read_cube
+from .describe import Description, describe
+from .frames import Frames, open_frames
 from .measurement import Measurement, file_sha256, frame_count, read_measurement
 from .results import check_output, replacing, write_cube, write_measurement
 
 __all__ = [
     "Container",
+    "Description",
     "Entry",
+    "Frames",
     "InputError",
     "Measurement",
     "OutputError",
     "check_output",
+    "describe",
     "file_sha256",
     "frame_count",
     "open_container",
+    "open_frames",
     "read_cube",
     "read_measurement",
     "replacing",

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -157,6 +158,111 @@ def read_measurement(
         >>> read_measurement(path).shifts
         (0, 2, 4, 6)
     """
+    opened = open_measurement(
+        path,
+        mask=mask,
+        key=key,
+        mask_key=mask_key,
+        step=step,
+        num_bands=num_bands,
+        wavelengths=wavelengths,
+        bad_pixels=bad_pixels,
+    )
+    levels = CountOptions(bit_depth, black_level, white_level, saturation)
+    return opened.read(frames, levels, file_sha256(path))
+
+
+class CountOptions(NamedTuple):
+    """What the user says about integer counts; see `read_measurement`."""
+
+    bit_depth: int | None = None
+    black_level: float | None = None
+    white_level: float | None = None
+    saturation: float | None = None
+
+
+@dataclass(frozen=True)
+class OpenedMeasurement:
+    """A measurement file whose mask and geometry are known, and whose frames are read on demand."""
+
+    container: Container
+    entry: Entry
+    mask_entry: Entry
+    layout: Layout
+    mask: np.ndarray
+    shifts: Shifts
+    wavelengths: np.ndarray | None
+    marked: np.ndarray | None
+    notes: tuple[str, ...]
+
+    @property
+    def num_frames(self) -> int | None:
+        """Number of frames, or None where the file holds a single snapshot."""
+        axis = self.layout.stack_axis
+        return None if axis is None else self.entry.shape[axis]
+
+    def counts(self, frames: int | slice | None) -> np.ndarray:
+        """Return the stored numbers of the frames, turned so that the dispersion runs along the rows."""
+        stack = self.layout.stack_axis
+        raw = read_leading(self.container, self.entry, stack, _frame_selection(self.entry, self.layout, frames))
+        raw = raw[0] if isinstance(frames, int) and stack is not None else raw
+        return np.swapaxes(raw, -1, -2) if self.layout.measurement_transposed else raw
+
+    def read(self, frames: int | slice | None, options: CountOptions, sha256: str) -> Measurement:
+        """Read frames and what belongs to them.
+
+        Raises:
+            InputError: no such frame, NaN, Inf, or counts that do not fit the bit depth.
+        """
+        notes = list(self.notes)
+        container = self.container
+        raw = _blank_bad_pixels(self.counts(frames), self.marked, notes)
+        counts = plan_counts(raw.dtype, float(raw.max()), self.entry.bits, **options._asdict())
+        y, saturated = counts.apply(raw, f"{container.path}: '{self.entry.name}'")
+        del raw
+        notes.append(counts.note)
+        bad = _merge_bad_pixels(self.marked, saturated, notes)
+        if not y.any():
+            notes.append("the measurement is zero everywhere")
+        scale, unit = counts.scale, counts.unit
+        if scale == 1 and "unit" in container.attributes:
+            scale, unit = _number(container, "scale") or 1.0, str(container.attributes["unit"])
+        gain = _number(container, "gain")
+        size = (self.mask.shape[-2], self.mask.shape[-1])
+        return Measurement(
+            y=y,
+            mask=self.mask,
+            shifts=self.shifts,
+            wavelengths=self.wavelengths,
+            cube=_truth(self, size, frames, notes),
+            mean_band=_mean_band(container, self.layout, size, notes),
+            bad_pixels=bad,
+            unit=unit,
+            scale=scale,
+            gain=None if gain is None else gain * counts.scale,
+            read_noise=_number(container, "read_noise"),
+            notes=tuple(notes),
+            source=container.path.name,
+            sha256=sha256,
+        )
+
+
+def open_measurement(
+    path: PathLike,
+    *,
+    mask: PathLike | np.ndarray | None = None,
+    key: str | None = None,
+    mask_key: str | None = None,
+    step: float | None = None,
+    num_bands: int | None = None,
+    wavelengths: str | np.ndarray | None = None,
+    bad_pixels: PathLike | None = None,
+) -> OpenedMeasurement:
+    """Read all of a measurement file but its frames; arguments as in `read_measurement`.
+
+    Raises:
+        InputError: see `read_measurement`.
+    """
     notes: list[str] = []
     container = open_container(Path(path))
     entry, note = pick(container, MEASUREMENT, "measurement", key)
@@ -167,56 +273,16 @@ def read_measurement(
     layout = match_layout(container, entry, mask_container, mask_entry, num_bands)
     notes += layout.notes
 
-    raw = read_leading(container, entry, layout.stack_axis, _frame_selection(entry, layout, frames))
-    raw = raw[0] if isinstance(frames, int) and layout.stack_axis is not None else raw
-    raw = np.swapaxes(raw, -1, -2) if layout.measurement_transposed else raw
-    name = f"{container.path}: '{entry.name}'"
-    marked = _bad_pixel_map(container, bad_pixels, raw.shape[-2:], layout.measurement_transposed)
-    raw = _blank_bad_pixels(raw, marked, notes)
-    counts = plan_counts(
-        raw.dtype,
-        float(raw.max()),
-        entry.bits,
-        bit_depth=bit_depth,
-        black_level=black_level,
-        white_level=white_level,
-        saturation=saturation,
-    )
-    y, saturated = counts.apply(raw, name)
-    del raw
-    notes.append(counts.note)
-    bad = _merge_bad_pixels(marked, saturated, notes)
-    if not y.any():
-        notes.append("the measurement is zero everywhere")
-
+    rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
+    image = (columns, rows) if layout.measurement_transposed else (rows, columns)
+    marked = _bad_pixel_map(container, bad_pixels, image, layout.measurement_transposed)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
     array = np.swapaxes(array, -1, -2) if layout.mask_transposed else array
     mask_array, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    shifts, mask_array = _geometry(container, mask_container, mask_entry, y, mask_array, step, num_bands, notes)
-
-    bands, size = len(shifts), (mask_array.shape[-2], mask_array.shape[-1])
-    bands_nm = _wavelengths(container, mask_container, wavelengths, bands, notes)
-    scale, unit = counts.scale, counts.unit
-    if scale == 1 and "unit" in container.attributes:
-        scale, unit = _number(container, "scale") or 1.0, str(container.attributes["unit"])
-    gain = _number(container, "gain")
-    return Measurement(
-        y=y,
-        mask=mask_array,
-        shifts=shifts,
-        wavelengths=bands_nm,
-        cube=_truth(container, entry, mask_entry, layout, bands, size, frames, notes),
-        mean_band=_mean_band(container, layout, size, notes),
-        bad_pixels=bad,
-        unit=unit,
-        scale=scale,
-        gain=None if gain is None else gain * counts.scale,
-        read_noise=_number(container, "read_noise"),
-        notes=tuple(notes),
-        source=container.path.name,
-        sha256=file_sha256(path),
-    )
+    shifts, mask_array = _geometry(container, mask_entry, image, mask_array, step, num_bands, notes)
+    bands_nm = _wavelengths(container, mask_container, wavelengths, len(shifts), notes)
+    return OpenedMeasurement(container, entry, mask_entry, layout, mask_array, shifts, bands_nm, marked, tuple(notes))
 
 
 def _mask_source(
@@ -300,9 +366,8 @@ def _merge_bad_pixels(marked: np.ndarray | None, saturated: np.ndarray, notes: l
 
 def _geometry(
     container: Container,
-    mask_container: Container,
     mask_entry: Entry,
-    y: np.ndarray,
+    image: tuple[int, int],
     mask: np.ndarray,
     step: float | None,
     num_bands: int | None,
@@ -328,11 +393,11 @@ def _geometry(
         raise InputError(f"the number of bands must be at least 1, got {num_bands}")
     if step is not None and not math.isfinite(step):
         raise InputError(f"the step must be finite, got {step}")
-    if mask.ndim == 3 and mask.shape[-1] == y.shape[-1] and mask.shape[0] > 1:
+    if mask.ndim == 3 and mask.shape[-1] == image[1] and mask.shape[0] > 1:
         sheared = unshear_mask(mask, stored, step, "shift" in mask_entry.name.lower(), mask_entry.name, notes)
         if sheared is not None:
             return sheared
-    return infer_shifts(y.shape, mask.shape, stored, step, num_bands, notes), mask
+    return infer_shifts(image, mask.shape, stored, step, num_bands, notes), mask
 
 
 def _wavelengths(
@@ -355,18 +420,12 @@ def _wavelengths(
 
 
 def _truth(
-    container: Container,
-    measurement: Entry,
-    mask: Entry,
-    layout: Layout,
-    num_bands: int,
-    size: tuple[int, int],
-    frames: int | slice | None,
-    notes: list[str],
+    opened: OpenedMeasurement, size: tuple[int, int], frames: int | slice | None, notes: list[str]
 ) -> np.ndarray | None:
     """Return the truth (C, H, W) or (N, C, H, W) where the file has one that fits, else None and a note."""
+    container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
-    if entry is None or entry in (measurement, mask):
+    if entry is None or entry in (opened.entry, opened.mask_entry):
         return None
     image = size[::-1] if layout.measurement_transposed else size
     if len(entry.shape) == 4:
