@@ -14,12 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.auto import AutoResult, reconstruct_auto
 from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.metrics import psnr, sam, ssim
 from cassi.operator import CASSI
-from cassi.result import Monitor, Record, Result
+from cassi.priors.subspace import smooth_basis
+from cassi.result import Monitor, Record, relative_norm
 from cassi.solvers import admm_tv, fista_tv, gap_tv, least_squares
+from cassi.solvers.subspace import subspace_tv
 
 if TYPE_CHECKING:
     import xarray
@@ -29,15 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score", "write_result"]
 
 Array = Tensor | np.ndarray
-Solver = Literal["auto", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
+Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 Quality = Literal["default", "best"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
-AUTOMATIC = "gap-tv"
-NUM_ITERS = {"gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
-# In units of the cube's mean level (gap-tv), and of level times mean gram_diag (the other two weigh TV against the
-# squared misfit), so that one value serves counts and [0, 1] alike.
-TV_WEIGHT = {"gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
+# In units of the cube's mean level; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
+# of gram_diag.
+TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +110,7 @@ def reconstruct(
     tv_weight: float | None = None,
     quality: Quality | str = "default",
     budget: float | None = None,
+    uncertainty: bool = False,
     bad_pixels: Array | None = None,
     gain: float | None = None,
     read_noise: float | None = None,
@@ -128,19 +132,22 @@ def reconstruct(
         shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
-        wavelengths: (C,) band centers [nm]; only handed through.
-        solver: "auto" or one of `SOLVERS`.
+        wavelengths: (C,) band centers [nm]; "auto" and "subspace" take spectra to be smooth over them.
+        solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
+            one's own, for clean data), "least-squares", "gap-tv", "admm-tv", "fista-tv".
         num_iters: iterations; the solver's own default if not given.
-        tv_weight: weight of the total variation, > 0, relative to the cube's mean level ("gap-tv") or to the mean level
-            times the mean of gram_diag ("admm-tv", "fista-tv").
+        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
+            mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
         quality: "default", or "best", which may take ten times as long ("auto" only).
-        budget: seconds after which to stop; None is no limit.
+        budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
+        uncertainty: estimate the standard deviation of each voxel too ("auto" only; about doubles the time).
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
         gain: electrons per unit of y, where known.
         read_noise: standard deviation [electron], where known.
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
         seed: of the random choices a solver makes.
-        monitor: called each iteration with (Record, cube at mean level 1); return True to stop.
+        monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
+            coefficients); return True to stop.
         progress: show a progress bar.
 
     Returns:
@@ -164,10 +171,11 @@ def reconstruct(
         "tv_weight": tv_weight,
         "quality": quality,
         "budget": budget,
+        "uncertainty": uncertainty,
         "device": str(device),
         "seed": seed,
     }
-    _check_settings(solver, num_iters, tv_weight, quality, budget)
+    _check_settings(solver, num_iters, tv_weight, quality, budget, uncertainty)
     on = pick_device(device)
     m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
@@ -184,30 +192,38 @@ def reconstruct(
         _solve(
             A,
             frame,
-            solver=AUTOMATIC if solver == "auto" else solver,
+            wavelengths=m.wavelengths,
+            solver=solver,
             num_iters=num_iters,
             tv_weight=tv_weight,
+            quality=quality,
             budget=budget,
+            uncertainty=uncertainty,
+            gain=m.gain,
+            read_noise=m.read_noise,
+            seed=seed,
             monitor=monitor,
             progress=progress,
         )
         for frame in y.reshape(-1, *y.shape[-2:])
     ]
-    cube = solved[0][0].x if y.ndim == 2 else torch.stack([result.x for result, _ in solved])
+    single = y.ndim == 2
+    cube = solved[0].result.x if single else torch.stack([one.result.x for one in solved])
+    spreads = [one.uncertainty for one in solved if one.uncertainty is not None]
     residual_image = y - A.forward(cube)
-    choices = [choice for _, choice in solved]
     order = ("stopped", "max_iters", "converged")
     return Reconstruction(
         cube=cube,
         wavelengths=m.wavelengths,
-        history=tuple(record for result, _ in solved for record in result.history),
-        status=min((result.status for result, _ in solved), key=order.index),
-        residual=_ratio(residual_image, y),
+        history=tuple(record for one in solved for record in one.result.history),
+        status=min((one.result.status for one in solved), key=order.index),
+        residual=relative_norm(residual_image, y),
         residual_image=residual_image,
         seconds=time.perf_counter() - start,
-        choice=choices[0] if y.ndim == 2 else {"frames": choices},
+        choice=solved[0].choice if single else {"frames": [one.choice for one in solved]},
         parameters=parameters | {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise},
         unit=m.unit,
+        uncertainty=None if not spreads else spreads[0] if single else torch.stack(spreads),
     )
 
 
@@ -323,7 +339,7 @@ def score(cube: Array, *, truth: Array | None = None, mean_band: Array | None = 
 
 
 def _check_settings(
-    solver: str, num_iters: int | None, tv_weight: float | None, quality: str, budget: float | None
+    solver: str, num_iters: int | None, tv_weight: float | None, quality: str, budget: float | None, uncertainty: bool
 ) -> None:
     if solver not in SOLVERS:
         raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
@@ -333,12 +349,14 @@ def _check_settings(
         raise InputError(
             f'quality {quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
         )
+    if uncertainty and solver != "auto":
+        raise InputError(f'only solver "auto" estimates the uncertainty, got solver {solver!r}; leave one of them out')
     if num_iters is not None and num_iters < 1:
         raise InputError(f"the number of iterations must be at least 1, got {num_iters}")
     if tv_weight is not None and not (math.isfinite(tv_weight) and tv_weight > 0):
         raise InputError(f"the TV weight must be positive, got {tv_weight}")
-    if tv_weight is not None and solver == "least-squares":
-        raise InputError("least-squares has no TV weight; leave it out or choose gap-tv, admm-tv or fista-tv")
+    if tv_weight is not None and solver in ("auto", "least-squares"):
+        raise InputError(f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv, admm-tv or fista-tv")
     if budget is not None and not budget > 0:
         raise InputError(f"the budget must be a positive number of seconds, got {budget}")
 
@@ -443,32 +461,77 @@ def _solve(
     A: CASSI | BlurredCASSI,
     y: Tensor,
     *,
+    wavelengths: np.ndarray | None,
     solver: str,
     num_iters: int | None,
     tv_weight: float | None,
+    quality: str,
     budget: float | None,
+    uncertainty: bool,
+    gain: float | None,
+    read_noise: float | None,
+    seed: int,
     monitor: Monitor | None,
     progress: bool,
-) -> tuple[Result, dict[str, Any]]:
-    """Reconstruct one snapshot with one solver; the cube is in the unit of y."""
+) -> AutoResult:
+    """Reconstruct one snapshot at mean level 1; the cube is in the unit of y again."""
     level = _level(A, y)
     y = y / level
-    choice: dict[str, Any] = {"solver": solver, "level": level}
-    watch = monitor if budget is None else _until(budget, monitor)
-    if solver == "least-squares":
-        result = least_squares(A, y, monitor=watch, progress=progress)
+    if solver == "auto":
+        found = reconstruct_auto(
+            A,
+            y,
+            wavelengths=wavelengths,
+            gain=None if gain is None else gain * level,
+            read_noise=read_noise,
+            quality=quality,  # type: ignore[arg-type]
+            num_iters=num_iters,
+            budget=budget,
+            uncertainty=uncertainty,
+            seed=seed,
+            monitor=monitor,
+            progress=progress,
+        )
     else:
-        n = NUM_ITERS[solver] if num_iters is None else num_iters
-        weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
-        choice |= {"num_iters": n, "tv_weight": weight}
-        misfit = float(A.gram_diag().mean())
-        if solver == "gap-tv":
-            result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=watch, progress=progress)
-        elif solver == "admm-tv":
-            result = admm_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=watch, progress=progress)
-        else:
-            result = fista_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=watch, progress=progress)
-    return replace(result, x=result.x * level), choice
+        watch = monitor if budget is None else _until(budget, monitor)
+        found = _solve_as_told(A, y, wavelengths, solver, num_iters, tv_weight, watch, progress)
+    spread = found.uncertainty
+    return AutoResult(
+        replace(found.result, x=found.result.x * level),
+        {**found.choice, "level": level},
+        None if spread is None else spread * level,
+    )
+
+
+def _solve_as_told(
+    A: CASSI | BlurredCASSI,
+    y: Tensor,
+    wavelengths: np.ndarray | None,
+    solver: str,
+    num_iters: int | None,
+    tv_weight: float | None,
+    monitor: Monitor | None,
+    progress: bool,
+) -> AutoResult:
+    """One of the solvers that choose nothing themselves."""
+    if solver == "least-squares":
+        result = least_squares(A, y, num_iters=num_iters or 100, monitor=monitor, progress=progress)
+        return AutoResult(result, {"solver": solver})
+    n = NUM_ITERS[solver] if num_iters is None else num_iters
+    weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
+    choice: dict[str, Any] = {"solver": solver, "num_iters": n, "tv_weight": weight}
+    misfit = float(A.gram_diag().mean())
+    if solver == "subspace":
+        B = smooth_basis(A.num_bands if wavelengths is None else wavelengths, COMPONENTS)
+        choice["components"] = len(B)
+        result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor, progress=progress)
+    elif solver == "gap-tv":
+        result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=monitor, progress=progress)
+    elif solver == "admm-tv":
+        result = admm_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=monitor, progress=progress)
+    else:
+        result = fista_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=monitor, progress=progress)
+    return AutoResult(result, choice)
 
 
 def _level(A: CASSI | BlurredCASSI, y: Tensor) -> float:
@@ -486,8 +549,3 @@ def _until(budget: float, monitor: Monitor | None) -> Monitor:
         return asked or record.seconds >= budget
 
     return watch
-
-
-def _ratio(difference: Tensor, reference: Tensor) -> float:
-    norm = float(reference.norm())
-    return float(difference.norm()) / norm if norm > 0 else 0.0

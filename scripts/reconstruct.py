@@ -112,9 +112,12 @@ def parser() -> Parser:
     method.add_argument(
         "--quality", choices=("default", "best"), default="default", help="best may take 10 times as long"
     )
-    method.add_argument("--budget", type=duration, metavar="TIME", help="stop after 10s, 2min ...")
+    method.add_argument("--budget", type=duration, metavar="TIME", help="be done in 10s, 2min ...")
+    method.add_argument("--uncertainty", action="store_true", help="also estimate each voxel's standard deviation")
     method.add_argument("--iterations", type=int, metavar="N", help="iterations (default: the solver's own)")
-    method.add_argument("--tv-weight", type=float, metavar="W", help="weight of TV, relative to the cube's mean level")
+    method.add_argument(
+        "--tv-weight", type=float, metavar="W", help="weight of TV, relative to the cube's mean level (not for auto)"
+    )
     method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
 
@@ -312,6 +315,7 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
         tv_weight=args.tv_weight,
         quality=args.quality,
         budget=args.budget,
+        uncertainty=args.uncertainty,
         gain=args.gain,
         read_noise=args.read_noise,
         device=args.device,
@@ -330,12 +334,13 @@ def provenance(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
 
 
 def chosen(result: Reconstruction) -> list[str]:
-    """The choices in words, one line each."""
-    return [f"{name.replace('_', ' ')}: {_words(value)}" for name, value in result.choice.items()]
-
-
-def _words(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """The choices in words; of a stack those for its first frame."""
+    choice = result.choice["frames"][0] if "frames" in result.choice else result.choice
+    plain = {name: value for name, value in choice.items() if isinstance(value, str | int | float)}
+    if "reason" in plain:
+        return [f"solver: {plain['solver']}", plain["reason"]]
+    words = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in plain.items()}
+    return [f"{name.replace('_', ' ')}: {value}" for name, value in words.items()]
 
 
 def summary_line(m: Measurement, result: Reconstruction) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from cassi.io import Measurement
 from cassi.metrics import psnr
 from cassi.reconstruct import SOLVERS, pick_device, score
 
-ITERATIVE = [name for name in SOLVERS if name != "least-squares"]
+TV_SOLVERS = [name for name in SOLVERS if name not in ("auto", "least-squares")]
 H, W, C, STEP = 24, 20, 4, 2
 
 
@@ -141,12 +142,31 @@ def test_integers_and_double_precision_are_taken_as_they_are(camera, y):
         assert torch.equal(reconstruct(values, camera.mask, num_bands=C, num_iters=3).cube, expected)
 
 
-@pytest.mark.parametrize("solver", ITERATIVE)
+@pytest.mark.parametrize("solver", TV_SOLVERS)
 def test_the_budget_stops_the_iteration(camera, y, solver):
     result = reconstruct(y, camera.mask, num_bands=C, solver=solver, num_iters=10_000, budget=0.05)
     assert result.status == "stopped"
     assert len(result.history) < 10_000
     assert all(record.seconds < 0.05 for record in result.history[:-1])
+
+
+def test_the_automatic_choice_fits_the_budget(camera, y):
+    free = reconstruct(y, camera.mask, num_bands=C)
+    hurried = reconstruct(y, camera.mask, num_bands=C, budget=1e-3)
+    assert len(hurried.history) < len(free.history)
+
+
+def test_the_automatic_choice_tells_its_evidence(camera, y):
+    result = reconstruct(y, camera.mask, num_bands=C, gain=1000.0, read_noise=3.0, uncertainty=True, num_iters=20)
+    assert result.choice["candidates"]
+    assert "held-out" in result.choice["reason"]
+    assert json.loads(json.dumps(result.choice)) == result.choice
+    assert result.uncertainty.shape == result.cube.shape
+    assert (result.uncertainty >= 0).all() and result.uncertainty.any()
+    assert (result.cube >= 0).all()
+    scaled = reconstruct(100 * y, camera.mask, num_bands=C, gain=10.0, read_noise=3.0, uncertainty=True, num_iters=20)
+    torch.testing.assert_close(scaled.cube / 100, result.cube, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(scaled.uncertainty / 100, result.uncertainty, rtol=2e-2, atol=2e-3)
 
 
 def test_the_monitor_sees_every_iteration_and_may_stop(camera, y):
@@ -229,7 +249,9 @@ ARRAYS = {
     "iterations": ({"num_iters": 0}, "at least 1, got 0"),
     "weight": ({"tv_weight": -1.0}, "must be positive, got -1"),
     "weight nan": ({"tv_weight": math.nan}, "must be positive, got nan"),
-    "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, "has no TV weight"),
+    "weight of auto": ({"tv_weight": 1.0}, "auto takes no TV weight"),
+    "uncertain": ({"uncertainty": True, "solver": "gap-tv"}, 'only solver "auto" estimates'),
+    "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, "least-squares takes no TV weight"),
     "budget": ({"budget": 0.0}, "positive number of seconds"),
     "bad shape": ({"bad_pixels": np.zeros((3, 3), bool)}, r"bad_pixels must be bool \(24, 26\)"),
     "bad type": ({"bad_pixels": np.zeros((H, W + 6))}, "bad_pixels must be bool"),
