@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cassi.operator import CASSI
 
-__all__ = ["MaskKind", "Snapshot", "detect", "random_mask", "simulate"]
+__all__ = ["MaskKind", "Snapshot", "detect", "random_mask", "round_to_bits", "simulate"]
 
 MaskKind = Literal["binary", "grey", "blue-noise"]
 
@@ -206,3 +206,25 @@ def random_mask(
         field = torch.sigmoid(10 * (rank - (1 - transmission)))  # nearly two levels; those near the edge may change
     num_open = round(transmission * height * width)
     return (rank * height * width >= height * width - num_open - 0.5).float()
+
+
+def round_to_bits(cube: Tensor, bits: int) -> Tensor:
+    """Round to whole multiples of 2^-bits, so that a file of the cube compresses.
+
+    Args:
+        cube: any shape, floating point.
+        bits: binary digits kept after the point, 1 to 20.
+
+    Returns:
+        Like `cube`.
+
+    Raises:
+        ValueError: bits out of range.
+
+    Example:
+        >>> round_to_bits(torch.tensor([0.3, 0.6]), 2)
+        tensor([0.2500, 0.5000])
+    """
+    if not 1 <= bits <= 20:
+        raise ValueError(f"bits must be 1 to 20, got {bits}")
+    return torch.round(cube * 2**bits) / 2**bits

@@ -151,7 +151,8 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     import torch
 
     from cassi.io import InputError, Measurement, check_output, write_measurement
-    from cassi.simulate import simulate
+    from cassi.operator import shifts_from_step
+    from cassi.simulate import round_to_bits, simulate
 
     say = (lambda text: None) if args.quiet else print
     if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
@@ -166,9 +167,9 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     if args.truth_bits is not None:
         if not 1 <= args.truth_bits <= 20:
             raise InputError(f"--truth-bits must be 1 to 20, got {args.truth_bits}")
-        cube = torch.round(cube * 2**args.truth_bits) / 2**args.truth_bits
+        cube = round_to_bits(cube, args.truth_bits)
     mask = make_mask(args, mask, cube.shape[-2:], mask_source)
-    shifts = tuple(args.step * c for c in range(cube.shape[-3]))
+    shifts = shifts_from_step(args.step, cube.shape[-3])
     shot = simulate(
         cube,
         mask,
@@ -214,7 +215,6 @@ def make_cube(
     args: argparse.Namespace, mask_size: torch.Size | None, generator: torch.Generator
 ) -> tuple[torch.Tensor, np.ndarray | None]:
     """The truth (C, H, W) and its wavelengths, painted or read."""
-    import numpy as np
     import torch
 
     from cassi.io import InputError, read_cube
@@ -226,7 +226,8 @@ def make_cube(
     if args.cube is None:
         # A range start:stop:count brings its own count; so may a preset, a list or a file.
         count = args.num_bands if args.num_bands is not None else stated_count(args.wavelengths) or 28
-        chosen = parse_wavelengths(args.wavelengths, count) if args.wavelengths else np.linspace(450.0, 650.0, count)
+        evenly = f"450:650:{count}" if count > 1 else "450"
+        chosen = parse_wavelengths(args.wavelengths or evenly, count)
         if chosen is None:
             raise InputError("a painted scene needs wavelengths: its colors depend on them")
         height, width = args.size or mask_size or (256, 256)
