@@ -167,19 +167,21 @@ def test_deepinvs_admm_agrees_with_ours(deepinv: ModuleType) -> None:
     truth[:, 1:4, 2:6] = torch.tensor([1.0, 0.5, 0.8], dtype=torch.float64)[:, None, None]
     y = A.forward(truth) + 0.05 * normal(*A.measurement_shape)
     ours = admm_tv(A, y, tv_weight=0.05, num_iters=1500, tv_iters=20).x
+    prior = deepinv.optim.prior.TVPrior(def_crit=1e-12, n_it_max=40)
+    prior.TVModel.tau = 0.2  # its own step of 0.01 is far too short for values of this size
     solver = deepinv.optim.ADMM(
         data_fidelity=deepinv.optim.L2(),
-        prior=deepinv.optim.prior.TVPrior(def_crit=1e-12, n_it_max=40),
+        prior=prior,
         lambda_reg=0.05,
         stepsize=1.0,
         max_iter=200,
         early_stop=False,
     )
     theirs = solver(y[None, None], as_deepinv(A))[0]
-    assert float((theirs - ours).norm() / ours.norm()) < 5e-3  # its inner TV iteration is cut short
+    assert float((theirs - ours).norm() / ours.norm()) < 2e-3
 
     def objective(x: Tensor) -> float:
         return float((A.forward(x) - y).square().sum() / 2 + 0.05 * tv(x))
 
-    assert objective(ours) <= objective(theirs) < objective(ours) * (1 + 1e-4)
+    assert objective(ours) <= objective(theirs) < objective(ours) * (1 + 1e-5)
     assert float((A.pinv(y) - ours).norm() / ours.norm()) > 0.1  # which is not where they started
