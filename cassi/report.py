@@ -144,10 +144,14 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     def numbers(name: str) -> Array | None:
         return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
 
-    columns = [numbers(f"history/{name}") for name in Record._fields]
-    history = [] if any(column is None for column in columns) else list(zip(*columns, strict=True))
-    facts = dict(container.attributes)
-    choice, parameters = (_from_json(facts.pop(name, None)) for name in ("choice", "parameters"))
+    columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
+    rows = list(zip(*columns, strict=True)) if len(columns) == len(Record._fields) else []
+    history = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
+    starts = [i for i, record in enumerate(history) if record.iteration == 1]
+    if frames > 1 and len(starts) == frames:  # the frames' records, one after the other
+        history = history[starts[frame] : [*starts, len(history)][frame + 1]]
+    facts = {name: _from_json(value) for name, value in container.attributes.items()}
+    choice, parameters = (_mapping(facts.pop(name, {})) for name in ("choice", "parameters"))
     unit = str(facts.pop("unit", ""))
     try:
         return ReportData(
@@ -157,7 +161,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
             uncertainty=cube("uncertainty"),
             measurement=snapshot("measurement"),
             residual=snapshot("residual"),
-            history=[Record(int(k), float(s), float(r), float(c)) for k, s, r, c in history],
+            history=history,
             choice=choice,
             parameters=parameters,
             provenance=facts,
@@ -225,12 +229,15 @@ def write_report(
     return path
 
 
-def _from_json(text: object) -> dict[str, object]:
-    """A mapping that an attribute holds as JSON; other text is kept whole under one name."""
-    if text is None:
-        return {}
+def _from_json(value: object) -> object:
+    """What an attribute holds: text that is a list or a mapping in JSON is taken for it."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
     try:
-        value = json.loads(str(text))
+        return json.loads(value)
     except ValueError:
-        value = str(text)
+        return value
+
+
+def _mapping(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {"value": value}

@@ -109,8 +109,19 @@ def test_read_report_takes_everything_from_the_file(result_file: Path) -> None:
 def test_read_report_picks_the_frame_of_a_stack(tmp_path: Path) -> None:
     cubes = np.random.default_rng(0).random((3, 2, 4, 5), np.float32)
     snapshots = np.random.default_rng(1).random((3, 4, 6), np.float32)
-    path = write_cube(tmp_path / "stack.h5", cubes, datasets={"measurement": snapshots})
+    history = [Record(k, 0.1 * k, 0.5, 0.1 * frame) for frame in range(3) for k in range(1, 4 + frame)]
+    path = write_cube(
+        tmp_path / "stack.h5",
+        cubes,
+        history=history,
+        datasets={"measurement": snapshots},
+        attributes={"notes": ["seen", "so"], "choice": "none"},
+    )
     data = read_report(path, frame=2)
+    assert [record.iteration for record in data.history] == [1, 2, 3, 4, 5]
+    assert {record.change for record in data.history} == {0.2}
+    assert data.provenance["notes"] == ["seen", "so"]
+    assert data.choice == {"value": "none"}
     np.testing.assert_array_equal(data.cube[:, 1:3, :], cubes[2, :, 1:3])
     np.testing.assert_array_equal(data.measurement, snapshots[2])
     for frame in (3, -1):
