@@ -189,7 +189,9 @@ def _curves() -> Figure:
         plot.line("iteration", name, source=source, line_color=color, line_width=2.2, legend_label=name)
         plot.scatter("iteration", name, source=source, fill_color=color, line_color=None, size=4, legend_label=name)
     plot.xaxis.axis_label = "iteration"
+    plot.add_layout(plot.legend[0], "above")
     plot.legend.orientation = "horizontal"
+    plot.legend.padding = 0
     plot.legend.background_fill_alpha = 0
     plot.legend.border_line_color = None
     plot.legend.label_text_font = FONT

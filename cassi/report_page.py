@@ -96,7 +96,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         {name: (picture.shape[0], picture.shape[1]) for name, picture in snapshots.items()},
         convergence=bool(data.history),
         band_label="band" if centers is None else "wavelength [nm]",
-        value_label=data.unit[:60] or "value",
+        value_label=f"value [{data.unit[:60]}]" if data.unit else "value",
     )
     script = files("cassi").joinpath("page", "page.js").read_text(encoding="utf-8")
     scripts = (bokeh_script(), script)
@@ -319,7 +319,10 @@ def _story(data: ReportData) -> str:
             "cube from one iteration to the next, relative.</figcaption></figure></section>"
         )
     if data.choice:
-        parts.append(f"<section><h2>Chosen automatically</h2>{_table(data.choice)}</section>")
+        reason = data.choice.get("reason")
+        said = f'<p class="verdict">{_text(reason)}</p>' if isinstance(reason, str) else ""
+        rest = {name: value for name, value in data.choice.items() if not said or name != "reason"}
+        parts.append(f"<section><h2>Chosen automatically</h2>{said}{_table(rest)}</section>")
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
 
 

@@ -69,6 +69,7 @@ def result_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "parameters": {HOSTILE[2]: HOSTILE[1], "num_iters": 8},
             "choice": {
                 "plan": "subspace",
+                "reason": HOSTILE[1],
                 "reasons": [HOSTILE[0], HOSTILE[1]],
                 "held_out": [{HOSTILE[0]: HOSTILE[1], "error": 0.125}],
                 "noise": {"sigma": float("nan"), "note": HOSTILE[3]},
@@ -338,7 +339,7 @@ def test_hostile_text_stays_text(opened: Browser) -> None:
     for text in HOSTILE[:3]:
         assert body.count(text) >= 2
     label = "Bokeh.documents[0].get_model_by_name('spectra').left[0].axis_label"
-    assert opened.run(f"return [{label}.type, {label}.text]") == ["PlainText", HOSTILE[3]]  # no formula
+    assert opened.run(f"return [{label}.type, {label}.text]") == ["PlainText", f"value [{HOSTILE[3]}]"]  # no formula
     assert opened.complaints() == []
 
 
