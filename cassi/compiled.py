@@ -98,13 +98,14 @@ def subspace_step(
     weights: Tensor | None,
     gamma: Tensor,
     omega: Tensor,
+    nonnegative: bool,
 ) -> None:
     """The data step of `cassi.solvers.subspace.subspace_tv`, fused: the cube itself is never stored."""
     rows = [_stack(t, 2) for t in (y, e, y_z, gamma.contiguous(), omega.contiguous())]
     count = rows[0].shape[0] * rows[0].shape[1]
     w = None if weights is None else weights.detach().numpy()
     work = 2 * z.numel() * len(shifts)
-    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), w)
+    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), w, nonnegative)
     _run(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, *constants)
 
 
@@ -332,12 +333,14 @@ if AVAILABLE:
         mask: np.ndarray,
         offsets: np.ndarray,
         weights: np.ndarray | None,
+        nonnegative: bool,
         start: int,
         stop: int,
     ) -> None:
         _, components, height, width = z.shape
         bands, detector = basis.shape[1], y.shape[2]
         columns = np.ascontiguousarray(basis.T)
+        zero = z.dtype.type(0)
         coefficients = np.empty((components, width), z.dtype)
         spectrum = np.empty((bands, width), z.dtype)
         back = np.empty(detector, z.dtype)
@@ -364,7 +367,12 @@ if AVAILABLE:
                     back[j] *= weights[i, j]
             for c in range(bands):
                 m = mask[c if mask.shape[0] > 1 else 0, i]
-                _set_product(spectrum[c], back[offsets[c] : offsets[c] + width], m)
+                x, window = spectrum[c], back[offsets[c] : offsets[c] + width]
+                if nonnegative:
+                    for j in range(width):
+                        x[j] = window[j] * m[j] - min(x[j], zero)
+                else:
+                    _set_product(x, window, m)
             for k in range(components):
                 _combine(coefficients[k], basis[k], spectrum)
                 z_new[b, k, i] = coefficients[k]

@@ -50,6 +50,7 @@ def subspace_tv(
     tv_weight: float | None = None,
     prior_strength: float = 0.4,
     weights: Tensor | None = None,
+    nonnegative: bool = True,
     tv_iters: int = 3,
     num_iters: int = 200,
     tol: float = 0.0,
@@ -66,13 +67,15 @@ def subspace_tv(
 
         r      = y - Phi B^T z
         e      = gamma (e + r)                                        a = kappa sigma^2 / (lambda D)
-        z      = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)])  gamma = 1 - min(1, a),  omega = 1 / max(1, a)
+        z      = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)]   gamma = 1 - min(1, a),  omega = 1 / max(1, a)
+                                      + B max(-B^T z, 0))
 
     At a fixed point e + r = r / a where a <= 1, so that lambda cancels and the minimiser is that of the first line. It
     only sets the pace: a large lambda moves fast, while gamma, detector pixel by detector pixel, says how much of the
     misfit is signal. Without noise gamma = 1, and this is accelerated GAP (see `cassi.solvers.gap`): Bregman iteration
     towards the least TV among all cubes that explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460
-    (2005)). Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
+    (2005)). The last term is the gradient of 1/2 |min(B^T z, 0)|^2, which keeps radiance from becoming negative.
+    Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
     Args:
@@ -83,6 +86,7 @@ def subspace_tv(
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
         prior_strength: kappa times the mean level (no unit).
         weights: w (K,); `coefficient_weights` if not given.
+        nonnegative: penalise negative radiance.
         tv_iters: warm-started dual steps an iteration.
         num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
@@ -118,7 +122,7 @@ def subspace_tv(
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV")
     for k in loop:
-        _data_step(A, B, z, z_new, y, e, gamma, omega, y_z)
+        _data_step(A, B, z, z_new, y, e, gamma, omega, y_z, nonnegative)
         residual = relative_change(y_z, y)
         if denoise is None:
             tv_prox_(z_new, w, q, num_iters=tv_iters)
@@ -141,12 +145,16 @@ def _data_step(
     gamma: Tensor,
     omega: Tensor,
     y_z: Tensor,
+    nonnegative: bool,
 ) -> None:
-    """y_z = Phi B^T z;  e = gamma (e + y - y_z);  z_new = z + B Phi^T [omega (e + y - y_z)]."""
+    """y_z = Phi B^T z;  e = gamma (e + y - y_z);  z_new = z + B (Phi^T [omega (e + y - y_z)] + max(-B^T z, 0))."""
     if isinstance(A, CASSI) and compiled.usable(z, z_new, y, e, y_z, B, A.mask, A.weights):
-        compiled.subspace_step(z, z_new, y, e, y_z, B, A.mask, A.shifts, A.weights, gamma, omega)
+        compiled.subspace_step(z, z_new, y, e, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, nonnegative)
         return
-    A.forward(synthesise(z, B), out=y_z)
+    x = synthesise(z, B)
+    A.forward(x, out=y_z)
     r = y - y_z
     e.add_(r).mul_(gamma)
-    torch.add(z, torch.einsum("kc,...chw->...khw", B, A.adjoint(r.add_(e).mul_(omega))), out=z_new)
+    r.add_(e).mul_(omega)
+    x = A.adjoint(r, out=x.clamp_(max=0).neg_(), add=True) if nonnegative else A.adjoint(r)
+    torch.add(z, torch.einsum("kc,...chw->...khw", B, x), out=z_new)
