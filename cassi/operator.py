@@ -208,8 +208,7 @@ class CASSI:
             ValueError: y does not end in (H, W'). TypeError: other dtype or device than the mask.
         """
         self._check(y, "measurement", self.measurement_shape)
-        weighted = y if self.weights is None else y * self.weights
-        return shift_back(weighted, self.mask, self.shifts, out=out, add=add)
+        return shift_back(y, self.mask, self.shifts, scale=self.weights, out=out, add=add)
 
     def gram_diag(self) -> Tensor:
         """diag(Phi Phi^T)[i, j] = w^2 sum_c m_c[i, j - d_c + d_min]^2, (H, W'); the off-diagonal part is exactly 0."""
@@ -239,7 +238,8 @@ class CASSI:
         """
         self._check(y, "measurement", self.measurement_shape)
         inverse = self._compute_inverse_gram() if self._inverse_gram is None else self._inverse_gram
-        return self.adjoint(y * inverse, out=out, add=add)
+        scale = inverse if self.weights is None else inverse * self.weights
+        return shift_back(y, self.mask, self.shifts, scale=scale, out=out, add=add)
 
     def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
         """argmin_x 1/2 |Phi x - y|^2 + rho/2 |x - v|^2 = v + Phi^T [(y - Phi v) / (rho + gram_diag)].

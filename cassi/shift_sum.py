@@ -178,9 +178,7 @@ def _band(mask: Tensor, c: int) -> Tensor:
     return mask if mask.ndim == 2 else mask[c]
 
 
-def _shift_sum(
-    x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor | None
-) -> Tensor:
+def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor | None) -> Tensor:
     *batch, _, height, width = x.shape
     y = x.new_empty((*batch, height, detector_width(width, shifts))) if out is None else out
     fast = kernels(x, mask, scale, y)

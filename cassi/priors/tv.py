@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from cassi import compiled
+from cassi.backend import kernels
 
+_CHUNK = 1 << 17  # voxels that eager steps work on at a time
 STEP = 1 / 8  # 1 / |D|^2: the largest step with which the dual gradient iteration is certain to converge
 
 
@@ -103,28 +105,69 @@ def tv_prox_(
     *,
     num_iters: int,
     coupled: bool = False,
-    workspace: tuple[Tensor, Tensor] | None = None,
+    spare: Tensor | None = None,
 ) -> None:
-    """`tv_prox` in place: u holds v on entry and the result on exit, q the dual; the solvers' inner loop.
+    """`tv_prox` in place: u holds v on entry and the result on exit, q the dual.
 
     Args:
-        workspace: two tensors like u to compute in. Without them they are allocated when needed.
+        spare: a tensor like q to work in; allocated where it is needed and not given.
     """
-    if not coupled and compiled.usable(u, q):
+    dual, _ = tv_steps(u, weight, q, spare, num_iters=num_iters, coupled=coupled)
+    if dual is not q:
+        q.copy_(dual)
+
+
+def tv_steps(
+    u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, *, num_iters: int, coupled: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The dual steps of `tv_prox_`; returns (dual, spare), which are (q, spare) or the two exchanged.
+
+    Steps on a CUDA device go to and fro between q and spare; coupled steps keep v in spare; other steps need none.
+    """
+    fast = None if coupled else kernels(u, q)
+    if fast is None and not coupled:
+        _chunked_steps(u, weight, q, num_iters)
+        return q, spare
+    if fast is compiled:
         compiled.tv_prox_(u, weight, q, num_iters)
+        return q, spare
+    work = torch.empty_like(q) if spare is None else spare
+    if fast is not None:
+        steps: tuple[Tensor, Tensor] = fast.tv_steps(u, weight, q, work, num_iters)
+        return steps
+    _steps(u, weight, q, work[0], work[1].narrow(-3, 0, 1), num_iters, coupled=True)
+    return q, spare
+
+
+def _chunked_steps(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None:
+    """All steps of a few bands, then those of the next: the workspace stays small, and on a CPU in the cache."""
+    weights = weight.expand((*u.shape[:-2], 1, 1))
+    if not (u.is_contiguous() and q.is_contiguous()):
+        _steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters, coupled=False)
         return
-    f, n = (torch.empty_like(u), torch.empty_like(u)) if workspace is None else workspace
-    magnitude = n.narrow(-3, 0, 1) if coupled else n
+    images, duals = u.view(-1, *u.shape[-2:]), q.view(2, -1, *u.shape[-2:])
+    size = _CHUNK if u.device.type == "cpu" else u.numel() // 4
+    count = max(1, size // images[0].numel()) if images.numel() else 1
+    f, n = torch.empty_like(images[:count]), torch.empty_like(images[:count])
+    for start, w in zip(range(0, len(images), count), torch.split(weights.reshape(-1, 1, 1), count), strict=True):
+        part = slice(start, start + len(w))
+        _steps(images[part], w, duals[:, part], f[: len(w)], n[: len(w)], num_iters, coupled=False)
+
+
+def _steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, num_iters: int, coupled: bool) -> None:
     f.copy_(u)
     floor = weight.clamp(min=torch.finfo(u.dtype).tiny)
     _subtract_adjoint(u, q)
     for _ in range(num_iters):
         q[0][..., :-1].add_(u[..., 1:], alpha=STEP).sub_(u[..., :-1], alpha=STEP)
         q[1][..., :-1, :].add_(u[..., 1:, :], alpha=STEP).sub_(u[..., :-1, :], alpha=STEP)
-        torch.mul(q[0], q[0], out=n).addcmul_(q[1], q[1])
         if coupled:
-            for c in range(1, n.shape[-3]):
-                magnitude.add_(n.narrow(-3, c, 1))
+            magnitude.zero_()
+            for c in range(u.shape[-3]):
+                band = q.narrow(-3, c, 1)
+                magnitude.addcmul_(band[0], band[0]).addcmul_(band[1], band[1])
+        else:
+            torch.mul(q[0], q[0], out=magnitude).addcmul_(q[1], q[1])
         torch.maximum(magnitude.sqrt_(), floor, out=magnitude)
         torch.div(weight, magnitude, out=magnitude)
         q.mul_(magnitude)
@@ -180,13 +223,15 @@ class TVDenoiser:
         self._weight, self._num_iters, self._coupled = _checked_weight(weight, coupled), num_iters, coupled
         self._start, self._decay = start, decay
         self._dual: Tensor | None = None
-        self._workspace: tuple[Tensor, Tensor] | None = None
+        self._spare: Tensor | None = None
 
     def __call__(self, x: Tensor, k: int) -> Tensor:
         if self._dual is None:
             self._dual = x.new_zeros((2, *x.shape))
-            if self._coupled or not compiled.usable(x):
-                self._workspace = (torch.empty_like(x), torch.empty_like(x))
+            if self._coupled or x.is_cuda:
+                self._spare = torch.empty_like(self._dual)
         weight = self._weight.to(x) * max(1.0, self._start * self._decay**k)
-        tv_prox_(x, weight, self._dual, num_iters=self._num_iters, coupled=self._coupled, workspace=self._workspace)
+        self._dual, self._spare = tv_steps(
+            x, weight, self._dual, self._spare, num_iters=self._num_iters, coupled=self._coupled
+        )
         return x
