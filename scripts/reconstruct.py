@@ -33,6 +33,8 @@ examples:
   the same into one Zarr store, by the workers of a running Dask scheduler
       python scripts/reconstruct.py --measurement "night7/*.mat" --mask mask.h5 --output night7.zarr \
           --scheduler tcp://10.0.0.1:8786
+  the result as one page to look at in a browser
+      python scripts/reconstruct.py --measurement m.h5 --report
   the field's baseline with its own settings
       python scripts/reconstruct.py --measurement m.h5 --solver gap-tv --iterations 100 --tv-weight 0.3
 
@@ -86,6 +88,13 @@ def parser() -> Parser:
     files.add_argument("--overwrite", action="store_true", help="replace an existing result")
     files.add_argument(
         "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the result)'
+    )
+    files.add_argument(
+        "--report",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="also write one HTML page to look at the result in a browser (default: NAME_report.html)",
     )
     files.add_argument("--key", metavar="NAME", help="the measurement's name in its file, if it is an unusual one")
     files.add_argument("--mask-key", metavar="NAME", help="the mask's name in its file, if it is an unusual one")
@@ -180,6 +189,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         return dry_run(args, output)
     check_output(output, args.overwrite)
     check_figures(figures)
+    report = report_path(args, output)
     m = reading(args)(args.measurement)
     say(f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
     for note in m.notes:
@@ -193,7 +203,12 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     line = summary_line(m, result)
     if figures is not None:
         draw(figures, m, result, line)
-    say(f"{line} -> {output}" + (f", {figures}/" if figures else ""))
+    if report is not None:
+        from cassi.report import write_report
+
+        write_report(report, output, overwrite=args.overwrite)
+    made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
+    say(f"{line} -> {', '.join(made)}")
     return 0
 
 
@@ -213,8 +228,8 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
 
     pick_device(args.device)
     source = Path(args.measurement)
-    if args.figures and args.figures.lower() != "none":
-        raise InputError("figures are drawn of a single snapshot; leave out --figures")
+    if (args.figures and args.figures.lower() != "none") or args.report is not None:
+        raise InputError("figures and report are made of a single snapshot; leave out --figures and --report")
     if args.output is None and not source.is_dir():
         raise InputError(f"{source}: many snapshots need --output FOLDER or --output NAME.zarr")
     output = args.output or str(source.with_name(f"{source.name}_cubes"))
@@ -264,6 +279,32 @@ def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
         return output, None
     default = output.with_name(f"{output.stem.removesuffix('_cube')}_figures")
     return output, Path(args.figures) if args.figures else default
+
+
+def report_path(args: argparse.Namespace, output: Path) -> Path | None:
+    """Where the report goes (None: no report).
+
+    Raises:
+        InputError: it exists, is no HTML file, or cannot be made.
+    """
+    if args.report is None:
+        return None
+    from importlib.util import find_spec
+
+    from cassi.errors import InputError, OutputError
+
+    path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
+    if find_spec("bokeh") is None:
+        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
+    if output.suffix.lower() not in (".h5", ".hdf5"):
+        raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise OutputError(f"{path}: a report is an HTML file, expected the suffix .html")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    if path.exists() and not args.overwrite:
+        raise OutputError(f"{path}: exists already; choose another name or allow overwriting (--overwrite)")
+    return path
 
 
 def check_figures(folder: Path | None) -> None:

@@ -164,6 +164,32 @@ def test_mean_band_is_scored_where_the_file_has_it(tmp_path, capsys):
     assert re.search(r"mean-band PSNR \d+\.\d\d dB", capsys.readouterr().out)
 
 
+def test_report_beside_the_result(snapshot, capsys):
+    pytest.importorskip("bokeh", reason="the report is an extra")
+    assert call("--measurement", snapshot, "--report") == 0
+    page = snapshot.with_name("m_report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") or page.lower().startswith("<!doctype html>")
+    assert "m_report.html" in capsys.readouterr().out
+    snapshot.with_name("m_cube.h5").unlink()
+    assert call("--measurement", snapshot, "--report") == 2
+    assert "m_report.html: exists already" in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--report", "page.pdf"], "expected the suffix .html"),
+        (["--report", "no/such/page.html"], "does not exist"),
+        (["--report", "--output", "cube.tif"], "made from an HDF5 result"),
+    ],
+)
+def test_a_report_that_cannot_be_made(snapshot, capsys, monkeypatch, options, message):
+    pytest.importorskip("bokeh", reason="the report is an extra")
+    monkeypatch.chdir(snapshot.parent)
+    assert call("--measurement", snapshot, *options) == 2
+    assert message in refused(capsys)
+
+
 def test_dry_run_tells_and_writes_nothing(snapshot, capsys):
     assert call("--measurement", snapshot, "--dry-run") == 0
     out = capsys.readouterr().out
