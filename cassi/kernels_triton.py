@@ -7,12 +7,12 @@ They compute what `cassi.compiled` computes on the CPU, for any shifts, sizes an
 into the tensors are 64 bits wide: more than 2^31 elements are right. No CUDA graphs are recorded.
 """
 
-# mypy: disable-error-code="untyped-decorator"
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# (the parameters of a kernel are pointers and numbers of Triton's own; only its constants can be annotated)
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -88,18 +88,18 @@ def _offsets(shifts: tuple[int, ...], device: torch.device) -> Tensor:
 
 @triton.jit
 def _project_row(
-    x: Any,
-    mask: Any,
-    offsets: Any,
-    j: Any,
-    b: Any,
-    i: Any,
-    C: Any,
-    H: Any,
-    W: Any,
+    x,
+    mask,
+    offsets,
+    j,
+    b,
+    i,
+    C,
+    H,
+    W,
     PER_BAND: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> Any:
+):
     """sum_c m_c x_c at the detector columns j of row i of snapshot b."""
     total = tl.full([BLOCK], 0.0, x.dtype.element_ty)
     for c in range(C):
@@ -113,19 +113,19 @@ def _project_row(
 
 @triton.jit
 def _forward(
-    x: Any,
-    mask: Any,
-    offsets: Any,
-    scale: Any,
-    y: Any,
-    C: Any,
-    H: Any,
-    W: Any,
-    D: Any,
+    x,
+    mask,
+    offsets,
+    scale,
+    y,
+    C,
+    H,
+    W,
+    D,
     PER_BAND: tl.constexpr,
     SCALED: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -137,20 +137,20 @@ def _forward(
 
 @triton.jit
 def _adjoint(
-    y: Any,
-    mask: Any,
-    offsets: Any,
-    scale: Any,
-    x: Any,
-    C: Any,
-    H: Any,
-    W: Any,
-    D: Any,
+    y,
+    mask,
+    offsets,
+    scale,
+    x,
+    C,
+    H,
+    W,
+    D,
     PER_BAND: tl.constexpr,
     SCALED: tl.constexpr,
     ADD: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     b, c, i = row // H // C, row // H % C, row % H
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -167,26 +167,26 @@ def _adjoint(
 
 @triton.jit
 def _data_step(
-    v: Any,
-    x: Any,
-    y: Any,
-    y_x: Any,
-    y_v: Any,
-    back: Any,
-    mask: Any,
-    offsets: Any,
-    weights: Any,
-    gram: Any,
-    total: Any,
-    C: Any,
-    H: Any,
-    W: Any,
-    D: Any,
+    v,
+    x,
+    y,
+    y_x,
+    y_v,
+    back,
+    mask,
+    offsets,
+    weights,
+    gram,
+    total,
+    C,
+    H,
+    W,
+    D,
     PER_BAND: tl.constexpr,
     WEIGHTED: tl.constexpr,
     ACCELERATE: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     # the smallest normal number: what is not brighter is dark
@@ -222,7 +222,7 @@ def _data_step(
 
 
 @triton.jit
-def _primal_tile(v: Any, qx: Any, qy: Any, o: Any, h: Any, w: Any, W: Any, inside: Any) -> Any:
+def _primal_tile(v, qx, qy, o, h, w, W, inside):
     """v - D^T q at row h, column w, whose offset is o; left of the image and above it q is 0."""
     right = tl.load(qx + o, mask=inside, other=0.0) - tl.load(qx + o - 1, mask=inside & (w > 0), other=0.0)
     below = tl.load(qy + o, mask=inside, other=0.0) - tl.load(qy + o - W, mask=inside & (h > 0), other=0.0)
@@ -230,7 +230,7 @@ def _primal_tile(v: Any, qx: Any, qy: Any, o: Any, h: Any, w: Any, W: Any, insid
 
 
 @triton.jit
-def _tile(H: Any, W: Any, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> Any:
+def _tile(H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Image, rows, columns and offsets of a program's tile, and which of it lies inside the image."""
     tiles = (H + ROWS - 1) // ROWS
     image = (tl.program_id(0) // tiles).to(tl.int64)
@@ -240,9 +240,7 @@ def _tile(H: Any, W: Any, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _dual_step(
-    v: Any, weights: Any, q: Any, q_new: Any, size: Any, H: Any, W: Any, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-) -> None:
+def _dual_step(v, weights, q, q_new, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """q_new = P(q + 1/8 D (v - D^T q)): reads v and q and writes q_new once, five words a voxel."""
     image, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
     qx, qy = q, q + size
@@ -260,7 +258,7 @@ def _dual_step(
 
 
 @triton.jit
-def _primal(v: Any, q: Any, size: Any, H: Any, W: Any, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> None:
+def _primal(v, q, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """v <- v - D^T q."""
     _, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
     tl.store(v + o, _primal_tile(v, q, q + size, o, h, w, W, inside), mask=inside)

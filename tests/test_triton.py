@@ -16,7 +16,7 @@ from torch import Tensor
 from cassi import CASSI, admm_tv, backend, compiled, gap_tv
 from cassi.priors.tv import tv_prox
 
-pytest.importorskip("triton", reason="Triton is not installed (the extra `test` brings it on Linux)")
+triton = pytest.importorskip("triton", reason="Triton is not installed (the extra `test` brings it on Linux)")
 
 
 @dataclass(frozen=True)
@@ -199,3 +199,31 @@ def test_the_device_chooses():
     assert backend.kernels(cpu, None, cpu) is (compiled if compiled.AVAILABLE else None)
     assert backend.kernels(meta) is None
     assert backend.kernels(cpu.t()[:1], cpu.half()) is None
+
+
+def test_the_kernels_compile_for_a_device_that_is_not_here():
+    """To machine code for compute capability 9.0: the interpreter takes Python that the compiler refuses."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    module = importlib.import_module("cassi.kernels_triton")
+    if not hasattr(module._forward, "arg_names") or os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("kernels are interpreted in this run")
+    numbers = {"C", "H", "W", "D"}
+    constants = {
+        module._forward: {"PER_BAND": True, "SCALED": True, "BLOCK": 256},
+        module._adjoint: {"PER_BAND": False, "SCALED": False, "ADD": True, "BLOCK": 256},
+        module._data_step: {"PER_BAND": True, "WEIGHTED": True, "ACCELERATE": True, "BLOCK": 512},
+        module._dual_step: {"ROWS": 8, "COLUMNS": 64},
+        module._primal: {"ROWS": 8, "COLUMNS": 64},
+    }
+    for kernel, values in constants.items():
+        signature = {
+            name: "constexpr" if name in values else "i32" if name in numbers else "i64" if name == "size" else "*fp32"
+            for name in kernel.arg_names
+        }
+        if "offsets" in signature:
+            signature["offsets"] = "*i32"
+        indexed = {(kernel.arg_names.index(name),): value for name, value in values.items()}
+        source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=indexed)
+        options = {"enable_fp_fusion": True}
+        assert "cubin" in triton.compile(source, target=target, options=options).asm
