@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -289,3 +291,14 @@ def test_importing_the_package_loads_neither_h5py_nor_matplotlib():
     code = "import sys, cassi; print([m for m in ('h5py', 'matplotlib', 'xarray') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_lines_of_the_readme_run(monkeypatch, capsys):
+    root = Path(__file__).parent.parent
+    monkeypatch.chdir(root)
+    code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    names: dict[str, object] = {}
+    exec(code[1], names)
+    assert names["x"].shape == (28, 256, 256)
+    assert "held-out" in capsys.readouterr().out
