@@ -1,0 +1,23 @@
+"""The tests themselves are tested: a list of deliberate faults must turn them red."""
+
+from __future__ import annotations
+
+import faults
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
+def test_a_deliberate_fault_turns_the_tests_red(fault: faults.Fault):
+    outcome, _ = faults.check(fault)
+    assert outcome == "caught"
+
+
+@pytest.mark.slow
+def test_without_a_fault_they_are_green():
+    assert faults.check_green(faults.FAULTS) == []
+
+
+def test_there_are_enough_faults():
+    names = [fault.name for fault in faults.FAULTS]
+    assert len(set(names)) == len(names) >= 12
