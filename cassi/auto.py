@@ -4,12 +4,14 @@ What is chosen, and on what evidence:
 
 - A random 2 % of the detector pixels is held out: their row weight is 0, so they are out of the data term exactly. How
   well a reconstruction predicts them is an error estimate that needs no truth.
-- The noise: variance = alpha y + beta, from gain and read noise where they are known, else fitted to the squared errors
-  at the held-out pixels, which bound noise plus model error from above.
+- The noise: variance = alpha y + beta, from gain and read noise where they are known. Else alpha and beta are fitted to
+  the squared errors at the held-out pixels of a pilot run, which hold noise and model error together, and the share of
+  them that is noise is the one that predicts best.
 - The number of spectral components, and the basis where a library of spectra is given: the candidate that predicts the
   held-out pixels best.
-- Stopping: when the cube no longer changes, or (discrepancy principle, Morozov 1966) does not go on fitting noise,
-  because the multiplier of each detector pixel is damped by its own variance, see `cassi.solvers.subspace`.
+- Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
+  runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace`); the mean
+  of residual^2 / variance is reported as the discrepancy, which Morozov (1966) asks to be about 1.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor
 
 from cassi.operator import CASSI, LinearOperator
-from cassi.priors.subspace import principal_basis, smooth_basis, synthesise
+from cassi.priors.subspace import coefficient_weights, principal_basis, smooth_basis, synthesise
 from cassi.result import Monitor, Record, Result, relative_norm
 from cassi.solvers.subspace import SubspaceState, majorizer, mean_level, subspace_tv
 
@@ -33,8 +35,9 @@ Quality = Literal["default", "best"]
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
 COMPONENTS = (8, 16)  # numbers of spectral components tried
+BRIGHTNESS = (0.5, 1.0)  # weights of the gradient of coefficient 0 tried
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
-FINAL_ITERS = {"default": 250, "best": 400}
+FINAL_ITERS = {"default": 500, "best": 500}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.4
 
@@ -55,12 +58,22 @@ class AutoResult:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What a candidate sets: the spectral basis, the share of the noise model it believes, the weight of brightness."""
+
+    basis: str
+    noise_share: float
+    brightness: float
+
+
+@dataclass(frozen=True)
 class NoiseModel:
-    """variance = alpha max(y, 0) + beta, in units of y and y^2, and where it comes from in words."""
+    """variance = alpha max(y, 0) + beta, in units of y and y^2, where it comes from, and which shares of it to try."""
 
     alpha: float
     beta: float
     source: str
+    shares: tuple[float, ...]
 
     def variance(self, y: Tensor) -> Tensor:
         return y.clamp(min=0) * self.alpha + self.beta
@@ -137,31 +150,53 @@ def reconstruct_auto(
             raise ValueError(f"library must be the covariance of {A.cube_shape[0]} bands, got {tuple(library.shape)}")
         bases |= {f"library-{k}": principal_basis(library, k) for k in (4, 8)}
     candidates: list[dict[str, Any]] = []
-    runs: dict[str, SubspaceState] = {}
-    for name, basis in bases.items():
+    states: list[SubspaceState] = []
+
+    def run_candidate(plan: Plan) -> Plan:
         began = time.perf_counter()
-        result, runs[name] = subspace_tv(
-            A_train, y_train, basis, variance=variance, prior_strength=PRIOR_STRENGTH, num_iters=CANDIDATE_ITERS
+        result, state = subspace_tv(
+            A_train,
+            y_train,
+            bases[plan.basis],
+            variance=variance * plan.noise_share,
+            prior_strength=PRIOR_STRENGTH,
+            weights=coefficient_weights(len(bases[plan.basis]), brightness=plan.brightness),
+            num_iters=CANDIDATE_ITERS,
         )
         error = held_out_error(A, y, result.x, held)
         seconds = (time.perf_counter() - began) / CANDIDATE_ITERS
-        candidates.append({"basis": name, "held_out_error": error, "seconds_per_iteration": seconds})
-    best = min(candidates, key=lambda candidate: candidate["held_out_error"])
-    basis = bases[best["basis"]]
+        states.append(state)
+        candidates.append({**asdict(plan), "held_out_error": error, "seconds_per_iteration": seconds})
+        return plan
+
+    # one decision after the other: noise, basis, brightness; each keeps what predicts the held-out pixels best
+    plans = [run_candidate(Plan(max(bases, key=lambda name: len(bases[name])), noise.shares[0], BRIGHTNESS[0]))]
+    for vary in (
+        lambda plan: [replace(plan, noise_share=share) for share in noise.shares],
+        lambda plan: [replace(plan, basis=name) for name in bases],
+        lambda plan: [replace(plan, brightness=weight) for weight in BRIGHTNESS],
+    ):
+        plans += [run_candidate(plan) for plan in vary(plans[_best(candidates)]) if plan not in plans]
+    winner = _best(candidates)
+    plan, best = plans[winner], candidates[winner]
+    basis = bases[plan.basis]
+    variance = variance * plan.noise_share
+    weights = coefficient_weights(len(basis), brightness=plan.brightness)
     if num_iters is None:
         num_iters = FINAL_ITERS[quality]
         if budget is not None:
             left = budget - (time.perf_counter() - start)
-            num_iters = int(min(1000, max(20, 0.9 * left / best["seconds_per_iteration"])))
+            num_iters = int(min(1500, max(20, 0.9 * left / best["seconds_per_iteration"])))
     final, state = subspace_tv(
         A,
         y,
         basis,
         variance=variance,
         prior_strength=PRIOR_STRENGTH,
+        weights=weights,
         num_iters=num_iters,
         tol=TOL,
-        state=runs[best["basis"]],
+        state=states[winner],
         monitor=monitor,
         progress=progress,
     )
@@ -170,13 +205,13 @@ def reconstruct_auto(
     known = lit & (variance > 0)
     choice: dict[str, Any] = {
         "solver": "subspace-tv",
-        "basis": best["basis"],
+        **asdict(plan),
         "components": len(basis),
         "candidates": candidates,
-        "held_out_fraction": HELD_OUT,
+        "held_out_error": best["held_out_error"],
         "held_out_pixels": int(held.sum()),
         "seed": seed,
-        "noise": {"alpha": noise.alpha, "beta": noise.beta, "source": noise.source, "pilot": pilot},
+        "noise": {"alpha": noise.alpha, "beta": noise.beta, "source": noise.source, **pilot},
         "prior_strength": PRIOR_STRENGTH,
         "mean_level": mean_level(A, y),
         "iterations": len(final.history),
@@ -185,7 +220,7 @@ def reconstruct_auto(
     }
     spread = None
     if uncertainty:
-        spread = fold_spread(A, y, basis, variance, state, lit=lit, seed=seed)
+        spread = fold_spread(A, y, basis, variance, weights, state, lit=lit, seed=seed)
     return AutoResult(replace(final, x=cube), choice, spread)
 
 
@@ -203,7 +238,7 @@ def held_out_error(A: LinearOperator, y: Tensor, x: Tensor, held: Tensor) -> flo
 
 
 def visibility(A: CASSI) -> Tensor:
-    """How much of each voxel the measurement alone determines: diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W) in 0..1.
+    """How much of each voxel the measurement alone determines: diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W).
 
     The rest comes from the prior. 0 behind a closed mask element or a bad pixel; the mean is (detector pixels) /
     (voxels) at most.
@@ -218,6 +253,7 @@ def fold_spread(
     y: Tensor,
     basis: Tensor,
     variance: Tensor,
+    weights: Tensor,
     state: SubspaceState,
     *,
     lit: Tensor,
@@ -242,6 +278,7 @@ def fold_spread(
             basis,
             variance=variance,
             prior_strength=PRIOR_STRENGTH,
+            weights=weights,
             num_iters=num_iters,
             state=state,
         )
@@ -276,7 +313,7 @@ def _noise_model(
     The pilot has no damping, so it passes from smooth to noisy: the fit is taken where it predicts best.
     """
     if gain is not None:
-        model = NoiseModel(1 / gain, ((read_noise or 0.0) / gain) ** 2, "gain and read noise of the camera")
+        model = NoiseModel(1 / gain, ((read_noise or 0.0) / gain) ** 2, "gain and read noise of the camera", (1.0,))
         return model, {}
     best: dict[str, Any] = {"held_out_error": math.inf, "iteration": 0}
     squared = torch.zeros(int(held.sum()), dtype=torch.float64)
@@ -293,7 +330,7 @@ def _noise_model(
 
     subspace_tv(A_train, y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
     alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels (an upper bound)"), best
+    return NoiseModel(alpha, beta, "errors at the held-out pixels", (1.0, 0.2, 0.0)), best
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
@@ -315,11 +352,19 @@ def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
     return alpha, beta
 
 
+def _best(candidates: list[dict[str, Any]]) -> int:
+    return min(range(len(candidates)), key=lambda n: float(candidates[n]["held_out_error"]))
+
+
 def _reason(best: dict[str, Any], candidates: list[dict[str, Any]], noise: NoiseModel, final: Result) -> str:
     """The choice in one sentence."""
-    others = ", ".join(f"{c['basis']} {c['held_out_error']:.2%}" for c in candidates if c is not best)
+
+    def name(c: dict[str, Any]) -> str:
+        return f"{c['basis']} at {c['noise_share']:.0%} of the noise, brightness {c['brightness']}"
+
+    others = "; ".join(f"{name(c)}: {c['held_out_error']:.2%}" for c in candidates if c is not best)
     against = f" (against {others})" if others else ""
     return (
-        f"basis {best['basis']} predicts the held-out pixels best: error {best['held_out_error']:.2%}{against}; "
-        f"noise from {noise.source}; {final.message}"
+        f"{name(best)} predicts the held-out pixels best, error {best['held_out_error']:.2%}{against}. "
+        f"Noise from {noise.source}. The final run {final.message}."
     )

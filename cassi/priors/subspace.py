@@ -53,7 +53,8 @@ def smooth_basis(bands: int | Sequence[float] | np.ndarray, num_components: int)
         t = 1 / (2 * count) + (1 - 1 / count) * spread
     cosines = np.cos(np.pi * np.arange(min(num_components, count))[:, None] * t)
     q, r = np.linalg.qr(cosines.T)
-    return torch.from_numpy(np.ascontiguousarray((q * np.sign(np.diag(r))).T))
+    rows: np.ndarray = np.ascontiguousarray((q * np.sign(np.diag(r))).T)
+    return torch.from_numpy(rows)
 
 
 def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
@@ -83,14 +84,19 @@ def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
     rest = vectors.flip(1)[:, : min(num_components, bands) - 1]
     basis, _ = torch.linalg.qr(torch.cat([brightness, rest], 1))
     signs = torch.where(basis.sum(0) < 0, -1.0, 1.0)
-    return (basis * signs).T.contiguous()
+    rows: Tensor = basis * signs
+    return rows.T.contiguous()
 
 
-def coefficient_weights(num_components: int) -> Tensor:
+def coefficient_weights(num_components: int, *, brightness: float = 0.5) -> Tensor:
     """How much more a gradient of coefficient k costs than one of its neighbours: 1/2, 1, 3/2, 2, 3, 4 ...
 
     The brightness has nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has almost
     none of its own. The same weights serve every scene.
+
+    Args:
+        num_components: K.
+        brightness: the weight of coefficient 0.
 
     Returns:
         (K,) float64.
@@ -100,7 +106,9 @@ def coefficient_weights(num_components: int) -> Tensor:
         tensor([0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
     """
     k = torch.arange(num_components, dtype=torch.float64)
-    return torch.where(k < 4, (k + 1) / 2, k - 1)
+    weights = torch.where(k < 4, (k + 1) / 2, k - 1)
+    weights[0] = brightness
+    return weights
 
 
 def analyse(x: Tensor, basis: Tensor) -> Tensor:
