@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from cassi import backend, compiled
+
 # one thread: small tensors gain nothing from more, and parallel test runs do not fight over the cores
 torch.set_num_threads(1)
 
@@ -40,6 +42,15 @@ def shared_data() -> Path:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every device there is."""
     return torch.device(request.param)
+
+
+@pytest.fixture(params=["default", "eager"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both implementations: what is chosen by itself (compiled kernels, Triton), and plain torch."""
+    if request.param == "eager":
+        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
+        monkeypatch.setattr(backend, "_triton", lambda: None)
+    return str(request.param)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 from cases import BATCHES, GRID, Case, make_mask
 
-from cassi import CASSI, compiled
+from cassi import CASSI
 from cassi.operator import InvertibleOperator, LinearOperator, as_shifts, shifts_from_step
 
 F64 = torch.float64
@@ -164,13 +164,10 @@ def test_results_into_given_buffers(weighted, device, generator):
     torch.testing.assert_close(v, plain)
 
 
-@pytest.mark.parametrize("use_compiled", [True, False], ids=["default", "eager"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("case", GRID[::4], ids=str)
-def test_the_data_step_by_its_equations(case: Case, weighted: bool, use_compiled: bool, device, monkeypatch):
+def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torch.device, path: str):
     """y_v = Phi v; r = (rho + gram)^+ (y - y_v + y_x - y_v); x = v + Phi^T r; y_x = y_v + gram r; in place too."""
-    if not use_compiled:
-        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
     rng = np.random.default_rng(13)
     A, phi = camera(case, device, weighted)
     gram = np.diag(phi @ phi.T)

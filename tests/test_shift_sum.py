@@ -10,20 +10,9 @@ import pytest
 import torch
 from cases import BATCHES, GRID, Case, make_mask
 
-from cassi import compiled
 from cassi.shift_sum import constant_step, detector_width, shift_back, shift_sum
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
-
-
-@pytest.fixture(params=["default", "eager"])
-def path(request, monkeypatch):
-    """Both implementations: the compiled one where it is installed, and plain torch."""
-    if request.param == "eager":
-        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
-    elif not compiled.AVAILABLE:
-        pytest.skip("numba is not installed: the default is the eager path, tested beside this")
-    return request.param
 
 
 def relative_error(got: torch.Tensor, expected: np.ndarray) -> float:

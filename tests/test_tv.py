@@ -17,16 +17,6 @@ F64 = torch.float64
 SIZES = [(1, 1, 1), (1, 1, 6), (2, 5, 1), (3, 4, 4), (2, 5, 3), (1, 7, 6)]
 
 
-@pytest.fixture(params=["default", "eager"])
-def path(request, monkeypatch):
-    """Both implementations: the compiled one where it is installed, and plain torch."""
-    if request.param == "eager":
-        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
-    elif not compiled.AVAILABLE:
-        pytest.skip("numba is not installed: the default is the eager path, tested beside this")
-    return request.param
-
-
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
