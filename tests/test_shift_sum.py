@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import BATCHES, GRID, Case, make_mask
 
+from cassi import shift_sum_reference as usual
 from cassi.shift_sum import constant_step, detector_width, shift_back, shift_sum
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
@@ -77,6 +78,20 @@ def test_against_voxel_loops(case: Case, device: torch.device, path: str):
         assert relative_error(shift_sum(tx, tm, shifts), summed) <= tolerance
         assert relative_error(shift_back(ty, tm, shifts), back) <= tolerance
         assert shift_sum(tx, tm, shifts).dtype == shift_back(ty, tm, shifts).dtype == dtype
+
+
+@pytest.mark.parametrize("case", [case for case in GRID if case.kind in ("grey", "per-band")], ids=str)
+def test_the_four_ways_agree(case: Case, device: torch.device):
+    """Loop of slice adds, one-hot convolution, scatter-add and ours, there and back, on every size of the grid."""
+    rng, shifts, width = np.random.default_rng(14), case.shifts, case.size[2]
+    mask = torch.as_tensor(case.mask, device=device)
+    x = torch.as_tensor(rng.standard_normal((2, *case.size)), device=device)
+    y = shift_sum(x, mask, shifts)
+    for way in (usual.sum_by_slices, usual.sum_by_convolution, usual.sum_by_scatter):
+        torch.testing.assert_close(way(mask * x, shifts), y)
+    back = shift_back(y, mask, shifts)
+    for way in (usual.back_by_slices, usual.back_by_convolution, usual.back_by_gather):
+        torch.testing.assert_close(mask * way(y, shifts, width), back)
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
