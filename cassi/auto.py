@@ -40,6 +40,7 @@ PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 FINAL_ITERS = {"default": 500, "best": 500}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.4
+MARGIN = 0.005  # a candidate must predict better than the one before by this share: less is chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,15 +170,21 @@ def reconstruct_auto(
         candidates.append({**asdict(plan), "held_out_error": error, "seconds_per_iteration": seconds})
         return plan
 
-    # one decision after the other: noise, basis, brightness; each keeps what predicts the held-out pixels best
+    # one decision after the other: noise, basis, brightness; each keeps what predicts the held-out pixels better
     plans = [run_candidate(Plan(max(bases, key=lambda name: len(bases[name])), noise.shares[0], BRIGHTNESS[0]))]
-    for vary in (
-        lambda plan: [replace(plan, noise_share=share) for share in noise.shares],
-        lambda plan: [replace(plan, basis=name) for name in bases],
-        lambda plan: [replace(plan, brightness=weight) for weight in BRIGHTNESS],
-    ):
-        plans += [run_candidate(plan) for plan in vary(plans[_best(candidates)]) if plan not in plans]
-    winner = _best(candidates)
+    winner = 0
+    for decision in ("noise", "basis", "brightness"):
+        so_far = plans[winner]
+        options = {
+            "noise": [replace(so_far, noise_share=share) for share in noise.shares],
+            "basis": [replace(so_far, basis=name) for name in bases],
+            "brightness": [replace(so_far, brightness=weight) for weight in BRIGHTNESS],
+        }[decision]
+        for plan in options:
+            if plan not in plans:
+                plans.append(run_candidate(plan))
+                if candidates[-1]["held_out_error"] < (1 - MARGIN) * candidates[winner]["held_out_error"]:
+                    winner = len(plans) - 1
     plan, best = plans[winner], candidates[winner]
     basis = bases[plan.basis]
     variance = variance * plan.noise_share
@@ -352,10 +359,6 @@ def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
     return alpha, beta
 
 
-def _best(candidates: list[dict[str, Any]]) -> int:
-    return min(range(len(candidates)), key=lambda n: float(candidates[n]["held_out_error"]))
-
-
 def _reason(best: dict[str, Any], candidates: list[dict[str, Any]], noise: NoiseModel, final: Result) -> str:
     """The choice in one sentence."""
 
@@ -365,6 +368,6 @@ def _reason(best: dict[str, Any], candidates: list[dict[str, Any]], noise: Noise
     others = "; ".join(f"{name(c)}: {c['held_out_error']:.2%}" for c in candidates if c is not best)
     against = f" (against {others})" if others else ""
     return (
-        f"{name(best)} predicts the held-out pixels best, error {best['held_out_error']:.2%}{against}. "
+        f"{name(best)} predicts the held-out pixels well, error {best['held_out_error']:.2%}{against}. "
         f"Noise from {noise.source}. The final run {final.message}."
     )
