@@ -14,8 +14,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -145,15 +145,18 @@ def reconstruct_many(
     if any(count is not None and count < 1 for count in (batch, workers)):
         raise InputError(f"batch and workers must be at least 1, got {batch} and {workers}")
     start = time.perf_counter()
+    # other processes and machines have their own working folder
+    frames = [replace(frame, path=os.path.abspath(frame.path)) for frame in frames]
+    root = os.path.abspath(output)
     common = {"version": _version(), "read": _described(read), "solve": _described(solve)}
-    store: Store = ZarrStore(str(output), tuple(f.name for f in frames)) if _is_zarr(output) else Folder(str(output))
-    with locked(Path(output)) as root:
+    store: Store = ZarrStore(root, tuple(f.name for f in frames)) if _is_zarr(output) else Folder(root)
+    with locked(Path(root)):
         finished, todo = _plan(store, frames, common, overwrite)
-        log = Log(root / "index.jsonl", finished)
+        log = Log(Path(root, "index.jsonl"), finished)
         failed: dict[str, str] = {}
         if todo:
             first = _first_readable(read, [frame for _, frame, _ in todo])
-            replace_text(root / "run.json", json.dumps(common, indent=1))
+            replace_text(Path(root, "run.json"), json.dumps(common, indent=1))
             if first is not None:
                 store.prepare(first)
             with (
@@ -193,9 +196,8 @@ def _plan(
     finished: dict[str, dict[str, Any]] = {}
     todo: list[Job] = []
     changed: list[str] = []
-    for number, frame in enumerate(frames):
+    for number, (frame, known) in enumerate(zip(frames, store.known(frames), strict=True)):
         fingerprint = _fingerprint(common, frame)
-        known = store.known(number, frame)
         if known is not None and known["fingerprint"] == fingerprint:
             finished[frame.name] = known
             continue
@@ -325,8 +327,11 @@ def _dask(
         import distributed
     except ImportError as error:
         raise InputError(f'many frames need Dask: python -m pip install "cassi[batch]" ({error})') from error
-    quiet = {"dashboard_address": None, "silence_logs": "CRITICAL", "memory_limit": 0}
+    # no dashboard, and the scheduler's web page for machines on the loopback only, at any free port
+    page = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    quiet = {"dashboard_address": None, "scheduler_kwargs": page, "silence_logs": "CRITICAL", "memory_limit": 0}
     with ExitStack() as stack:
+        # a kernel may hold the interpreter for a while; that is no reason to complain
         stack.enter_context(dask.config.set({"distributed.admin.tick.limit": "1h"}))
         if scheduler is not None:
             try:
@@ -349,8 +354,12 @@ def _dask(
             before = torch.get_num_threads()
             stack.callback(torch.set_num_threads, before)
             # one thread more than frames computed at a time: it reads ahead
-            cluster = distributed.LocalCluster(
-                n_workers=1, threads_per_worker=batch + 1, processes=False, resources={"frame": batch}, **quiet
+            inside = {"protocol": "inproc://", **page}
+            worker = {"nthreads": batch + 1, "resources": {"frame": batch}, "memory_limit": 0, **inside}
+            cluster = distributed.SpecCluster(
+                scheduler={"cls": distributed.Scheduler, "options": inside},
+                workers={0: {"cls": distributed.Worker, "options": worker}},
+                silence_logs="CRITICAL",
             )
             client = stack.enter_context(distributed.Client(stack.enter_context(cluster), set_as_default=False))
             yield _Engine(client, {"frame": 1}, batch + 1, 1 if batch > 1 else before)
@@ -407,10 +416,8 @@ def _reader() -> Callable[..., Measurement]:
 def _first_readable(read: Callable[..., Measurement], frames: Sequence[Frame]) -> Measurement | None:
     """The first frame that can be read, which tells the size of all."""
     for frame in frames:
-        try:
+        with suppress(Exception):  # its worker will say what is wrong with it
             return _read(read, frame)
-        except InputError:
-            continue
     return None
 
 

@@ -41,7 +41,7 @@ class Store(Protocol):
     @property
     def root(self) -> str: ...
 
-    def known(self, number: int, frame: Frame) -> dict[str, Any] | None: ...
+    def known(self, frames: Sequence[Frame]) -> list[dict[str, Any] | None]: ...
     def prepare(self, first: Measurement) -> None: ...
     def write(
         self, number: int, frame: Frame, m: Measurement, result: Reconstruction, attributes: dict[str, object]
@@ -57,11 +57,13 @@ class Folder:
     def path(self, frame: Frame) -> Path:
         return Path(self.root) / f"{frame.name}_cube.h5"
 
-    def known(self, number: int, frame: Frame) -> dict[str, Any] | None:
-        """What the frame's file says of itself, or None if there is none; a foreign file has an empty fingerprint."""
+    def known(self, frames: Sequence[Frame]) -> list[dict[str, Any] | None]:
+        """What each frame's file says of itself, None if there is none; a foreign file has an empty fingerprint."""
+        return [self._stated(self.path(frame)) for frame in frames]
+
+    def _stated(self, path: Path) -> dict[str, Any] | None:
         import h5py
 
-        path = self.path(frame)
         if not path.exists():
             return None
         try:
@@ -89,17 +91,25 @@ class ZarrStore:
     root: str
     names: tuple[str, ...]
 
-    def known(self, number: int, frame: Frame) -> dict[str, Any] | None:
+    def known(self, frames: Sequence[Frame]) -> list[dict[str, Any] | None]:
+        """What the store knows of each frame, None where its cube is not finished.
+
+        Raises:
+            InputError: it was made for other frames.
+        """
         group = self._open()
         if group is None:
-            return None
+            return [None] * len(frames)
         if tuple(group.attrs["names"]) != self.names:
             raise InputError(f"{self.root}: the store was made for other frames; choose another output")
-        fingerprint = bytes(group["fingerprint"][number]).hex()
-        if fingerprint == "0" * 64:
-            return None
-        stated = {name: float(group[name][number]) for name in ("residual", "seconds")}
-        return {"fingerprint": fingerprint, **stated}
+        marks = group["fingerprint"][:]
+        stated = {name: group[name][:] for name in ("residual", "seconds")}
+        return [
+            {"fingerprint": bytes(mark).hex()} | {name: float(values[k]) for name, values in stated.items()}
+            if mark.any()
+            else None
+            for k, mark in enumerate(marks)
+        ]
 
     def prepare(self, first: Measurement) -> None:
         """Make the store, or remove what a killed run left of a chunk it was writing."""

@@ -228,6 +228,9 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
 
     pick_device(args.device)
     source = Path(args.measurement)
+    for name in ("mask", "bad_pixels"):  # other machines have their own working folder
+        if getattr(args, name):
+            setattr(args, name, str(Path(getattr(args, name)).absolute()))
     if (args.figures and args.figures.lower() != "none") or args.report is not None:
         raise InputError("figures and report are made of a single snapshot; leave out --figures and --report")
     if args.output is None and not source.is_dir():

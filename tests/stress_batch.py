@@ -86,7 +86,10 @@ def kill(root: Path, args: argparse.Namespace) -> None:
     for path in whole.glob("*_cube.h5"):
         with h5py.File(path) as one, h5py.File(killed / path.name) as other:
             np.testing.assert_array_equal(one["cube"][:], other["cube"][:])
-    print(f"{args.kills} kills: all {args.frames} cubes equal; begun at most {max(begun.values(), default=1)} times", flush=True)
+    print(
+        f"{args.kills} kills: all {args.frames} cubes equal; begun at most {max(begun.values(), default=1)} times",
+        flush=True,
+    )
     assert max(begun.values(), default=1) <= 2
 
 
@@ -101,6 +104,8 @@ def memory(root: Path, args: argparse.Namespace) -> None:
             if found:
                 samples.append((finished(root / "out"), int(found[0]) // 1024))
             time.sleep(0.2)
+    for edge in range(50, args.frames + 1, 50):
+        print(f"up to frame {edge}: {max(mib for count, mib in samples if edge - 50 < count <= edge)} MiB")
     early = max(mib for count, mib in samples if count <= 50)
     late = max(mib for count, mib in samples if count > args.frames - 50)
     print(

@@ -307,7 +307,7 @@ def test_a_running_scheduler_is_used(folder, tmp_path):
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
+        n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0"
     ) as cluster:
         assert run(folder, tmp_path / "out", scheduler=cluster.scheduler_address).computed == N
     np.testing.assert_array_equal(
