@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from cassi.operator import CASSI, LinearOperator
-from cassi.priors.subspace import coefficient_weights, principal_basis, smooth_basis, synthesise
+from cassi.priors.subspace import principal_basis, smooth_basis, synthesise
 from cassi.result import Monitor, Record, Result, relative_norm
 from cassi.solvers.subspace import SubspaceState, majorizer, mean_level, subspace_tv
 
@@ -35,7 +35,6 @@ Quality = Literal["default", "best"]
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
 COMPONENTS = (8, 16)  # numbers of spectral components tried
-BRIGHTNESS = (0.5, 1.0)  # weights of the gradient of coefficient 0 tried
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 FINAL_ITERS = {"default": 500, "best": 500}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
@@ -60,11 +59,10 @@ class AutoResult:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a candidate sets: the spectral basis, the share of the noise model it believes, the weight of brightness."""
+    """What a candidate sets: the spectral basis, and the share of the noise model it believes."""
 
     basis: str
     noise_share: float
-    brightness: float
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,6 @@ def reconstruct_auto(
             bases[plan.basis],
             variance=variance * plan.noise_share,
             prior_strength=PRIOR_STRENGTH,
-            weights=coefficient_weights(len(bases[plan.basis]), brightness=plan.brightness),
             num_iters=CANDIDATE_ITERS,
         )
         error = held_out_error(A, y, result.x, held)
@@ -170,15 +167,14 @@ def reconstruct_auto(
         candidates.append({**asdict(plan), "held_out_error": error, "seconds_per_iteration": seconds})
         return plan
 
-    # one decision after the other: noise, basis, brightness; each keeps what predicts the held-out pixels better
-    plans = [run_candidate(Plan(max(bases, key=lambda name: len(bases[name])), noise.shares[0], BRIGHTNESS[0]))]
+    # one decision after the other: the noise, then the basis; each keeps what predicts the held-out pixels better
+    plans = [run_candidate(Plan(max(bases, key=lambda name: len(bases[name])), noise.shares[0]))]
     winner = 0
-    for decision in ("noise", "basis", "brightness"):
+    for decision in ("noise", "basis"):
         so_far = plans[winner]
         options = {
             "noise": [replace(so_far, noise_share=share) for share in noise.shares],
             "basis": [replace(so_far, basis=name) for name in bases],
-            "brightness": [replace(so_far, brightness=weight) for weight in BRIGHTNESS],
         }[decision]
         for plan in options:
             if plan not in plans:
@@ -188,7 +184,6 @@ def reconstruct_auto(
     plan, best = plans[winner], candidates[winner]
     basis = bases[plan.basis]
     variance = variance * plan.noise_share
-    weights = coefficient_weights(len(basis), brightness=plan.brightness)
     if num_iters is None:
         num_iters = FINAL_ITERS[quality]
         if budget is not None:
@@ -200,7 +195,6 @@ def reconstruct_auto(
         basis,
         variance=variance,
         prior_strength=PRIOR_STRENGTH,
-        weights=weights,
         num_iters=num_iters,
         tol=TOL,
         state=states[winner],
@@ -227,7 +221,7 @@ def reconstruct_auto(
     }
     spread = None
     if uncertainty:
-        spread = fold_spread(A, y, basis, variance, weights, state, lit=lit, seed=seed)
+        spread = fold_spread(A, y, basis, variance, state, lit=lit, seed=seed)
     return AutoResult(replace(final, x=cube), choice, spread)
 
 
@@ -260,7 +254,6 @@ def fold_spread(
     y: Tensor,
     basis: Tensor,
     variance: Tensor,
-    weights: Tensor,
     state: SubspaceState,
     *,
     lit: Tensor,
@@ -285,7 +278,6 @@ def fold_spread(
             basis,
             variance=variance,
             prior_strength=PRIOR_STRENGTH,
-            weights=weights,
             num_iters=num_iters,
             state=state,
         )
@@ -363,7 +355,7 @@ def _reason(best: dict[str, Any], candidates: list[dict[str, Any]], noise: Noise
     """The choice in one sentence."""
 
     def name(c: dict[str, Any]) -> str:
-        return f"{c['basis']} at {c['noise_share']:.0%} of the noise, brightness {c['brightness']}"
+        return f"{c['basis']} at {c['noise_share']:.0%} of the noise"
 
     others = "; ".join(f"{name(c)}: {c['held_out_error']:.2%}" for c in candidates if c is not best)
     against = f" (against {others})" if others else ""

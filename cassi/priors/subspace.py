@@ -88,15 +88,11 @@ def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
     return rows.T.contiguous()
 
 
-def coefficient_weights(num_components: int, *, brightness: float = 0.5) -> Tensor:
+def coefficient_weights(num_components: int) -> Tensor:
     """How much more a gradient of coefficient k costs than one of its neighbours: 1/2, 1, 3/2, 2, 3, 4 ...
 
     The brightness has nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has almost
     none of its own. The same weights serve every scene.
-
-    Args:
-        num_components: K.
-        brightness: the weight of coefficient 0.
 
     Returns:
         (K,) float64.
@@ -106,9 +102,7 @@ def coefficient_weights(num_components: int, *, brightness: float = 0.5) -> Tens
         tensor([0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
     """
     k = torch.arange(num_components, dtype=torch.float64)
-    weights = torch.where(k < 4, (k + 1) / 2, k - 1)
-    weights[0] = brightness
-    return weights
+    return torch.where(k < 4, (k + 1) / 2, k - 1)
 
 
 def analyse(x: Tensor, basis: Tensor) -> Tensor:
