@@ -277,13 +277,14 @@
         badge.textContent = String(one.number);
         badge.style.background = one.color;
         const place = document.createElement("span");
+        place.className = "place";
         place.textContent = placeOf(one);
         const value = document.createElement("span");
         value.className = "value";
         value.textContent =
           short(one.values[at]) +
           (one.uncertainty ? ` ± ${short(one.uncertainty[at])}` : "") +
-          (one.truth ? ` (true ${short(one.truth[at])})` : "");
+          (one.truth ? `, true ${short(one.truth[at])}` : "");
         const remove = document.createElement("button");
         remove.type = "button";
         remove.textContent = "×";

@@ -1,0 +1,99 @@
+"""Make the pictures of the documentation and the table of solvers from the example measurement.
+
+    python docs/make_figures.py
+
+Needs the extras `report` and `test`, and Chromium with its driver for the pictures of the report.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+from selenium import webdriver
+
+import cassi
+from cassi.color import cube_to_srgb
+from cassi.figures import save_figures
+from cassi.io import Measurement, read_measurement
+from cassi.reconstruct import score, write_result
+from cassi.report import write_report
+
+HERE = Path(__file__).parent
+SOLVERS = ("least-squares", "fista-tv", "admm-tv", "gap-tv", "subspace", "auto")
+
+
+def compare(measurement: Measurement) -> dict[str, cassi.Reconstruction]:
+    """Every solver with its defaults; writes the rows of the table in choosing-a-solver.md."""
+    results = {}
+    page = HERE / "choosing-a-solver.md"
+    text = page.read_text(encoding="utf-8")
+    for solver in SOLVERS:
+        results[solver] = cassi.reconstruct(measurement, solver=solver, uncertainty=solver == "auto")
+        scores = score(results[solver].cube.cpu(), truth=measurement.cube)
+        cells = [f"{scores['psnr']:.2f}", f"{scores['ssim']:.3f}", f"{scores['sam']:.1f}"]
+        row = f"| `{solver}` | {' | '.join(cells)} | {100 * results[solver].residual:.2f} |"
+        text, count = re.subn(rf"^\| `{solver}` \| [\d.]+ \|.*$", row, text, flags=re.MULTILINE)
+        if count != 1:
+            raise RuntimeError(f"{page}: expected one row of figures for {solver}, found {count}")
+    page.write_text(text, encoding="utf-8")
+    return results
+
+
+def side_by_side(measurement: Measurement, results: dict[str, cassi.Reconstruction]) -> Figure:
+    """Every solver's cube and the truth as one would see them."""
+    pictures = {name: one.cube.cpu().numpy() for name, one in results.items()} | {"truth": measurement.cube}
+    figure = Figure(figsize=(10, 5.4), layout="constrained")
+    for axes, (name, cube) in zip(figure.subplots(2, 4).flat, pictures.items(), strict=False):
+        axes.imshow(cube_to_srgb(np.asarray(cube), measurement.wavelengths, white=1.0))
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.axis("off")
+    figure.axes[-1].axis("off")
+    return figure
+
+
+def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:
+    """A page as Chromium draws it."""
+    options = webdriver.ChromeOptions()
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "hide-scrollbars"):
+        options.add_argument(f"--{flag}")
+    options.binary_location = shutil.which("chromium") or ""
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        driver.get(page.as_uri())
+        driver.execute_async_script(
+            "const done = arguments[0], wait = () => document.documentElement.dataset.ready ? "
+            "setTimeout(done, 500) : setTimeout(wait, 50); wait()"
+        )
+        return base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
+    finally:
+        driver.quit()
+
+
+def main() -> None:
+    measurement = read_measurement(HERE.parent / "data" / "example.h5")
+    results = compare(measurement)
+    save_figures({"solvers": side_by_side(measurement, results)}, HERE / "figures", dpi=90)
+    with tempfile.TemporaryDirectory() as folder:
+        result, page = Path(folder) / "example_cube.h5", Path(folder) / "report.html"
+        write_result(result, measurement, results["auto"])
+        write_report(page, result)
+        for name, dark in (("report-light", False), ("report-dark", True)):
+            (HERE / "figures" / f"{name}.png").write_bytes(photograph(page, dark=dark, width=1280, height=820))
+    for name in ("solvers", "report-light", "report-dark"):  # 256 colors are enough, at a third of the size
+        path = HERE / "figures" / f"{name}.png"
+        Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

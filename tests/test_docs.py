@@ -1,0 +1,208 @@
+"""The documentation: its examples run, what it names exists, its pages build without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+import cassi.auto
+import cassi.figures
+from cassi import CASSI
+from cassi.io import Measurement, write_measurement
+from cassi.scene import procedural_scene
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language ("" without one), first line and text, and why it is not run, if it is not."""
+
+    language: str
+    line: int
+    text: str
+    not_run: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    start: int | None = None
+    for number, line in enumerate(lines):
+        if line.startswith("```") and start is None:
+            start = number
+        elif line == "```" and start is not None:
+            before = NOT_RUN.fullmatch(lines[start - 1].strip()) if start else None
+            text = "\n".join(lines[start + 1 : number])
+            language = lines[start][3:].strip()
+            if not language and text.startswith("python "):
+                language = "sh"
+            yield Block(language, start + 2, text, before.group(1) if before else None)
+            start = None
+    assert start is None, f"{page.name}:{start}: a block without end"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(scope="module")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files under the names the pages use: small snapshots of 28 bands."""
+    folder = tmp_path_factory.mktemp("docs")
+    wavelengths = np.linspace(450, 650, 28)
+    scene = procedural_scene(24, 32, torch.from_numpy(wavelengths), generator=torch.Generator().manual_seed(0)).float()
+    mask = (torch.rand(24, 32, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    A = CASSI.from_step(mask, step=2, num_bands=28)
+    y = A.forward(scene)
+    measurement = Measurement(
+        y=y.numpy(),
+        mask=mask.numpy(),
+        shifts=A.shifts,
+        wavelengths=wavelengths,
+        cube=scene.numpy(),
+        source="example.h5",
+    )
+    stack = replace(measurement, y=torch.stack([y, 2 * y]).numpy(), cube=None)
+    for name in ("data", "night7"):
+        (folder / name).mkdir()
+    write_measurement(folder / "data" / "example.h5", measurement)
+    write_measurement(folder / "stack.h5", stack)
+    savemat(folder / "snapshot.mat", {"meas": y.numpy()})
+    savemat(folder / "mask.mat", {"mask": mask.numpy()})
+    with h5py.File(folder / "mask.h5", "w") as file:
+        file["mask"] = mask.numpy()
+    for k in range(2):
+        savemat(folder / "night7" / f"frame{k}.mat", {"meas": y.numpy() * (k + 1)})
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    return folder
+
+
+@contextmanager
+def as_program(arguments: list[str]) -> Iterator[None]:
+    """Arguments, signal handlers and threads as a program of its own would have them, and put back afterwards."""
+    before = (
+        sys.argv,
+        [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)],
+        torch.get_num_threads(),
+    )
+    sys.argv = arguments
+    try:
+        yield
+    finally:
+        sys.argv = before[0]
+        for one, handler in before[1]:
+            signal.signal(one, handler)
+        torch.set_num_threads(before[2])
+
+
+def run_command(command: str) -> None:
+    """A line as a shell would take it; a script of this repository runs here, which spares the imports."""
+    words = shlex.split(command, comments=True)
+    assert words[0] == "python" and words[1].startswith("scripts/"), f"do not know how to run {command!r}"
+    with as_program(words[1:]):
+        code: object = None
+        try:
+            runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    assert not code, f"{command!r} ended with exit code {code}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, as a reader would who types them one after the other; the pages that come later find earlier files."""
+    monkeypatch.chdir(small_data)
+    # that the lines run is what is tested: coarse figures and few iterations do
+    monkeypatch.setattr(cassi.figures, "save_figures", partial(cassi.figures.save_figures, dpi=30))
+    monkeypatch.setitem(cassi.auto.FINAL_ITERS, "default", 10)
+    monkeypatch.setattr(cassi.auto, "CANDIDATE_ITERS", 5)
+    for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
+        if page.stem != "looking-at-a-result" or old.parent.name != "data":
+            subprocess.run(["rm", "-r", str(old)], check=True)
+    if page.stem == "looking-at-a-result":
+        run_command("python scripts/reconstruct.py --measurement data/example.h5 --figures none --overwrite --quiet")
+    names: dict[str, object] = {"__name__": page.stem}
+    for block in blocks(page):
+        if block.not_run is not None:
+            continue
+        where = f"{page.name}:{block.line}"
+        if block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
+        elif block.language == "sh":
+            for command in block.text.replace("\\\n", " ").splitlines():
+                try:
+                    run_command(command)
+                except AssertionError as error:
+                    pytest.fail(f"{where}: {error}")
+        else:
+            assert block.language in ("", "text", "json", "yaml"), f"{where}: {block.language!r} is not run by any test"
+
+
+def test_what_the_pages_name_exists() -> None:
+    """Every `cassi.something` and every `tests/file.py::test` in backticks."""
+    missing = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in set(re.findall(r"`(cassi(?:\.\w+)+)(?:\(\))?`", text)) | set(re.findall(r"^::: (\S+)", text, re.M)):
+            if not resolves(name):
+                missing.append(f"{name_of(page)}: {name}")
+        for file, test in set(re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", text)):
+            source = ROOT / file
+            if not source.is_file() or (test and f"def {test}(" not in source.read_text(encoding="utf-8")):
+                missing.append(f"{name_of(page)}: {file}::{test}")
+        for file in set(re.findall(r"`((?:scripts|docs|data)/[\w/.-]+\.(?:py|h5|md))`", text)):
+            if not (ROOT / file).exists() and "_cube" not in file:
+                missing.append(f"{name_of(page)}: {file}")
+    assert not missing
+
+
+def resolves(name: str) -> bool:
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocstrings", reason='the site needs MkDocs: pip install "cassi[docs]"')
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    for page in PAGES:  # none is left out of the navigation
+        address = name_of(page).removesuffix(".md").removesuffix("index").rstrip("/")
+        assert f'href="{address}/"' in home or address == "", f"{page.name} is not in the navigation"
+    fetched = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', home)
+    assert fetched == []  # the pages need no network either
+    cameras = (tmp_path / "site" / "api" / "cameras" / "index.html").read_text(encoding="utf-8")
+    assert 'id="cassi.operator.CASSI.forward"' in cameras
+    assert "<blockquote>" not in cameras  # examples are code, not quotations
