@@ -56,7 +56,7 @@ def test_hdf5_with_everything(tmp_path, arrays):
     bad[2, 3] = True
     path = write_h5(
         tmp_path / "m.h5",
-        {"step": STEP, "gain": 100.0, "read_noise": 2.5, "unit": "reflectance"},
+        {"step": STEP, "gain": 100.0, "read_noise": 2.5, "unit": np.bytes_("reflectance")},
         wavelengths=wavelengths,
         bad_pixels=bad,
         mean_band=arrays["cube"].mean(0),
@@ -409,6 +409,33 @@ def test_cube_errors(tmp_path):
     np.savez(tmp_path / "c.npz", mask=np.ones((4, 4)))
     with pytest.raises(InputError, match=r"no cube found.*found mask \(4, 4\) float64"):
         read_cube(tmp_path / "c.npz")
+
+
+def test_packed_netcdf_is_unpacked(tmp_path, arrays):
+    """Whole numbers with a scale, as the CF conventions allow."""
+    counts = np.arange(H * DETECTOR, dtype=np.int16).reshape(H, DETECTOR)
+    with scipy.io.netcdf_file(tmp_path / "m.nc", "w") as file:
+        for name, size in (("y", H), ("x", DETECTOR), ("u", W)):
+            file.createDimension(name, size)
+        variable = file.createVariable("meas", "i2", ("y", "x"))
+        variable[:] = counts
+        variable.scale_factor, variable.add_offset, variable._FillValue = 0.25, 2.0, np.int16(-1)
+        file.createVariable("mask", "f4", ("y", "u"))[:] = arrays["mask"]
+    m = read_measurement(tmp_path / "m.nc")
+    assert np.allclose(m.y, counts * 0.25 + 2)
+
+
+def test_netcdf_of_an_outside_writer(tmp_path, arrays):
+    xarray = pytest.importorskip("xarray", reason="the outside writer of NetCDF")
+    cube = np.moveaxis(arrays["cube"], 0, 2)
+    for engine in ("scipy", "h5netcdf"):
+        dataset = xarray.Dataset(
+            {"rad": (("y", "x", "band"), cube)}, coords={"wavelength": ("band", np.arange(C) + 500.0)}
+        )
+        dataset.to_netcdf(tmp_path / f"{engine}.nc", engine=engine)
+        found, wavelengths = read_cube(tmp_path / f"{engine}.nc")
+        assert np.array_equal(found, arrays["cube"])
+        assert wavelengths.tolist() == [500, 501, 502, 503]
 
 
 # --- real captures

@@ -27,7 +27,7 @@ from cassi.io import (
 )
 
 FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
-NEEDS = {".hdr": "spectral", ".nc": "xarray", ".tif": "tifffile", ".tiff": "tifffile"}
+NEEDS = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}
 
 
 class Row(NamedTuple):
@@ -97,7 +97,8 @@ def test_matlab_layout_is_rows_columns_bands(tmp_path):
 
 
 def test_netcdf_has_a_wavelength_coordinate(tmp_path):
-    xarray = pytest.importorskip("xarray", reason="needs the extra 'formats'")
+    pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
+    xarray = pytest.importorskip("xarray", reason="the outside reader of NetCDF")
     write_cube(tmp_path / "c.nc", np.zeros((2, 3, 4)), wavelengths=[500, 600.5], attributes={"done": True})
     with xarray.open_dataset(tmp_path / "c.nc", engine="h5netcdf") as dataset:
         assert dataset["cube"].dims == ("wavelength", "y", "x")

@@ -198,12 +198,14 @@ def _is_hdf5(path: Path, head: bytes) -> bool:
     return any(head[offset : offset + 8] == signature for offset in (0, 512, 1024, 2048))
 
 
-def open_container(path: str | Path) -> Container:
+def open_container(path: str | Path, *, trusted: bool = False) -> Container:
     """Open a file as named arrays; the format is told from its first bytes, not from its name.
 
     Args:
         path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr or its data
             file), NetCDF (classic and 4).
+        trusted: the file is this project's own and undamaged: HDF5 attributes that are text of variable length are
+            read too. They cannot be read safely from any other file.
 
     Returns:
         The container; its arrays are read on demand.
@@ -225,11 +227,11 @@ def open_container(path: str | Path) -> Container:
     if _is_hdf5(path, head):
         from .hdf5 import open_hdf5
 
-        return open_hdf5(path)
+        return open_hdf5(path, trusted)
     if head[:3] == b"CDF":
-        from .rasters import open_netcdf
+        from .netcdf import open_netcdf_classic
 
-        return open_netcdf(path)
+        return open_netcdf_classic(path)
     if head.startswith(b"MATLAB 5.0 MAT-file"):
         from .matlab import open_matlab
 
@@ -252,7 +254,7 @@ def open_container(path: str | Path) -> Container:
         return open_png(path)
     header = path if head[:4] == b"ENVI" else _envi_header_of(path)
     if header is not None:
-        from .rasters import open_envi
+        from .envi import open_envi
 
         return open_envi(header, None if header == path else path)
     raise InputError(f"{path}: not HDF5 and no other format known here ({FORMATS}); its first bytes are {head[:8]!r}")

@@ -22,6 +22,7 @@ from .containers import (
     damage_as_input_error,
     declared_bytes,
 )
+from .netcdf import unpack
 
 MAX_OBJECTS = 10_000
 MAX_ATTRIBUTE_BYTES = 1 << 20
@@ -29,53 +30,43 @@ MAX_ATTRIBUTE_BYTES = 1 << 20
 MATLAB_PRIVATE = {"#refs#", "#subsystem#"}
 
 
-def open_hdf5(path: Path) -> Container:
+def open_hdf5(path: Path, trusted: bool = False) -> Container:
     """Open an HDF5 file (also MATLAB v7.3 and NetCDF-4) as a `Container`.
 
     MATLAB stores its arrays with reversed axes; they are listed and read in MATLAB's own order.
 
     Raises:
-        InputError: damaged file, too many objects, or a NetCDF file without xarray.
+        InputError: damaged file, or too many objects.
     """
     with path.open("rb") as head:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
     file_format = "MATLAB v7.3" if matlab else "HDF5"
     with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
-        attributes = _attributes(file)
+        attributes = _attributes(file, trusted)
         entries = tuple(_walk(path, file))
-    if "_NCProperties" in attributes or path.suffix in (".nc", ".nc4"):
-        from .rasters import open_netcdf
-
-        # The scan above has already refused what would lead out of the file or blow up in memory.
-        refuse_unsafe(path, entries)
-        return open_netcdf(path)
+    netcdf = "_NCProperties" in attributes or path.suffix in (".nc", ".nc4")
+    file_format = "NetCDF" if netcdf else file_format
 
     def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        return _read_dataset(path, entry, selection)
+        values = _read_dataset(path, entry, selection)
+        return unpack(values, entry.attributes) if netcdf else values
 
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
     return Container(path, file_format, entries, read, attributes, bands_last=matlab)
 
 
-def refuse_unsafe(path: Path, entries: tuple[Entry, ...]) -> None:
-    """Refuse a file that any entry of which leads outside or is a bomb: for readers that open all of it.
+def _attributes(node: h5py.HLObject, trusted: bool) -> dict[str, object]:
+    """Return the small attributes of a node that are numbers or text.
 
-    Raises:
-        InputError: names the first such entry.
+    Text of variable length is left out unless the file is trusted: HDF5 takes as much memory as the file says such a
+    text is long, or runs in circles where its heap is damaged, and neither can be seen before.
     """
-    for entry in entries:
-        if entry.problem is not None and ("file" in entry.problem or "bomb" in entry.problem):
-            raise InputError(f"{path}: '{entry.name}' is {entry.problem}: refused")
-
-
-def _attributes(node: h5py.HLObject) -> dict[str, object]:
-    """Return the small attributes of a node as Python and numpy values; references and damaged ones are left out."""
     found: dict[str, object] = {}
     for name in node.attrs:
         attribute = h5py.h5a.open(node.id, name.encode())
-        # Strings of variable length are objects of a known kind; references and the like are not wanted.
-        is_object = attribute.dtype.kind == "O" and h5py.check_string_dtype(attribute.dtype) is None
-        if is_object or attribute.get_storage_size() > MAX_ATTRIBUTE_BYTES:
+        text = h5py.check_string_dtype(attribute.dtype)
+        known = attribute.dtype.kind in "biufSU" or (trusted and text is not None)
+        if not known or attribute.get_storage_size() > MAX_ATTRIBUTE_BYTES:
             continue
         value = node.attrs[name]
         found[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -110,7 +101,8 @@ def _walk(path: Path, file: h5py.File) -> list[Entry]:
                 if isinstance(node, h5py.h5g.GroupID):
                     pending.append((name + "/", h5py.Group(node)))
                 elif isinstance(node, h5py.h5d.DatasetID):
-                    entries[name] = _dataset_entry(path, name, node)
+                    entry = _dataset_entry(path, name, node)
+                    entries |= {} if entry is None else {name: entry}
     for name, target in soft.items():
         if target in entries:
             entries[name] = replace(entries[target], attributes={**entries[target].attributes, "_target": target})
@@ -121,8 +113,11 @@ def _walk(path: Path, file: h5py.File) -> list[Entry]:
     return list(entries.values())
 
 
-def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID) -> Entry:
-    """Describe one dataset; its layout is looked at first, because even the shape of a virtual one may open files."""
+def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID) -> Entry | None:
+    """Describe one dataset, None for one that only names a dimension.
+
+    Its layout is looked at first, because even the shape of a virtual one may open files.
+    """
     properties = node.get_create_plist()
     if properties.get_layout() == h5py.h5d.VIRTUAL:
         return Entry(name, (), None, problem="a virtual dataset whose data are in another file")
@@ -131,7 +126,11 @@ def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID) -> Entry:
     dataset = h5py.Dataset(node)
     if dataset.shape is None:
         return Entry(name, (), None, problem="a dataset without data")
-    attributes = _attributes(dataset)
+    attributes = _attributes(dataset, trusted=False)
+    if "MATLAB_class" in dataset.attrs:
+        attributes.setdefault("MATLAB_class", "")
+    if str(attributes.get("NAME", "")).startswith("This is a netCDF dimension but not a netCDF variable"):
+        return None
     dtype = dataset.dtype
     if h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char":
         return Entry(name, dataset.shape, None, problem="text", attributes=attributes)
@@ -156,13 +155,14 @@ def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID) -> Entry:
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
         if attributes["MATLAB_class"] == "logical":
             dtype = np.dtype(bool)
-    return Entry(name, shape, dtype, axes=_axes(attributes), attributes=attributes)
+    return Entry(name, shape, dtype, axes=_axes(dataset, attributes), attributes=attributes)
 
 
-def _axes(attributes: dict[str, object]) -> str | None:
-    """Return the axis letters this project writes beside its arrays, or None."""
+def _axes(dataset: h5py.Dataset, attributes: dict[str, object]) -> str | None:
+    """Return the axis letters that this project writes beside its arrays, or None."""
     axes = attributes.get("axes")
-    return axes if isinstance(axes, str) and set(axes) <= set("NCHW") else None
+    known = isinstance(axes, str) and set(axes) <= set("NCHW") and len(axes) == dataset.ndim
+    return str(axes) if known else None
 
 
 def _read_dataset(path: Path, entry: Entry, selection: Selection | None) -> np.ndarray:

@@ -225,8 +225,9 @@ class OpenedMeasurement:
         if not y.any():
             notes.append("the measurement is zero everywhere")
         scale, unit = counts.scale, counts.unit
-        if scale == 1 and "unit" in container.attributes:
-            scale, unit = _number(container, "scale") or 1.0, str(container.attributes["unit"])
+        if scale == 1:
+            scale = _number(container, "scale") or scale
+            unit = str(container.attributes.get("unit", unit))
         gain = _number(container, "gain")
         size = (self.mask.shape[-2], self.mask.shape[-1])
         return Measurement(

@@ -188,14 +188,17 @@ def write_measurement(
     }
     axes = {"measurement": "NHW", "mask": "CHW", "cube": "NCHW"}
     stated = {
-        "unit": measurement.unit,
         "scale": measurement.scale,
         "gain": measurement.gain,
         "read_noise": measurement.read_noise,
         **(attributes or {}),
     }
+    # Text that is read back has a fixed length: the other kind cannot be read safely from an unknown file.
+    unit = {"unit": np.bytes_(measurement.unit.encode())} if measurement.unit else {}
     with replacing(path, overwrite) as temporary:
-        _write_arrays(temporary, {k: v for k, v in arrays.items() if v is not None}, axes, _plain(stated), True)
+        _write_arrays(
+            temporary, {k: v for k, v in arrays.items() if v is not None}, axes, {**_plain(stated), **unit}, True
+        )
     return path
 
 
@@ -261,7 +264,7 @@ def _write_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray],
     axes: Mapping[str, str],
-    attributes: Mapping[str, str | int | float | bool],
+    attributes: Attributes,
     compress: bool,
 ) -> None:
     import h5py
@@ -277,7 +280,7 @@ def _write_arrays(
                 options = {"compression": "gzip", "compression_opts": 4, "shuffle": True, "chunks": chunks}
             dataset = file.create_dataset(name, data=values, track_times=False, **options)
             if name in axes:
-                dataset.attrs["axes"] = axes[name][-values.ndim :]
+                dataset.attrs["axes"] = np.bytes_(axes[name][-values.ndim :])
         if "wavelengths" in file:
             file["wavelengths"].attrs["units"] = "nm"
         file.attrs.update(attributes)
@@ -346,12 +349,13 @@ def _write_netcdf(
     try:
         import h5netcdf
     except ImportError as error:
-        raise missing_package(path, "xarray and h5netcdf", error) from error
+        raise missing_package(path, "h5netcdf", error) from error
     band = "band" if wavelengths is None else "wavelength"
     names = ("frame", band, "y", "x")[-cube.ndim :]
     with _hdf5_target(path) as target, h5netcdf.File(target, "w") as file:
         file.dimensions = dict(zip(names, cube.shape, strict=True))
-        file.create_variable("cube", names, data=cube)
+        variable = file.create_variable("cube", names, data=cube)
+        variable.attrs["axes"] = "NCHW"[-cube.ndim :]
         if wavelengths is not None:
             coordinate = file.create_variable(band, (band,), data=wavelengths)
             coordinate.attrs["units"] = "nm"

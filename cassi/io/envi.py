@@ -1,11 +1,7 @@
-"""Read ENVI and NetCDF files through `spectral` and `xarray`."""
+"""Read ENVI files through `spectral`."""
 
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,20 +10,12 @@ from .containers import (
     Container,
     Entry,
     Selection,
-    check_declared,
     damage_as_input_error,
     declared_bytes,
     missing_package,
 )
 
 MAX_HEADER_BYTES = 1 << 24
-# Names that NetCDF files give to the axes of a cube, in lower case.
-AXIS_LETTERS = {
-    **dict.fromkeys(["wavelength", "wavelengths", "band", "bands", "lambda", "wl", "channel"], "C"),
-    **dict.fromkeys(["y", "row", "rows", "lat", "height", "line"], "H"),
-    **dict.fromkeys(["x", "col", "cols", "column", "lon", "width", "sample"], "W"),
-    **dict.fromkeys(["frame", "frames", "time", "t"], "N"),
-}
 NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
 
 
@@ -87,53 +75,3 @@ def _envi_data_file(header: Path) -> Path:
         if candidate.is_file() and candidate != header:
             return candidate
     raise InputError(f"{header}: no data file beside the ENVI header, expected {stem.name}.img")
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep the parsers from warning about what is odd in a damaged file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def open_netcdf(path: Path) -> Container:
-    """Open a NetCDF file (classic, or version 4 after its links were checked) as a `Container`.
-
-    Scale factors and fill values are applied by xarray; dimension names give the axes.
-
-    Raises:
-        InputError: xarray or h5netcdf is missing, or the file is damaged.
-    """
-    try:
-        import h5netcdf  # noqa: F401  (xarray's engine for version 4)
-        import xarray
-    except ImportError as error:
-        raise missing_package(path, "xarray and h5netcdf", error) from error
-    with path.open("rb") as file:
-        classic = file.read(3) == b"CDF"
-    engine = "scipy" if classic else "h5netcdf"
-    stored = path.stat().st_size
-    options: dict[str, Any] = {"engine": engine, "decode_times": False, "cache": False}
-    if classic:  # mapped files cannot be closed while an error holds on to their arrays
-        options["backend_kwargs"] = {"mmap": False}
-    with damage_as_input_error(path, "NetCDF"), _without_warnings(), xarray.open_dataset(path, **options) as dataset:
-        entries = []
-        for name, variable in dataset.variables.items():
-            if variable.dtype.kind not in "biufc":
-                entries.append(Entry(str(name), variable.shape, None, problem="text or a table"))
-                continue
-            check_declared(path, str(name), declared_bytes(variable.shape, variable.dtype.itemsize), stored)
-            letters = [AXIS_LETTERS.get(str(d).lower(), "?") for d in variable.dims]
-            axes = None if "?" in letters or len(set(letters)) < len(letters) else "".join(letters)
-            entries.append(Entry(str(name), variable.shape, variable.dtype, axes=axes, attributes=variable.attrs))
-        attributes = dict(dataset.attrs)
-
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        with _without_warnings(), xarray.open_dataset(path, **options) as dataset:
-            variable = dataset.variables[entry.name]
-            values = np.array(variable.values if selection is None else variable[selection].values)
-        unit = NANOMETERS.get(str(entry.attributes.get("units", "")).lower(), 1.0)
-        return values * unit if unit != 1.0 and values.ndim == 1 else values
-
-    return Container(path, "NetCDF", tuple(entries), read, attributes)
