@@ -11,6 +11,8 @@ import glob
 import hashlib
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -342,9 +344,9 @@ def _dask(
             threads = sum(client.nthreads().values())
             yield _Engine(client, None, 2 * max(1, threads), None)
         elif workers is not None:
-            cluster = stack.enter_context(
-                distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
-            )
+            with _interrupts_for_this_process_alone():
+                cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
+            stack.enter_context(cluster)
             yield _Engine(stack.enter_context(distributed.Client(cluster, set_as_default=False)), None, 2 * workers, 1)
         else:
             if batch is None:
@@ -363,6 +365,19 @@ def _dask(
             )
             client = stack.enter_context(distributed.Client(stack.enter_context(cluster), set_as_default=False))
             yield _Engine(client, {"frame": 1}, batch + 1, 1 if batch > 1 else before)
+
+
+@contextmanager
+def _interrupts_for_this_process_alone() -> Iterator[None]:
+    """Processes started in here ignore Ctrl-C, which a terminal sends to all: this one ends them in good order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _compute(
