@@ -39,6 +39,7 @@ PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 FINAL_ITERS = {"default": 500, "best": 500}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.4
+CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 MARGIN = 0.005  # a candidate must predict better than the one before by this share: less is chance
 
 
@@ -106,7 +107,8 @@ def reconstruct_auto(
             basis.
         quality: "best" adds non-local denoising of the coefficient images, several times slower.
         num_iters: of the final run; chosen if not given.
-        budget: seconds for the whole; the final run is made as long as fits. Makes the result depend on the machine.
+        budget: seconds for the whole: candidates are tried while there is time, and the final run is made as long as
+            fits (up to three times the usual). Makes the result depend on the machine.
         uncertainty: also estimate the standard deviation of each voxel, about doubling the time.
         seed: of the held-out pixels.
         monitor, progress: as for `cassi.solvers.gap`, for the final run.
@@ -152,7 +154,6 @@ def reconstruct_auto(
     states: list[SubspaceState] = []
 
     def run_candidate(plan: Plan) -> Plan:
-        began = time.perf_counter()
         result, state = subspace_tv(
             A_train,
             y_train,
@@ -161,14 +162,14 @@ def reconstruct_auto(
             prior_strength=PRIOR_STRENGTH,
             num_iters=CANDIDATE_ITERS,
         )
-        error = held_out_error(A, y, result.x, held)
-        seconds = (time.perf_counter() - began) / CANDIDATE_ITERS
         states.append(state)
-        candidates.append({**asdict(plan), "held_out_error": error, "seconds_per_iteration": seconds})
+        candidates.append({**asdict(plan), "held_out_error": held_out_error(A, y, result.x, held)})
         return plan
 
     # one decision after the other: the noise, then the basis; each keeps what predicts the held-out pixels better
+    began = time.perf_counter()
     plans = [run_candidate(Plan(max(bases, key=lambda name: len(bases[name])), noise.shares[0]))]
+    seconds_per_iteration = (time.perf_counter() - began) / CANDIDATE_ITERS
     winner = 0
     for decision in ("noise", "basis"):
         so_far = plans[winner]
@@ -177,7 +178,8 @@ def reconstruct_auto(
             "basis": [replace(so_far, basis=name) for name in bases],
         }[decision]
         for plan in options:
-            if plan not in plans:
+            in_time = budget is None or time.perf_counter() - start < CANDIDATE_SHARE * budget
+            if plan not in plans and in_time:
                 plans.append(run_candidate(plan))
                 if candidates[-1]["held_out_error"] < (1 - MARGIN) * candidates[winner]["held_out_error"]:
                     winner = len(plans) - 1
@@ -188,7 +190,7 @@ def reconstruct_auto(
         num_iters = FINAL_ITERS[quality]
         if budget is not None:
             left = budget - (time.perf_counter() - start)
-            num_iters = int(min(1500, max(20, 0.9 * left / best["seconds_per_iteration"])))
+            num_iters = int(min(3 * num_iters, max(20, 0.9 * left / seconds_per_iteration)))
     final, state = subspace_tv(
         A,
         y,
