@@ -163,9 +163,8 @@ def test_what_the_pages_name_exists() -> None:
     missing = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name in set(re.findall(r"`(cassi(?:\.\w+)+)(?:\(\))?`", text)) | set(re.findall(r"^::: (\S+)", text, re.M)):
-            if not resolves(name):
-                missing.append(f"{name_of(page)}: {name}")
+        names = re.findall(r"`(cassi(?:\.\w+)+)(?:\(\))?`|\]\[(cassi(?:\.\w+)+)\]|^::: (\S+)", text, re.MULTILINE)
+        missing += [f"{name_of(page)}: {name}" for name in {"".join(found) for found in names} if not resolves(name)]
         for file, test in set(re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", text)):
             source = ROOT / file
             if not source.is_file() or (test and f"def {test}(" not in source.read_text(encoding="utf-8")):
