@@ -331,7 +331,7 @@ def _noise_model(
 
     subspace_tv(A_train, y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
     alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels", (1.0, 0.2, 0.0)), best
+    return NoiseModel(alpha, beta, "errors at the held-out pixels", (1.0, 0.4, 0.1, 0.0)), best
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
