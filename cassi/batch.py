@@ -44,6 +44,14 @@ PathLike = str | os.PathLike[str]
 SUFFIXES = {".h5", ".hdf5", ".mat", ".npz", ".npy", ".tif", ".tiff", ".png", ".hdr", ".nc"}
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 CONNECT_SECONDS = 10
+DASK = {
+    "distributed.admin.tick.limit": "1h",  # a kernel may hold the interpreter for a while: no reason to complain
+    # what Dask would keep of the past, so that memory stays flat
+    "distributed.admin.log-length": 100,
+    "distributed.admin.low-level-log-length": 100,
+    "distributed.admin.system-monitor.log-length": 100,
+    "distributed.worker.profile.enabled": False,
+}
 
 
 @dataclass(frozen=True)
@@ -333,8 +341,7 @@ def _dask(
     page = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     quiet = {"dashboard_address": None, "scheduler_kwargs": page, "silence_logs": "CRITICAL", "memory_limit": 0}
     with ExitStack() as stack:
-        # a kernel may hold the interpreter for a while; that is no reason to complain
-        stack.enter_context(dask.config.set({"distributed.admin.tick.limit": "1h"}))
+        stack.enter_context(dask.config.set(DASK))
         if scheduler is not None:
             try:
                 client = distributed.Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
