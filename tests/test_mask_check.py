@@ -172,7 +172,6 @@ def test_what_cannot_be_compared(y, mask, shifts, message):
 
 
 CAPTURES = {
-    "tsa_real/scene1.mat": ("tsa_real/mask.mat", 28),
     "tsa_real/scene3.mat": ("tsa_real/mask.mat", 28),
     "smem_real/02_fern_root.mat": ("smem_real/mask.mat", 24),
     "kaist/scene01.h5": (None, 28),

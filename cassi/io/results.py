@@ -73,7 +73,8 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
             os.replace(file, path.parent / file.name)
         _flush(path.parent)
     except OSError as error:
-        full = error.errno in DISK_FULL or any(f"errno = {number}" in str(error) for number in DISK_FULL)
+        # numpy says only "... requested and ... written".
+        full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
         cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
         raise OutputError(f"{path}: cannot be written: {cure}") from error
     finally:
