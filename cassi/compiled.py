@@ -78,12 +78,13 @@ def data_step(
     _run(_data_step, count, 2 * v.numel(), _stack(v, 3), _stack(x, 3), *rows, *constants)
 
 
-def tv_prox_(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None:
-    """`cassi.priors.tv.tv_prox_` (not coupled): u (..., H, W) and q (2, ..., H, W), both in place."""
+def tv_prox_(u: Tensor, weight: Tensor, q: Tensor, num_iters: int, memory: float = 1.0) -> None:
+    """`cassi.priors.tv.tv_prox_` (not coupled): u (..., H, W) and q (2, ..., H, W), both in place; from memory * q."""
     images = _stack(u, 2)
     weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).numpy()
     duals = q.detach().view(2, *images.shape).numpy()
-    _run(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, num_iters)
+    share = images.dtype.type(memory)
+    _run(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, share, num_iters)
 
 
 def subspace_step(
@@ -98,14 +99,14 @@ def subspace_step(
     weights: Tensor | None,
     gamma: Tensor,
     omega: Tensor,
-    nonnegative: bool,
+    pull: float,
 ) -> None:
     """The data step of `cassi.solvers.subspace.subspace_tv`, fused: the cube itself is never stored."""
     rows = [_stack(t, 2) for t in (y, e, y_z, gamma.contiguous(), omega.contiguous())]
     count = rows[0].shape[0] * rows[0].shape[1]
     w = None if weights is None else weights.detach().numpy()
     work = 2 * z.numel() * len(shifts)
-    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), w, nonnegative)
+    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), w, rows[0].dtype.type(pull))
     _run(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, *constants)
 
 
@@ -333,7 +334,7 @@ if AVAILABLE:
         mask: np.ndarray,
         offsets: np.ndarray,
         weights: np.ndarray | None,
-        nonnegative: bool,
+        pull: float,
         start: int,
         stop: int,
     ) -> None:
@@ -368,9 +369,9 @@ if AVAILABLE:
             for c in range(bands):
                 m = mask[c if mask.shape[0] > 1 else 0, i]
                 x, window = spectrum[c], back[offsets[c] : offsets[c] + width]
-                if nonnegative:
+                if pull > 0:
                     for j in range(width):
-                        x[j] = window[j] * m[j] - min(x[j], zero)
+                        x[j] = window[j] * m[j] - pull * min(x[j], zero)
                 else:
                     _set_product(x, window, m)
             for k in range(components):
@@ -400,7 +401,14 @@ if AVAILABLE:
             qy[j] = b * s
 
     @_jit
-    def _tv_prox(u: np.ndarray, weight: np.ndarray, q: np.ndarray, num_iters: int, start: int, stop: int) -> None:
+    def _scale(q: np.ndarray, factor: float) -> None:
+        for j in range(q.size):
+            q[j] *= factor
+
+    @_jit
+    def _tv_prox(
+        u: np.ndarray, weight: np.ndarray, q: np.ndarray, memory: float, num_iters: int, start: int, stop: int
+    ) -> None:
         _, height, width = u.shape
         one, least = u.dtype.type(1), u.dtype.type(1e-30)
         zeros = np.zeros(width, u.dtype)
@@ -411,6 +419,10 @@ if AVAILABLE:
             inverse_weight = one / max(weight[n], least)
             # all steps in one sweep: step t is at row i - t, where step t - 1 is two rows ahead of what it needs
             for i in range(height + num_iters):
+                if memory != one:
+                    for r in range(0 if i == 0 else i + 1, min(i + 2, height)):
+                        _scale(qx[r], memory)
+                        _scale(qy[r], memory)
                 for t in range(num_iters):
                     r = i - t
                     if 0 <= r < height:

@@ -11,8 +11,10 @@ from cassi import compiled
 from cassi.operator import CASSI, LinearOperator
 from cassi.priors.subspace import coefficient_weights, synthesise
 from cassi.priors.tv import tv_prox_
-from cassi.result import Loop, Monitor, Result, relative_change
+from cassi.result import Loop, Monitor, Result, overwrite, relative_change
 from cassi.solvers.gap import Denoiser
+
+PULL = 0.4  # weight of the penalty on negative radiance; beyond 1/2 the iteration can diverge where gamma = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +70,15 @@ def subspace_tv(
         r      = y - Phi B^T z
         e      = gamma (e + r)                                        a = kappa sigma^2 / (lambda D)
         z      = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)]   gamma = 1 - min(1, a),  omega = 1 / max(1, a)
-                                      + B max(-B^T z, 0))
+                                      + c B max(-B^T z, 0))
 
     At a fixed point e + r = r / a where a <= 1, so that lambda cancels and the minimiser is that of the first line. It
     only sets the pace: a large lambda moves fast, while gamma, detector pixel by detector pixel, says how much of the
     misfit is signal. Without noise gamma = 1, and this is accelerated GAP (see `cassi.solvers.gap`): Bregman iteration
     towards the least TV among all cubes that explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460
-    (2005)). The last term is the gradient of 1/2 |min(B^T z, 0)|^2, which keeps radiance from becoming negative.
+    (2005)). The last term, with c = 0.4, pulls radiance up where it is negative: it adds c kappa / (2 lambda)
+    |min(B^T z, 0)|^2 to the first line, so that lambda is then more than a pace. c < 1 / (1 + gamma) keeps it stable
+    where a direction is seen fully and negative: one step takes 1 + 2 gamma + c (1 + gamma) < 2 + 2 gamma.
     Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
@@ -122,12 +126,12 @@ def subspace_tv(
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV")
     for k in loop:
-        _data_step(A, B, z, z_new, y, e, gamma, omega, y_z, nonnegative)
+        _data_step(A, B, z, z_new, y, e, gamma, omega, y_z, PULL if nonnegative else 0.0)
         residual = relative_change(y_z, y)
         if denoise is None:
             tv_prox_(z_new, w, q, num_iters=tv_iters)
         else:
-            z_new = denoise(z_new, k)
+            overwrite(z_new, denoise(z_new, k))
         change = relative_change(z_new, z)
         z, z_new = z_new, z
         loop.record(z, residual=residual, change=change)
@@ -145,16 +149,16 @@ def _data_step(
     gamma: Tensor,
     omega: Tensor,
     y_z: Tensor,
-    nonnegative: bool,
+    pull: float,
 ) -> None:
-    """y_z = Phi B^T z;  e = gamma (e + y - y_z);  z_new = z + B (Phi^T [omega (e + y - y_z)] + max(-B^T z, 0))."""
+    """y_z = Phi B^T z;  e = gamma (e + y - y_z);  z_new = z + B (Phi^T [omega (e + y - y_z)] + pull max(-B^T z, 0))."""
     if isinstance(A, CASSI) and compiled.usable(z, z_new, y, e, y_z, B, A.mask, A.weights):
-        compiled.subspace_step(z, z_new, y, e, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, nonnegative)
+        compiled.subspace_step(z, z_new, y, e, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, pull)
         return
     x = synthesise(z, B)
     A.forward(x, out=y_z)
     r = y - y_z
     e.add_(r).mul_(gamma)
     r.add_(e).mul_(omega)
-    x = A.adjoint(r, out=x.clamp_(max=0).neg_(), add=True) if nonnegative else A.adjoint(r)
+    x = A.adjoint(r, out=x.clamp_(max=0).mul_(-pull), add=True) if pull > 0 else A.adjoint(r)
     torch.add(z, torch.einsum("kc,...chw->...khw", B, x), out=z_new)
