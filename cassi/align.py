@@ -351,6 +351,8 @@ def _descend(
 ) -> tuple[np.ndarray, float]:
     """L-BFGS over the free entries of theta within +-limits; the others stay at `start`."""
     chosen = list(free)
+    if not chosen:
+        return start, objective(torch.as_tensor(start))[0]
 
     def restricted(values: np.ndarray) -> tuple[float, np.ndarray]:
         theta = start.copy()
@@ -375,25 +377,36 @@ def _descend(
 def _coarse(
     snapshot: _Snapshot, mask: Tensor, geometry: _Geometry, limits: np.ndarray, free: Sequence[int]
 ) -> np.ndarray:
-    """Start from several dispersions, each from blurred to sharp."""
-    blurred = _block_misfit(snapshot, mask, geometry, sigma=2.0, block=24)
+    """For several dispersions: the best whole displacement on blurred images, then down from there on sharper ones."""
+    blurred = _block_misfit(snapshot, mask, geometry, sigma=1.5, block=24)
     sharper = _block_misfit(snapshot, mask, geometry, sigma=0.8, block=16)
-    pose = [k for k in free if k < 3]
-    all_but_scale = [k for k in free if k not in (3, 5)]
     stretches = np.linspace(-0.8, 0.8, 5) * limits[4] if 4 in free else np.zeros(1)
+    places = [np.linspace(-limits[k], limits[k], 2 * math.ceil(limits[k]) + 1) for k in range(2)]
     best, lowest = np.zeros(6), math.inf
     for stretch in stretches:
-        theta = np.zeros(6)
-        theta[4] = stretch
-        if pose:
-            theta, _ = _descend(blurred, theta, limits, pose, steps=12)
-        theta, value = _descend(sharper, theta, limits, all_but_scale, steps=15)
+        starts = [np.array([dx, dy, 0, 0, stretch, 0]) for dx in places[0] for dy in places[1]]
+        with torch.no_grad():
+            theta = min(starts, key=lambda start: float(blurred(torch.as_tensor(start))))
+        theta, _ = _descend(_differentiated(blurred), theta, limits, [k for k in free if k < 3], steps=12)
+        theta, value = _descend(_differentiated(sharper), theta, limits, [k for k in free if k not in (3, 5)], steps=15)
         if value < lowest:
             best, lowest = theta, value
     return best
 
 
-def _block_misfit(snapshot: _Snapshot, mask: Tensor, geometry: _Geometry, *, sigma: float, block: int) -> Objective:
+def _differentiated(function: Callable[[Tensor], Tensor]) -> Objective:
+    def objective(theta: Tensor) -> tuple[float, Tensor]:
+        theta = theta.clone().requires_grad_()
+        value = function(theta)
+        value.backward()  # type: ignore[no-untyped-call]
+        return float(value.detach()), torch.zeros_like(theta) if theta.grad is None else theta.grad
+
+    return objective
+
+
+def _block_misfit(
+    snapshot: _Snapshot, mask: Tensor, geometry: _Geometry, *, sigma: float, block: int
+) -> Callable[[Tensor], Tensor]:
     """Mean over blocks of the log of what regression on the dispersed mask leaves of the snapshot, both band-passed.
 
     Within a block the scene is taken to be constant; the log makes blocks with edges in them count little.
@@ -418,8 +431,7 @@ def _block_misfit(snapshot: _Snapshot, mask: Tensor, geometry: _Geometry, *, sig
     energy = target.square().sum(-1)
     floor = 1e-4 * energy.mean().clamp(min=1e-30)
 
-    def objective(theta: Tensor) -> tuple[float, Tensor]:
-        theta = theta.clone().requires_grad_()
+    def misfit(theta: Tensor) -> Tensor:
         moved = geometry.mask(splines, theta)
         transfer = geometry.transfer(theta, num_spectra=5)
         columns = blocks(geometry.disperse(moved.expand(len(transfer), -1, -1), transfer)).movedim(0, 1)
@@ -428,11 +440,9 @@ def _block_misfit(snapshot: _Snapshot, mask: Tensor, geometry: _Geometry, *, sig
         right = (columns @ target[..., None]).squeeze(-1)
         fitted = torch.linalg.solve(gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype), right)
         left = (energy - (right * fitted).sum(-1)).clamp(min=0)
-        value = torch.log(left + floor).mean()
-        value.backward()  # type: ignore[no-untyped-call]
-        return float(value.detach()), theta.grad if theta.grad is not None else torch.zeros_like(theta)
+        return torch.log(left + floor).mean()
 
-    return objective
+    return misfit
 
 
 def _fine(
@@ -446,20 +456,29 @@ def _fine(
 class _FieldMisfit:
     """log F(theta) of `align`, and its gradient -z^T dK z / F, with K z = y solved by conjugate gradients.
 
-    The solution z is kept from one call to the next, as a start.
+    The solution z is kept from one call to the next, as a start: the first call takes `first` steps, others `steps`.
     """
 
-    def __init__(self, snapshot: _Snapshot, mask: Tensor, geometry: _Geometry) -> None:
+    def __init__(
+        self,
+        snapshot: _Snapshot,
+        mask: Tensor,
+        geometry: _Geometry,
+        *,
+        dtype: torch.dtype = torch.float32,
+        first: int = 100,
+        steps: int = 40,
+    ) -> None:
         self._geometry, self._splines = geometry, _splines(mask)
-        self._weights = snapshot.weights.float()
-        self._y = snapshot.y.float() * self._weights
+        self._weights = snapshot.weights.to(dtype)
+        self._y = snapshot.y.to(dtype) * self._weights
         fy = torch.fft.fftfreq(len(self._y))[:, None]
         fx = torch.fft.rfftfreq(geometry.width)[None, :]
         power = 1 / (fy**2 + fx**2 + CORNER**2)
         amplitudes = 1 / (1.0 + torch.arange(min(NUM_SPECTRA, len(geometry.shifts))))
-        self._power = amplitudes[:, None, None] * (power / power.mean())
+        self._power = (amplitudes[:, None, None] * (power / power.mean())).to(dtype)
         self._z = torch.zeros_like(self._y)
-        self._steps = 100
+        self._steps, self._later = first, steps
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
         with torch.no_grad():
@@ -474,12 +493,12 @@ class _FieldMisfit:
         theta = theta.clone().requires_grad_()
         (-2 * (self._adjoint(*self._camera(theta), z) * field).sum() / value).backward()  # type: ignore[no-untyped-call]
         gradient = theta.grad if theta.grad is not None else torch.zeros_like(theta)
-        self._steps = 40
+        self._steps = self._later
         return math.log(value), gradient
 
     def _camera(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        mask = self._geometry.mask(self._splines, theta).float()
-        return mask, self._geometry.transfer(theta, NUM_SPECTRA).to(torch.complex64)
+        mask = self._geometry.mask(self._splines, theta).to(self._y)
+        return mask, self._geometry.transfer(theta, NUM_SPECTRA).to(self._y.dtype.to_complex())
 
     def _adjoint(self, mask: Tensor, transfer: Tensor, z: Tensor) -> Tensor:
         return mask * self._geometry.gather(self._weights * z, transfer)
