@@ -625,7 +625,7 @@ def test_each_tv_solver_is_its_solver_with_the_tv_prox():
     y, w, L = noisy(A), 0.05, A.norm() ** 2
     steps = {"num_iters": 6}
     for got, expected in [
-        (gap_tv(A, y, tv_weight=w, **steps), gap(A, y, warm_started(w), **steps)),
+        (gap_tv(A, y, tv_weight=w, tv_iters=3, memory=1.0, **steps), gap(A, y, warm_started(w), **steps)),
         (admm_tv(A, y, tv_weight=w, rho=0.3, **steps), admm(A, y, warm_started(w / 0.3), rho=0.3, **steps)),
         (admm_tv(A, y, tv_weight=w, **steps), admm(A, y, warm_started(10 * w / L), rho=L / 10, **steps)),
         (fista_tv(A, y, tv_weight=w, **steps), fista(A, y, warm_started(w / L), g=lambda x: w * tv(x), **steps)),

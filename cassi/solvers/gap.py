@@ -81,7 +81,8 @@ def gap_tv(
     *,
     tv_weight: float,
     num_iters: int = 60,
-    tv_iters: int = 3,
+    tv_iters: int = 5,
+    memory: float | None = None,
     coupled: bool = False,
     continuation: float = 1.0,
     tol: float = 0.0,
@@ -93,8 +94,10 @@ def gap_tv(
     """GAP with the total variation prox, the field's usual baseline (Yuan, ICIP 2016).
 
     Args:
-        tv_weight: weight of TV in the denoising step, in the unit of the cube.
-        tv_iters: warm-started dual steps a denoising.
+        tv_weight: weight of TV in the denoising step, in the unit of the cube; 0.15 for a cube between 0 and 1.
+        tv_iters: dual steps a denoising.
+        memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; 1/2 if accelerated,
+            else 1, with which the fixed points are those of GAP with the prox of TV.
         coupled: couple the bands, see `cassi.priors.tv`.
         continuation: start at this multiple of tv_weight and come down by 10 % an iteration; 1 keeps it constant.
         Others: see `gap`.
@@ -104,7 +107,8 @@ def gap_tv(
         >>> gap_tv(A, A.forward(torch.ones(2, 8, 8)), tv_weight=0.1, num_iters=5).x.shape
         torch.Size([2, 8, 8])
     """
-    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, coupled=coupled, start=continuation)
+    share = (0.5 if accelerate else 1.0) if memory is None else memory
+    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, coupled=coupled, memory=share, start=continuation)
     return gap(
         A, y, denoise, num_iters=num_iters, tol=tol, accelerate=accelerate, x0=x0, monitor=monitor, progress=progress
     )

@@ -44,7 +44,8 @@ def gap_tv_reference(
     *,
     tv_weight: float,
     num_iters: int,
-    tv_iters: int = 3,
+    tv_iters: int = 5,
+    memory: float = 0.5,
     coupled: bool = False,
     continuation: float = 1.0,
     accelerate: bool = True,
@@ -58,7 +59,7 @@ def gap_tv_reference(
         y_v = A.forward(v)
         b = b + (y - y_v) if accelerate else y
         x = v + A.pinv(b - y_v)
-        v, q = tv_prox_reference(x, weight, q, tv_iters, coupled)
+        v, q = tv_prox_reference(x, weight, memory * q, tv_iters, coupled)
     return v
 
 
@@ -70,6 +71,7 @@ def admm_tv_reference(
     rho: float,
     num_iters: int,
     tv_iters: int = 3,
+    memory: float = 1.0,
     coupled: bool = False,
 ) -> Tensor:
     """ADMM-TV in scaled form; arguments as for `cassi.solvers.admm_tv`, the cube returned."""
@@ -78,6 +80,6 @@ def admm_tv_reference(
     q = z.new_zeros((2, *z.shape))
     for _ in range(num_iters):
         x = A.prox(z - u, y, rho)
-        z, q = tv_prox_reference(x + u, tv_weight / rho, q, tv_iters, coupled)
+        z, q = tv_prox_reference(x + u, tv_weight / rho, memory * q, tv_iters, coupled)
         u = u + x - z
     return z
