@@ -38,7 +38,7 @@ COMPONENTS = (8, 16)  # numbers of spectral components tried
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 FINAL_ITERS = {"default": 500, "best": 500}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
-PRIOR_STRENGTH = 0.4
+PRIOR_STRENGTH = 0.6
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 MARGIN = 0.005  # a candidate must predict better than the one before by this share: less is chance
 

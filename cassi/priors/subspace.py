@@ -89,7 +89,7 @@ def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
 
 
 def coefficient_weights(num_components: int) -> Tensor:
-    """How much more a gradient of coefficient k costs than one of its neighbours: 1/2, 1, 3/2, 2, 3, 4 ...
+    """How much more a gradient of coefficient k costs: 0.6, 1, 1.5, 2, 3, 4, 5 ...
 
     The brightness has nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has almost
     none of its own. The same weights serve every scene.
@@ -99,10 +99,10 @@ def coefficient_weights(num_components: int) -> Tensor:
 
     Example:
         >>> coefficient_weights(6)
-        tensor([0.5000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
+        tensor([0.6000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
     """
     k = torch.arange(num_components, dtype=torch.float64)
-    return torch.where(k < 4, (k + 1) / 2, k - 1)
+    return torch.where(k == 0, 0.6, torch.where(k < 4, (k + 1) / 2, k - 1))
 
 
 def analyse(x: Tensor, basis: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def subspace_tv(
     *,
     variance: float | Tensor = 0.0,
     tv_weight: float | None = None,
-    prior_strength: float = 0.4,
+    prior_strength: float = 0.6,
     weights: Tensor | None = None,
     nonnegative: bool = True,
     tv_iters: int = 3,
