@@ -6,7 +6,7 @@ from .cubes import read_cube
 from .describe import Description, describe
 from .frames import Frames, open_frames
 from .measurement import Measurement, file_sha256, frame_count, read_measurement
-from .results import check_output, replacing, write_cube, write_measurement
+from .results import check_output, replacing, write_arrays, write_cube, write_measurement
 
 __all__ = [
     "Container",
@@ -25,6 +25,7 @@ __all__ = [
     "read_cube",
     "read_measurement",
     "replacing",
+    "write_arrays",
     "write_cube",
     "write_measurement",
 ]

@@ -203,6 +203,45 @@ def write_measurement(
     return path
 
 
+def write_arrays(
+    path: PathLike,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    axes: Mapping[str, str] | None = None,
+    attributes: Attributes | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write named arrays to HDF5, compressed, whole or not at all; equal input gives an equal file.
+
+    Args:
+        path: .h5 or .hdf5 file to make.
+        arrays: by name.
+        axes: the letters of an array's axes by its name (N frame, C band, H row, W column).
+        attributes: numbers and text as they are, None is left out, anything else as JSON.
+        overwrite: replace an existing file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: no HDF5 suffix.
+        OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+
+    Example:
+        >>> import numpy as np, tempfile, os
+        >>> write_arrays(os.path.join(tempfile.mkdtemp(), "frame.h5"), {"frame": np.zeros((2, 3))}).name
+        'frame.h5'
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".h5", ".hdf5"):
+        raise InputError(f"{path}: arrays are written to HDF5, expected the suffix .h5 or .hdf5")
+    # Text that is read back has a fixed length: the other kind cannot be read safely from an unknown file.
+    plain = {k: np.bytes_(v.encode()) if isinstance(v, str) else v for k, v in _plain(attributes or {}).items()}
+    with replacing(path, overwrite) as temporary:
+        _write_arrays(temporary, arrays, axes or {}, plain, True)
+    return path
+
+
 def _plain(attributes: Attributes) -> dict[str, str | int | float | bool]:
     """Return attributes that every format can hold: numbers and text; None is left out, the rest becomes JSON."""
     plain: dict[str, str | int | float | bool] = {}
