@@ -70,6 +70,7 @@ def test_equal_spacing_is_the_dct(bands, K):
     found = smooth_basis(bands, K)
     assert found.shape == (min(K, bands), bands) and found.dtype == F64
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+    assert torch.equal(smooth_basis(np.int64(bands), K), found)
     np.testing.assert_allclose(smooth_basis(450 + 7.5 * np.arange(bands), K).numpy(), expected, atol=1e-10)
 
 
@@ -104,6 +105,7 @@ def test_unequal_spacing_holds_functions_smooth_in_wavelength():
         (3, 0, "one component"),
         ([], 2, "at least one band"),
         ([500.0, 500.0, 600.0], 2, "all different"),
+        ([math.nan], 1, "finite"),
         ([500.0, math.nan], 2, "finite"),
         ([500.0, math.inf], 2, "finite"),
     ],
@@ -509,6 +511,15 @@ def test_errors():
     broken[0, 0] = math.nan
     with pytest.raises(FloatingPointError, match=r"subspace TV diverged.*iteration 1"):
         subspace_tv(A, broken, smooth_basis(4, 3))
+    _, state = subspace_tv(A, y, smooth_basis(4, 3), num_iters=1)
+    for K, size in ((2, (4, 8, 9)), (4, (4, 8, 9)), (3, (4, 16, 9)), (3, (4, 8, 8))):
+        other = camera(size)
+        with pytest.raises(ValueError, match="state must hold z"):
+            subspace_tv(other, other.forward(scene(other)), smooth_basis(4, K), state=state)
+    with pytest.raises(ValueError, match="state must hold z"):
+        subspace_tv(A, y.expand(2, -1, -1), smooth_basis(4, 3), state=state)
+    with pytest.raises(ValueError, match=r"y must end in \(8, 12\) for this camera, got \(8, 11\)"):
+        subspace_tv(A, y[:, 1:], smooth_basis(4, 3))
     with pytest.raises(ValueError, match="num_iters must be at least 1"):
         subspace_tv(A, y, smooth_basis(4, 3), num_iters=0)
 

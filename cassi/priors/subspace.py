@@ -39,16 +39,14 @@ def smooth_basis(bands: int | Sequence[float] | np.ndarray, num_components: int)
         >>> torch.allclose(B @ B.T, torch.eye(8, dtype=torch.float64))
         True
     """
-    wavelengths = None if isinstance(bands, int) else np.asarray(bands, dtype=np.float64)
-    count = bands if isinstance(bands, int) else len(bands)
+    wavelengths = None if isinstance(bands, int | np.integer) else np.asarray(bands, dtype=np.float64)
+    count = int(bands) if isinstance(bands, int | np.integer) else len(bands)
     if count < 1 or num_components < 1:
         raise ValueError(f"need at least one band and one component, got {count} bands and {num_components} components")
     t = (np.arange(count) + 0.5) / count
+    if wavelengths is not None and (not np.isfinite(wavelengths).all() or len(np.unique(wavelengths)) < count):
+        raise ValueError("wavelengths must be finite and all different; pass the number of bands if they are unknown")
     if wavelengths is not None and count > 1:
-        if not np.isfinite(wavelengths).all() or len(np.unique(wavelengths)) < count:
-            raise ValueError(
-                "wavelengths must be finite and all different; pass the number of bands if they are unknown"
-            )
         spread = (wavelengths - wavelengths.min()) / np.ptp(wavelengths)
         t = 1 / (2 * count) + (1 - 1 / count) * spread
     cosines = np.cos(np.pi * np.arange(min(num_components, count))[:, None] * t)

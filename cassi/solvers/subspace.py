@@ -100,11 +100,20 @@ def subspace_tv(
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
 
     Raises:
-        ValueError: negative variance, or a basis for another number of bands.
+        ValueError: negative variance, a basis for another number of bands, or a y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
         raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
+    batch = y.shape[: y.ndim - len(A.measurement_shape)]
+    if y.shape != (*batch, *A.measurement_shape):
+        raise ValueError(f"y must end in {tuple(A.measurement_shape)} for this camera, got {tuple(y.shape)}")
+    coefficients = (*batch, len(basis), *A.cube_shape[1:])
+    if state is not None and (state.z.shape != coefficients or state.e.shape != y.shape):
+        raise ValueError(
+            f"state must hold z {coefficients} and e {tuple(y.shape)}, got {tuple(state.z.shape)} and "
+            f"{tuple(state.e.shape)}; go on with the camera and the number of components of the earlier run"
+        )
     sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
     if not bool((sigma2 >= 0).all()):
         raise ValueError("variance must be >= 0 everywhere and not NaN")
