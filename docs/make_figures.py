@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 from selenium import webdriver
 
 import cassi
@@ -83,16 +82,13 @@ def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:
 def main() -> None:
     measurement = read_measurement(HERE.parent / "data" / "example.h5")
     results = compare(measurement)
-    save_figures({"solvers": side_by_side(measurement, results)}, HERE / "figures", dpi=90)
+    save_figures({"solvers": side_by_side(measurement, results)}, HERE / "figures", dpi=72)
     with tempfile.TemporaryDirectory() as folder:
         result, page = Path(folder) / "example_cube.h5", Path(folder) / "report.html"
         write_result(result, measurement, results["auto"])
         write_report(page, result)
         for name, dark in (("report-light", False), ("report-dark", True)):
             (HERE / "figures" / f"{name}.png").write_bytes(photograph(page, dark=dark, width=1280, height=820))
-    for name in ("solvers", "report-light", "report-dark"):  # 256 colors are enough, at a third of the size
-        path = HERE / "figures" / f"{name}.png"
-        Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

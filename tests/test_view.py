@@ -165,11 +165,11 @@ def test_the_browser_shows_what_the_server_reads(server: ThreadingHTTPServer, br
         element, ((column + 0.5) / WIDTH - 0.5) * element.rect["width"], 0
     ).click().perform()
     browser.wait("document.querySelectorAll('#list li').length === 1")
-    row, column = map(int, re.search(r"row (\d+), column (\d+)", browser.text("#list li")).groups())
+    row, column = map(int, re.fullmatch(r"row (\d+), column (\d+)", browser.text("#list .place")).groups())
     assert abs(row - 150) <= 3 and abs(column - 825) <= 3
     drawn = browser.run("return Bokeh.documents[0].get_model_by_name('kept').data.ys.map((ys) => [...ys])")
     np.testing.assert_allclose(drawn[0], cube[:, row, column], rtol=1e-5)
-    value, spread = map(float, re.search(r"column \d+(\S+) ± (\S+)\D$", browser.text("#list li")).groups())
+    value, spread = map(float, browser.text("#list .value").split(" ± "))
     np.testing.assert_allclose((value, spread), (cube[2, row, column], uncertainty[2, row, column]), rtol=6e-3)
     browser.find("#band").send_keys(Keys.ARROW_RIGHT)
     browser.wait("document.getElementById('plot-band').dataset.band === '3'")

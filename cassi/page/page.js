@@ -293,7 +293,9 @@
           kept.splice(kept.indexOf(one), 1);
           drawKept();
         });
-        item.append(badge, place, value, remove);
+        const words = document.createElement("div");
+        words.append(place, value);
+        item.append(badge, words, remove);
         return item;
       }),
     );
