@@ -1,0 +1,757 @@
+"""From frames captured on the bench to a calibrated camera: one file that makes counts into a measurement.
+
+Three kinds of frames go in: without light (dark), of even light without the coded aperture (flat), and of the coded
+aperture under narrow-band light of known wavelengths. What comes out corrects a frame and says where each band falls
+on the detector and through which mask.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from scipy import ndimage
+
+from cassi.errors import InputError
+from cassi.io import Measurement, file_sha256, open_container, write_arrays
+from cassi.io.roles import MEASUREMENT, pick
+from cassi.operator import CASSI
+from cassi.wavelengths import parse_wavelengths
+
+__all__ = [
+    "BenchFrames",
+    "Calibration",
+    "Dispersion",
+    "calibrate",
+    "find_frames",
+    "fit_dispersion",
+    "image_shift",
+    "mask_wavelengths",
+    "read_calibrated",
+    "read_frames",
+]
+
+Model = Literal["cauchy", "polynomial"]
+Spacing = Literal["dispersion", "wavelength"]
+REFERENCE = 500.0  # nm; wavelengths are scaled by it in the fits
+
+
+@dataclass(frozen=True)
+class Dispersion:
+    """Displacement of light on the detector against its wavelength.
+
+        "cauchy":      d(lambda) = sum_p a_p (500 nm / lambda)^(2 p)
+        "polynomial":  d(lambda) = sum_p a_p (lambda / 500 nm)^p
+
+    Attributes:
+        model: one of the two.
+        coefficients: a_p [pixel], from p = 0.
+        wavelengths: (L,) [nm] it was fitted to.
+        measured: (L,) displacement of the mask's image from that of the first wavelength [pixel].
+        across: (L,) the same across the dispersion, which should be 0 [pixel].
+    """
+
+    model: str
+    coefficients: tuple[float, ...]
+    wavelengths: np.ndarray
+    measured: np.ndarray
+    across: np.ndarray
+
+    def __call__(self, wavelengths: np.ndarray) -> np.ndarray:
+        """d(lambda) [pixel]."""
+        basis = _basis(self.model, np.asarray(wavelengths, dtype=float), len(self.coefficients))
+        return np.asarray(basis @ np.asarray(self.coefficients))
+
+    @property
+    def residuals(self) -> np.ndarray:
+        """(L,) measured minus fitted [pixel]."""
+        return np.asarray(self.measured - self(self.wavelengths))
+
+    def wavelength(self, displacements: np.ndarray) -> np.ndarray:
+        """The inverse, lambda(d) [nm], within 20 % beyond the fitted wavelengths.
+
+        Raises:
+            InputError: the fitted curve turns back within that range, or a displacement lies outside it.
+        """
+        first, last = self.wavelengths.min(), self.wavelengths.max()
+        beyond = 0.2 * (last - first)
+        grid = np.linspace(first - beyond, last + beyond, 10_001)
+        curve = self(grid)
+        inside = (grid >= first) & (grid <= last)
+        direction = np.sign(curve[inside][-1] - curve[inside][0])
+        rising = np.diff(curve) * direction > 0
+        if not rising[inside[1:] & inside[:-1]].all():
+            raise InputError(
+                f"the fitted dispersion turns back between {first:g} and {last:g} nm: fewer coefficients, other "
+                "wavelengths, or check that the mask frames are in the order of their wavelengths"
+            )
+        # outside the captured wavelengths the fit may turn back; it is followed as far as it does not
+        start = int(np.argmax(grid >= first))
+        low = start - int(np.argmin(np.append(rising[:start][::-1], False)))
+        stop = len(grid) - 1 - int(np.argmax((grid <= last)[::-1]))
+        high = stop + int(np.argmin(np.append(rising[stop:], False)))
+        part, ascending = slice(low, high + 1), slice(None, None, int(direction))
+        wanted = np.asarray(displacements, dtype=float)
+        d, w = curve[part][ascending], grid[part][ascending]
+        if wanted.min() < d[0] - 1e-9 or wanted.max() > d[-1] + 1e-9:
+            raise InputError(
+                f"bands from {wanted.min():.1f} to {wanted.max():.1f} px lie beyond the calibrated dispersion, "
+                f"{d[0]:.1f} to {d[-1]:.1f} px; ask for fewer bands or a smaller step, or capture more wavelengths"
+            )
+        return np.asarray(np.interp(wanted, d, w))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A calibrated camera.
+
+    Attributes:
+        mask: (C, H, W) float32, transmission of the aperture for each band, as it lies on the detector.
+        shifts: C whole displacements of the bands [pixel].
+        remainders: (C,) what they leave of the true displacements [pixel]: the bands of a reconstructed cube lie by so
+            much to the right, see `register`. All 0 where the bands are whole pixels apart.
+        wavelengths: (C,) [nm], the bands' centers.
+        dark: (H, W') counts without light.
+        flat: (H, W') relative response of the pixels, mean 1.
+        bad_pixels: (H, W') bool, hot or dead.
+        saturation: count from which a pixel says nothing.
+        scale: counts per unit of the measurement, which is 1 at saturation.
+        gain: electrons per unit of the measurement, or None where a single flat frame did not tell.
+        read_noise: standard deviation [electron], or None likewise.
+        dispersion: the fitted curve.
+    """
+
+    mask: np.ndarray
+    shifts: tuple[int, ...]
+    remainders: np.ndarray
+    wavelengths: np.ndarray
+    dark: np.ndarray
+    flat: np.ndarray
+    bad_pixels: np.ndarray
+    saturation: float
+    scale: float
+    gain: float | None
+    read_noise: float | None
+    dispersion: Dispersion
+
+    def operator(self, *, device: torch.device | str | None = None) -> CASSI:
+        """The camera, with weight 0 at bad pixels."""
+        good = torch.as_tensor(~self.bad_pixels, dtype=torch.float32)
+        return CASSI(torch.as_tensor(self.mask), self.shifts, good).to(device)
+
+    def correct(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Counts to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
+
+        Args:
+            frame: (..., H, W') counts.
+
+        Returns:
+            y like `frame`, float32, and its bad pixels (..., H, W') bool, the saturated ones among them.
+
+        Raises:
+            InputError: a frame of another size.
+        """
+        counts = np.asarray(frame)
+        if counts.shape[-2:] != self.dark.shape:
+            raise InputError(
+                f"the frame is {counts.shape[-2:]} pixels, the calibration {self.dark.shape}; "
+                "capture both with the same region of the detector and the same binning"
+            )
+        bad = self.bad_pixels | (counts >= self.saturation)
+        y = (counts - self.dark) / (self.flat * self.scale)
+        return np.where(bad, 0, y).astype(np.float32), bad
+
+    def register(self, cube: np.ndarray) -> np.ndarray:
+        """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
+        if not np.abs(self.remainders).max() > 1e-6:
+            return cube
+        moved = np.empty_like(cube)
+        for index in np.ndindex(cube.shape[:-3]):
+            for c, f in enumerate(self.remainders):
+                ndimage.shift(cube[(*index, c)], (0, -f), output=moved[(*index, c)], order=3, mode="nearest")
+        return moved
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it to HDF5, whole or not at all.
+
+        Raises:
+            OutputError: see `cassi.io.write_arrays`.
+        """
+        curve = self.dispersion
+        arrays = {
+            "mask": self.mask,
+            "shifts": np.asarray(self.shifts),
+            "remainders": self.remainders,
+            "wavelengths": self.wavelengths,
+            "dark": self.dark,
+            "flat": self.flat,
+            "bad_pixels": self.bad_pixels,
+            "dispersion/coefficients": np.asarray(curve.coefficients),
+            "dispersion/wavelengths": curve.wavelengths,
+            "dispersion/measured": curve.measured,
+            "dispersion/across": curve.across,
+        }
+        numbers = {name: getattr(self, name) for name in ("saturation", "scale", "gain", "read_noise")}
+        attributes = {"kind": "cassi calibration", "dispersion_model": curve.model, **numbers}
+        return write_arrays(path, arrays, axes={"mask": "CHW"}, attributes=attributes, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Calibration:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: no such file, damaged, or no calibration.
+        """
+        container = open_container(Path(path))
+
+        def array(name: str) -> np.ndarray:
+            entry = container.entry(name)
+            if entry is None:
+                raise InputError(
+                    f"{path}: no calibration, '{name}' is missing; make one with calibrate.py; "
+                    f"found {container.listing()}"
+                )
+            return container.read(entry)
+
+        def number(name: str) -> float | None:
+            if name not in container.attributes:
+                return None
+            value = np.asarray(container.attributes[name])
+            if value.size != 1 or value.dtype.kind not in "iuf" or not np.isfinite(value.item()):
+                raise InputError(f"{path}: '{name}' must be one finite number, got {value!r}")
+            return float(value.item())
+
+        model = container.attributes.get("dispersion_model", "")
+        curve = Dispersion(
+            model.decode(errors="replace") if isinstance(model, bytes) else str(model),
+            tuple(float(a) for a in array("dispersion/coefficients")),
+            array("dispersion/wavelengths"),
+            array("dispersion/measured"),
+            array("dispersion/across"),
+        )
+        found = cls(
+            mask=array("mask").astype(np.float32),
+            shifts=tuple(int(d) for d in array("shifts")),
+            remainders=array("remainders"),
+            wavelengths=array("wavelengths"),
+            dark=array("dark"),
+            flat=array("flat"),
+            bad_pixels=array("bad_pixels").astype(bool),
+            saturation=number("saturation") or math.inf,
+            scale=number("scale") or 1.0,
+            gain=number("gain"),
+            read_noise=number("read_noise"),
+            dispersion=curve,
+        )
+        _check_loaded(path, found)
+        return found
+
+
+def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
+    bands = len(c.shifts)
+    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,)}
+    if c.mask.ndim != 3 or bands == 0 or len(c.mask) != bands:
+        raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
+    detector = (c.mask.shape[1], c.mask.shape[2] + max(c.shifts) - min(c.shifts))
+    expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), detector)
+    for name, shape in expected.items():
+        values = getattr(c, name)
+        if values.shape != shape or not np.isfinite(values).all():
+            raise InputError(f"{path}: '{name}' must be finite and {shape}, got {values.shape}")
+    if c.dispersion.model not in get_args(Model):
+        raise InputError(f"{path}: unknown dispersion model {c.dispersion.model!r}")
+
+
+def calibrate(
+    dark: np.ndarray,
+    flat: np.ndarray,
+    mask_frames: np.ndarray,
+    mask_wavelengths: Sequence[float] | np.ndarray,
+    *,
+    step: float | None = None,
+    num_bands: int | None = None,
+    spacing: Spacing = "dispersion",
+    model: Model = "polynomial",
+    order: int = 3,
+    bit_depth: int | None = None,
+) -> Calibration:
+    """Make a calibrated camera of captured frames.
+
+    Dark and flat frames are averaged; a pixel whose dark level or response lies far off its neighbors' is bad, and is
+    filled from them wherever an image is needed. The displacement of the mask's image between every two
+    wavelengths (`image_shift`) gives the dispersion, by least squares over all pairs, and the fit its curve. The mask
+    of a band is what the nearest two captured wavelengths show, moved to where the band falls, in proportion to how
+    near they are, and averaged over the band's width: the light of a band is spread over `step` pixels, and the mask's
+    image with it.
+
+    Args:
+        dark: (H, W') or (N, H, W') counts without light.
+        flat: (H, W') or (N, H, W') counts of even white light without the coded aperture. With two frames or more the
+            gain and the read noise are estimated too.
+        mask_frames: (L, H, W') counts of the coded aperture under narrow-band light, each with any exposure.
+        mask_wavelengths: (L,) [nm], at least 2, different.
+        step: dispersion between neighboring bands [pixel], > 0; 2 where neither this nor `num_bands` is given. With
+            spacing "dispersion" a whole number, so that every band falls on whole pixels and the operator is exact.
+        num_bands: C; as many as cover the captured wavelengths if not given.
+        spacing: "dispersion", bands equally far apart on the detector, or "wavelength", equally far apart in nm from
+            the shortest to the longest captured wavelength.
+        model: of the dispersion, see `Dispersion`.
+        order: highest power p of the model; at most L - 1 is used.
+        bit_depth: of the counts; without it the smallest of 8, 10, 12, 14, 16 that holds the brightest.
+
+    Returns:
+        The `Calibration`.
+
+    Raises:
+        InputError: frames that do not fit together or show nothing, wavelengths that are unusable, or bands that the
+            dispersion does not hold.
+
+    Example:
+        >>> from cassi.bench import simulate_bench
+        >>> b = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
+        >>> found = calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths)
+        >>> found.shifts
+        (0, 2, 4, 6, 8, 10, 12, 14)
+    """
+    darks, flats, frames, light = _checked_frames(dark, flat, mask_frames, mask_wavelengths)
+    largest = float(max(stack.max() for stack in (darks, flats, frames)))
+    full_scale = _full_scale(largest, bit_depth)
+    level = darks.mean(0)
+    response = flats.mean(0) - level
+    bad = _outliers(level, 6.0) | _unresponsive(response)
+    if bad.mean() > 0.5:
+        raise InputError(
+            f"{100 * bad.mean():.0f} % of the pixels are hot or dead; the flat must be brighter than the dark"
+        )
+    level, response = _fill(level, bad), _fill(response, bad)
+    scale = full_scale - float(np.median(level))
+    response = response / response.mean()
+    gain, read_noise = _noise(darks, flats, level, bad, scale)
+    clean = np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in frames])
+    curve = fit_dispersion(clean, light, model=model, order=order)
+    displacements, wavelengths, widths = _place_bands(curve, step, num_bands, spacing)
+    whole = np.rint(displacements).astype(int)
+    remainders = displacements - whole
+    columns = frames.shape[-1] - int(np.ptp(whole))
+    if columns < 1:
+        raise InputError(f"the bands span {np.ptp(whole)} px, more than the detector's {frames.shape[-1]} columns")
+    transmissions = _transmissions(clean)
+    mask = np.stack(
+        [
+            _mask_at(transmissions, curve, light, float(d), float(w), int(n - whole.min()), columns, float(width))
+            for d, w, n, width in zip(displacements, wavelengths, whole, widths, strict=True)
+        ]
+    )
+    return Calibration(
+        mask=mask.astype(np.float32),
+        shifts=tuple(int(n) for n in whole),
+        remainders=np.where(np.abs(remainders) < 1e-9, 0, remainders),
+        wavelengths=wavelengths,
+        dark=level,
+        flat=response,
+        bad_pixels=bad,
+        saturation=full_scale,
+        scale=scale,
+        gain=gain,
+        read_noise=read_noise,
+        dispersion=curve,
+    )
+
+
+def fit_dispersion(
+    images: np.ndarray, wavelengths: np.ndarray, *, model: Model = "polynomial", order: int = 3
+) -> Dispersion:
+    """The dispersion from images of the coded aperture, corrected, at several wavelengths.
+
+    Args:
+        images: (L, H, W').
+        wavelengths: (L,) [nm].
+        model: see `Dispersion`.
+        order: highest power p; at most L - 1 is used.
+
+    Returns:
+        The `Dispersion`, 0 at the first wavelength up to the residual of the fit.
+
+    Raises:
+        InputError: an unknown model or an order below 1.
+    """
+    if model not in get_args(Model):
+        raise InputError(f"unknown dispersion model {model!r}, expected {' or '.join(get_args(Model))}")
+    if order < 1:
+        raise InputError(f"the order of the dispersion model must be at least 1, got {order}")
+    count = len(images)
+    pairs = list(itertools.combinations(range(count), 2))
+    between = np.array([image_shift(images[a], images[b]) for a, b in pairs])
+    # least squares for the positions p, with p_0 = 0: p_b - p_a = between
+    rows = np.zeros((len(pairs), count))
+    for row, (a, b) in zip(rows, pairs, strict=True):
+        row[a], row[b] = -1, 1
+    positions = np.zeros((count, 2))
+    positions[1:] = np.linalg.lstsq(rows[:, 1:], between, rcond=None)[0]
+    across, along = positions.T
+    basis = _basis(model, wavelengths, min(order, count - 1) + 1)
+    coefficients = np.linalg.lstsq(basis, along, rcond=None)[0]
+    return Dispersion(model, tuple(float(a) for a in coefficients), np.asarray(wavelengths), along, across)
+
+
+def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """By how much the second image lies further down and to the right than the first [pixel], to about 0.01 px.
+
+    The peak of the phase correlation gives whole pixels; with these taken out, the phase of the cross spectrum is a
+    plane through 0, phi(f) = -2 pi f . shift, fitted over the frequencies below 0.25 cycles per pixel with the cross
+    spectrum's magnitude as weight. (Phase correlation: C. D. Kuglin and D. C. Hines, 1975.)
+
+    Args:
+        first, second: (H, W), of one size.
+
+    Returns:
+        (rows, columns).
+
+    Example:
+        >>> image = np.random.default_rng(0).random((64, 64))
+        >>> np.round(image_shift(image, np.roll(image, (1, 3), axis=(0, 1))), 1).tolist()
+        [1.0, 3.0]
+    """
+    height, width = first.shape
+    window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])
+    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
+    low = np.hypot(fy, fx) < 0.25
+
+    def spectrum(image: np.ndarray) -> np.ndarray:
+        weighted = (image - np.average(image, weights=window)) * window
+        return np.asarray(np.fft.rfft2(weighted))
+
+    reference = spectrum(first)
+    cross = spectrum(second) * reference.conj()
+    magnitude = np.abs(cross)
+    correlation = np.fft.irfft2(
+        np.where(low & (magnitude > 0), cross / np.where(magnitude > 0, magnitude, 1), 0), first.shape
+    )
+    row, column = np.unravel_index(int(correlation.argmax()), first.shape)
+    down = int(row) - height * (row > height // 2)
+    right = int(column) - width * (column > width // 2)
+    # the window stays with the detector: moving the content back by whole pixels makes both windows see the same part
+    moved = ndimage.shift(second, (-down, -right), order=0, mode="nearest")
+    shift = np.zeros(2)
+    for _ in range(3):
+        turned = spectrum(moved) * reference.conj() * np.exp(2j * np.pi * (fy * shift[0] + fx * shift[1]))
+        phase, weight = np.angle(turned), np.where(low, np.abs(turned), 0)
+        weight = np.where(np.abs(phase) < 2, weight, 0)
+        plane = np.stack([np.broadcast_to(fy, phase.shape), np.broadcast_to(fx, phase.shape)]).reshape(2, -1)
+        left = (plane * weight.reshape(-1)) @ plane.T
+        right_side = (plane * weight.reshape(-1)) @ phase.reshape(-1)
+        if not np.linalg.det(left) > 0:
+            break
+        shift -= np.linalg.solve(left, right_side) / (2 * np.pi)
+    return float(down + shift[0]), float(right + shift[1])
+
+
+class BenchFrames(NamedTuple):
+    """Files of each kind of frame; `wavelengths` [nm] are those of the mask's, in their order."""
+
+    dark: tuple[Path, ...]
+    flat: tuple[Path, ...]
+    mask: tuple[Path, ...]
+    wavelengths: np.ndarray
+
+
+def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) -> BenchFrames:
+    """Find the frames of a calibration in a folder by their names.
+
+    Files whose names begin with dark, flat or white, and mask are taken, in the order of the numbers in their names.
+    The wavelengths are those given, or in wavelengths.txt or .csv, or in the masks' own names (mask_532nm.png).
+
+    Args:
+        folder: where they are.
+        wavelengths: as for `cassi.wavelengths.parse_wavelengths`.
+
+    Returns:
+        The `BenchFrames`.
+
+    Raises:
+        InputError: no such folder, a kind of frame is missing, or the wavelengths are unknown or do not fit.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise InputError(f"{place}: no such folder; give one with the files dark_*, flat_* and mask_*")
+    files = sorted((f for f in place.iterdir() if f.is_file() and not f.name.startswith(".")), key=_natural)
+
+    def kind(*starts: str) -> tuple[Path, ...]:
+        found = tuple(f for f in files if f.name.lower().startswith(starts))
+        if not found:
+            raise InputError(f"{place}: no file named {starts[0]}_*; it holds {', '.join(f.name for f in files[:12])}")
+        return found
+
+    dark, flat, mask = kind("dark"), kind("flat", "white"), kind("mask")
+    listing = next((f for f in files if f.name.lower() in ("wavelengths.txt", "wavelengths.csv")), None)
+    if wavelengths is None and listing is not None:
+        wavelengths = str(listing)
+    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, wavelengths))
+
+
+def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarray:
+    """The wavelength of each mask frame [nm]: as given, or from names like mask_532nm.png.
+
+    Raises:
+        InputError: unknown, or another number than there are frames.
+    """
+    count = len(files) if len(files) > 1 else len(read_frames(files))
+    if wavelengths is not None:
+        given = parse_wavelengths(wavelengths, count)
+        if given is None:
+            raise InputError("the mask frames must be at known wavelengths")
+        return given
+    named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
+    if len(files) != count or not all(named):
+        raise InputError(
+            f"the wavelengths of {files[0].name} ... are unknown: name the files mask_532nm.png, write one number per "
+            "frame into wavelengths.txt, or give --wavelengths"
+        )
+    return np.array([float(match[1]) for match in named if match])
+
+
+def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
+    """Read frames of one size from files that hold one each or a stack: (N, H, W'), counts as they are.
+
+    Raises:
+        InputError: a file that cannot be read, or frames of different sizes.
+    """
+    stacks: list[np.ndarray] = []
+    for file in files:
+        container = open_container(Path(file))
+        readable = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
+        if len(readable) != 1:
+            raise InputError(f"{file}: expected one frame or one stack of frames, found {container.listing()}")
+        values = container.read(readable[0])
+        stack = values[None] if values.ndim == 2 else values
+        if stacks and stack.shape[1:] != stacks[0].shape[1:]:
+            raise InputError(
+                f"{file}: frames of {stack.shape[1:]} pixels after {stacks[0].shape[1:]}; capture all with one region"
+            )
+        if not np.isfinite(stack).all():
+            raise InputError(f"{file}: holds NaN or Inf, expected counts")
+        stacks.append(stack)
+    return np.concatenate(stacks)
+
+
+def read_calibrated(path: str | os.PathLike[str], calibration: Calibration, *, key: str | None = None) -> Measurement:
+    """Read a captured snapshot as a measurement: counts corrected, mask, shifts and the rest from the calibration.
+
+    Args:
+        path: file with raw counts (H, W') or (N, H, W').
+        calibration: of the camera it was captured with.
+        key: name of the array in its file, where it is none of the usual ones.
+
+    Returns:
+        The `Measurement`; saturated pixels count as bad, in a stack for all of its frames.
+
+    Raises:
+        InputError: a file that cannot be read, or of another size than the calibration.
+    """
+    container = open_container(Path(path))
+    entry, _ = pick(container, MEASUREMENT, "measurement", key)
+    counts = container.read(entry)
+    if counts.ndim not in (2, 3):
+        raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {counts.shape}")
+    y, bad = calibration.correct(counts)
+    bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
+    notes = [f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated"]
+    if np.abs(calibration.remainders).max() > 1e-6:
+        notes.append(
+            f"bands up to {np.abs(calibration.remainders).max():.2f} px off whole pixels, moved back at the end"
+        )
+    return Measurement(
+        y=y,
+        mask=calibration.mask,
+        shifts=calibration.shifts,
+        wavelengths=calibration.wavelengths,
+        bad_pixels=bad,
+        unit="of full scale above black",
+        scale=calibration.scale,
+        gain=calibration.gain,
+        read_noise=calibration.read_noise,
+        notes=tuple(notes),
+        source=Path(path).name,
+        sha256=file_sha256(path),
+    )
+
+
+def _natural(path: Path) -> list[tuple[int, float, str]]:
+    """Sorting by the numbers in a name: mask_2 before mask_10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", path.name.lower())
+    return [(0, float(p), "") if i % 2 else (1, 0.0, p) for i, p in enumerate(parts)]
+
+
+def _checked_frames(
+    dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, wavelengths: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Stacks (N, H, W') in float64, mask frames in the order of rising wavelength."""
+    stacks = [np.asarray(values, dtype=np.float64) for values in (dark, flat, mask_frames)]
+    stacks = [stack[None] if stack.ndim == 2 else stack for stack in stacks]
+    for name, stack in zip(("dark", "flat", "mask"), stacks, strict=True):
+        if stack.ndim != 3 or 0 in stack.shape:
+            raise InputError(f"{name} frames must be (H, W') or (N, H, W'), got {stack.shape}")
+        if stack.shape[1:] != stacks[2].shape[1:]:
+            raise InputError(
+                f"{name} frames are {stack.shape[1:]} pixels, mask frames {stacks[2].shape[1:]}; "
+                "capture all with the same region of the detector"
+            )
+        if not np.isfinite(stack).all():
+            raise InputError(f"{name} frames hold NaN or Inf, expected counts")
+    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != len(stacks[2]):
+        raise InputError(f"{len(stacks[2])} mask frames but {len(light)} wavelengths; give one per frame")
+    if len(light) < 2:
+        raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
+    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
+        raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
+    rising = np.argsort(light)
+    return stacks[0], stacks[1], stacks[2][rising], light[rising]
+
+
+def _full_scale(largest: float, bit_depth: int | None) -> float:
+    depths = (8, 10, 12, 14, 16) if bit_depth is None else (bit_depth,)
+    for depth in depths:
+        if largest <= 2**depth - 1:
+            return float(2**depth - 1)
+    raise InputError(f"counts up to {largest:g} do not fit into {depths[-1]} bits")
+
+
+def _outliers(level: np.ndarray, sigmas: float) -> np.ndarray:
+    """Pixels whose dark level is far off their neighbors'."""
+    off = level - ndimage.median_filter(level, 5, mode="nearest")
+    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
+    return np.asarray(np.abs(off) > max(sigmas * spread, 10.0))
+
+
+def _unresponsive(response: np.ndarray) -> np.ndarray:
+    """Pixels that respond less than half or more than one and a half times as much as their neighbors, or hardly."""
+    usual = ndimage.median_filter(response, 7, mode="nearest")
+    odd = (response < 0.5 * usual) | (response > 1.5 * usual)
+    return np.asarray(odd | (response < 0.02 * np.median(response)) | (response <= 0))
+
+
+def _fill(image: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """The image with bad pixels replaced by the mean of the good ones around."""
+    if not bad.any():
+        return image
+    good = (~bad).astype(float)
+    values, weight = np.where(bad, 0, image), good
+    filled = image.copy()
+    for sigma in (0.7, 3.0, 30.0):  # further away only where nothing good is near
+        blurred, near = ndimage.gaussian_filter(values, sigma), ndimage.gaussian_filter(weight, sigma)
+        use = bad & (near > 1e-3)
+        filled[use] = blurred[use] / near[use]
+        bad = bad & ~use
+    filled[bad] = float(image[good > 0].mean()) if good.any() else 0.0
+    return filled
+
+
+def _noise(
+    darks: np.ndarray, flats: np.ndarray, level: np.ndarray, bad: np.ndarray, scale: float
+) -> tuple[float | None, float | None]:
+    """Gain [electron per unit of y] and read noise [electron] by photon transfer: var k = (k - dark) / gain + var dark.
+
+    (J. R. Janesick, Photon Transfer, SPIE Press 2007.) From the variance between frames, so two of each are needed.
+    """
+    if len(darks) < 2 or len(flats) < 2:
+        return None, None
+    light = flats - level
+    light = light * (light[:, ~bad].mean() / light[:, ~bad].mean(1))[:, None, None]  # a lamp may drift
+    dark_variance = float(darks[:, ~bad].var(0, ddof=1).mean())
+    excess = float(light[:, ~bad].var(0, ddof=1).mean()) - dark_variance
+    if not excess > 0:
+        return None, None
+    per_count = float(light[:, ~bad].mean()) / excess
+    return per_count * scale, per_count * math.sqrt(dark_variance)
+
+
+def _basis(model: str, wavelengths: np.ndarray, count: int) -> np.ndarray:
+    scaled = (REFERENCE / wavelengths) ** 2 if model == "cauchy" else wavelengths / REFERENCE
+    return np.stack([scaled**p for p in range(count)], axis=-1)
+
+
+def _place_bands(
+    curve: Dispersion, step: float | None, num_bands: int | None, spacing: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Displacement, wavelength and width on the detector of each band."""
+    if spacing not in get_args(Spacing):
+        raise InputError(f"unknown spacing {spacing!r}, expected {' or '.join(get_args(Spacing))}")
+    first, last = float(curve.wavelengths[0]), float(curve.wavelengths[-1])
+    reach = float(curve(np.array([last]))[0] - curve(np.array([first]))[0])
+    span, direction = abs(reach), 1 if reach >= 0 else -1
+    if num_bands is not None and num_bands < 2:
+        raise InputError(f"the number of bands must be at least 2, got {num_bands}")
+    if step is not None and not (math.isfinite(step) and step > 0):
+        raise InputError(f"the step between bands must be positive [pixel], got {step}; its sign is measured")
+    if step is None:
+        step = 2.0 if num_bands is None else max(1.0, float(round(span / (num_bands - 1))))
+    count = math.floor(span / step + 0.5) + 1 if num_bands is None else num_bands
+    if count < 2:
+        raise InputError(
+            f"the light moves {span:.2f} px from {first:g} to {last:g} nm, less than a step of {step:g} px: no bands; "
+            "check that the mask frames show dispersion, or take a smaller step"
+        )
+    if spacing == "wavelength":
+        wavelengths = np.linspace(first, last, count)
+        displacements = curve(wavelengths)
+        return displacements, wavelengths, np.abs(np.gradient(displacements))
+    if not float(step).is_integer():
+        raise InputError(
+            f"bands of equal dispersion need a whole step, got {step:g} px: then no band falls between pixels; "
+            'round it, or use spacing "wavelength"'
+        )
+    displacements = direction * step * np.arange(count)
+    return displacements, curve.wavelength(displacements), np.full(count, step)
+
+
+def _transmissions(images: np.ndarray) -> np.ndarray:
+    """Mask frames as transmissions: exposures made equal, and the open elements about 1."""
+    means = images.mean((1, 2))
+    brightest = np.percentile(images, 99.5, axis=(1, 2))
+    if not ((means > 0) & (brightest > 0)).all():
+        raise InputError("a mask frame shows no light above the dark level; check its exposure")
+    return np.asarray(images / means[:, None, None] * float((means / brightest).mean()))
+
+
+def _mask_at(
+    images: np.ndarray,
+    curve: Dispersion,
+    light: np.ndarray,
+    displacement: float,
+    wavelength: float,
+    first_column: int,
+    columns: int,
+    width: float,
+) -> np.ndarray:
+    """The mask of a band, on the columns that the band covers: (H, W)."""
+    after = int(np.clip(np.searchsorted(light, wavelength), 1, len(light) - 1))
+    near = (after - 1, after)
+    share = float(np.clip((wavelength - light[near[0]]) / (light[near[1]] - light[near[0]]), 0, 1))
+    weights = (1 - share, share)
+    row = sum(w * curve.across[n] for w, n in zip(weights, near, strict=True))
+    total = np.zeros_like(images[0])
+    for weight, n in zip(weights, near, strict=True):
+        if weight > 0:
+            image = ndimage.shift(images[n], (row - curve.across[n], 0), order=3, mode="nearest")
+            total += weight * _spread(image, displacement - curve.measured[n], width)
+    return np.asarray(total[:, first_column : first_column + columns].clip(0))
+
+
+def _spread(image: np.ndarray, displacement: float, width: float) -> np.ndarray:
+    """Rows moved to the right and averaged over `width` pixels, both real numbers, in the Fourier domain."""
+    border = math.ceil(abs(displacement) + width) + 16
+    padded = np.pad(image, ((0, 0), (border, border)), mode="edge")
+    f = np.fft.rfftfreq(padded.shape[1])
+    moved = np.fft.irfft(
+        np.fft.rfft(padded) * np.exp(-2j * np.pi * f * displacement) * np.sinc(f * width), padded.shape[1]
+    )
+    return np.asarray(moved[:, border:-border])
