@@ -19,9 +19,11 @@ from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.metrics import psnr, sam, ssim
 from cassi.operator import CASSI
+from cassi.priors.spectral import SpectralPrior, smooth_spectral_prior
 from cassi.priors.subspace import smooth_basis
 from cassi.result import Monitor, Record, relative_norm
 from cassi.solvers import admm_tv, fista_tv, gap_tv, least_squares
+from cassi.solvers.gaussian import gaussian_map
 from cassi.solvers.subspace import subspace_tv
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score", "write_result"]
 
 Array = Tensor | np.ndarray
-Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
+Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 Quality = Literal["default", "best"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
@@ -41,6 +43,9 @@ NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
 COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
+GAUSSIAN_ITERS, GAUSSIAN_TOL, GAUSSIAN_SAMPLES = 200, 1e-3, 16
+GAUSSIAN_NOISE = 0.03  # standard deviation taken where the camera's is unknown, relative to the mean of y
+GAUSSIAN_CORRELATION = 3.0  # correlation length of the scene [pixel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +116,7 @@ def reconstruct(
     quality: Quality | str = "default",
     budget: float | None = None,
     uncertainty: bool = False,
+    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
     bad_pixels: Array | None = None,
     gain: float | None = None,
     read_noise: float | None = None,
@@ -134,13 +140,17 @@ def reconstruct(
         num_bands: C. What is not given of step and num_bands follows from W' - W.
         wavelengths: (C,) band centers [nm]; "auto" and "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
-            one's own, for clean data), "least-squares", "gap-tv", "admm-tv", "fista-tv".
+            one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
+            "gap-tv", "admm-tv", "fista-tv".
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
         quality: "default", or "best", which may take ten times as long ("auto" only).
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
-        uncertainty: estimate the standard deviation of each voxel too ("auto" only; about doubles the time).
+        uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
+            "gaussian", up to 17 times).
+        spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.spectral`; or files of cubes to learn them
+            from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
         gain: electrons per unit of y, where known.
         read_noise: standard deviation [electron], where known.
@@ -172,10 +182,13 @@ def reconstruct(
         "quality": quality,
         "budget": budget,
         "uncertainty": uncertainty,
+        "spectral_prior": _named(spectral_prior),
         "device": str(device),
         "seed": seed,
     }
     _check_settings(solver, num_iters, tv_weight, quality, budget, uncertainty)
+    if spectral_prior is not None and solver not in ("auto", "gaussian"):
+        raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
     on = pick_device(device)
     m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
@@ -188,6 +201,7 @@ def reconstruct(
     y = torch.as_tensor(m.y, dtype=torch.float32, device=on)
     if good is not None:
         y = torch.where(good > 0, y, 0)
+    prior = _spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
     solved = [
         _solve(
             A,
@@ -199,6 +213,7 @@ def reconstruct(
             quality=quality,
             budget=budget,
             uncertainty=uncertainty,
+            prior=prior,
             gain=m.gain,
             read_noise=m.read_noise,
             seed=seed,
@@ -349,13 +364,15 @@ def _check_settings(
         raise InputError(
             f'quality {quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
         )
-    if uncertainty and solver != "auto":
-        raise InputError(f'only solver "auto" estimates the uncertainty, got solver {solver!r}; leave one of them out')
+    if uncertainty and solver not in ("auto", "gaussian"):
+        raise InputError(
+            f'only solvers "auto" and "gaussian" estimate the uncertainty, got solver {solver!r}; leave one of them out'
+        )
     if num_iters is not None and num_iters < 1:
         raise InputError(f"the number of iterations must be at least 1, got {num_iters}")
     if tv_weight is not None and not (math.isfinite(tv_weight) and tv_weight > 0):
         raise InputError(f"the TV weight must be positive, got {tv_weight}")
-    if tv_weight is not None and solver in ("auto", "least-squares"):
+    if tv_weight is not None and solver not in TV_WEIGHT:
         raise InputError(f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv, admm-tv or fista-tv")
     if budget is not None and not budget > 0:
         raise InputError(f"the budget must be a positive number of seconds, got {budget}")
@@ -468,6 +485,7 @@ def _solve(
     quality: str,
     budget: float | None,
     uncertainty: bool,
+    prior: SpectralPrior | None,
     gain: float | None,
     read_noise: float | None,
     seed: int,
@@ -484,12 +502,25 @@ def _solve(
             wavelengths=wavelengths,
             gain=None if gain is None else gain * level,
             read_noise=read_noise,
+            library=None if prior is None else prior.covariance,
             quality=quality,  # type: ignore[arg-type]
             num_iters=num_iters,
             budget=budget,
             uncertainty=uncertainty,
             seed=seed,
             monitor=monitor,
+            progress=progress,
+        )
+    elif solver == "gaussian":
+        found = _solve_gaussian(
+            A,
+            y,
+            prior or smooth_spectral_prior(A.num_bands if wavelengths is None else wavelengths),
+            variance=gaussian_variance(y, None if gain is None else gain * level, read_noise),
+            num_iters=num_iters,
+            samples=GAUSSIAN_SAMPLES if uncertainty else 0,
+            seed=seed,
+            monitor=monitor if budget is None else _until(budget, monitor),
             progress=progress,
         )
     else:
@@ -501,6 +532,64 @@ def _solve(
         {**found.choice, "level": level},
         None if spread is None else spread * level,
     )
+
+
+def gaussian_variance(y: Tensor, gain: float | None, read_noise: float | None) -> Tensor:
+    """The noise that "gaussian" assumes: of the camera where known, else 3 % of the mean of y. Like y, or (1,)."""
+    if gain is not None:
+        return y.clamp(min=0) / gain + ((read_noise or 0.0) / gain) ** 2
+    return (GAUSSIAN_NOISE * y.mean()).square().reshape(1)
+
+
+def _solve_gaussian(
+    A: CASSI | BlurredCASSI,
+    y: Tensor,
+    prior: SpectralPrior,
+    *,
+    variance: Tensor,
+    num_iters: int | None = None,
+    samples: int = 0,
+    seed: int = 0,
+    monitor: Monitor | None = None,
+    progress: bool = False,
+) -> AutoResult:
+    """Least squares with Gaussian spectra as a prior, neighbors being alike."""
+    result, spread = gaussian_map(
+        A,
+        y,
+        prior.covariance,
+        prior.mean,
+        variance=variance,
+        correlation=GAUSSIAN_CORRELATION,
+        num_iters=num_iters or GAUSSIAN_ITERS,
+        tol=GAUSSIAN_TOL,
+        samples=samples,
+        generator=torch.Generator(y.device).manual_seed(seed) if samples else None,
+        monitor=monitor,
+        progress=progress,
+    )
+    choice = {"solver": "gaussian", "correlation": GAUSSIAN_CORRELATION, "noise": float(variance.mean().sqrt())}
+    return AutoResult(result, choice, spread)
+
+
+def _spectral_prior(
+    given: SpectralPrior | Sequence[str | os.PathLike[str]] | None, num_bands: int, wavelengths: np.ndarray | None
+) -> SpectralPrior | None:
+    """The prior as given, or learnt from the files named."""
+    if given is None or isinstance(given, SpectralPrior):
+        if given is not None and len(given.mean) != num_bands:
+            raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
+        return given
+    from cassi.spectral_library import read_spectral_prior
+
+    return read_spectral_prior(given, num_bands, wavelengths)
+
+
+def _named(given: SpectralPrior | Sequence[str | os.PathLike[str]] | None) -> list[str] | str | None:
+    """A spectral prior as a plain value, for the record."""
+    if given is None or isinstance(given, SpectralPrior):
+        return None if given is None else "given as numbers"
+    return [os.path.basename(path) for path in given]
 
 
 def _solve_as_told(

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -127,6 +128,12 @@ def parser() -> Parser:
     method.add_argument(
         "--tv-weight", type=float, metavar="W", help="weight of TV, relative to the cube's mean level (not for auto)"
     )
+    method.add_argument(
+        "--spectral-prior", nargs="+", metavar="FILE", help="cubes that show what spectra to expect (auto, gaussian)"
+    )
+    method.add_argument(
+        "--tile", type=int, metavar="PX", help="frames larger than memory: reconstruct in tiles of this size"
+    )
     method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
 
@@ -184,6 +191,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
 
     say = (lambda text: None) if args.quiet else print
     pick_device(args.device)
+    check_tiles(args)
     output, figures = output_paths(args)
     if args.dry_run:
         return dry_run(args, output)
@@ -196,6 +204,8 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         say(f"  {note}")
     if not args.quiet:
         compare_with_mask(m)
+    if args.tile is not None:
+        return run_tiled(args, argv, m, output, report)
     result = solving(args)(m, progress=not args.quiet)
     for line in chosen(result):
         say(f"  {line}")
@@ -209,6 +219,53 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         write_report(report, output, overwrite=args.overwrite)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
     say(f"{line} -> {', '.join(made)}")
+    return 0
+
+
+def check_tiles(args: argparse.Namespace) -> None:
+    """Tiles never see the whole cube: what needs it is refused.
+
+    Raises:
+        InputError: an option that does not go with --tile.
+    """
+    from cassi.errors import InputError
+
+    if args.tile is None:
+        return
+    if args.figures and args.figures.lower() != "none":
+        raise InputError("figures need the whole cube in memory; leave out --figures or --tile")
+    args.figures = "none"
+    given = {"--quality": args.quality != "default", "--budget": args.budget, "--uncertainty": args.uncertainty}
+    for option in (name for name, value in given.items() if value):
+        raise InputError(f"{option} does not go with --tile; leave one of them out")
+
+
+def run_tiled(args: argparse.Namespace, argv: list[str], m: Measurement, output: Path, report: Path | None) -> int:
+    """Reconstruct tile by tile into the result's file."""
+    from cassi.tiles import reconstruct_tiled
+
+    overrides = {name: value for name in ("gain", "read_noise") if (value := getattr(args, name)) is not None}
+    result = reconstruct_tiled(
+        replace(m, **overrides),
+        output,
+        tile=args.tile,
+        solver=args.solver,
+        num_iters=args.iterations,
+        tv_weight=args.tv_weight,
+        spectral_prior=args.spectral_prior,
+        device=args.device,
+        seed=args.seed,
+        attributes=provenance(args, argv),
+        overwrite=args.overwrite,
+        progress=not args.quiet,
+    )
+    if report is not None:
+        from cassi.report import write_report
+
+        write_report(report, output, overwrite=args.overwrite)
+    if not args.quiet:
+        tiles = f"{len(result.history)} tiles"
+        print(f"{tiles}, residual {result.residual:.2e}, {result.seconds:.1f} s -> {output}")
     return 0
 
 
@@ -228,6 +285,10 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
 
     pick_device(args.device)
     source = Path(args.measurement)
+    if args.tile is not None:
+        raise InputError("tiles are made of a single snapshot; leave out --tile")
+    if args.spectral_prior:
+        args.spectral_prior = [str(Path(name).absolute()) for name in args.spectral_prior]
     for name in ("mask", "bad_pixels"):  # other machines have their own working folder
         if getattr(args, name):
             setattr(args, name, str(Path(getattr(args, name)).absolute()))
@@ -360,6 +421,7 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
         quality=args.quality,
         budget=args.budget,
         uncertainty=args.uncertainty,
+        spectral_prior=args.spectral_prior,
         gain=args.gain,
         read_noise=args.read_noise,
         device=args.device,

@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from cassi.blur import BlurredCASSI
+from cassi.errors import InputError
 from cassi.operator import CASSI
 from cassi.priors.spectral import SpectralPrior, library_spectral_prior, resampling, smooth_spectral_prior
+from cassi.reconstruct import reconstruct
 from cassi.solvers import least_squares
 from cassi.solvers.gaussian import gaussian_map
+from cassi.spectral_library import read_spectral_prior
 
 C, H, W = 3, 3, 4
 
@@ -161,8 +164,8 @@ def test_errors(problem):
         gaussian_map(A, y, S, mean, variance=0.1, correlation=-1.0)
     with pytest.raises(ValueError, match="come with a generator"):
         gaussian_map(A, y, S, mean, variance=0.1, samples=2)
+    variance = torch.ones(2, *y.shape)
     with pytest.raises(ValueError, match="one variance for all snapshots"):
-        variance = torch.ones(2, *y.shape)
         gaussian_map(A, y, S, mean, variance=variance, samples=2, generator=torch.Generator())
 
 
@@ -226,3 +229,75 @@ def test_smooth_spectra_gain_at_least_3_db_over_minimum_norm():
     x = gaussian_map(A, y, prior.covariance, prior.mean, variance=(0.01 * float(y.mean())) ** 2, tol=1e-3)[0].x
     plain = least_squares(A, y).x
     assert psnr(x.clamp(0, 1), truth) > psnr(plain.clamp(0, 1), truth) + 3
+
+
+# the program
+
+
+@pytest.fixture
+def snapshot():
+    from cassi.scene import procedural_scene
+    from cassi.simulate import random_mask
+
+    generator = torch.Generator().manual_seed(5)
+    wavelengths = np.linspace(450, 650, 8)
+    truth = procedural_scene(24, 32, wavelengths.tolist(), generator=generator)
+    A = CASSI.from_step(random_mask(24, 32, generator=generator), 2, 8)
+    return A, A.forward(truth), truth, wavelengths
+
+
+def test_reconstruct_by_name_scales_with_the_unit(snapshot):
+    A, y, _, wavelengths = snapshot
+    made = [
+        reconstruct(s * y, A.mask, step=2, wavelengths=wavelengths, solver="gaussian", uncertainty=True, device="cpu")
+        for s in (1.0, 4096.0)
+    ]
+    torch.testing.assert_close(made[0].cube * 4096, made[1].cube)
+    torch.testing.assert_close(made[0].uncertainty * 4096, made[1].uncertainty)
+    assert made[0].choice["solver"] == "gaussian"
+    # the less the noise of a known camera, the better the snapshot is explained
+    good, poor = (
+        reconstruct(y, A.mask, step=2, solver="gaussian", gain=gain, read_noise=1.0, num_iters=300, device="cpu")
+        for gain in (1e5, 10.0)
+    )
+    assert 4 * good.residual < poor.residual
+
+
+def test_a_library_of_the_scene_itself_helps(snapshot, tmp_path):
+    from cassi.io import write_cube
+    from cassi.metrics import psnr
+
+    A, y, truth, wavelengths = snapshot
+    # the library has other bands, in another unit
+    other = np.linspace(445, 655, 15)
+    R = resampling(np.r_[440.0, wavelengths, 660.0], other)
+    wide = torch.cat([truth[:1], truth, truth[-1:]]).double()
+    path = write_cube(tmp_path / "a.h5", 7 * torch.einsum("dc,chw->dhw", R, wide).float().numpy(), wavelengths=other)
+    settings = {"step": 2, "wavelengths": wavelengths, "device": "cpu", "solver": "gaussian"}
+    plain = reconstruct(y, A.mask, **settings)
+    learnt = reconstruct(y, A.mask, spectral_prior=[path], **settings)
+    assert psnr(learnt.cube, truth) > psnr(plain.cube, truth)
+    assert learnt.parameters["spectral_prior"] == ["a.h5"]
+    same = reconstruct(y, A.mask, spectral_prior=read_spectral_prior([path], 8, wavelengths), **settings)
+    torch.testing.assert_close(learnt.cube, same.cube)
+    names = [c["basis"] for c in reconstruct(
+        y, A.mask, **{**settings, "solver": "auto"}, spectral_prior=[path], num_iters=2
+    ).choice["candidates"]]  # fmt: skip
+    assert "library-4" in names
+
+
+def test_errors_of_the_library(snapshot, tmp_path):
+    from cassi.io import write_cube
+
+    A, y, truth, wavelengths = snapshot
+    path = write_cube(tmp_path / "a.h5", truth[:5].numpy(), wavelengths=wavelengths[:5])
+    with pytest.raises(InputError, match="has 5 bands, the measurement 8"):
+        reconstruct(y, A.mask, step=2, solver="gaussian", spectral_prior=[path], device="cpu")
+    with pytest.raises(InputError, match="take a cube that covers them"):
+        read_spectral_prior([path], 8, wavelengths)
+    with pytest.raises(InputError, match="at least one file"):
+        read_spectral_prior([], 8)
+    with pytest.raises(InputError, match="takes no spectral prior"):
+        reconstruct(y, A.mask, step=2, solver="gap-tv", spectral_prior=[path], device="cpu")
+    with pytest.raises(InputError, match="the spectral prior has 5 bands"):
+        reconstruct(y, A.mask, step=2, solver="gaussian", spectral_prior=smooth_spectral_prior(5), device="cpu")

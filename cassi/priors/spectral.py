@@ -33,8 +33,8 @@ def smooth_spectral_prior(
     level: float = 1.0,
     *,
     brightness: float = 0.7,
-    color: float = 0.5,
-    length: float = 0.25,
+    color: float = 0.7,
+    length: float = 0.15,
 ) -> SpectralPrior:
     """A grey mean, pixels that differ in brightness, and colors that vary slowly over wavelength.
 

@@ -65,7 +65,8 @@ def gaussian_map(
 
     Raises:
         ValueError: mean or covariance of the wrong size; a covariance that is not symmetric, finite and positive
-            semi-definite; a negative variance or correlation; samples < 0, or without generator, or for a variance with batch axes.
+            semi-definite; a negative variance or correlation; samples < 0, or without generator,
+            or for a variance with batch axes.
         FloatingPointError: NaN or Inf; names the iteration.
 
     Example:
@@ -81,7 +82,7 @@ def gaussian_map(
             f"mean and covariance must be ({bands},) and ({bands}, {bands}) for this camera, "
             f"got {tuple(mean.shape)} and {tuple(covariance.shape)}"
         )
-    root = _square_root(covariance).to(y)
+    root = _square_root(covariance, torch.finfo(y.dtype).eps).to(y)
     S, mu = covariance.to(y), mean.to(y).view(-1, 1, 1)
     sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
     if not bool((sigma2 >= 0).all()):
@@ -92,7 +93,7 @@ def gaussian_map(
         raise ValueError(f"samples must be >= 0 and come with a generator, got {samples} and {generator}")
     if samples and sigma2.ndim > 2:
         raise ValueError(f"samples need one variance for all snapshots, (H, W') at most, got {tuple(sigma2.shape)}")
-    diagonal = (_signal_variance(A, S, y) + sigma2).broadcast_to(torch.broadcast_shapes(sigma2.shape, y.shape[-2:]))
+    diagonal = _signal_variance(A, S, y) + sigma2
     lit = diagonal > torch.finfo(y.dtype).tiny  # a dark pixel without noise says nothing
     inverse = torch.where(lit, 1 / torch.where(lit, diagonal, 1), 0)
 
@@ -100,8 +101,10 @@ def gaussian_map(
     K_rows, K_columns = rows.to(y), columns.to(y)
 
     def back(r: Tensor) -> Tensor:
-        x = torch.einsum("cd,...dhw->...chw", S, A.adjoint(r))
-        return K_rows @ x @ K_columns if correlation > 0 else x
+        if correlation == 0:
+            return torch.einsum("cd,...dhw->...chw", S, A.adjoint(r))
+        z = torch.einsum("ck,...chw->...khw", root, A.adjoint(r))  # neighbors meet in the few components of S
+        return torch.einsum("ck,...khw->...chw", root, K_rows @ z @ K_columns)
 
     def solve(b: Tensor, monitor: Monitor | None = None, progress: bool = False) -> Result:
         return conjugate_gradients(
@@ -127,7 +130,9 @@ def gaussian_map(
     squares = torch.zeros(A.cube_shape, dtype=torch.float64, device=y.device)
     for start in range(0, samples, batch):
         count = min(batch, samples - start)
-        white = torch.randn((count, *A.cube_shape), generator=generator, dtype=y.dtype, device=y.device)
+        white = torch.randn(
+            (count, root.shape[1], *A.cube_shape[-2:]), generator=generator, dtype=y.dtype, device=y.device
+        )
         dx = torch.einsum("cd,ndhw->nchw", root, white)
         if correlation > 0:
             dx = L_rows @ dx @ L_columns.T
@@ -144,8 +149,8 @@ def _neighbors(length: int, correlation: float) -> Tensor:
     return torch.exp(-distance / correlation) if correlation > 0 else torch.eye(length, dtype=torch.float64)
 
 
-def _square_root(covariance: Tensor) -> Tensor:
-    """L with L L^T = S, also for a singular S, in float64 on the CPU."""
+def _square_root(covariance: Tensor, eps: float) -> Tensor:
+    """L (C, K) with L L^T = S to rounding, also for a singular S, in float64 on the CPU."""
     S = covariance.detach().double().cpu()
     if not bool(S.isfinite().all()) or float((S - S.T).abs().max()) > 1e-5 * float(S.abs().max()):
         raise ValueError("covariance must be finite and symmetric")
@@ -154,7 +159,8 @@ def _square_root(covariance: Tensor) -> Tensor:
         raise ValueError(
             f"covariance must be positive semi-definite, its smallest eigenvalue is {float(values[0]):.3g}"
         )
-    root: Tensor = vectors * values.clamp(min=0).sqrt()
+    kept = values > eps * len(values) * values[-1]
+    root: Tensor = vectors[:, kept] * values[kept].sqrt()
     return root
 
 
