@@ -46,7 +46,7 @@ from cassi.solvers.subspace import mean_level, subspace_tv
 if TYPE_CHECKING:
     from cassi.io import Measurement
 
-__all__ = ["Tile", "TiledResult", "reconstruct_tiled", "solve_tiled", "tile_grid"]
+__all__ = ["Tile", "TiledResult", "reconstruct_tiled", "solve_tiled", "tile_grid", "tiled_solver"]
 
 Camera = CASSI | BlurredCASSI
 Solve = Callable[[Camera, Tensor], Tensor]
@@ -266,13 +266,10 @@ def reconstruct_tiled(
     level = _level(A, y)
     gain = None if m.gain is None else m.gain * level
     prior = _spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
-    central = crop(A, y / level, _central(tile_grid(A, tile, reach=reach)))
-    if solver == "auto":
-        solve, choice = _automatic(A, y / level, central, m.wavelengths, prior, gain, m.read_noise, num_iters, seed)
-    elif solver == "gaussian":
-        solve, choice = _gaussian(A, y / level, m.wavelengths, prior, gain, m.read_noise, num_iters)
-    else:
-        solve, choice = _told(A, m.wavelengths, solver, num_iters, tv_weight)
+    solve, choice = tiled_solver(
+        A, y / level, solver, tile=tile, reach=reach, num_iters=num_iters, tv_weight=tv_weight,
+        wavelengths=m.wavelengths, prior=prior, gain=gain, read_noise=m.read_noise, seed=seed,
+    )  # fmt: skip
     choice |= {"level": level, "tile": tile, "reach": reach}
     squared = 0.0
     with cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts:
@@ -317,6 +314,48 @@ def reconstruct_tiled(
             }
         )
     return TiledResult(Path(output), A.cube_shape, history, residual, seconds, choice)
+
+
+def tiled_solver(
+    A: Camera,
+    y: Tensor,
+    solver: str,
+    *,
+    tile: int,
+    reach: int = REACH,
+    num_iters: int | None = None,
+    tv_weight: float | None = None,
+    wavelengths: np.ndarray | None = None,
+    prior: SpectralPrior | None = None,
+    gain: float | None = None,
+    read_noise: float | None = None,
+    seed: int = 0,
+) -> tuple[Solve, dict[str, Any]]:
+    """A solver for blocks whose settings are those of the frame, "auto" as chosen on the central tile.
+
+    Args:
+        A, y: camera and measurement of the whole frame; y at mean level 1 for the weights to mean what they say.
+        solver: one of `cassi.reconstruct.SOLVERS`.
+        gain: electrons per unit of this y.
+        tile, reach: as for `tile_grid`.
+        prior: spectra to expect, at the level of y ("auto", "gaussian").
+        Others: as for `cassi.reconstruct`.
+
+    Returns:
+        The solver, and what was chosen: plain values.
+
+    Example:
+        >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
+        >>> solve, choice = tiled_solver(A, A.forward(torch.ones(3, 8, 40)), "gap-tv", tile=20, reach=4)
+        >>> choice["solver"]
+        'gap-tv'
+    """
+    if solver == "auto":
+        central = crop(A, y, _central(tile_grid(A, tile, reach=reach)))
+        return _automatic(A, y, central, wavelengths, prior, gain, read_noise, num_iters, seed)
+    if solver == "gaussian":
+        return _gaussian(A, y, wavelengths, prior, gain, read_noise, num_iters)
+    return _told(A, wavelengths, solver, num_iters, tv_weight)
 
 
 def _version() -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -174,3 +178,45 @@ def test_an_interrupted_file_leaves_nothing(tmp_path):
         parts.add(slice(0, 2), slice(0, 2), np.ones((1, 2, 2), np.float32))
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
+
+
+# the benchmark and the program
+
+
+def test_the_benchmark_sees_a_seam():
+    from cassi.benchmarks.tiles import interior_psnr, seam, tiles
+
+    whole = torch.arange(64.0).expand(2, 64, 64).clone()
+    whole = whole + whole.mT
+    assert seam(whole, whole, 16) == pytest.approx(1)
+    broken = whole.clone()
+    broken[:, :, 32:] += 1  # one of the three borders between columns is twice as steep
+    assert seam(broken, whole, 16) == pytest.approx(4 / 3)
+    assert interior_psnr(whole + 1.26, whole) == pytest.approx(40 - 20 * np.log10(1.26 * 100 / 94), abs=0.2)
+    table = tiles(64, 40, large=0, num_bands=4, step=1, num_iters=10, solvers=("gap-tv",), report=lambda line: None)
+    assert float(table.splitlines()[-1].split("|")[5]) > 50
+
+
+def run_script(*arguments, folder):
+    script = Path(__file__).resolve().parents[1] / "scripts" / "reconstruct.py"
+    command = [sys.executable, script, *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+
+
+def test_the_program_in_tiles(tmp_path):
+    from cassi.io import write_measurement
+
+    A, y, _ = frame()
+    write_measurement(tmp_path / "m.h5", measurement(A, y))
+    settings = ("--measurement", "m.h5", "--solver", "gap-tv", "--iterations", "5", "--tile", "48")
+    done = run_script(*settings, "--quiet", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    x, _ = read_cube(tmp_path / "m_cube.h5")
+    whole = reconstruct(measurement(A, y), solver="gap-tv", num_iters=5, device="cpu")
+    assert psnr(torch.from_numpy(x), whole.cube) > 50
+    assert not (tmp_path / "m_figures").exists()
+    refused = run_script(*settings, "--figures", "f", "--overwrite", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "whole cube" in refused.stderr
