@@ -125,7 +125,7 @@ def solve_tiled(
     A: Camera,
     y: Tensor,
     solve: Solve,
-    add: Callable[[slice, slice, Tensor], None],
+    add: Callable[[slice, slice, Tensor], object],
     *,
     tile: int,
     reach: int = REACH,

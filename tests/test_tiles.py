@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import h5py
@@ -197,26 +195,21 @@ def test_the_benchmark_sees_a_seam():
     assert float(table.splitlines()[-1].split("|")[5]) > 50
 
 
-def run_script(*arguments, folder):
-    script = Path(__file__).resolve().parents[1] / "scripts" / "reconstruct.py"
-    command = [sys.executable, script, *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-
-
-def test_the_program_in_tiles(tmp_path):
+def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     from cassi.io import write_measurement
 
     A, y, _ = frame()
     write_measurement(tmp_path / "m.h5", measurement(A, y))
-    settings = ("--measurement", "m.h5", "--solver", "gap-tv", "--iterations", "5", "--tile", "48")
-    done = run_script(*settings, "--quiet", folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    settings = ("--measurement", "m.h5", "--device", "cpu", "--solver", "gap-tv", "--iterations", "5", "--tile", "48")
+    main = runpy.run_path(str(Path(__file__).resolve().parents[1] / "scripts" / "reconstruct.py"))["main"]
+    monkeypatch.chdir(tmp_path)
+    assert main([*settings, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
     x, _ = read_cube(tmp_path / "m_cube.h5")
     whole = reconstruct(measurement(A, y), solver="gap-tv", num_iters=5, device="cpu")
     assert psnr(torch.from_numpy(x), whole.cube) > 50
     assert not (tmp_path / "m_figures").exists()
-    refused = run_script(*settings, "--figures", "f", "--overwrite", folder=tmp_path)
-    assert refused.returncode == 2
-    assert "whole cube" in refused.stderr
+    assert main([*settings, "--overwrite", "--figures", "f"]) == 2
+    assert "whole cube" in capsys.readouterr().err
+    assert main([*settings, "--overwrite", "--uncertainty"]) == 2
+    assert "--uncertainty does not go with --tile" in capsys.readouterr().err
