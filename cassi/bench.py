@@ -210,8 +210,9 @@ def simulate_bench(
 def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: FrameFormat = "png") -> list[Path]:
     """Write a bench as its owner would find it: one file per kind of frame, wavelengths in a text file.
 
-    dark_*, flat_* and mask_* (one file a frame; the mask's in the order of wavelengths.txt [nm]), snapshot, and apart
-    from what was captured: design.png-like `design.h5` with the aperture as drawn, and `truth.h5` with the cube.
+    dark_*, flat_* and mask_* (one file a frame; the mask's in the order of wavelengths.txt [nm]) and snapshot. Apart
+    from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands where the design
+    has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths.
 
     Args:
         folder: a new or empty folder.

@@ -169,6 +169,27 @@ class Calibration:
         y = (counts - self.dark) / (self.flat * self.scale)
         return np.where(bad, 0, y).astype(np.float32), bad
 
+    def summary(self) -> list[str]:
+        """What was found, a line each."""
+        curve = self.dispersion
+        reach, bands = np.ptp(curve.measured), np.asarray(self.shifts) + self.remainders
+        steps = np.abs(np.diff(bands))
+        apart = f"{steps.min():g}" if np.ptp(steps) < 1e-9 else f"{steps.min():.2f} to {steps.max():.2f}"
+        lines = [
+            f"dispersion: {reach:.2f} px from {curve.wavelengths[0]:g} to {curve.wavelengths[-1]:g} nm, "
+            f"{curve.model} with {len(curve.coefficients)} coefficients leaves at most "
+            f"{np.abs(curve.residuals).max():.3f} px, across it {np.ptp(curve.across):.3f} px",
+            f"bands: {len(bands)} from {self.wavelengths[0]:.1f} to {self.wavelengths[-1]:.1f} nm, {apart} px apart",
+            f"mask: {self.mask.shape[1]} x {self.mask.shape[2]} px, mean transmission {self.mask.mean():.3f}",
+            f"detector: {np.count_nonzero(self.bad_pixels)} bad pixels, dark level {np.median(self.dark):.1f} of "
+            f"{self.saturation:g} counts",
+        ]
+        if self.gain is not None and self.read_noise is not None:
+            lines.append(
+                f"noise: {self.gain / self.scale:.2f} electrons a count, read noise {self.read_noise:.1f} electrons"
+            )
+        return lines
+
     def register(self, cube: np.ndarray) -> np.ndarray:
         """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
         if not np.abs(self.remainders).max() > 1e-6:
@@ -542,25 +563,42 @@ def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
     return np.concatenate(stacks)
 
 
-def read_calibrated(path: str | os.PathLike[str], calibration: Calibration, *, key: str | None = None) -> Measurement:
+def read_calibrated(
+    path: str | os.PathLike[str],
+    calibration: Calibration,
+    *,
+    key: str | None = None,
+    frames: int | slice | None = None,
+) -> Measurement:
     """Read a captured snapshot as a measurement: counts corrected, mask, shifts and the rest from the calibration.
 
     Args:
         path: file with raw counts (H, W') or (N, H, W').
         calibration: of the camera it was captured with.
         key: name of the array in its file, where it is none of the usual ones.
+        frames: of a stack, one frame (an int, gives (H, W')) or a slice; only these are read.
 
     Returns:
         The `Measurement`; saturated pixels count as bad, in a stack for all of its frames.
 
     Raises:
-        InputError: a file that cannot be read, or of another size than the calibration.
+        InputError: a file that cannot be read, of another size than the calibration, or without such a frame.
     """
     container = open_container(Path(path))
     entry, _ = pick(container, MEASUREMENT, "measurement", key)
-    counts = container.read(entry)
-    if counts.ndim not in (2, 3):
-        raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {counts.shape}")
+    if len(entry.shape) not in (2, 3):
+        raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
+    single = isinstance(frames, int)
+    if len(entry.shape) == 2 and frames not in (None, 0, slice(None)):
+        raise InputError(f"{path}: '{entry.name}' is a single snapshot, it has no frame {frames}")
+    if len(entry.shape) == 3 and frames is not None:
+        picked = slice(frames, frames + 1) if isinstance(frames, int) else frames
+        counts = container.read(entry, (picked, slice(None), slice(None)))
+        if len(counts) == 0:
+            raise InputError(f"{path}: '{entry.name}' has {entry.shape[0]} frames, {frames} picks none of them")
+        counts = counts[0] if single else counts
+    else:
+        counts = container.read(entry)
     y, bad = calibration.correct(counts)
     bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
     notes = [f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated"]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import torch
 
@@ -27,6 +29,8 @@ examples:
   another arrangement, wide, in 16 bands of your choice, through a blue-noise mask that is 30 % open
       python scripts/simulate.py --seed 7 --size 256x384 --wavelengths 420:720:16 --mask blue-noise \\
           --transmission 0.3 --output wide.h5
+  frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
+      python scripts/simulate.py --bench bench
 then
       python scripts/reconstruct.py --measurement noisy.h5
 
@@ -105,7 +109,16 @@ def parser() -> Parser:
     )
 
     p.add_argument("--seed", type=int, default=0, help="seed of scene, mask and noise (default: 0)")
-    p.add_argument("--output", required=True, metavar="FILE", help="the measurement to write: .h5 or .hdf5")
+    made = p.add_mutually_exclusive_group(required=True)
+    made.add_argument("--output", metavar="FILE", help="the measurement to write: .h5 or .hdf5")
+    made.add_argument(
+        "--bench",
+        metavar="DIR",
+        help="instead, a new folder of 12-bit frames from a simulated optical bench, for scripts/calibrate.py: dark, "
+        "flat, mask frames at five wavelengths, a snapshot; of the options above it takes --size (default: 128x128), "
+        "--num-bands, --step and --seed",
+    )
+    p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
     p.add_argument("--overwrite", action="store_true", help="replace an existing file")
     p.add_argument("--quiet", action="store_true", help="print nothing but errors")
     p.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
@@ -155,6 +168,8 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     from cassi.simulate import round_to_bits, simulate
 
     say = (lambda text: None) if args.quiet else print
+    if args.bench is not None:
+        return run_bench(args, say)
     if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{args.output}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
     check_output(args.output, args.overwrite)
@@ -207,6 +222,38 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     say(
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
         f"(mean {mask.mean().item():.3f}), snapshot {height} x {width} px, {noise_model(shot)} -> {args.output}"
+    )
+    return 0
+
+
+def run_bench(args: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Capture everything on a simulated optical bench.
+
+    Raises:
+        InputError: options that a bench does not take, or a folder with something in it.
+    """
+    import torch
+
+    from cassi.bench import simulate_bench, write_bench
+    from cassi.io import InputError
+
+    taken = {"size", "num_bands", "step", "seed", "bench", "frame_format", "quiet", "debug"}
+    ignored = [n for n, v in vars(args).items() if n not in taken and v != parser().get_default(n)]
+    if ignored:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {names}")
+    height, width = args.size or (128, 128)
+    bench = simulate_bench(
+        height,
+        width,
+        num_bands=args.num_bands or 28,
+        step=args.step,
+        generator=torch.Generator().manual_seed(args.seed),
+    )
+    files = write_bench(args.bench, bench, frame_format=args.frame_format)
+    say(
+        f"{len(bench.dark)} dark, {len(bench.flat)} flat and {len(bench.mask_frames)} mask frames of "
+        f"{bench.snapshot.shape[0]} x {bench.snapshot.shape[1]} px, a snapshot, the truth -> {files[0].parent}/"
     )
     return 0
 

@@ -90,7 +90,7 @@ BESIDE = {
 # Packages that only these rooms may import.
 EDGES = {
     "h5py": {"cassi.io", "cassi.stores"},
-    "matplotlib": {"cassi.figures"},
+    "matplotlib": {"cassi.figures", "cassi.calibration_figures"},
     "numba": {"cassi.compiled"},
     "triton": {"cassi.kernels_triton"},
     "tqdm": {"cassi.result", "cassi.batch"},

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Make a calibration of a camera from captured frames: dark, flat, and the coded aperture at known wavelengths."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from cassi.calibration import BenchFrames, Calibration
+
+EXAMPLES = """\
+examples:
+  a folder with files dark_*, flat_*, mask_* and wavelengths.txt
+      python scripts/calibrate.py bench --output calibration.h5
+  the same files by name; PNG, TIFF (stacks too), HDF5, .npy, .mat ...
+      python scripts/calibrate.py --dark dark.tif --flat flat.tif --mask-frames m450.png m550.png m650.png \\
+          --wavelengths 450,550,650 --output calibration.h5
+  28 bands equally far apart in wavelength instead of on the detector
+      python scripts/calibrate.py bench --spacing wavelength --num-bands 28 --output calibration.h5
+then
+      python scripts/reconstruct.py --calibration calibration.h5 --measurement snapshot.png
+
+exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (--help shows all options)\n")
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="calibrate.py",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    frames = p.add_argument_group("frames")
+    frames.add_argument("folder", nargs="?", metavar="FOLDER", help="where files dark_*, flat_* and mask_* are")
+    frames.add_argument("--dark", nargs="+", metavar="FILE", help="frames without light")
+    frames.add_argument("--flat", nargs="+", metavar="FILE", help="frames of even white light, aperture taken out")
+    frames.add_argument("--mask-frames", nargs="+", metavar="FILE", help="the aperture under narrow-band light")
+    frames.add_argument(
+        "--wavelengths",
+        metavar="NM",
+        help="of the mask frames: a list 450,500,..., start:stop:count, or a file (default: wavelengths.txt in the "
+        "folder, or the files' names, mask_532nm.png)",
+    )
+    frames.add_argument("--bit-depth", type=int, metavar="N", help="bits of the counts (default: what holds them)")
+
+    bands = p.add_argument_group("bands")
+    bands.add_argument("--step", type=float, metavar="PX", help="dispersion between neighboring bands (default: 2)")
+    bands.add_argument("--num-bands", type=int, metavar="C", help="bands (default: what covers the wavelengths)")
+    bands.add_argument(
+        "--spacing",
+        choices=("dispersion", "wavelength"),
+        default="dispersion",
+        help="bands equally far apart on the detector (default: exact, on whole pixels) or in wavelength",
+    )
+    bands.add_argument(
+        "--model",
+        choices=("polynomial", "cauchy"),
+        default="polynomial",
+        help="of the dispersion: in the wavelength (default) or in its inverse square, for a prism",
+    )
+    bands.add_argument("--order", type=int, default=3, metavar="P", help="its highest power (default: 3)")
+
+    p.add_argument("--output", default="calibration.h5", metavar="FILE", help="what to write (calibration.h5)")
+    p.add_argument(
+        "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the output)'
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    p.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    p.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
+    p.add_argument("--version", action="version", version=_version())
+    return p
+
+
+def _version() -> str:
+    from cassi import __version__
+
+    return f"cassi {__version__}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    args = parser().parse_args(sys.argv[1:] if argv is None else argv)
+    from cassi.errors import InputError, one_line
+
+    try:
+        return run(args)
+    except InputError as error:
+        return _fail(2, str(error))
+    except KeyboardInterrupt:
+        return _fail(130, "interrupted; no half file was left")
+    except Exception as error:
+        if args.debug:
+            raise
+        return _fail(1, f"internal error, {type(error).__name__}: {one_line(error)} (--debug shows where)")
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"calibrate.py: error: {message}", file=sys.stderr)
+    return code
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the frames, calibrate, write, report."""
+    from cassi.calibration import calibrate, read_frames
+    from cassi.io import check_output
+
+    check_output(args.output, args.overwrite)
+    files = frames(args)
+    found = calibrate(
+        read_frames(files.dark),
+        read_frames(files.flat),
+        read_frames(files.mask),
+        files.wavelengths,
+        step=args.step,
+        num_bands=args.num_bands,
+        spacing=args.spacing,
+        model=args.model,
+        order=args.order,
+        bit_depth=args.bit_depth,
+    )
+    output = found.save(args.output, overwrite=args.overwrite)
+    made = [str(output)]
+    if (args.figures or "").lower() != "none":
+        folder = Path(args.figures) if args.figures else output.with_name(f"{output.stem}_figures")
+        draw(folder, found)
+        made.append(f"{folder}/")
+    if not args.quiet:
+        print("\n".join(found.summary()))
+        print(f"-> {', '.join(made)}")
+    return 0
+
+
+def frames(args: argparse.Namespace) -> BenchFrames:
+    """The files of each kind, from the folder or one by one.
+
+    Raises:
+        InputError: neither, or both.
+    """
+    from cassi.calibration import BenchFrames, find_frames, mask_wavelengths
+    from cassi.errors import InputError
+
+    named = (args.dark, args.flat, args.mask_frames)
+    if args.folder is not None:
+        if any(named):
+            raise InputError("give a folder, or --dark, --flat and --mask-frames, not both")
+        return find_frames(args.folder, args.wavelengths)
+    if not all(named):
+        raise InputError("give a folder with dark_*, flat_* and mask_* files, or all of --dark, --flat, --mask-frames")
+    dark, flat, mask = (tuple(Path(file) for file in files) for files in named)
+    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, args.wavelengths))
+
+
+def draw(folder: Path, found: Calibration) -> None:
+    """Write the figures."""
+    from cassi import calibration_figures as fig
+    from cassi.figures import save_figures
+
+    save_figures(
+        {"dispersion": fig.dispersion(found), "detector": fig.detector(found), "masks": fig.masks(found)}, folder
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
