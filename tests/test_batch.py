@@ -433,7 +433,7 @@ def test_a_pattern_needs_an_output(folder, program, capsys):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_killed_again_and_again_it_finishes_and_loses_nothing(folder, tmp_path):
     out = tmp_path / "out"
-    argv = [sys.executable, SCRIPT, *command(folder, "--iterations", 4000, "--output", out, "--batch", 1, "--quiet")]
+    argv = [sys.executable, SCRIPT, *command(folder, "--iterations", 1500, "--output", out, "--batch", 1, "--quiet")]
     for finished in (1, 3):
         with subprocess.Popen(argv) as killed:
             while killed.poll() is None and len(times(out)) < finished:
@@ -449,6 +449,6 @@ def test_killed_again_and_again_it_finishes_and_loses_nothing(folder, tmp_path):
     assert len(after) == N
     assert before.items() <= after.items()
     assert not list(out.glob(".*.part"))
-    solve = partial(reconstruct, solver="gap-tv", num_iters=4000)
+    solve = partial(reconstruct, solver="gap-tv", num_iters=1500)
     for k, y in enumerate(snapshots()):
         np.testing.assert_array_equal(cube_of(out, f"frame{k}"), solve(y, MASK, num_bands=C).cube.numpy())

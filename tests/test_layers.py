@@ -256,8 +256,9 @@ def test_the_examples_of_the_docstrings_run(name):
         pytest.skip(f"{name} needs {error.name}")
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     log: list[str] = []
-    for test in tests:
-        runner.run(test, out=log.append)
+    with np.printoptions(legacy=False):  # colour-science sets another style for the whole process
+        for test in tests:
+            runner.run(test, out=log.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(log)
 
 
