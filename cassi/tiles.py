@@ -3,8 +3,9 @@
 A detector column t is lit by the scene columns t - s_c alone, s_c = d_c - min d, 0 <= s_c <= span. Of a block of scene
 columns [a, b) the detector columns [a + span, b) are therefore explained by the block and nothing else; those beside
 them also hold light of the neighbors and get the row weight 0, which leaves them out exactly. At the border of the
-frame nothing lies outside, and all columns count. A block is its tile and, on every side, a margin of `span` columns,
-so that every pixel of the tile keeps all its detector pixels, and of `reach` pixels more for the prior.
+frame nothing lies outside, and all columns count. A block is its tile and, on every side, a margin of 2 `span` columns:
+with the first span every pixel of the tile keeps all its detector pixels, with the second so do the pixels that share
+one with it. `reach` pixels more are for the prior.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def tile_grid(A: Camera, tile: int, *, reach: int = REACH) -> list[Tile]:
     Example:
         >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
         >>> [(t.block[1].start, t.block[1].stop) for t in tile_grid(A, 20, reach=4)]
-        [(0, 26), (14, 40)]
+        [(0, 28), (12, 40)]
     """
     if tile < 1 or reach < 0:
         raise ValueError(f"tile must be at least 1 and reach at least 0 [pixel], got {tile} and {reach}")
@@ -219,7 +220,7 @@ def reconstruct_tiled(
         measurement: one snapshot with its mask and shifts.
         output: .h5 or .hdf5 file to make; beside `/cube` it holds `/wavelengths`, `/history` (a line a tile),
             `/measurement`, and `/residual`.
-        tile: size of a tile [pixel]; margins of the dispersion and of `reach` come on top.
+        tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
         solver, num_iters, tv_weight, device, seed: as for `cassi.reconstruct`.
         spectral_prior: as for `cassi.reconstruct`.
@@ -382,7 +383,7 @@ def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slic
 
     for start, stop in pairwise(edges):
         kept = slice(max(0, start - half), min(length, stop + half))
-        block = slice(max(0, start - light - reach), min(length, stop + light + reach))
+        block = slice(max(0, start - 2 * light - reach), min(length, stop + 2 * light + reach))
         yield block, kept, (rise(start) - rise(stop))[kept]
 
 

@@ -47,7 +47,7 @@ def tiles(
         report: called with one line of progress at a time.
     """
     lines = [
-        f"{size} x {size} x {num_bands}, tiles of {tile}, margins {step * (num_bands - 1) + REACH}\n",
+        f"{size} x {size} x {num_bands}, tiles of {tile}, margins {2 * step * (num_bands - 1) + REACH}\n",
         "| solver | tiles | whole [s] | tiled [s] | interior PSNR [dB] | seam |",
         "|---|---|---|---|---|---|",
     ]
