@@ -7,8 +7,8 @@ What is chosen, and on what evidence:
 - The noise: variance = alpha y + beta, from gain and read noise where they are known. Else alpha and beta are fitted to
   the squared errors at the held-out pixels of a pilot run, which hold noise and model error together, and the share of
   them that is noise is the one that predicts best.
-- The number of spectral components, and the basis where a library of spectra is given: the candidate that predicts the
-  held-out pixels best.
+- The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
+  first reconstruction, or of a library of cubes where one is given: what predicts the held-out pixels best.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace`); the mean
   of residual^2 / variance is reported as the discrepancy, which Morozov (1966) asks to be about 1.
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.covariance import covariance_sum
 from cassi.operator import CASSI, LinearOperator
 from cassi.priors.subspace import principal_basis, smooth_basis, synthesise
 from cassi.result import Monitor, Record, Result, relative_norm
@@ -34,7 +35,8 @@ from cassi.solvers.subspace import SubspaceState, majorizer, mean_level, subspac
 Quality = Literal["default", "best"]
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
-COMPONENTS = (8, 16)  # numbers of spectral components tried
+COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
+SCENE_COMPONENTS = 10  # of the basis learnt from the first candidate's own cube
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 FINAL_ITERS = {"default": 500, "best": 500}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
@@ -129,6 +131,8 @@ def reconstruct_auto(
         raise ValueError(f"one snapshot at a time: y must be {A.measurement_shape}, got {tuple(y.shape)}")
     if gain is not None and not gain > 0:
         raise ValueError(f"gain must be positive [electrons per unit of y], got {gain}")
+    if read_noise is not None and gain is None:
+        raise ValueError("read_noise is in electrons and needs the gain [electrons per unit of y] too")
     if read_noise is not None and not read_noise >= 0:
         raise ValueError(f"read_noise must be >= 0 [electrons], got {read_noise}")
     if quality not in FINAL_ITERS:
@@ -173,6 +177,9 @@ def reconstruct_auto(
     winner = 0
     for decision in ("noise", "basis"):
         so_far = plans[winner]
+        if decision == "basis":
+            spectra = synthesise(states[winner].z, bases[so_far.basis].to(y)).clamp_(min=0)
+            bases[f"scene-{SCENE_COMPONENTS}"] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
         options = {
             "noise": [replace(so_far, noise_share=share) for share in noise.shares],
             "basis": [replace(so_far, basis=name) for name in bases],
@@ -191,7 +198,7 @@ def reconstruct_auto(
         if budget is not None:
             left = budget - (time.perf_counter() - start)
             num_iters = int(min(3 * num_iters, max(20, 0.9 * left / seconds_per_iteration)))
-    final, state = subspace_tv(
+    final, _ = subspace_tv(
         A,
         y,
         basis,
@@ -221,9 +228,7 @@ def reconstruct_auto(
         "discrepancy": float((residual[known] ** 2 / variance[known]).mean()) if bool(known.any()) else None,
         "reason": _reason(best, candidates, noise, final),
     }
-    spread = None
-    if uncertainty:
-        spread = fold_spread(A, y, basis, variance, state, lit=lit, seed=seed)
+    spread = fold_spread(A, y, basis, variance, lit=lit, seed=seed) if uncertainty else None
     return AutoResult(replace(final, x=cube), choice, spread)
 
 
@@ -256,17 +261,16 @@ def fold_spread(
     y: Tensor,
     basis: Tensor,
     variance: Tensor,
-    state: SubspaceState,
     *,
     lit: Tensor,
     folds: int = 6,
     fraction: float = 0.3,
-    num_iters: int = 60,
+    num_iters: int = 80,
     seed: int = 0,
 ) -> Tensor:
     """Standard deviation of each voxel over reconstructions that each leave out a random part of the detector.
 
-        sd^2 = (1 - f) / f  mean_s (x_s - mean x)^2        delete-d jackknife, f the fraction left out
+        sd^2 = (1 - f) / f  sum_s (x_s - mean x)^2 / (S - 1)      delete-d jackknife, f the fraction left out, S folds
 
     Shao & Wu, Annals of Statistics 17, 1176 (1989). It sees noise and missing data, not a prior that is wrong.
     """
@@ -281,7 +285,6 @@ def fold_spread(
             variance=variance,
             prior_strength=PRIOR_STRENGTH,
             num_iters=num_iters,
-            state=state,
         )
         total += result.x
         squares += result.x.double() ** 2
@@ -335,22 +338,17 @@ def _noise_model(
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
-    """alpha, beta >= 0 of E[squared] = alpha level + beta, by weighted least squares with two rounds of reweighting."""
-    mean_level_, mean_squared = float(level.mean()), float(squared.mean())
-    if mean_squared == 0 or mean_level_ == 0:
-        return 0.0, mean_squared
-    alpha, beta = mean_squared / mean_level_ / 2, mean_squared / 2
-    for _ in range(3):
-        weight = 1 / (alpha * level + beta + 1e-3 * mean_squared) ** 2
-        design = torch.stack([level, torch.ones_like(level)], 1)
-        normal = design.T @ (weight[:, None] * design)
-        solution = torch.linalg.lstsq(normal, design.T @ (weight * squared)).solution
-        alpha, beta = float(solution[0]), float(solution[1])
-        if alpha < 0:
-            alpha, beta = 0.0, float((weight * squared).sum() / weight.sum())
-        elif beta < 0:
-            alpha, beta = float((weight * squared * level).sum() / (weight * level**2).sum()), 0.0
-    return alpha, beta
+    """alpha, beta >= 0 of E[squared] = alpha level + beta: the line through the means of the dark and the bright half.
+
+    beta keeps at least a tenth of the dark half's mean: no camera is without noise in the dark.
+    """
+    order = torch.argsort(level, stable=True)
+    middle = len(order) // 2
+    dark, bright = order[: max(1, middle)], order[middle:]
+    dark_level, dark_squared = float(level[dark].mean()), float(squared[dark].mean())
+    rise, run = float(squared[bright].mean()) - dark_squared, float(level[bright].mean()) - dark_level
+    alpha = min(rise / run, 0.9 * dark_squared / dark_level) if rise > 0 and run > 0 and dark_level > 0 else 0.0
+    return alpha, dark_squared - alpha * dark_level
 
 
 def _reason(best: dict[str, Any], candidates: list[dict[str, Any]], noise: NoiseModel, final: Result) -> str:
