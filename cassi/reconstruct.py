@@ -501,7 +501,7 @@ def _solve(
             y,
             wavelengths=wavelengths,
             gain=None if gain is None else gain * level,
-            read_noise=read_noise,
+            read_noise=None if gain is None else read_noise,
             library=None if prior is None else prior.covariance,
             quality=quality,  # type: ignore[arg-type]
             num_iters=num_iters,
