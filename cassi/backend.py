@@ -22,7 +22,7 @@ def kernels(*tensors: Tensor | None) -> ModuleType | None:
         return compiled
     given = [t for t in tensors if t is not None]
     first = given[0]
-    fits = first.is_cuda and not torch.compiler.is_compiling() and first.dtype in (torch.float32, torch.float64)
+    fits = first.is_cuda and not compiled.switched_off() and first.dtype in (torch.float32, torch.float64)
     if fits and all(
         t.device == first.device
         and t.dtype == first.dtype

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -29,17 +31,39 @@ except ImportError:
     AVAILABLE = False
 
 
+_EAGER: ContextVar[bool] = ContextVar("eager", default=False)
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Within it eager torch does all the work, on the CPU and elsewhere: for comparisons."""
+    token = _EAGER.set(True)
+    try:
+        yield
+    finally:
+        _EAGER.reset(token)
+
+
+def switched_off() -> bool:
+    """Whether kernels may not be used now: inside `eager()`, or while torch compiles."""
+    return _EAGER.get() or torch.compiler.is_compiling()
+
+
 def usable(*tensors: Tensor | None) -> bool:
     """Whether the kernels take these tensors: numba there, CPU, float32 or float64, contiguous, no gradient wanted."""
     given = [t for t in tensors if t is not None]
-    return (AVAILABLE and not torch.compiler.is_compiling()) and all(
-        t.device.type == "cpu"
-        and t.dtype in (torch.float32, torch.float64)
-        and t.dtype == given[0].dtype
-        and t.is_contiguous()
-        and t.numel() > 0
-        and not (t.requires_grad and torch.is_grad_enabled())
-        for t in given
+    return (
+        AVAILABLE
+        and not switched_off()
+        and all(
+            t.device.type == "cpu"
+            and t.dtype in (torch.float32, torch.float64)
+            and t.dtype == given[0].dtype
+            and t.is_contiguous()
+            and t.numel() > 0
+            and not (t.requires_grad and torch.is_grad_enabled())
+            for t in given
+        )
     )
 
 

@@ -136,7 +136,7 @@ def relative_change(new: Tensor, old: Tensor) -> float:
     if compiled.usable(new, old):
         squared_difference, squared_reference = compiled.squared_distance(new, old)
     else:
-        size = max(1 << 18, -(-new.numel() // 16))
+        size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
         squared_difference = float(sum((a - b).norm().double() ** 2 for a, b in pieces))
         squared_reference = float(sum(b.norm().double() ** 2 for _, b in pieces))

@@ -99,7 +99,7 @@ def overlap_count(mask: Tensor, shifts: tuple[int, ...]) -> Tensor:
     return sum_by_slices(torch.ones_like(mask).expand(len(shifts), *mask.shape[-2:]), shifts)
 
 
-def inverse_by_division(y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:
+def inverse_by_division(y: Tensor, mask: Tensor, shifts: tuple[int, ...], alpha: Tensor) -> Tensor:
     """The thread's inverse, shift_back(y / alpha) / mask: share each pixel among its bands and undo the mask.
 
     A right inverse of y = shift_sum(m x) where no mask element is 0, but not the pseudo-inverse: that one is
@@ -109,17 +109,18 @@ def inverse_by_division(y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Ten
         y: (..., H, W').
         mask: (H, W) or (C, H, W), nowhere 0.
         shifts: C integers d_c [pixel].
+        alpha: (H, W'), `overlap_count`.
 
     Returns:
         (..., C, H, W).
     """
-    return back_by_slices(y / overlap_count(mask, shifts), shifts, mask.shape[-1]) / mask
+    return back_by_slices(y / alpha, shifts, mask.shape[-1]) / mask
 
 
-def inverse_in_place(y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:
+def inverse_in_place(y: Tensor, mask: Tensor, shifts: tuple[int, ...], alpha: Tensor) -> Tensor:
     """`inverse_by_division` written with a loop of slice assignments into one result."""
     width, d_min = mask.shape[-1], min(shifts)
-    shared = y / overlap_count(mask, shifts)
+    shared = y / alpha
     x = y.new_empty((*y.shape[:-2], len(shifts), y.shape[-2], width))
     for c, d in enumerate(shifts):
         x[..., c, :, :] = shared[..., d - d_min : d - d_min + width]

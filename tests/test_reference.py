@@ -53,12 +53,14 @@ def test_the_inverse_by_division_is_a_right_inverse_but_not_the_smallest():
     mask, shifts = random(4, 5, seed=4), (0, 1, 2)
     A = CASSI(mask, shifts)
     y = A.forward(random(3, 4, 5, seed=5))
-    x = usual.inverse_by_division(y, mask, shifts)
-    torch.testing.assert_close(usual.inverse_in_place(y, mask, shifts), x)
+    alpha = usual.overlap_count(mask, shifts)
+    assert alpha[0].tolist() == [1, 2, 3, 3, 3, 2, 1]
+    x = usual.inverse_by_division(y, mask, shifts, alpha)
+    torch.testing.assert_close(usual.inverse_in_place(y, mask, shifts, alpha), x)
     torch.testing.assert_close(A.forward(x), y)
     assert A.pinv(y).norm() < 0.99 * x.norm()
     ones = torch.ones_like(mask)
-    torch.testing.assert_close(usual.inverse_by_division(y, ones, shifts), CASSI(ones, shifts).pinv(y))
+    torch.testing.assert_close(usual.inverse_by_division(y, ones, shifts, alpha), CASSI(ones, shifts).pinv(y))
 
 
 def test_the_naive_data_step_is_ours_without_acceleration():

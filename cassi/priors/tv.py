@@ -112,7 +112,7 @@ def tv_prox_(
 
     Args:
         memory: start from memory * q.
-        spare: a tensor like q to work in; allocated where it is needed and not given.
+        spare: a tensor to work in, like q, or like one half of it where coupled; allocated where needed and not given.
     """
     dual, _ = tv_steps(u, weight, q, spare, num_iters=num_iters, coupled=coupled, memory=memory)
     if dual is not q:
@@ -131,7 +131,7 @@ def tv_steps(
 ) -> tuple[Tensor, Tensor | None]:
     """The dual steps of `tv_prox_`; returns (dual, spare), which are (q, spare) or the two exchanged.
 
-    Steps on a CUDA device go to and fro between q and spare; coupled steps keep v in spare; other steps need none.
+    Steps on a CUDA device go to and fro between q and spare; coupled steps keep v in spare[0]; other steps need none.
     """
     fast = None if coupled else kernels(u, q)
     if fast is compiled:
@@ -142,11 +142,12 @@ def tv_steps(
     if fast is None and not coupled:
         _chunked_steps(u, weight, q, num_iters)
         return q, spare
-    work = torch.empty_like(q) if spare is None else spare
     if fast is not None:
+        work = torch.empty_like(q) if spare is None else spare
         steps: tuple[Tensor, Tensor] = fast.tv_steps(u, weight, q, work, num_iters)
         return steps
-    _steps(u, weight, q, work[0], work[1].narrow(-3, 0, 1), num_iters, coupled=True)
+    f = torch.empty_like(u) if spare is None else spare[0]
+    _steps(u, weight, q, f, torch.empty_like(u.narrow(-3, 0, 1)), num_iters, coupled=True)
     return q, spare
 
 
@@ -157,7 +158,7 @@ def _chunked_steps(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None
         _steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters, coupled=False)
         return
     images, duals = u.view(-1, *u.shape[-2:]), q.view(2, -1, *u.shape[-2:])
-    size = _CHUNK if u.device.type == "cpu" else u.numel() // 4
+    size = min(_CHUNK, u.numel() // 4) if u.device.type == "cpu" else u.numel() // 4
     count = max(1, size // images[0].numel()) if images.numel() else 1
     f, n = torch.empty_like(images[:count]), torch.empty_like(images[:count])
     for start, w in zip(range(0, len(images), count), torch.split(weights.reshape(-1, 1, 1), count), strict=True):
@@ -246,7 +247,7 @@ class TVDenoiser:
         if self._dual is None:
             self._dual = x.new_zeros((2, *x.shape))
             if self._coupled or x.is_cuda:
-                self._spare = torch.empty_like(self._dual)
+                self._spare = torch.empty_like(self._dual[:1] if self._coupled else self._dual)
         weight = self._weight.to(x) * max(1.0, self._start * self._decay**k)
         self._dual, self._spare = tv_steps(
             x,

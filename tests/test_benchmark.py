@@ -1,0 +1,130 @@
+"""The benchmark: its clock and its counts, that it refuses to time what disagrees, and one small run of all of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from cassi.benchmarks import speed as module
+from cassi.benchmarks import timing
+from cassi.benchmarks.quality import simulated_scenes
+from cassi.benchmarks.speed import Comparison, Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
+
+CPU = torch.device("cpu")
+SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmark.py"
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(timing, "_SETTLE", 0.0)
+    monkeypatch.setattr(timing, "_TURN", 0.0)
+
+
+def test_times_in_turns():
+    order: list[str] = []
+
+    def wait(name: str, seconds: float) -> None:
+        order.append(name)
+        time.sleep(seconds)
+
+    ways = {"a": lambda: wait("a", 0.002), "b": lambda: wait("b", 0.02), "slow": lambda: wait("slow", 0.3)}
+    times = timing.time_in_turns(ways, device=CPU, seconds=0.5)
+    assert list(times) == ["a", "b", "slow"]
+    assert 0.002 <= times["a"] < times["b"] < times["slow"] < 0.6
+    assert order.count("slow") == 2
+    assert order.count("b") >= 12
+    assert order.count("a") > 2 * order.count("b")  # short calls are repeated within a turn
+
+
+def test_allocations_are_those_of_torch():
+    a = torch.zeros(1000)
+    sizes = timing.allocations(lambda: torch.dist(a, a))
+    assert sizes.count(4000) == 1 and sizes.count(-4000) == 1  # the difference, inside the operation
+    assert timing.peak_memory(lambda: [torch.zeros(1000) + 1 for _ in range(5)], CPU) >= 6 * 4000
+    assert timing.peak_memory(lambda: [(torch.zeros(1000) + 1).sum() for _ in range(5)], CPU) < 3 * 4000
+
+
+def test_a_comparison_as_a_table():
+    row = Comparison("forward", "B=1", {"loop": 2.0, "ours": 0.5}, {"ours": 0.75})
+    assert row.speedup("ours") == 4
+    assert row.markdown().splitlines() == [
+        "| forward, B=1 | ms | speed against loop | of bandwidth |",
+        "|---|---|---|---|",
+        "| loop | 2e+03 | 1.00 |  |",
+        "| ours | 500 | 4.00 | 0.75 |",
+    ]
+
+
+def test_what_disagrees_is_not_timed():
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"b differs from a by 1\.0e\+00 of the largest value"):
+        module._check_agreement({"a": lambda: x, "b": lambda: 2 * x})
+
+
+def test_slope():
+    assert module._slope([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("compare", [module.compare_forward, module.compare_inverse, module.compare_gradient])
+def test_every_way_is_timed(compare, hurried):
+    row = compare(Size(2, 3, 6, 5), CPU, 0.01)
+    assert {"cassi", "cassi, eager"} < set(row.seconds)
+    assert all(t > 0 for t in row.seconds.values())
+    assert next(iter(row.seconds)) in {"Method 1, loop", "shift_back(y / alpha) / mask"}
+
+
+def test_time_to_quality_counts_the_iterations_needed():
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    (scene,) = simulated_scenes(None, size=24)
+    solve = tv_solvers(scene.A, scene.y)["GAP-TV"]
+    after = [scene_psnr(scene, solve(num_iters=n).x) for n in (1, 2, 3)]
+    assert after[0] < after[1] < after[2]
+    assert iterations_to(solve, scene, after[1] - 1e-6) == 2
+    assert iterations_to(solve, scene, 99.0) is None
+
+
+def test_a_small_run_of_everything(hurried, monkeypatch):
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    small = list(simulated_scenes(None, size=24))
+    monkeypatch.setattr(module, "QUICK_SIZES", (Size(1, 3, 8, 7),))
+    monkeypatch.setattr(module, "simulated_scenes", lambda *_args, **_options: small)
+    monkeypatch.setattr(module, "growth", lambda *_args, **_options: "growth")
+    parts: list[str] = []
+    text = speed(CPU, quick=True, report=parts.append)
+    assert text == "\n\n".join(p.rstrip("\n") for p in parts) + "\n"
+    for piece in (
+        "processor",
+        "allocator",
+        "commit",
+        "Method 3",
+        "peak memory",
+        "GPU: not measured",
+        "scikit-image loop",
+    ):
+        assert piece in text
+    assert "| procedural | GAP-TV |" in time_to_quality(small, CPU)
+
+
+def test_growth_of_memory_is_in_proportion(hurried):
+    lines = module.growth(CPU, smallest=8, seconds=0.01).splitlines()
+    exponents = [float(line.split("|")[-2]) for line in lines[4:]]
+    assert len(exponents) == 3
+    assert all(0.8 < e < 1.2 for e in exponents)
+
+
+def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
+    spec = importlib.util.spec_from_file_location("benchmark_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main(["speed", "--data", str(tmp_path / "none")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert script.main(["speed", "--device", "cuda"]) == 2
+        assert capsys.readouterr().err == "error: there is no CUDA device here; use --device cpu\n"
+    monkeypatch.setattr(script, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
+    assert script.main(["speed", "--quick", "--output", str(tmp_path / "docs" / "results.md")]) == 0
+    assert (tmp_path / "docs" / "results.md").read_text().endswith("cpu None True")
