@@ -53,11 +53,13 @@ class AutoResult:
         result: cube (C, H, W), >= 0, with history and status.
         choice: decisions and their evidence, plain values that JSON can hold.
         uncertainty: standard deviation of each voxel over held-out folds, like the cube, where asked for.
+        basis: the spectral basis that was chosen, (K, C); None from solvers without one.
     """
 
     result: Result
     choice: dict[str, Any]
     uncertainty: Tensor | None = None
+    basis: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def reconstruct_auto(
         "reason": _reason(best, candidates, noise, final),
     }
     spread = fold_spread(A, y, basis, variance, lit=lit, seed=seed) if uncertainty else None
-    return AutoResult(replace(final, x=cube), choice, spread)
+    return AutoResult(replace(final, x=cube), choice, spread, basis)
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:

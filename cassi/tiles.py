@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.operator import CASSI
 from cassi.priors.spectral import SpectralPrior, smooth_spectral_prior
-from cassi.priors.subspace import principal_basis, smooth_basis
 from cassi.reconstruct import (
     SOLVERS,
     TV_WEIGHT,
@@ -431,10 +430,7 @@ def _automatic(
         seed=seed,
     )  # fmt: skip
     choice = dict(found.choice)
-    kind, components = str(choice["basis"]).rsplit("-", 1)
-    axis: int | Sequence[float] | np.ndarray = A.num_bands if wavelengths is None else wavelengths
-    learnt = library if kind == "library" else None
-    basis = smooth_basis(axis, int(components)) if learnt is None else principal_basis(learnt, int(components))
+    basis = cast(Tensor, found.basis)
     noise = NoiseModel(choice["noise"]["alpha"], choice["noise"]["beta"], choice["noise"]["source"], ())
     share = choice["noise_share"]
     iterations = choice["iterations"] + (CANDIDATE_ITERS if num_iters is None else 0)  # no tile has a candidate's start
