@@ -352,9 +352,10 @@ def _dask(
             yield _Engine(client, None, 2 * max(1, threads), None)
         elif workers is not None:
             with _interrupts_for_this_process_alone():
-                cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
-            stack.enter_context(cluster)
-            yield _Engine(stack.enter_context(distributed.Client(cluster, set_as_default=False)), None, 2 * workers, 1)
+                processes = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
+            stack.enter_context(processes)
+            client = stack.enter_context(distributed.Client(processes, set_as_default=False))
+            yield _Engine(client, None, 2 * workers, 1)
         else:
             if batch is None:
                 keywords = solve.keywords if isinstance(solve, partial) else {}
