@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cassi.auto import AutoResult, reconstruct_auto
-from cassi.blur import BlurredCASSI
+from cassi.blur import BlurredCASSI, gaussian_psf
 from cassi.errors import InputError
 from cassi.metrics import psnr, sam, ssim
 from cassi.operator import CASSI
@@ -117,6 +117,7 @@ def reconstruct(
     budget: float | None = None,
     uncertainty: bool = False,
     spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
+    psf: float | Array | None = None,
     bad_pixels: Array | None = None,
     gain: float | None = None,
     read_noise: float | None = None,
@@ -149,6 +150,8 @@ def reconstruct(
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
         uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
             "gaussian", up to 17 times).
+        psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
+            point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.spectral`; or files of cubes to learn them
             from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
@@ -183,6 +186,7 @@ def reconstruct(
         "budget": budget,
         "uncertainty": uncertainty,
         "spectral_prior": _named(spectral_prior),
+        "psf": psf if psf is None or isinstance(psf, float | int) else np.asarray(_plain(psf)).tolist(),
         "device": str(device),
         "seed": seed,
     }
@@ -194,7 +198,7 @@ def reconstruct(
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
     m = replace(m, **{name: _plain(value) for name, value in overrides.items() if value is not None})
     _check_arrays(m)
-    A = _operator(m, on)
+    A = _operator(m, on, psf)
     good = None if m.bad_pixels is None else torch.as_tensor(~m.bad_pixels, device=on).to(A.dtype)
     if good is not None:
         A = A.weighted(good)
@@ -458,12 +462,17 @@ def _check_arrays(m: Measurement) -> None:
         raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")
 
 
-def _operator(m: Measurement, device: torch.device) -> CASSI | BlurredCASSI:
-    """The camera: exact for whole shifts, interpolating for those between pixels."""
+def _operator(m: Measurement, device: torch.device, psf: float | Array | None = None) -> CASSI | BlurredCASSI:
+    """The camera: exact for whole shifts, interpolating for those between pixels, with its blur where one is given."""
     mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
-    camera = CASSI if all(float(d).is_integer() for d in m.shifts) else BlurredCASSI
     try:
-        A = camera(mask, m.shifts)  # type: ignore[arg-type]
+        if psf is not None:
+            taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)
+            A: CASSI | BlurredCASSI = BlurredCASSI(mask, tuple(m.shifts), psf=taps.to(mask))
+        elif all(float(d).is_integer() for d in m.shifts):
+            A = CASSI(mask, tuple(int(d) for d in m.shifts))
+        else:
+            A = BlurredCASSI(mask, tuple(m.shifts))
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from error
     if m.y.shape[-2:] != A.measurement_shape:
