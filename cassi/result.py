@@ -138,8 +138,8 @@ def relative_change(new: Tensor, old: Tensor) -> float:
     else:
         size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
-        squared_difference = float(sum((a - b).norm().double() ** 2 for a, b in pieces))
-        squared_reference = float(sum(b.norm().double() ** 2 for _, b in pieces))
+        squared_difference = float(sum((a - b).norm(dtype=torch.float64) ** 2 for a, b in pieces))
+        squared_reference = float(sum(b.norm(dtype=torch.float64) ** 2 for _, b in pieces))
     if squared_reference == 0 and math.isfinite(squared_difference):
         return float(squared_difference > 0)
     return math.sqrt(squared_difference / squared_reference) if squared_reference else squared_difference

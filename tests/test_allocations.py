@@ -14,7 +14,7 @@ from cassi import CASSI, admm_tv, compiled, gap, gap_tv
 from cassi.benchmarks.timing import allocations, peak_memory
 from cassi.shift_sum_reference import data_step_naive
 
-BANDS, HEIGHT, WIDTH = 16, 24, 32
+BANDS, HEIGHT, WIDTH = 16, 64, 64
 CUBE = 4 * BANDS * HEIGHT * WIDTH
 
 
