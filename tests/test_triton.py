@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
 import sys
 import warnings
@@ -179,6 +180,28 @@ def test_on_the_device(size, dtype):
         expected = solve(A, y, tv_weight=0.1, num_iters=3).x
         got = solve(on_device, y.cuda(), tv_weight=0.1, num_iters=3).x
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
+def test_beyond_2_to_the_31_elements(triton_kernels):
+    """The first program of a grid, in a cube whose second band lies beyond 2^31 elements."""
+    height, width = 1 << 16, (1 << 15) + 3
+    memory = mmap.mmap(-1, 8 * height * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+    x = torch.frombuffer(memory, dtype=torch.float32).view(2, height, width)
+    x[0, 0, :4], x[1, 0, :4] = 1.0, 2.0
+    mask, offsets, y = torch.full((1, width), 0.5), torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, width + 1)
+    sizes = (2, height, width, width + 1)
+    triton_kernels._forward[(1, 1)](x, mask, offsets, mask, y, *sizes, False, False, 256)
+    assert y[0, :6].tolist() == [0.5, 1.5, 1.5, 1.5, 1, 0]
+    y_x, y_v, back = y.clone(), torch.zeros_like(y), torch.zeros_like(y)
+    gram = torch.ones_like(y)
+    rows = (x, x, y, y_x, y_v, back)
+    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
+    assert torch.equal(y_v, y)
+    assert x[1, 0, :5].tolist() == [2, 2, 2, 2, 0]
+    y += 1
+    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
+    assert x[1, 0, :5].tolist() == [2.5, 2.5, 2.5, 2.5, 0.5]
 
 
 def test_without_triton_there_is_one_warning(monkeypatch):
