@@ -8,8 +8,11 @@ environment turns the kernels off.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -65,6 +68,20 @@ def usable(*tensors: Tensor | None) -> bool:
             for t in given
         )
     )
+
+
+def ask_huge_pages(tensor: Tensor) -> Tensor:
+    """Ask Linux to back the memory of a large new CPU tensor by 2 MiB pages; return the tensor.
+
+    Otherwise writing to fresh memory costs a page fault for every 4 KiB, more time than what these kernels compute.
+    Without effect on small tensors, other devices and other systems.
+    """
+    size = tensor.numel() * tensor.element_size()
+    if _MADVISE is not None and tensor.device.type == "cpu" and size >= 2 * _HUGE_PAGE:
+        page = mmap.PAGESIZE
+        start = -(-tensor.data_ptr() // page) * page
+        _MADVISE(ctypes.c_void_p(start), ctypes.c_size_t((tensor.data_ptr() + size - start) // page * page), 14)
+    return tensor
 
 
 def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
@@ -143,6 +160,8 @@ def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
     return float(difference), float(reference)
 
 
+_HUGE_PAGE = 1 << 21  # bytes
+_MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 _CHUNK = 1 << 16  # elements of a vector that one task sums
 _SMALL = 1 << 15  # elements below which waking another thread costs more than it saves
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cassi.backend import kernels
+from cassi.compiled import ask_huge_pages
 
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
@@ -180,7 +181,7 @@ def _band(mask: Tensor, c: int) -> Tensor:
 
 def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor | None) -> Tensor:
     *batch, _, height, width = x.shape
-    y = x.new_empty((*batch, height, detector_width(width, shifts))) if out is None else out
+    y = ask_huge_pages(x.new_empty((*batch, height, detector_width(width, shifts)))) if out is None else out
     fast = kernels(x, mask, scale, y)
     if fast is not None:
         fast.shift_sum(x, mask, shifts, scale, y)
@@ -197,7 +198,7 @@ def _shift_back(
 ) -> Tensor:
     *batch, height, _ = y.shape
     width = mask.shape[-1]
-    x = y.new_empty((*batch, len(shifts), height, width)) if out is None else out
+    x = ask_huge_pages(y.new_empty((*batch, len(shifts), height, width))) if out is None else out
     fast = kernels(y, mask, scale, x)
     if fast is not None:
         fast.shift_back(y, mask, shifts, scale, x, add)

@@ -132,7 +132,7 @@ def environment(device: torch.device) -> str:
     for name in ("numba", "triton", "skimage", "deepinv"):
         try:
             versions.append(f"{name} {__import__(name).__version__}")
-        except ImportError:
+        except (ImportError, OSError, RuntimeError):
             versions.append(f"no {name}")
     settings = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(("MALLOC_", "PYTORCH_CUDA_ALLOC"))]
     allocator = os.environ.get("LD_PRELOAD") or f"the default of {' '.join(platform.libc_ver()) or platform.system()}"
@@ -360,8 +360,8 @@ def other_libraries(size: Size, device: torch.device, seconds: float) -> str:
     """deepinv's operator on the same task, where it is installed (the extra `bench`)."""
     try:
         from deepinv.physics import CompressiveSpectralImaging
-    except ImportError:
-        return "deepinv: not installed, not measured."
+    except (ImportError, OSError, RuntimeError) as failure:
+        return f"deepinv: not measured ({str(failure).splitlines()[0]})."
     A, x = size.camera(device), size.cube(device)
     mask = A.mask.expand(1, *A.cube_shape)
     theirs = CompressiveSpectralImaging(A.cube_shape, mask=mask, mode="sd", shear_dir="w", device=device)
