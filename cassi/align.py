@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy import fft, ndimage, optimize
 from torch import Tensor
 
+from cassi.errors import InputError
 from cassi.operator import CASSI
 from cassi.shift_sum import detector_width
 from cassi.solvers import gap_tv
 
-__all__ = ["Alignment", "align", "move_mask"]
+if TYPE_CHECKING:
+    from cassi.io import Measurement
+
+__all__ = ["Alignment", "align", "align_measurement", "move_mask", "shift_columns"]
 
 ROWS = 256  # rows of the snapshot that are looked at: enough for every parameter, and bounds the time
 MARGIN = 4  # pixels at the border of the snapshot left out: what lies beyond the given mask is unknown
@@ -90,13 +96,13 @@ class Alignment:
         if bool((remainders.abs() < 1e-6).all()):
             return CASSI(self.mask, self.whole_shifts)
         bands = self.mask.expand(len(self.shifts), *self.mask.shape[-2:])
-        return CASSI(_shift_columns(bands, self.remainders).clamp_(min=0), self.whole_shifts)
+        return CASSI(_without_ringing(shift_columns(bands, self.remainders), self.mask), self.whole_shifts)
 
     def register(self, cube: Tensor) -> Tensor:
         """Undo the sub-pixel displacement of the bands of a cube (..., C, H, W) reconstructed with `operator`."""
         if max(abs(f) for f in self.remainders) < 1e-6:
             return cube
-        return _shift_columns(cube, tuple(-f for f in self.remainders))
+        return shift_columns(cube, tuple(-f for f in self.remainders))
 
 
 def align(
@@ -121,7 +127,8 @@ def align(
 
     by L-BFGS with the exact gradient, within the bounds. It starts from a coarse search on blurred images, in which
     blocks of the snapshot are regressed on the blurred mask seen through a few smooth spectra. The estimate is accepted
-    only if a short GAP-TV reconstruction with it predicts held-out pixels better than one with the camera as given.
+    only if a short GAP-TV reconstruction with it predicts held-out pixels better than one with the camera as given; the
+    dispersion is changed only if that predicts them better by 1 % than moving the mask alone.
 
     Rotation and dy are determined best; dx and the step trade against each other (what counts is where the brightest
     bands lie); the curvature is weakly determined by one snapshot, so it stays 0 unless asked for.
@@ -140,7 +147,7 @@ def align(
         generator: draws the held-out pixels; seed 0 if not given.
 
     Returns:
-        The `Alignment`; check `accepted`.
+        The `Alignment`, on the CPU; check `accepted`.
 
     Raises:
         ValueError: shapes that do not fit, a negative bound, or a picture smaller than 32 x 32.
@@ -153,6 +160,8 @@ def align(
         >>> round(align(y, mask, A.shifts, max_rotation=0, max_step_error=0).dx, 1)
         0.0
     """
+    y, mask = y.detach().cpu(), mask.detach().cpu()
+    bad_pixels = None if bad_pixels is None else bad_pixels.cpu()
     displacements = tuple(float(d) for d in shifts)
     _check(y, mask, displacements, bad_pixels)
     bounds = (max_shift, max_shift, max_rotation, max_scale_error, max_step_error, max_curvature)
@@ -165,9 +174,52 @@ def align(
     free = tuple(k for k in range(6) if bounds[k] > 0 and (k < 4 or geometry.span > 0))
     limits = np.array(bounds) * geometry.units
     limits[0] += limits[4] / 2 if limits[0] else 0.0
-    theta = _coarse(snapshot, single, geometry, limits, free)
-    theta = _fine(snapshot, single, geometry, limits, free, theta)
-    return _judge(y, mask, displacements, bad_pixels, geometry.pose(theta), snapshot, generator)
+    start = _coarse(snapshot, single, geometry, limits, free)
+    full = _fine(snapshot, single, geometry, limits, free, start)
+    poses = [geometry.pose(full)]
+    if 4 in free or 5 in free:
+        start = np.where(np.arange(6) < 4, full, 0)
+        kept = _fine(snapshot, single, geometry, limits, tuple(k for k in free if k < 4), start)
+        poses.insert(0, geometry.pose(kept))
+        if abs(full[4]) > 0.98 * limits[4]:  # at its bound: it fell and fell
+            poses.pop()
+    held_out = torch.rand(y.shape, generator=generator or torch.Generator().manual_seed(0)) < 0.05
+    return _judge(y, mask, displacements, bad_pixels, poses, held_out, snapshot.rows)
+
+
+def align_measurement(
+    measurement: Measurement, *, max_curvature: float = 0.0, generator: torch.Generator | None = None
+) -> tuple[Measurement, Alignment]:
+    """`align` for a measurement from a file; of a stack its first frame is looked at.
+
+    Args:
+        measurement: with the mask and the shifts as believed.
+        max_curvature, generator: see `align`.
+
+    Returns:
+        The measurement with mask and shifts of the estimate, its message among the notes, and the `Alignment`, whose
+        `register` belongs to the cube reconstructed from it.
+
+    Raises:
+        InputError: shapes that do not fit.
+    """
+    m = measurement
+    try:
+        found = align(
+            torch.as_tensor(m.y[0] if m.y.ndim == 3 else m.y),
+            torch.as_tensor(m.mask),
+            m.shifts,
+            max_curvature=max_curvature,
+            bad_pixels=None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels),
+            generator=generator,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    notes = (*m.notes, found.message)
+    if not found.accepted:
+        return replace(m, notes=notes), found
+    A = found.operator()
+    return replace(m, mask=A.mask.numpy(), shifts=A.shifts, notes=notes), found
 
 
 def move_mask(mask: Tensor, *, dx: float, dy: float, rotation: float = 0.0, scale: float = 1.0) -> Tensor:
@@ -193,14 +245,20 @@ def move_mask(mask: Tensor, *, dx: float, dy: float, rotation: float = 0.0, scal
     inverse = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]) / scale
     center = np.array([(height - 1) / 2, (width - 1) / 2])
     offset = center - inverse @ (center + np.array([dy, dx]))
-    images = mask.reshape(-1, height, width).double().numpy()
+    images = mask.detach().cpu().double().reshape(-1, height, width).numpy()
     moved = [ndimage.affine_transform(image, inverse, offset, order=3, mode="nearest") for image in images]
-    return torch.as_tensor(np.stack(moved)).reshape(mask.shape).to(mask).clamp(mask.min(), mask.max())
+    return _without_ringing(torch.as_tensor(np.stack(moved)).reshape(mask.shape).to(mask), mask)
 
 
-def _shift_columns(images: Tensor, displacements: Sequence[float]) -> Tensor:
-    """Move band c of (..., C, H, W) by displacements[c] to the right, by cubic splines."""
-    stack = images.reshape(-1, *images.shape[-3:]).double().numpy()
+def _without_ringing(moved: Tensor, mask: Tensor) -> Tensor:
+    """Within the values of the mask, and closed where interpolation left a trace of light: Phi^+ divides by it."""
+    kept = moved.clamp(mask.min(), mask.max())
+    return torch.where(kept > 1e-3 * mask.max(), kept, 0)
+
+
+def shift_columns(images: Tensor, displacements: Sequence[float]) -> Tensor:
+    """Move band c of (..., C, H, W) by displacements[c] [pixel] to the right, by cubic splines."""
+    stack = images.detach().cpu().double().reshape(-1, *images.shape[-3:]).numpy()
     moved = np.empty_like(stack)
     for target, source in zip(moved, stack, strict=True):
         for c, d in enumerate(displacements):
@@ -285,13 +343,13 @@ class _Geometry:
         pose[0] -= (pose[4] - 1) * self.span / 2
         return pose
 
-    def mask(self, splines: Tensor, theta: Tensor) -> Tensor:
-        """The moved mask on the rows looked at, from its cubic spline coefficients."""
+    def positions(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Where on the given mask each pixel of the moved one lies, on the rows looked at: (rows, columns)."""
         dx, dy, turn, magnified, _, _ = self.physical(theta)
         u, v = self.rows - dy, self.cols - dx
         rows = (torch.cos(turn) * u + torch.sin(turn) * v) / (1 + magnified) + (self.height - 1) / 2
         cols = (torch.cos(turn) * v - torch.sin(turn) * u) / (1 + magnified) + (self.width - 1) / 2
-        return _evaluate_splines(splines, rows, cols)
+        return rows, cols
 
     def transfer(self, theta: Tensor, num_spectra: int) -> Tensor:
         """K_k(f), (num_spectra, F): each smooth spectrum, a cosine over the bands, spread by the dispersion."""
@@ -307,7 +365,7 @@ class _Geometry:
         return spectra @ phases * gap / math.sqrt(num_bands)
 
     def disperse(self, images: Tensor, transfer: Tensor) -> Tensor:
-        """Each image (k, h, W) through its transfer function: (k, h, W')."""
+        """Each image (k, h, W), or one for all (1, h, W), through its transfer function: (k, h, W')."""
         spread: Tensor = torch.fft.irfft(torch.fft.rfft(images, n=self.length) * transfer[:, None], n=self.length)
         return spread[..., : self.columns]
 
@@ -316,6 +374,13 @@ class _Geometry:
         spectrum = torch.fft.rfft(y, n=self.length) * transfer.conj()[:, None]
         gathered: Tensor = torch.fft.irfft(spectrum, n=self.length)
         return gathered[..., : self.width]
+
+
+def _interpolate(image: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """An image at real positions, linearly: fast, and good enough where it is blurred."""
+    height, width = image.shape
+    places = torch.stack([2 * cols / (width - 1) - 1, 2 * rows / (height - 1) - 1], dim=-1)
+    return F.grid_sample(image[None, None], places[None], padding_mode="border", align_corners=True)[0, 0]
 
 
 def _splines(mask: Tensor) -> Tensor:
@@ -416,7 +481,7 @@ def _block_misfit(
         passed: np.ndarray = ndimage.gaussian_filter(image, sigma) - ndimage.gaussian_filter(image, 3 * sigma + 1)
         return passed
 
-    splines = _splines(torch.as_tensor(band_pass(mask.double().numpy())))
+    passed = torch.as_tensor(band_pass(mask.double().numpy()))
     border = MARGIN + math.ceil(sigma)
 
     def blocks(image: Tensor) -> Tensor:
@@ -432,9 +497,9 @@ def _block_misfit(
     floor = 1e-4 * energy.mean().clamp(min=1e-30)
 
     def misfit(theta: Tensor) -> Tensor:
-        moved = geometry.mask(splines, theta)
+        moved = _interpolate(passed, *geometry.positions(theta))
         transfer = geometry.transfer(theta, num_spectra=5)
-        columns = blocks(geometry.disperse(moved.expand(len(transfer), -1, -1), transfer)).movedim(0, 1)
+        columns = blocks(geometry.disperse(moved[None], transfer)).movedim(0, 1)
         gram = columns @ columns.mT
         ridge = 1e-3 * gram.diagonal(dim1=-2, dim2=-1).mean() + 1e-12
         right = (columns @ target[..., None]).squeeze(-1)
@@ -481,23 +546,23 @@ class _FieldMisfit:
         self._steps, self._later = first, steps
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
+        theta = theta.clone().requires_grad_()
+        mask, transfer = self._camera(theta)
         with torch.no_grad():
-            camera = self._camera(theta)
-            z = self._solve(*camera)
-            field = self._covariance(self._adjoint(*camera, z))
-            rest = self._weights * self._geometry.disperse(camera[0] * field, camera[1]).sum(0) + NOISE * z
+            z = self._solve(mask, transfer)
+            field = self._covariance(self._adjoint(mask, transfer, z))
+            rest = self._weights * self._geometry.disperse(mask * field, transfer).sum(0) + NOISE * z
             # what conjugate gradients have reached: a lower bound of y^T K^{-1} y, whose gradient at this z is exact
             value = float(2 * (self._y * z).sum() - (z * rest).sum())
         if not value > 0:
             return 0.0, torch.zeros_like(theta)
-        theta = theta.clone().requires_grad_()
-        (-2 * (self._adjoint(*self._camera(theta), z) * field).sum() / value).backward()  # type: ignore[no-untyped-call]
+        (-2 * (self._adjoint(mask, transfer, z) * field).sum() / value).backward()  # type: ignore[no-untyped-call]
         gradient = theta.grad if theta.grad is not None else torch.zeros_like(theta)
         self._steps = self._later
         return math.log(value), gradient
 
     def _camera(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        mask = self._geometry.mask(self._splines, theta).to(self._y)
+        mask = _evaluate_splines(self._splines, *self._geometry.positions(theta)).to(self._y)
         return mask, self._geometry.transfer(theta, NUM_SPECTRA).to(self._y.dtype.to_complex())
 
     def _adjoint(self, mask: Tensor, transfer: Tensor, z: Tensor) -> Tensor:
@@ -535,35 +600,44 @@ def _judge(
     mask: Tensor,
     shifts: tuple[float, ...],
     bad_pixels: Tensor | None,
-    pose: np.ndarray,
-    snapshot: _Snapshot,
-    generator: torch.Generator | None,
+    poses: Sequence[np.ndarray],
+    held_out: Tensor,
+    rows: slice,
 ) -> Alignment:
-    """Accept the estimate if it predicts held-out pixels better than the camera as given."""
+    """Of the camera as given and the poses, from simple to complex, the one that predicts held-out pixels best.
+
+    A more complex pose must be better by 1 %: a spectrum that fades out at its ends looks like one that is compressed.
+    """
+    known = torch.ones_like(held_out) if bad_pixels is None else ~bad_pixels.bool()
+    given = Alignment(0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, "", mask, shifts, shifts)
+    before = _held_out_error(given.operator(), y, held_out, known, rows)
+    best, after = given, math.inf
+    for pose in poses:
+        camera = _moved(mask, shifts, pose)
+        error = _held_out_error(camera.operator(), y, held_out, known, rows)
+        if error < 0.99 * after:
+            best, after = camera, error
+    words = (
+        f"mask moved by ({best.dx:+.2f}, {best.dy:+.2f}) px, turned by {best.rotation:+.3f} degrees, "
+        f"magnified by {100 * (best.scale - 1):+.2f} %, dispersion {100 * (best.step_factor - 1):+.2f} %, "
+        f"curvature {best.curvature:+.2f} px; error at held-out pixels {100 * before:.2f} % before, "
+        f"{100 * after:.2f} % after"
+    )
+    accepted = after < before
+    outcome = "aligned" if accepted else "not aligned, the camera as given fits better than"
+    chosen = best if accepted else given
+    return replace(chosen, accepted=accepted, misfit_before=before, misfit_after=after, message=f"{outcome}: {words}")
+
+
+def _moved(mask: Tensor, shifts: tuple[float, ...], pose: np.ndarray) -> Alignment:
+    """The camera given, in this pose."""
     dx, dy, rotation, scale, step_factor, curvature = (float(v) for v in pose)
     d = np.array(shifts)
     first = d.min()
     t = (d - first) / (np.ptp(d) or 1.0)
     moved = tuple(float(s) for s in first + (d - first) * step_factor + curvature * 4 * t * (1 - t))
-    message = (
-        f"mask moved by ({dx:+.2f}, {dy:+.2f}) px, turned by {rotation:+.3f} degrees, "
-        f"magnified by {100 * (scale - 1):+.2f} %, dispersion {100 * (step_factor - 1):+.2f} %, "
-        f"curvature {curvature:+.2f} px"
-    )
-    given = Alignment(0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, "", mask, shifts, shifts)
-    new_mask = move_mask(mask, dx=dx, dy=dy, rotation=rotation, scale=scale)
-    found = Alignment(dx, dy, rotation, scale, step_factor, curvature, 0.0, 0.0, True, "", new_mask, moved, shifts)
-    held_out = torch.rand(y.shape, generator=generator or torch.Generator().manual_seed(0)) < 0.05
-    known = torch.ones_like(held_out) if bad_pixels is None else ~bad_pixels.bool()
-    before = _held_out_error(given.operator(), y, held_out, known, snapshot.rows)
-    after = _held_out_error(found.operator(), y, held_out, known, snapshot.rows)
-    change = f"error at held-out pixels {100 * before:.2f} % before, {100 * after:.2f} % after"
-    if after < before:
-        chosen, message = found, f"aligned: {message}; {change}"
-    else:
-        chosen, message = given, f"not aligned, the camera as given fits better than: {message}; {change}"
-    fields = {**chosen.__dict__, "misfit_before": before, "misfit_after": after, "message": message}
-    return Alignment(**fields)
+    new = move_mask(mask, dx=dx, dy=dy, rotation=rotation, scale=scale)
+    return Alignment(dx, dy, rotation, scale, step_factor, curvature, 0.0, 0.0, True, "", new, moved, shifts)
 
 
 def _held_out_error(A: CASSI, y: Tensor, held_out: Tensor, known: Tensor, rows: slice) -> float:

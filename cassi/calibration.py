@@ -19,7 +19,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from scipy import ndimage
+from torch import Tensor
 
+from cassi.align import shift_columns
 from cassi.errors import InputError
 from cassi.io import Measurement, file_sha256, open_container, write_arrays
 from cassi.io.roles import MEASUREMENT, pick
@@ -41,6 +43,7 @@ __all__ = [
 
 Model = Literal["cauchy", "polynomial"]
 Spacing = Literal["dispersion", "wavelength"]
+CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
 REFERENCE = 500.0  # nm; wavelengths are scaled by it in the fits
 
 
@@ -190,15 +193,11 @@ class Calibration:
             )
         return lines
 
-    def register(self, cube: np.ndarray) -> np.ndarray:
+    def register(self, cube: Tensor) -> Tensor:
         """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
         if not np.abs(self.remainders).max() > 1e-6:
             return cube
-        moved = np.empty_like(cube)
-        for index in np.ndindex(cube.shape[:-3]):
-            for c, f in enumerate(self.remainders):
-                ndimage.shift(cube[(*index, c)], (0, -f), output=moved[(*index, c)], order=3, mode="nearest")
-        return moved
+        return shift_columns(cube, tuple(-self.remainders))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it to HDF5, whole or not at all.
@@ -371,6 +370,7 @@ def calibrate(
             for d, w, n, width in zip(displacements, wavelengths, whole, widths, strict=True)
         ]
     )
+    mask[mask < CLOSED * mask.max()] = 0
     return Calibration(
         mask=mask.astype(np.float32),
         shifts=tuple(int(n) for n in whole),

@@ -101,12 +101,13 @@ def masks(calibration: Calibration) -> Figure:
         for c in (0, count // 2, count - 1)
     ]
     brightest = float(np.percentile(calibration.mask, 99.9)) or 1.0
-    for axes, (picture, heading) in zip(figure.subplots(1, 4), panels, strict=True):
+    every = figure.subplots(1, 4)
+    for axes, (picture, heading) in zip(every, panels, strict=True):
         _show(axes, picture)
         axes.images[0].set_clim(0, brightest)
         axes.images[0].set_cmap("gray")
         axes.set_title(heading)
-    bar = figure.colorbar(axes.images[0], ax=axes, fraction=0.05, pad=0.02)
+    bar = figure.colorbar(every[-1].images[0], ax=list(every), fraction=0.03, pad=0.01)
     bar.outline.set_visible(False)
     bar.set_label("transmission")
     return figure

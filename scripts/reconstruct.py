@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cassi.io import Measurement
     from cassi.reconstruct import Reconstruction
 
@@ -29,6 +31,10 @@ examples:
   raw 12-bit counts, a map of dead pixels, another name for the result
       python scripts/reconstruct.py --measurement raw.tif --mask mask.h5 --bit-depth 12 --black-level 64 \\
           --bad-pixels dead.png --output result.h5
+  raw counts of a camera calibrated with calibrate.py: nothing else to give
+      python scripts/reconstruct.py --calibration calibration.h5 --measurement snapshot.png
+  a mask that may have moved since it was measured: find out from the snapshot by how much
+      python scripts/reconstruct.py --measurement m.h5 --align
   a folder, a pattern or a stack of snapshots: one cube each, killed runs resume with the same command
       python scripts/reconstruct.py --measurement night7/ --mask mask.h5 --output night7_cubes/
   the same into one Zarr store, by the workers of a running Dask scheduler
@@ -81,6 +87,11 @@ def parser() -> Parser:
     )
     files.add_argument("--mask", metavar="FILE", help="the coded aperture, where it is not in the measurement's file")
     files.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="made with calibrate.py: corrects the raw counts, brings mask, bands and bad pixels",
+    )
+    files.add_argument(
         "--output",
         metavar="FILE",
         help="the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: "
@@ -114,6 +125,12 @@ def parser() -> Parser:
     camera.add_argument("--black-level", type=float, metavar="COUNTS", help="count of a dark pixel, subtracted")
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
+    camera.add_argument(
+        "--align",
+        action="store_true",
+        help="estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts pixels "
+        "held out better",
+    )
     camera.add_argument("--gain", type=float, metavar="E", help="electrons per unit of the measurement")
     camera.add_argument("--read-noise", type=float, metavar="E", help="read noise [electrons]")
 
@@ -204,9 +221,10 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         say(f"  {note}")
     if not args.quiet:
         compare_with_mask(m)
+    m, put_in_place = with_true_camera(args, m, say)
     if args.tile is not None:
         return run_tiled(args, argv, m, output, report)
-    result = solving(args)(m, progress=not args.quiet)
+    result = put_in_place(solving(args)(m, progress=not args.quiet))
     for line in chosen(result):
         say(f"  {line}")
     write_result(output, m, result, attributes=provenance(args, argv), overwrite=args.overwrite)
@@ -289,7 +307,9 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
         raise InputError("tiles are made of a single snapshot; leave out --tile")
     if args.spectral_prior:
         args.spectral_prior = [str(Path(name).absolute()) for name in args.spectral_prior]
-    for name in ("mask", "bad_pixels"):  # other machines have their own working folder
+    if args.align:
+        raise InputError("--align looks at a single snapshot; leave it out, or calibrate the camera (calibrate.py)")
+    for name in ("mask", "bad_pixels", "calibration"):  # other machines have their own working folder
         if getattr(args, name):
             setattr(args, name, str(Path(getattr(args, name)).absolute()))
     if (args.figures and args.figures.lower() != "none") or args.report is not None:
@@ -298,7 +318,7 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
         raise InputError(f"{source}: many snapshots need --output FOLDER or --output NAME.zarr")
     output = args.output or str(source.with_name(f"{source.name}_cubes"))
     count = None
-    if source.is_file():
+    if source.is_file() and not args.calibration:
         count = frame_count(source, mask=args.mask, key=args.key, mask_key=args.mask_key, num_bands=args.num_bands)
     frames = find_frames(args.measurement, count=count, leave_out=[f for f in (args.mask, args.bad_pixels) if f])
     if args.dry_run:
@@ -336,7 +356,7 @@ def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
 
     source = Path(args.measurement)
     output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    for name in (args.measurement, args.mask, args.bad_pixels):
+    for name in (args.measurement, args.mask, args.bad_pixels, args.calibration):
         if name and output.resolve() == Path(name).resolve():
             raise InputError(f"{output}: the result would replace an input; choose another --output")
     if args.figures and args.figures.lower() == "none":
@@ -389,10 +409,63 @@ def check_figures(folder: Path | None) -> None:
         ) from error
 
 
+def with_true_camera(
+    args: argparse.Namespace, m: Measurement, say: Callable[[str], None]
+) -> tuple[Measurement, Callable[[Reconstruction], Reconstruction]]:
+    """The measurement with its camera as it is found to be, and what puts the bands of its cube in place.
+
+    Raises:
+        InputError: tiles, whose bands nobody would put in place.
+    """
+    import torch
+
+    from cassi.errors import InputError
+
+    if args.align:
+        from cassi.align import align_measurement
+
+        m, camera = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
+        say(f"  {camera.message}")
+    elif args.calibration:
+        from cassi.calibration import Calibration
+
+        camera = Calibration.load(args.calibration)
+    else:
+        return m, lambda result: result
+    if args.tile is not None and any(camera.remainders):
+        raise InputError("bands between pixels are put in place at the end, which tiles are not; leave out --tile")
+
+    def put_in_place(result: Reconstruction) -> Reconstruction:
+        spread = None if result.uncertainty is None else camera.register(result.uncertainty)
+        return replace(result, cube=camera.register(result.cube), uncertainty=spread)
+
+    return m, put_in_place
+
+
 def reading(args: argparse.Namespace) -> partial[Measurement]:
-    """How measurements are read, as the options say."""
+    """How measurements are read, as the options say.
+
+    Raises:
+        InputError: a calibration that cannot be used, or options that say what it says.
+    """
     from cassi.io import read_measurement
 
+    if args.calibration:
+        from cassi.calibration import Calibration, read_calibrated
+        from cassi.errors import InputError
+
+        said = ("mask", "mask_key", "step", "num_bands", "wavelengths", "bit_depth", "black_level", "white_level")
+        twice = [name for name in (*said, "saturation", "bad_pixels") if getattr(args, name) is not None]
+        if twice:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in twice)
+            raise InputError(f"the calibration brings these along; leave out {names}")
+        calibration = Calibration.load(args.calibration)
+        if is_many(args) and any(calibration.remainders):
+            raise InputError(
+                f"{args.calibration}: its bands lie between pixels, which is put right for single snapshots only; "
+                "calibrate with --spacing dispersion"
+            )
+        return partial(read_calibrated, calibration=calibration, key=args.key)
     return partial(
         read_measurement,
         mask=args.mask,
@@ -434,6 +507,11 @@ def provenance(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
     from cassi.io import file_sha256
 
     known: dict[str, Any] = {"command_line": shlex.join(["reconstruct.py", *argv])}
+    if args.calibration:
+        known |= {
+            "calibration_name": Path(args.calibration).name,
+            "calibration_sha256": file_sha256(args.calibration),
+        }
     if args.mask:
         known |= {"mask_name": Path(args.mask).name, "mask_sha256": file_sha256(args.mask)}
     return known
@@ -518,6 +596,12 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     from cassi.io import describe
 
     names = ("mask", "key", "mask_key", "step", "num_bands")
+    if args.calibration:
+        m = reading(args)(args.measurement)
+        print("\n".join([f"{m.source}: measurement {_size(m.y.shape)}", *m.notes]))
+        size = _size((len(m.shifts), *m.mask.shape[-2:]))
+        print(f"\nwould reconstruct a cube {size} with solver {args.solver} and write {output}")
+        return 0
     found = describe(args.measurement, **{name: getattr(args, name) for name in names})
     print(found.text)
     if found.problem is not None:

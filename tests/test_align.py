@@ -50,12 +50,12 @@ def photograph(mask: Tensor, scene: Tensor, *, dx=0.0, dy=0.0, rotation=0.0, str
 @pytest.mark.parametrize(
     "pose",
     [
-        {"dx": 1.2, "dy": -0.7, "rotation": 0.4, "stretch": 0.02},
-        {"dx": -1.6, "dy": 1.8, "rotation": -0.3, "stretch": -0.03},
+        {"dx": 1.2, "dy": -0.7, "rotation": 0.4, "stretch": 0.05},
+        {"dx": -1.6, "dy": 1.8, "rotation": -0.3, "stretch": -0.04},
     ],
 )
 def test_the_pose_is_found_and_the_held_out_error_falls(mask, scene, pose):
-    found = align(photograph(mask, scene, **pose), mask, SHIFTS, max_scale_error=0)
+    found = align(photograph(mask, scene, **pose), mask, SHIFTS, max_scale_error=0, max_step_error=0.08)
     assert found.accepted
     assert found.message.startswith("aligned: mask moved by")
     assert found.misfit_after < 0.9 * found.misfit_before
@@ -73,7 +73,7 @@ def test_a_camera_in_alignment_is_left_alone(mask, scene):
     assert abs(found.dx) < 0.1
     assert abs(found.dy) < 0.1
     if not found.accepted:
-        assert found.mask is mask
+        assert torch.equal(found.mask, mask)
         assert found.operator().shifts == SHIFTS
 
 
@@ -82,7 +82,7 @@ def test_a_snapshot_without_light_is_refused(mask):
     assert not found.accepted
     assert found.message.startswith("not aligned, the camera as given fits better")
     assert (found.dx, found.dy, found.rotation, found.scale, found.step_factor, found.curvature) == (0, 0, 0, 1, 1, 0)
-    assert found.mask is mask
+    assert torch.equal(found.mask, mask)
 
 
 def test_bad_pixels_do_not_move_the_estimate(mask, scene):
