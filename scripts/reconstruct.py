@@ -131,6 +131,12 @@ def parser() -> Parser:
         help="estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts pixels "
         "held out better",
     )
+    camera.add_argument(
+        "--psf",
+        type=float,
+        metavar="SIGMA",
+        help="the instrument's blur along the dispersion, standard deviation of a Gaussian [px]",
+    )
     camera.add_argument("--gain", type=float, metavar="E", help="electrons per unit of the measurement")
     camera.add_argument("--read-noise", type=float, metavar="E", help="read noise [electrons]")
 
@@ -253,7 +259,12 @@ def check_tiles(args: argparse.Namespace) -> None:
     if args.figures and args.figures.lower() != "none":
         raise InputError("figures need the whole cube in memory; leave out --figures or --tile")
     args.figures = "none"
-    given = {"--quality": args.quality != "default", "--budget": args.budget, "--uncertainty": args.uncertainty}
+    given = {
+        "--quality": args.quality != "default",
+        "--budget": args.budget,
+        "--uncertainty": args.uncertainty,
+        "--psf": args.psf,
+    }
     for option in (name for name, value in given.items() if value):
         raise InputError(f"{option} does not go with --tile; leave one of them out")
 
@@ -495,6 +506,7 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
         budget=args.budget,
         uncertainty=args.uncertainty,
         spectral_prior=args.spectral_prior,
+        psf=args.psf,
         gain=args.gain,
         read_noise=args.read_noise,
         device=args.device,
