@@ -38,7 +38,7 @@ HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 SCENE_COMPONENTS = 10  # of the basis learnt from the first candidate's own cube
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
-FINAL_ITERS = {"default": 500, "best": 500}
+FINAL_ITERS = {"default": 500, "best": 2000}
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.6
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
@@ -110,7 +110,7 @@ def reconstruct_auto(
         read_noise: standard deviation [electrons]; 0 if only gain is given.
         library: spectral covariance (C, C) of cubes of the kind expected; its eigenvectors compete with the smooth
             basis.
-        quality: "best" adds non-local denoising of the coefficient images, several times slower.
+        quality: "best" makes the final run four times as long, which clean snapshots still gain from.
         num_iters: of the final run; chosen if not given.
         budget: seconds for the whole: candidates are tried while there is time, and the final run is made as long as
             fits (up to three times the usual). Makes the result depend on the machine.

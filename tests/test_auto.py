@@ -132,7 +132,7 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
         )
         errors = [c["held_out_error"] for c in choice["candidates"]]
         assert choice["held_out_error"] in errors
-        assert choice["held_out_error"] <= min(errors) / (1 - auto.MARGIN) ** len(errors)  # up to the margin, the best
+        assert choice["held_out_error"] <= min(errors) / (1 - auto.SCENE_MARGIN)  # up to the margin, the best
         assert choice["components"] == int(choice["basis"].rpartition("-")[2])
         assert choice["iterations"] == len(each.result.history)
         assert choice["basis"] in choice["reason"]
