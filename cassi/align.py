@@ -128,7 +128,7 @@ def align(
     by L-BFGS with the exact gradient, within the bounds. It starts from a coarse search on blurred images, in which
     blocks of the snapshot are regressed on the blurred mask seen through a few smooth spectra. The estimate is accepted
     only if a short GAP-TV reconstruction with it predicts held-out pixels better than one with the camera as given; the
-    dispersion is changed only if that predicts them better by 1 % than moving the mask alone.
+    dispersion is kept as given where its estimate is at its bound or predicts them worse than moving the mask alone.
 
     Rotation and dy are determined best; dx and the step trade against each other (what counts is where the brightest
     bands lie); the curvature is weakly determined by one snapshot, so it stays 0 unless asked for.
@@ -604,9 +604,11 @@ def _judge(
     held_out: Tensor,
     rows: slice,
 ) -> Alignment:
-    """Of the camera as given and the poses, from simple to complex, the one that predicts held-out pixels best.
+    """The last of the poses, from simple to complex, that held-out pixels do not speak against, if it beats the given.
 
-    A more complex pose must be better by 1 %: a spectrum that fades out at its ends looks like one that is compressed.
+    Each pose fits the snapshot better than the one before it. It is dropped if it predicts held-out pixels worse by
+    0.5 %, which is about how far that error tells two cameras apart: a spectrum that fades out at its ends can look
+    like a compressed one.
     """
     known = torch.ones_like(held_out) if bad_pixels is None else ~bad_pixels.bool()
     given = Alignment(0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, "", mask, shifts, shifts)
@@ -615,7 +617,7 @@ def _judge(
     for pose in poses:
         camera = _moved(mask, shifts, pose)
         error = _held_out_error(camera.operator(), y, held_out, known, rows)
-        if error < 0.99 * after:
+        if error <= 1.005 * after:
             best, after = camera, error
     words = (
         f"mask moved by ({best.dx:+.2f}, {best.dy:+.2f}) px, turned by {best.rotation:+.3f} degrees, "
