@@ -79,7 +79,7 @@ def dispersion(wavelengths: np.ndarray, *, num_bands: int, first: float, last: f
 
     Example:
         >>> dispersion(np.array([450.0, 650.0]), num_bands=28, first=450.0, last=650.0).round(2)
-        array([ 0.  , 53.72])
+        array([ 0.  , 53.73])
     """
     width = (last - first) / (num_bands - 1)
     slopes = np.array([2.3, 1.8]) / width

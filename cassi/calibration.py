@@ -242,12 +242,21 @@ class Calibration:
             return container.read(entry)
 
         def number(name: str) -> float | None:
+            """A positive number, or None where it is not stated."""
             if name not in container.attributes:
                 return None
             value = np.asarray(container.attributes[name])
             if value.size != 1 or value.dtype.kind not in "iuf" or not np.isfinite(value.item()):
                 raise InputError(f"{path}: '{name}' must be one finite number, got {value!r}")
+            if not value.item() > 0:
+                raise InputError(f"{path}: '{name}' must be positive, got {value.item()}")
             return float(value.item())
+
+        def needed(name: str) -> float:
+            value = number(name)
+            if value is None:
+                raise InputError(f"{path}: no calibration, '{name}' is missing; make one with calibrate.py")
+            return value
 
         model = container.attributes.get("dispersion_model", "")
         curve = Dispersion(
@@ -265,8 +274,8 @@ class Calibration:
             dark=array("dark"),
             flat=array("flat"),
             bad_pixels=array("bad_pixels").astype(bool),
-            saturation=number("saturation") or math.inf,
-            scale=number("scale") or 1.0,
+            saturation=needed("saturation"),
+            scale=needed("scale"),
             gain=number("gain"),
             read_noise=number("read_noise"),
             dispersion=curve,
@@ -280,6 +289,7 @@ def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
     expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,)}
     if c.mask.ndim != 3 or bands == 0 or len(c.mask) != bands:
         raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
+    expected["mask"] = c.mask.shape
     detector = (c.mask.shape[1], c.mask.shape[2] + max(c.shifts) - min(c.shifts))
     expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), detector)
     for name, shape in expected.items():
@@ -356,14 +366,14 @@ def calibrate(
     response = response / response.mean()
     gain, read_noise = _noise(darks, flats, level, bad, scale)
     clean = np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in frames])
-    curve = fit_dispersion(clean, light, model=model, order=order)
+    transmissions = _transmissions(clean)
+    curve = fit_dispersion(transmissions, light, model=model, order=order)
     displacements, wavelengths, widths = _place_bands(curve, step, num_bands, spacing)
     whole = np.rint(displacements).astype(int)
     remainders = displacements - whole
     columns = frames.shape[-1] - int(np.ptp(whole))
     if columns < 1:
         raise InputError(f"the bands span {np.ptp(whole)} px, more than the detector's {frames.shape[-1]} columns")
-    transmissions = _transmissions(clean)
     mask = np.stack(
         [
             _mask_at(transmissions, curve, light, float(d), float(w), int(n - whole.min()), columns, float(width))
