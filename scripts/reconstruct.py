@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cassi.align import Alignment
+    from cassi.calibration import Calibration
     from cassi.io import Measurement
     from cassi.reconstruct import Reconstruction
 
@@ -435,23 +437,25 @@ def with_true_camera(
 
     from cassi.errors import InputError
 
+    cameras: list[Calibration | Alignment] = []
+    if args.calibration:
+        from cassi.calibration import Calibration
+
+        cameras.append(Calibration.load(args.calibration))
     if args.align:
         from cassi.align import align_measurement
 
-        m, camera = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
-        say(f"  {camera.message}")
-    elif args.calibration:
-        from cassi.calibration import Calibration
-
-        camera = Calibration.load(args.calibration)
-    else:
-        return m, lambda result: result
-    if args.tile is not None and any(camera.remainders):
+        m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
+        say(f"  {alignment.message}")
+        cameras.append(alignment)
+    if args.tile is not None and any(any(camera.remainders) for camera in cameras):
         raise InputError("bands between pixels are put in place at the end, which tiles are not; leave out --tile")
 
     def put_in_place(result: Reconstruction) -> Reconstruction:
-        spread = None if result.uncertainty is None else camera.register(result.uncertainty)
-        return replace(result, cube=camera.register(result.cube), uncertainty=spread)
+        for camera in cameras:
+            spread = None if result.uncertainty is None else camera.register(result.uncertainty)
+            result = replace(result, cube=camera.register(result.cube), uncertainty=spread)
+        return result
 
     return m, put_in_place
 
