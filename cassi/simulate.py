@@ -227,4 +227,5 @@ def round_to_bits(cube: Tensor, bits: int) -> Tensor:
     """
     if not 1 <= bits <= 20:
         raise ValueError(f"bits must be 1 to 20, got {bits}")
-    return torch.round(cube * 2**bits) / 2**bits
+    rounded: Tensor = torch.round(cube * 2**bits) / 2**bits
+    return rounded
