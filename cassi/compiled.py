@@ -77,7 +77,7 @@ def ask_huge_pages(tensor: Tensor) -> Tensor:
     Without effect on small tensors, other devices and other systems.
     """
     size = tensor.numel() * tensor.element_size()
-    if _MADVISE is not None and tensor.device.type == "cpu" and size >= 2 * _HUGE_PAGE:
+    if _MADVISE is not None and tensor.device.type == "cpu" and size >= _MAPPED:
         page = mmap.PAGESIZE
         start = -(-tensor.data_ptr() // page) * page
         _MADVISE(ctypes.c_void_p(start), ctypes.c_size_t((tensor.data_ptr() + size - start) // page * page), 14)
@@ -160,10 +160,10 @@ def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
     return float(difference), float(reference)
 
 
-_HUGE_PAGE = 1 << 21  # bytes
+_MAPPED = 32 << 20  # bytes from which glibc maps and unmaps each block anew; smaller ones it keeps and hands out again
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 _CHUNK = 1 << 16  # elements of a vector that one task sums
-_SMALL = 1 << 15  # elements below which waking another thread costs more than it saves
+_SMALL = 1 << 20  # elements below which waking another thread (0.1 ms) costs more than it saves
 
 
 def _stack(tensor: Tensor, rank: int) -> np.ndarray:
@@ -198,7 +198,7 @@ def _run(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None
     if threads == 1:
         kernel(*args, 0, count)
         return
-    pieces = min(count, 4 * threads)
+    pieces = min(count, threads if work < 4 * _SMALL else 4 * threads)
     bounds = [count * k // pieces for k in range(pieces + 1)]
     ranges = iter(list(itertools.pairwise(bounds)))
 
@@ -215,24 +215,27 @@ def _run(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None
 
 if AVAILABLE:
     # NaN and Inf must come through, so that a solver can name the iteration that diverged: no nnan, ninf or afn
-    _jit = numba.njit(nogil=True, cache=True, fastmath={"nsz", "contract", "reassoc"}, error_model="numpy")
+    _fast = {"nsz", "contract", "reassoc"}
+    _jit = numba.njit(nogil=True, cache=True, fastmath=_fast, error_model="numpy")
+    # a call for a row costs as much as its arithmetic; the longer loops, inlined, are no longer vectorised
+    _inline = numba.njit(nogil=True, inline="always", fastmath=_fast, error_model="numpy")
 
     @_jit
     def _block_rows(bands: int) -> int:
         # a row of each band is a page of its own: stay longer in each where they are more than a TLB holds
         return 1 if bands <= 64 else 4
 
-    @_jit
+    @_inline
     def _add_product(total: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
         for j in range(x.size):
             total[j] += x[j] * m[j]
 
-    @_jit
+    @_inline
     def _set_product(out: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
         for j in range(x.size):
             out[j] = x[j] * m[j]
 
-    @_jit
+    @_inline
     def _set_sum(out: np.ndarray, v: np.ndarray, x: np.ndarray, m: np.ndarray) -> None:
         for j in range(x.size):
             out[j] = v[j] + x[j] * m[j]
