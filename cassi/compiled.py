@@ -133,6 +133,7 @@ def subspace_step(
     z_new: Tensor,
     y: Tensor,
     e: Tensor,
+    u: Tensor | None,
     y_z: Tensor,
     basis: Tensor,
     mask: Tensor,
@@ -140,15 +141,15 @@ def subspace_step(
     weights: Tensor | None,
     gamma: Tensor,
     omega: Tensor,
-    pull: float,
+    step: float,
 ) -> None:
     """The data step of `cassi.solvers.subspace.subspace_tv`, fused: the cube itself is never stored."""
     rows = [_stack(t, 2) for t in (y, e, y_z, gamma.contiguous(), omega.contiguous())]
     count = rows[0].shape[0] * rows[0].shape[1]
-    w = None if weights is None else weights.detach().numpy()
+    multiplier = None if u is None else _stack(u, 3)
     work = 2 * z.numel() * len(shifts)
-    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), w, rows[0].dtype.type(pull))
-    _run(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, *constants)
+    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), _plain(weights), rows[0].dtype.type(step))
+    _run(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
 
 
 def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
@@ -368,6 +369,15 @@ if AVAILABLE:
             k += 1
 
     @_jit
+    def _multiplier_row(x: np.ndarray, u: np.ndarray, step: float) -> None:
+        """p = max(u - x, 0);  x = step (2 p - u);  u = p."""
+        zero = x.dtype.type(0)
+        for j in range(x.size):
+            p = max(u[j] - x[j], zero)
+            x[j] = step * (p + p - u[j])
+            u[j] = p
+
+    @_jit
     def _subspace_step(
         z: np.ndarray,
         z_new: np.ndarray,
@@ -376,18 +386,18 @@ if AVAILABLE:
         y_z: np.ndarray,
         gamma: np.ndarray,
         omega: np.ndarray,
+        u: np.ndarray | None,
         basis: np.ndarray,
         mask: np.ndarray,
         offsets: np.ndarray,
         weights: np.ndarray | None,
-        pull: float,
+        step: float,
         start: int,
         stop: int,
     ) -> None:
         _, components, height, width = z.shape
         bands, detector = basis.shape[1], y.shape[2]
         columns = np.ascontiguousarray(basis.T)
-        zero = z.dtype.type(0)
         coefficients = np.empty((components, width), z.dtype)
         spectrum = np.empty((bands, width), z.dtype)
         back = np.empty(detector, z.dtype)
@@ -402,6 +412,10 @@ if AVAILABLE:
                 x[:] = 0
                 _combine(x, columns[c], coefficients)
                 _add_product(row[offsets[c] : offsets[c] + width], x, mask[c if mask.shape[0] > 1 else 0, i])
+                if u is None:
+                    x[:] = 0
+                else:
+                    _multiplier_row(x, u[b, c, i], step)
             if weights is not None:
                 for j in range(detector):
                     row[j] *= weights[i, j]
@@ -414,12 +428,7 @@ if AVAILABLE:
                     back[j] *= weights[i, j]
             for c in range(bands):
                 m = mask[c if mask.shape[0] > 1 else 0, i]
-                x, window = spectrum[c], back[offsets[c] : offsets[c] + width]
-                if pull > 0:
-                    for j in range(width):
-                        x[j] = window[j] * m[j] - pull * min(x[j], zero)
-                else:
-                    _set_product(x, window, m)
+                _add_product(spectrum[c], back[offsets[c] : offsets[c] + width], m)
             for k in range(components):
                 _combine(coefficients[k], basis[k], spectrum)
                 z_new[b, k, i] = coefficients[k]

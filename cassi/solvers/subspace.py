@@ -9,20 +9,21 @@ from torch import Tensor
 
 from cassi import compiled
 from cassi.operator import CASSI, LinearOperator
-from cassi.priors.subspace import coefficient_weights, synthesise
+from cassi.priors.subspace import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_prox_
 from cassi.result import Loop, Monitor, Result, overwrite, relative_change
 from cassi.solvers.gap import Denoiser
 
-PULL = 0.4  # weight of the penalty on negative radiance; beyond 1/2 the iteration can diverge where gamma = 1
+STEP = 0.3  # c, of the multiplier that keeps radiance from being negative; below 1/3, see `subspace_tv`
 
 
 @dataclass(frozen=True, eq=False)
 class SubspaceState:
-    """Where a run ended, for the next to go on from: coefficients z, multiplier e, TV dual q."""
+    """Where a run ended, for the next to go on from: coefficients z, multipliers e and u, TV dual q."""
 
     z: Tensor
     e: Tensor
+    u: Tensor | None
     q: Tensor
 
 
@@ -61,24 +62,25 @@ def subspace_tv(
     monitor: Monitor | None = None,
     progress: bool = False,
 ) -> tuple[Result, SubspaceState]:
-    """Maximum a posteriori cube x = B^T z under Gaussian noise of known variance and weighted TV of the coefficients.
+    """Maximum a posteriori cube x = B^T z >= 0 under Gaussian noise of known variance and TV of the coefficients.
 
-        min_z  1/2 sum_j (y - Phi B^T z)_j^2 / sigma_j^2 + kappa sum_k w_k TV(z_k)
+        min_z  1/2 sum_j (y - Phi B^T z)_j^2 / sigma_j^2 + kappa sum_k w_k TV(z_k)    subject to  B^T z >= 0
 
-    by a linearised method of multipliers on the detector, with D >= Phi Phi^T diagonal and step weight lambda:
+    by a linearised method of multipliers, with D >= Phi Phi^T diagonal and step weight lambda:
 
-        r      = y - Phi B^T z
-        e      = gamma (e + r)                                        a = kappa sigma^2 / (lambda D)
-        z      = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)]   gamma = 1 - min(1, a),  omega = 1 / max(1, a)
-                                      + c B max(-B^T z, 0))
+        r = y - Phi B^T z
+        e = gamma (e + r)                              gamma = 1 - min(1, a),  a = kappa sigma^2 / (lambda D)
+        p = max(u - B^T z, 0)
+        z = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)] + c B (2 p - u))        omega = 1 / max(1, a)
+        u = p
 
-    At a fixed point e + r = r / a where a <= 1, so that lambda cancels and the minimiser is that of the first line. It
-    only sets the pace: a large lambda moves fast, while gamma, detector pixel by detector pixel, says how much of the
-    misfit is signal. Without noise gamma = 1, and this is accelerated GAP (see `cassi.solvers.gap`): Bregman iteration
-    towards the least TV among all cubes that explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460
-    (2005)). The last term, with c = 0.4, pulls radiance up where it is negative: it adds c kappa / (2 lambda)
-    |min(B^T z, 0)|^2 to the first line, so that lambda is then more than a pace. c < 1 / (1 + gamma) keeps it stable
-    where a direction is seen fully and negative: one step takes 1 + 2 gamma + c (1 + gamma) < 2 + 2 gamma.
+    At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0, so that lambda cancels and the
+    minimiser is that of the first line. It only sets the pace: a large lambda moves fast, while gamma, detector pixel
+    by detector pixel, says how much of the misfit is signal. Without noise gamma = 1, and this is accelerated GAP (see
+    `cassi.solvers.gap`): Bregman iteration towards the least TV among all cubes >= 0 that explain the measurement
+    (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460 (2005)). The multiplier u has the step c = 0.3: where a direction z
+    of the subspace is seen fully and negative, one turn maps (z, m = e + c u) to ((1 - 2 s) z + m, m - s z) with
+    s = 1 + c, and that contracts for s < 4/3.
     Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
@@ -90,7 +92,7 @@ def subspace_tv(
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
         prior_strength: kappa times the mean level (no unit).
         weights: w (K,); `coefficient_weights` if not given.
-        nonnegative: penalise negative radiance.
+        nonnegative: with the constraint B^T z >= 0, which costs the memory of one cube.
         tv_iters: warm-started dual steps an iteration.
         num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
@@ -109,7 +111,8 @@ def subspace_tv(
     if y.shape != (*batch, *A.measurement_shape):
         raise ValueError(f"y must end in {tuple(A.measurement_shape)} for this camera, got {tuple(y.shape)}")
     coefficients = (*batch, len(basis), *A.cube_shape[1:])
-    if state is not None and (state.z.shape != coefficients or state.e.shape != y.shape):
+    fits = state is None or (state.z.shape == coefficients and state.e.shape == y.shape)
+    if state is not None and not fits:
         raise ValueError(
             f"state must hold z {coefficients} and e {tuple(y.shape)}, got {tuple(state.z.shape)} and "
             f"{tuple(state.e.shape)}; go on with the camera and the number of components of the earlier run"
@@ -128,14 +131,17 @@ def subspace_tv(
     gamma, omega = (1 - a.clamp(max=1)).expand(y.shape), (inverse / a.clamp(min=1)).expand(y.shape)
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
-        z = torch.einsum("kc,...chw->...khw", B, A.adjoint(omega * y))
+        z = analyse(A.adjoint(omega * y), B)
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = state.z.clone(), state.q.clone()
+    u = None
+    if nonnegative:
+        u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV")
     for k in loop:
-        _data_step(A, B, z, z_new, y, e, gamma, omega, y_z, PULL if nonnegative else 0.0)
+        _data_step(A, B, z, z_new, y, e, u, gamma, omega, y_z)
         residual = relative_change(y_z, y)
         if denoise is None:
             tv_prox_(z_new, w, q, num_iters=tv_iters)
@@ -145,7 +151,7 @@ def subspace_tv(
         z, z_new = z_new, z
         loop.record(z, residual=residual, change=change)
     result = loop.result(z)
-    return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, q)
+    return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
 
 
 def _data_step(
@@ -155,19 +161,24 @@ def _data_step(
     z_new: Tensor,
     y: Tensor,
     e: Tensor,
+    u: Tensor | None,
     gamma: Tensor,
     omega: Tensor,
     y_z: Tensor,
-    pull: float,
 ) -> None:
-    """y_z = Phi B^T z;  e = gamma (e + y - y_z);  z_new = z + B (Phi^T [omega (e + y - y_z)] + pull max(-B^T z, 0))."""
-    if isinstance(A, CASSI) and compiled.usable(z, z_new, y, e, y_z, B, A.mask, A.weights):
-        compiled.subspace_step(z, z_new, y, e, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, pull)
+    """One turn of `subspace_tv` up to the prox: reads z; writes e, u, z_new and y_z = Phi B^T z."""
+    if isinstance(A, CASSI) and compiled.usable(z, z_new, y, e, u, y_z, B, A.mask, A.weights):
+        compiled.subspace_step(z, z_new, y, e, u, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, STEP)
         return
     x = synthesise(z, B)
     A.forward(x, out=y_z)
     r = y - y_z
     e.add_(r).mul_(gamma)
     r.add_(e).mul_(omega)
-    x = A.adjoint(r, out=x.clamp_(max=0).mul_(-pull), add=True) if pull > 0 else A.adjoint(r)
-    torch.add(z, torch.einsum("kc,...chw->...khw", B, x), out=z_new)
+    if u is None:
+        step = A.adjoint(r)
+    else:
+        p = torch.sub(u, x, out=x).clamp_(min=0)
+        step = A.adjoint(r, out=(2 * p).sub_(u).mul_(STEP), add=True)
+        u.copy_(p)
+    torch.add(z, analyse(step, B), out=z_new)
