@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import fft, ndimage, optimize
+from scipy import fft, ndimage
 from torch import Tensor
 
 from cassi.errors import InputError
@@ -415,6 +415,8 @@ def _descend(
     objective: Objective, start: np.ndarray, limits: np.ndarray, free: Sequence[int], steps: int
 ) -> tuple[np.ndarray, float]:
     """L-BFGS over the free entries of theta within +-limits; the others stay at `start`."""
+    from scipy import optimize  # slow to import: not for those who never align
+
     chosen = list(free)
     if not chosen:
         return start, objective(torch.as_tensor(start))[0]

@@ -7,6 +7,7 @@ on the detector and through which mask.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from cassi.align import shift_columns
 from cassi.errors import InputError
-from cassi.io import Measurement, file_sha256, open_container, write_arrays
+from cassi.io import Container, Entry, Measurement, file_sha256, open_container, write_arrays
 from cassi.io.roles import MEASUREMENT, pick
 from cassi.operator import CASSI
 from cassi.wavelengths import parse_wavelengths
@@ -33,6 +34,7 @@ __all__ = [
     "Calibration",
     "Dispersion",
     "calibrate",
+    "calibrated_frame_count",
     "find_frames",
     "fit_dispersion",
     "image_shift",
@@ -575,7 +577,7 @@ def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
 
 def read_calibrated(
     path: str | os.PathLike[str],
-    calibration: Calibration,
+    calibration: Calibration | str | os.PathLike[str],
     *,
     key: str | None = None,
     frames: int | slice | None = None,
@@ -584,7 +586,7 @@ def read_calibrated(
 
     Args:
         path: file with raw counts (H, W') or (N, H, W').
-        calibration: of the camera it was captured with.
+        calibration: of the camera it was captured with, or its file, which is read once for all frames.
         key: name of the array in its file, where it is none of the usual ones.
         frames: of a stack, one frame (an int, gives (H, W')) or a slice; only these are read.
 
@@ -594,10 +596,10 @@ def read_calibrated(
     Raises:
         InputError: a file that cannot be read, of another size than the calibration, or without such a frame.
     """
-    container = open_container(Path(path))
-    entry, _ = pick(container, MEASUREMENT, "measurement", key)
-    if len(entry.shape) not in (2, 3):
-        raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
+    if not isinstance(calibration, Calibration):
+        stated = os.stat(calibration) if os.path.exists(calibration) else None
+        calibration = _loaded(os.fspath(calibration), stated and (stated.st_size, stated.st_mtime_ns))
+    container, entry = _counts(path, key)
     single = isinstance(frames, int)
     if len(entry.shape) == 2 and frames not in (None, 0, slice(None)):
         raise InputError(f"{path}: '{entry.name}' is a single snapshot, it has no frame {frames}")
@@ -630,6 +632,36 @@ def read_calibrated(
         source=Path(path).name,
         sha256=file_sha256(path),
     )
+
+
+def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = None) -> int | None:
+    """The number of frames of a stack of raw counts, without reading them, or None for a single snapshot.
+
+    Args and Raises as for `read_calibrated`.
+
+    Example:
+        >>> path = os.path.join(tempfile.mkdtemp(), "stack.npy")
+        >>> np.save(path, np.zeros((5, 8, 14), np.uint16))
+        >>> calibrated_frame_count(path)
+        5
+    """
+    _, entry = _counts(path, key)
+    return entry.shape[0] if len(entry.shape) == 3 else None
+
+
+def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, Entry]:
+    """Where the raw counts are."""
+    container = open_container(Path(path))
+    entry, _ = pick(container, MEASUREMENT, "measurement", key)
+    if len(entry.shape) not in (2, 3):
+        raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
+    return container, entry
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(path: str, stated: tuple[int, int] | None) -> Calibration:
+    """The calibration in a file of this size and time: loaded once, not once a snapshot."""
+    return Calibration.load(path)
 
 
 def _natural(path: Path) -> list[tuple[int, float, str]]:

@@ -313,6 +313,7 @@ def is_many(args: argparse.Namespace) -> bool:
 def run_many(args: argparse.Namespace, argv: list[str]) -> int:
     """Reconstruct what is not finished yet of a folder, a pattern or a stack."""
     from cassi.batch import find_frames, reconstruct_many
+    from cassi.calibration import calibrated_frame_count
     from cassi.errors import InputError
     from cassi.io import frame_count
     from cassi.reconstruct import pick_device
@@ -334,9 +335,12 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
         raise InputError(f"{source}: many snapshots need --output FOLDER or --output NAME.zarr")
     output = args.output or str(source.with_name(f"{source.name}_cubes"))
     count = None
-    if source.is_file() and not args.calibration:
+    if source.is_file() and args.calibration:
+        count = calibrated_frame_count(source, key=args.key)
+    elif source.is_file():
         count = frame_count(source, mask=args.mask, key=args.key, mask_key=args.mask_key, num_bands=args.num_bands)
-    frames = find_frames(args.measurement, count=count, leave_out=[f for f in (args.mask, args.bad_pixels) if f])
+    others = [f for f in (args.mask, args.bad_pixels, args.calibration) if f]
+    frames = find_frames(args.measurement, count=count, leave_out=others)
     if args.dry_run:
         print(f"would reconstruct {len(frames)} snapshots, {frames[0].name} to {frames[-1].name}, into {output}")
         return 0
@@ -483,7 +487,7 @@ def reading(args: argparse.Namespace) -> partial[Measurement]:
                 f"{args.calibration}: its bands lie between pixels, which is put right for single snapshots only; "
                 "calibrate with --spacing dispersion"
             )
-        return partial(read_calibrated, calibration=calibration, key=args.key)
+        return partial(read_calibrated, calibration=args.calibration, key=args.key)
     return partial(
         read_measurement,
         mask=args.mask,

@@ -440,3 +440,41 @@ def test_align_on_the_command_line_says_what_it_found(bench, tmp_path, capsys):
     told = ["--measurement", str(tmp_path / "m.h5"), "--solver", "gap-tv", "--figures", "none", "--align"]
     assert script("reconstruct").main(told) == 0
     assert "aligned: mask moved by (+1.0" in capsys.readouterr().out
+
+
+def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path, capsys):
+    """The frames of both are the same snapshots, and so are their cubes; the calibration among them is none."""
+    pytest.importorskip("distributed")
+    night = tmp_path / "night"
+    night.mkdir()
+    found.save(night / "calibration.h5")
+    dimmed = (0.8 * bench.snapshot).astype(np.uint16)
+    for name, frame in {"a": bench.snapshot, "b": dimmed}.items():
+        np.save(night / f"{name}.npy", frame)
+    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, dimmed]))
+    main, told = script("reconstruct").main, ["--calibration", str(night / "calibration.h5"), "--solver", "gap-tv"]
+    assert main([*told, "--measurement", str(night), "--output", str(tmp_path / "cubes"), "--quiet"]) == 0
+    stack = [*told, "--measurement", str(tmp_path / "stack.npy"), "--output", str(tmp_path / "of_stack")]
+    assert main([*stack, "--quiet"]) == 0
+    pairs = (("a_cube.h5", "stack_000000_cube.h5"), ("b_cube.h5", "stack_000001_cube.h5"))
+    for of_folder, of_stack in pairs:
+        with h5py.File(tmp_path / "cubes" / of_folder) as one, h5py.File(tmp_path / "of_stack" / of_stack) as other:
+            assert one["cube"].shape == (8, 64, 64)
+            np.testing.assert_array_equal(one["cube"], other["cube"])
+    assert len(list((tmp_path / "cubes").glob("*_cube.h5"))) == 2
+    # the same again computes nothing; another calibration is another camera
+    assert main(stack) == 0
+    assert "0 snapshots in" in capsys.readouterr().out
+    other = replace(found, mask=found.mask * np.float32(0.9))
+    other.save(night / "calibration.h5", overwrite=True)
+    assert main(stack) == 2
+    assert "read.calibration" in capsys.readouterr().err
+
+
+def test_a_stack_for_bands_between_pixels_is_refused(bench, tmp_path, capsys):
+    even = calibrate(**frames(bench), spacing="wavelength", num_bands=9)
+    even.save(tmp_path / "even.h5")
+    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, bench.snapshot]))
+    told = ["--calibration", str(tmp_path / "even.h5"), "--measurement", str(tmp_path / "stack.npy")]
+    assert script("reconstruct").main([*told, "--output", str(tmp_path / "cubes")]) == 2
+    assert "calibrate with --spacing dispersion" in capsys.readouterr().err
