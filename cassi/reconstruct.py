@@ -1,4 +1,4 @@
-"""One call from a measurement to a spectral cube: picks device, operator, solver, weights and scale."""
+"""One call from a measurement to a spectral cube: measurement and settings checked, frame by frame solved."""
 
 from __future__ import annotations
 
@@ -15,16 +15,26 @@ import torch
 from torch import Tensor
 
 from cassi.auto import AutoResult, reconstruct_auto
-from cassi.blur import BlurredCASSI, gaussian_psf
+from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.metrics import psnr, sam, ssim
 from cassi.operator import CASSI
 from cassi.priors.spectral import SpectralPrior, smooth_spectral_prior
-from cassi.priors.subspace import smooth_basis
 from cassi.result import Monitor, Record, relative_norm
-from cassi.solvers import admm_tv, fista_tv, gap_tv, least_squares
-from cassi.solvers.gaussian import gaussian_map
-from cassi.solvers.subspace import subspace_tv
+from cassi.solve import (
+    GAUSSIAN_SAMPLES,
+    SOLVERS,
+    TV_WEIGHT,
+    Solver,
+    as_spectral_prior,
+    camera_of,
+    check_arrays,
+    gaussian_variance,
+    pick_device,
+    solve_as_told,
+    solve_gaussian,
+    unit_level,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -34,18 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score", "write_result"]
 
 Array = Tensor | np.ndarray
-Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 Quality = Literal["default", "best"]
-SOLVERS: tuple[str, ...] = get_args(Solver)
-
-NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
-# In units of the cube's mean level; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
-# of gram_diag.
-TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
-COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
-GAUSSIAN_ITERS, GAUSSIAN_TOL, GAUSSIAN_SAMPLES = 200, 1e-3, 16
-GAUSSIAN_NOISE = 0.03  # standard deviation taken where the camera's is unknown, relative to the mean of y
-GAUSSIAN_CORRELATION = 3.0  # correlation length of the scene [pixel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,15 +196,15 @@ def reconstruct(
     m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
     m = replace(m, **{name: _plain(value) for name, value in overrides.items() if value is not None})
-    _check_arrays(m)
-    A = _operator(m, on, psf)
+    check_arrays(m)
+    A = camera_of(m, on, psf)
     good = None if m.bad_pixels is None else torch.as_tensor(~m.bad_pixels, device=on).to(A.dtype)
     if good is not None:
         A = A.weighted(good)
     y = torch.as_tensor(m.y, dtype=torch.float32, device=on)
     if good is not None:
         y = torch.where(good > 0, y, 0)
-    prior = _spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
+    prior = as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
     solved = [
         _solve(
             A,
@@ -300,31 +299,6 @@ def write_result(
         },
         overwrite=overwrite,
     )
-
-
-def pick_device(name: str | torch.device = "auto") -> torch.device:
-    """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none.
-
-    Raises:
-        InputError: an unknown name, or a device that is not there.
-
-    Example:
-        >>> pick_device("cpu")
-        device(type='cpu')
-    """
-    if str(name) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"unknown device {str(name)!r}: expected auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"device {str(name)!r} is not supported: expected auto, cpu, cuda or cuda:N")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        there = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
-        raise InputError(f"device {str(name)!r} is not there: this machine has {there}; use auto or cpu")
-    return device
 
 
 def score(cube: Array, *, truth: Array | None = None, mean_band: Array | None = None) -> dict[str, float]:
@@ -441,48 +415,6 @@ def _same_count(stored: int, num_bands: int) -> int:
     return num_bands
 
 
-def _check_arrays(m: Measurement) -> None:
-    """Check what a Measurement made by hand, or arrays, may get wrong; files were checked when they were read."""
-    if not np.isfinite(m.mask).all():
-        raise InputError("the mask holds NaN or Inf")
-    if not m.mask.any():
-        raise InputError("the mask is zero everywhere: no light reaches the detector")
-    bad = m.bad_pixels
-    if bad is not None and (bad.dtype != bool or bad.shape != m.y.shape[-2:]):
-        raise InputError(
-            f"bad_pixels must be bool {m.y.shape[-2:]}, one per detector pixel, got {bad.dtype} {bad.shape}"
-        )
-    if bad is not None and bad.all():
-        raise InputError("every detector pixel is marked bad")
-    if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
-        raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    if m.gain is not None and not (math.isfinite(m.gain) and m.gain > 0):
-        raise InputError(f"the gain must be positive [electrons per unit of the measurement], got {m.gain}")
-    if m.read_noise is not None and not (math.isfinite(m.read_noise) and m.read_noise >= 0):
-        raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")
-
-
-def _operator(m: Measurement, device: torch.device, psf: float | Array | None = None) -> CASSI | BlurredCASSI:
-    """The camera: exact for whole shifts, interpolating for those between pixels, with its blur where one is given."""
-    mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
-    try:
-        if psf is not None:
-            taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)
-            A: CASSI | BlurredCASSI = BlurredCASSI(mask, tuple(m.shifts), psf=taps.to(mask))
-        elif all(float(d).is_integer() for d in m.shifts):
-            A = CASSI(mask, tuple(int(d) for d in m.shifts))
-        else:
-            A = BlurredCASSI(mask, tuple(m.shifts))
-    except (TypeError, ValueError) as error:
-        raise InputError(str(error)) from error
-    if m.y.shape[-2:] != A.measurement_shape:
-        raise InputError(
-            f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts make "
-            f"{A.measurement_shape[0]} x {A.measurement_shape[1]}; check the shifts"
-        )
-    return A
-
-
 def _solve(
     A: CASSI | BlurredCASSI,
     y: Tensor,
@@ -502,7 +434,7 @@ def _solve(
     progress: bool,
 ) -> AutoResult:
     """Reconstruct one snapshot at mean level 1; the cube is in the unit of y again."""
-    level = _level(A, y)
+    level = unit_level(A, y)
     y = y / level
     if solver == "auto":
         found = reconstruct_auto(
@@ -521,7 +453,7 @@ def _solve(
             progress=progress,
         )
     elif solver == "gaussian":
-        found = _solve_gaussian(
+        found = solve_gaussian(
             A,
             y,
             prior or smooth_spectral_prior(A.num_bands if wavelengths is None else wavelengths),
@@ -534,7 +466,7 @@ def _solve(
         )
     else:
         watch = monitor if budget is None else _until(budget, monitor)
-        found = _solve_as_told(A, y, wavelengths, solver, num_iters, tv_weight, watch, progress)
+        found = solve_as_told(A, y, wavelengths, solver, num_iters, tv_weight, watch, progress)
     spread = found.uncertainty
     return AutoResult(
         replace(found.result, x=found.result.x * level),
@@ -543,100 +475,11 @@ def _solve(
     )
 
 
-def gaussian_variance(y: Tensor, gain: float | None, read_noise: float | None) -> Tensor:
-    """The noise that "gaussian" assumes: of the camera where known, else 3 % of the mean of y. Like y, or (1,)."""
-    if gain is not None:
-        return y.clamp(min=0) / gain + ((read_noise or 0.0) / gain) ** 2
-    return (GAUSSIAN_NOISE * y.mean()).square().reshape(1)
-
-
-def _solve_gaussian(
-    A: CASSI | BlurredCASSI,
-    y: Tensor,
-    prior: SpectralPrior,
-    *,
-    variance: Tensor,
-    num_iters: int | None = None,
-    samples: int = 0,
-    seed: int = 0,
-    monitor: Monitor | None = None,
-    progress: bool = False,
-) -> AutoResult:
-    """Least squares with Gaussian spectra as a prior, neighbors being alike."""
-    result, spread = gaussian_map(
-        A,
-        y,
-        prior.covariance,
-        prior.mean,
-        variance=variance,
-        correlation=GAUSSIAN_CORRELATION,
-        num_iters=num_iters or GAUSSIAN_ITERS,
-        tol=GAUSSIAN_TOL,
-        samples=samples,
-        generator=torch.Generator(y.device).manual_seed(seed) if samples else None,
-        monitor=monitor,
-        progress=progress,
-    )
-    choice = {"solver": "gaussian", "correlation": GAUSSIAN_CORRELATION, "noise": float(variance.mean().sqrt())}
-    return AutoResult(result, choice, spread)
-
-
-def _spectral_prior(
-    given: SpectralPrior | Sequence[str | os.PathLike[str]] | None, num_bands: int, wavelengths: np.ndarray | None
-) -> SpectralPrior | None:
-    """The prior as given, or learnt from the files named."""
-    if given is None or isinstance(given, SpectralPrior):
-        if given is not None and len(given.mean) != num_bands:
-            raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
-        return given
-    from cassi.spectral_library import read_spectral_prior
-
-    return read_spectral_prior(given, num_bands, wavelengths)
-
-
 def _named(given: SpectralPrior | Sequence[str | os.PathLike[str]] | None) -> list[str] | str | None:
     """A spectral prior as a plain value, for the record."""
     if given is None or isinstance(given, SpectralPrior):
         return None if given is None else "given as numbers"
     return [os.path.basename(path) for path in given]
-
-
-def _solve_as_told(
-    A: CASSI | BlurredCASSI,
-    y: Tensor,
-    wavelengths: np.ndarray | None,
-    solver: str,
-    num_iters: int | None,
-    tv_weight: float | None,
-    monitor: Monitor | None,
-    progress: bool,
-) -> AutoResult:
-    """One of the solvers that choose nothing themselves."""
-    if solver == "least-squares":
-        result = least_squares(A, y, num_iters=num_iters or 100, monitor=monitor, progress=progress)
-        return AutoResult(result, {"solver": solver})
-    n = NUM_ITERS[solver] if num_iters is None else num_iters
-    weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
-    choice: dict[str, Any] = {"solver": solver, "num_iters": n, "tv_weight": weight}
-    misfit = float(A.gram_diag().mean())
-    if solver == "subspace":
-        B = smooth_basis(A.num_bands if wavelengths is None else wavelengths, COMPONENTS)
-        choice["components"] = len(B)
-        result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor, progress=progress)
-    elif solver == "gap-tv":
-        result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=monitor, progress=progress)
-    elif solver == "admm-tv":
-        result = admm_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=monitor, progress=progress)
-    else:
-        result = fista_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=monitor, progress=progress)
-    return AutoResult(result, choice)
-
-
-def _level(A: CASSI | BlurredCASSI, y: Tensor) -> float:
-    """sum |y| / sum |Phi| 1: the mean of a cube that explains y, whatever its unit; 1 for a black measurement."""
-    response = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape))
-    level = float(y.double().abs().sum() / response.double().sum())
-    return level if level > 0 else 1.0
 
 
 def _until(budget: float, monitor: Monitor | None) -> Monitor:

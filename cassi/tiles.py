@@ -28,19 +28,19 @@ from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.operator import CASSI
 from cassi.priors.spectral import SpectralPrior, smooth_spectral_prior
-from cassi.reconstruct import (
+from cassi.result import Loop, Record, relative_norm
+from cassi.solve import (
     SOLVERS,
     TV_WEIGHT,
-    _check_arrays,
-    _level,
-    _operator,
-    _solve_as_told,
-    _solve_gaussian,
-    _spectral_prior,
+    as_spectral_prior,
+    camera_of,
+    check_arrays,
     gaussian_variance,
     pick_device,
+    solve_as_told,
+    solve_gaussian,
+    unit_level,
 )
-from cassi.result import Loop, Record, relative_norm
 from cassi.solvers.subspace import mean_level, subspace_tv
 
 if TYPE_CHECKING:
@@ -257,15 +257,15 @@ def reconstruct_tiled(
         raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
     if tile < 1 or reach < 0:
         raise InputError(f"tile must be at least 1 and reach at least 0 [pixel], got {tile} and {reach}")
-    _check_arrays(m)
+    check_arrays(m)
     on = pick_device(device)
-    A, y = _operator(m, on), torch.as_tensor(m.y, dtype=torch.float32, device=on)
+    A, y = camera_of(m, on), torch.as_tensor(m.y, dtype=torch.float32, device=on)
     if m.bad_pixels is not None:
         good = torch.as_tensor(~m.bad_pixels, device=on)
         A, y = A.weighted(good.to(A.dtype)), torch.where(good, y, 0)
-    level = _level(A, y)
+    level = unit_level(A, y)
     gain = None if m.gain is None else m.gain * level
-    prior = _spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
+    prior = as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
     solve, choice = tiled_solver(
         A, y / level, solver, tile=tile, reach=reach, num_iters=num_iters, tv_weight=tv_weight,
         wavelengths=m.wavelengths, prior=prior, gain=gain, read_noise=m.read_noise, seed=seed,
@@ -467,7 +467,7 @@ def _gaussian(
 
     def solve(a: Camera, b: Tensor) -> Tensor:
         variance = frame if gain is None else gaussian_variance(b, gain, read_noise)
-        return _solve_gaussian(a, b, expected, variance=variance, num_iters=num_iters).result.x
+        return solve_gaussian(a, b, expected, variance=variance, num_iters=num_iters).result.x
 
     return solve, {"solver": "gaussian", "noise": float(frame.mean().sqrt())}
 
@@ -482,6 +482,6 @@ def _told(
         weight = tv_weight
         if solver in ("admm-tv", "fista-tv"):  # relative to the mean of gram_diag, here of the frame
             weight = (TV_WEIGHT[solver] if weight is None else weight) * misfit / float(a.gram_diag().mean())
-        return _solve_as_told(a, b, wavelengths, solver, num_iters, weight, None, False).result.x
+        return solve_as_told(a, b, wavelengths, solver, num_iters, weight, None, False).result.x
 
     return solve, {"solver": solver, "num_iters": num_iters, "tv_weight": tv_weight}

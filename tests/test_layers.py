@@ -82,7 +82,10 @@ ALLOWED = {
     "cassi.solvers": KERNELS | ROWS | OPTICS | {"cassi.priors", "cassi.result", "cassi.solvers"},
 }
 # The top of the house: nothing but its equals and the scripts knows of it.
-TOP = {f"cassi.{room}" for room in ("reconstruct", "auto", "tiles", "batch", "stores", "report", "report_page", "view")}
+TOP = {
+    f"cassi.{room}"
+    for room in ("reconstruct", "auto", "solve", "tiles", "batch", "stores", "report", "report_page", "view")
+}
 BESIDE = {
     f"cassi.{room}"
     for room in ("io", "figures", "metrics", "color", "points", "simulate", "scene", "wavelengths", "mask_check")
