@@ -34,7 +34,7 @@ from cassi.result import Record
 from cassi.stores import Folder, Frame, Log, Store, ZarrStore, locked, replace_text
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, LocalCluster
 
     from cassi.io import Measurement
 
@@ -354,6 +354,7 @@ def _dask(
             with _interrupts_for_this_process_alone():
                 processes = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
             stack.enter_context(processes)
+            stack.enter_context(_replacing_lost(processes, workers))
             client = stack.enter_context(distributed.Client(processes, set_as_default=False))
             yield _Engine(client, None, 2 * workers, 1)
         else:
@@ -373,6 +374,31 @@ def _dask(
             )
             client = stack.enter_context(distributed.Client(stack.enter_context(cluster), set_as_default=False))
             yield _Engine(client, {"frame": 1}, batch + 1, 1 if batch > 1 else before)
+
+
+@contextmanager
+def _replacing_lost(cluster: LocalCluster, workers: int) -> Iterator[None]:
+    """Start worker processes anew that Dask gives up: one that dies while it is being started again stays dead."""
+    from distributed import Status
+
+    def replace_lost() -> None:
+        for name, nanny in list(cluster.workers.items()):
+            if nanny.status in (Status.closed, Status.failed):
+                del cluster.workers[name]
+        cluster.scale(workers)
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            cluster.loop.add_callback(replace_lost)
+
+    over = threading.Event()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

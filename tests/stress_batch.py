@@ -1,8 +1,9 @@
-"""By hand, minutes to hours: many frames under kills, their memory over time, and frames a minute by workers.
+"""By hand, minutes to hours: many frames while the program or its workers are killed; their memory; frames a minute.
 
     python tests/stress_batch.py kill --frames 200 --size 256 --bands 28
     python tests/stress_batch.py memory --frames 500
     python tests/stress_batch.py throughput --frames 24
+    python tests/stress_batch.py worker --frames 200 --workers 2
 
 What the small versions in test_batch.py check, at the size of real work.
 """
@@ -15,15 +16,21 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
+import psutil
 import torch
 
-from cassi import CASSI
+from cassi import CASSI, Reconstruction, reconstruct
+from cassi.batch import BatchReport, find_frames, reconstruct_many
+from cassi.io import Measurement, read_measurement
+from cassi.result import Monitor
 from cassi.scene import procedural_scene
 from cassi.simulate import random_mask
 
@@ -115,47 +122,95 @@ def memory(root: Path, args: argparse.Namespace) -> None:
 
 def throughput(root: Path, args: argparse.Namespace) -> None:
     """Frames a minute: one by one from Python, in one process, and by workers; start-up left out."""
-    from functools import partial
+    from cassi.benchmarks.throughput import throughput
 
-    import cassi
-    from cassi.batch import find_frames, reconstruct_many
-    from cassi.io import read_measurement
-    from cassi.reconstruct import write_result
+    print(
+        throughput(
+            args.frames, size=args.size, num_bands=args.bands, solver=args.solver, num_iters=args.iterations,
+            report=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    )  # fmt: skip
 
+
+def noted(measurement: Measurement, monitor: Monitor, log: str, solver: str, iterations: int) -> Reconstruction:
+    """Reconstruct, and write down beginning and end."""
+    for what in ("begun", "ended"):
+        with open(log, "a") as file:  # one short line: appended whole, whoever else writes
+            file.write(f"{what} {measurement.source}\n")
+        if what == "begun":
+            result = reconstruct(measurement, solver=solver, num_iters=iterations, monitor=monitor)
+    return result
+
+
+def notes(log: Path, what: str) -> Counter[str]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return Counter(line.split()[1] for line in lines if line.startswith(what))
+
+
+def worker(root: Path, args: argparse.Namespace) -> None:
+    """Kill worker processes at random moments; every cube equals that of an uninterrupted run, none begun over twice.
+
+    The next worker is killed some time after the frames that the last one took with it have ended: a frame hit a
+    second time would have to be computed a third time by any program.
+    """
     make_frames(root / "in", args)
-    read = partial(read_measurement, mask=root / "mask.h5", num_bands=args.bands)
-    solve = partial(cassi.reconstruct, solver=args.solver, num_iters=args.iterations)
     frames = find_frames(root / "in")
-    solve(read(frames[0].path))
-    start = time.perf_counter()
-    for k, frame in enumerate(frames):
-        m = read(frame.path)
-        write_result(root / f"single{k}.h5", m, solve(m))
-    alone = 60 * len(frames) / (time.perf_counter() - start)
-    print("| how | frames a minute | against one by one |\n|---|---|---|")
-    print(f"| one by one from Python | {alone:.1f} | 1.00 |", flush=True)
-    rows = [("batch of 1", {"batch": 1}), ("batch of 2", {"batch": 2}), ("batch as chosen", {})]
-    rows += [(f"{n} worker{'s' * (n > 1)}", {"workers": n}) for n in (1, 2)]
-    for name, options in rows:
-        times = []
-        half = len(frames) // 2
-        for part, label in ((frames[:half], "half"), (frames, "all")):  # the difference is free of start-up
-            output = root / f"{name} {label}"
-            times.append(reconstruct_many(part, output, read=read, solve=solve, **options).seconds)
-        rate = 60 * (len(frames) - half) / (times[1] - times[0])
-        print(f"| {name} | {rate:.1f} | {rate / alone:.2f} |", flush=True)
+    read = partial(read_measurement, mask=root / "mask.h5", num_bands=args.bands)
+    draw = random.Random(args.seed)
+
+    def run(name: str) -> BatchReport:
+        solve = partial(noted, log=str(root / f"{name}.log"), solver=args.solver, iterations=args.iterations)
+        return reconstruct_many(frames, root / name, read=read, solve=solve, workers=args.workers)
+
+    whole = run("whole")
+    print(f"uninterrupted: {args.frames} frames in {whole.seconds:.0f} s", flush=True)
+    log, over, kills = root / "killed.log", threading.Event(), 0
+
+    def killer() -> None:
+        nonlocal kills
+        while kills < args.kills and not over.is_set():
+            time.sleep(draw.uniform(0, whole.seconds / args.kills))
+            workers = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+            if over.is_set() or not workers or not notes(log, "begun"):
+                continue
+            draw.choice(workers).kill()
+            kills += 1
+            hit = notes(log, "begun").keys() - notes(log, "ended").keys()
+            print(f"kill {kills}: {finished(root / 'killed')} frames finished", flush=True)
+            while hit - notes(log, "ended").keys() and not over.is_set():
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        report = run("killed")
+    finally:
+        over.set()
+        thread.join()
+    assert (report.computed, dict(report.failed)) == (args.frames, {}), report
+    for path in (root / "whole").glob("*_cube.h5"):
+        with h5py.File(path) as one, h5py.File(root / "killed" / path.name) as other:
+            np.testing.assert_array_equal(one["cube"][:], other["cube"][:])
+    most = max(notes(log, "begun").values())
+    print(
+        f"{kills} workers killed, {report.seconds:.0f} s: all {args.frames} cubes equal; begun at most {most} times, "
+        f"{sum(notes(log, 'begun').values()) - args.frames} frames begun again"
+    )
+    assert most <= 2
+    assert kills == args.kills, f"done after {kills} kills; give more frames or iterations"
 
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=("kill", "memory", "throughput"))
+    p.add_argument("what", choices=("kill", "memory", "throughput", "worker"))
     p.add_argument("--frames", type=int, default=200)
     p.add_argument("--size", type=int, default=256)
     p.add_argument("--bands", type=int, default=28)
     p.add_argument("--kills", type=int, default=10)
+    p.add_argument("--workers", type=int, default=2, help="of `worker`")
     p.add_argument("--solver", default="gap-tv")
     p.add_argument("--iterations", type=int, default=20)
     p.add_argument("--seed", type=int, default=0)
     given = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        {"kill": kill, "memory": memory, "throughput": throughput}[given.what](Path(folder), given)
+        {"kill": kill, "memory": memory, "throughput": throughput, "worker": worker}[given.what](Path(folder), given)

@@ -332,6 +332,20 @@ def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path):
         np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
 
 
+def test_a_worker_that_dask_gives_up_is_started_anew():
+    """As one that dies while it is being started."""
+    from distributed import LocalCluster, Status
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        lost = cluster.workers[0]
+        with batch._replacing_lost(cluster, 1):
+            cluster.sync(lost.close)
+            stop = time.monotonic() + 60
+            while (now := cluster.workers.get(0, lost)) is lost or now.status != Status.running:
+                assert time.monotonic() < stop, "no worker came back"
+                time.sleep(0.05)
+
+
 def test_no_scheduler_there(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(batch, "CONNECT_SECONDS", 0.5)
     with pytest.raises(InputError, match="no Dask scheduler answers at tcp://127"):
