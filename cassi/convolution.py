@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Method = Literal["auto", "loop", "conv1d", "fft"]
-METHODS: tuple[Method, ...] = ("auto", "loop", "conv1d", "fft")
+Method = Literal["auto", "loop", "conv1d", "fft", "matmul"]
+METHODS: tuple[Method, ...] = ("auto", "loop", "conv1d", "fft", "matmul")
 
 _LOOP_BLOCK = 2**18  # elements of result and rows that one pass of the loop keeps in cache
 _FFT_BLOCK = 2**18  # the same for the transforms
@@ -27,12 +27,14 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
         y[r, t] = sum_i a[r, t - i] v[r, i]
 
-    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`. Three ways, chosen by size where `method` is "auto":
+    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`. Four ways, chosen by size where `method` is "auto":
 
     - "loop": one fused multiply-add an element of the shorter row, `y[:, i:i+N].addcmul_(a, v[:, i:i+1])`, over all
       rows, in blocks of rows that stay in cache. The usual winner: memory is touched, multiplications are free.
     - "conv1d": one grouped `conv1d`, each row a channel; for float32 rows of 4 to 7 elements, many of them.
     - "fft": real transforms of a length the transform likes; for two long rows (the shorter of 20 or more).
+    - "matmul": one batched product of all windows of the longer row with the shorter; for few short rows, where the
+      number of calls is what costs.
 
     Args:
         a: (n, N), float32 or float64.
@@ -93,8 +95,18 @@ def correlate_rows(y: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
 
 def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype) -> Method:
-    """The method `convolve_rows` takes for `num_rows` rows of n and of m elements; docs/performance.md has the grid."""
+    """The method `convolve_rows` takes for `num_rows` rows of n and of m elements.
+
+    The limits are those of one thread of a desktop processor; `python scripts/benchmark.py speed` has the grid.
+
+    Example:
+        >>> [choose_method(*size, torch.float32) for size in ((100, 10, 5), (10_000, 10, 5), (100, 100, 50))]
+        ['matmul', 'loop', 'fft']
+    """
     short, long = (n, m) if n < m else (m, n)
+    width = n + m - 1
+    if width * short < 400 and num_rows * width < 5000 - 7500 / short:  # from 400 on torch hands the product to BLAS
+        return "matmul"
     if short >= 20 and long >= 30:
         return "fft"
     # few rows: the cost is the number of calls, and the loop makes one for each element of the shorter row
@@ -139,6 +151,8 @@ def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
         return _convolve_fft(a, v)
     if method == "conv1d":
         return _convolve_conv1d(a, v)
+    if method == "matmul":
+        return _convolve_matmul(a, v)
     return _convolve_loop(a, v) if v.ndim == 1 or m <= n else _convolve_loop(v, a)
 
 
@@ -172,6 +186,19 @@ def _convolve_conv1d(a: Tensor, v: Tensor) -> Tensor:
     return F.conv1d(rows[None], kernel.flip(1)[:, None], padding=kernel.shape[1] - 1, groups=len(rows))[0]
 
 
+def _convolve_matmul(a: Tensor, v: Tensor) -> Tensor:
+    """Every window of the longer row, padded by zeros, times the shorter one, reversed."""
+    long, short = (a, v) if v.ndim == 1 or v.shape[1] <= a.shape[1] else (v, a)
+    m = short.shape[-1]
+    return _window_products(F.pad(long, (m - 1, m - 1)), short.flip(-1))
+
+
+def _window_products(rows: Tensor, kernel: Tensor) -> Tensor:
+    """a[r, j] = sum_i rows[r, j + i] kernel[r, i] as one batched product."""
+    windows = rows.unfold(1, kernel.shape[-1], 1)
+    return windows @ kernel if kernel.ndim == 1 else torch.bmm(windows, kernel[:, :, None])[:, :, 0]
+
+
 def _convolve_fft(a: Tensor, v: Tensor) -> Tensor:
     rows, width = a.shape[0], a.shape[1] + v.shape[-1] - 1
     length = width if width <= 32 and rows * width <= 2**12 else fft_length(width)
@@ -197,7 +224,10 @@ def _correlate(y: Tensor, v: Tensor, method: Method) -> Tensor:
     rows, length, m = y.shape[0], y.shape[1], v.shape[-1]
     n = length - m + 1
     if method == "auto":
-        method = "fft" if choose_method(rows, n, m, y.dtype) == "fft" else "loop"
+        method = choose_method(rows, n, m, y.dtype)
+        method = "loop" if method == "conv1d" else method
+    if method == "matmul":
+        return _window_products(y, v)
     if method != "loop":
         return _convolve(y, v.flip(-1), method)[:, m - 1 : length]
     a = y.new_zeros(rows, n)
