@@ -389,7 +389,8 @@ def _replacing_lost(cluster: LocalCluster, workers: int) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(1.0):
-            cluster.loop.add_callback(replace_lost)
+            if cluster.loop is not None:
+                cluster.loop.add_callback(replace_lost)
 
     over = threading.Event()
     thread = threading.Thread(target=watch, daemon=True)

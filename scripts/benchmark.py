@@ -13,7 +13,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which count
 import torch
 
 from cassi.benchmarks.quality import quality
+from cassi.benchmarks.sections import replace_section
 from cassi.benchmarks.speed import speed
+from cassi.benchmarks.tiles import tiles
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,16 +23,16 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     add_speed(commands)
     add_quality(commands)
+    add_tiles(commands)
     args = parser.parse_args(argv)
     try:
         text: str = args.run(args)
+        if args.output is not None:
+            replace_section(args.output, args.command, args.title, told(args), text)
+            print(f"written to {args.output}")
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if args.output is not None:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(f"# {args.title}\n\n`python scripts/benchmark.py {args.command}`\n\n{text}")
-        print(f"written to {args.output}")
     return 0
 
 
@@ -50,9 +52,33 @@ def add_quality(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(run=run_quality, title="Quality")
 
 
+def add_tiles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("tiles", help="frames in tiles: agreement with the whole frame, seams, memory")
+    parser.add_argument("--large", action="store_true", help="also the memory of a 2048 x 2048 x 28 frame (an hour)")
+    parser.add_argument("--iterations", type=int, help="of each solver (default: its own choice)")
+    add_output(parser)
+    parser.set_defaults(run=run_tiles, title="Tiles")
+
+
 def add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder with kaist/*.h5 and cave/*.mat (default: a painted scene)")
-    parser.add_argument("--output", type=Path, help="also write the tables to this file, such as docs/results.md")
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output", type=Path, help="also put the tables into their section of this page, such as docs/results.md"
+    )
+
+
+def told(args: argparse.Namespace) -> str:
+    """The command that makes these tables again, but for names of files."""
+    words = ["python scripts/benchmark.py", args.command]
+    for name, value in vars(args).items():
+        if name in ("command", "output", "run", "title") or value in (None, False):
+            continue
+        words.append(f"--{name}" if value is True else f"--{name} {'FOLDER' if isinstance(value, Path) else value}")
+    return " ".join(words)
 
 
 def run_speed(args: argparse.Namespace) -> str:
@@ -63,6 +89,12 @@ def run_speed(args: argparse.Namespace) -> str:
 
 def run_quality(args: argparse.Namespace) -> str:
     text = quality(folder(args.data), quick=args.quick, best=args.best)
+    print(text)
+    return text
+
+
+def run_tiles(args: argparse.Namespace) -> str:
+    text = tiles(large=2048 if args.large else 0, num_iters=args.iterations)
     print(text)
     return text
 

@@ -12,6 +12,7 @@ import torch
 from cassi.benchmarks import speed as module
 from cassi.benchmarks import timing
 from cassi.benchmarks.quality import simulated_scenes
+from cassi.benchmarks.sections import replace_section
 from cassi.benchmarks.speed import Comparison, Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
 
 CPU = torch.device("cpu")
@@ -62,7 +63,7 @@ def test_a_comparison_as_a_table():
 def test_what_disagrees_is_not_timed():
     x = torch.ones(3)
     with pytest.raises(RuntimeError, match=r"b differs from a by 1\.0e\+00 of the largest value"):
-        module._check_agreement({"a": lambda: x, "b": lambda: 2 * x})
+        timing.check_agreement({"a": lambda: x, "b": lambda: 2 * x})
 
 
 def test_slope():
@@ -93,6 +94,7 @@ def test_a_small_run_of_everything(hurried, monkeypatch):
     monkeypatch.setattr(module, "QUICK_SIZES", (Size(1, 3, 8, 7),))
     monkeypatch.setattr(module, "simulated_scenes", lambda *_args, **_options: small)
     monkeypatch.setattr(module, "growth", lambda *_args, **_options: "growth")
+    monkeypatch.setattr(module, "siblings", lambda device, *, quick: iter([f"siblings {quick}"]))
     parts: list[str] = []
     text = speed(CPU, quick=True, report=parts.append)
     assert text == "\n\n".join(p.rstrip("\n") for p in parts) + "\n"
@@ -103,6 +105,9 @@ def test_a_small_run_of_everything(hurried, monkeypatch):
         "Method 3",
         "peak memory",
         "GPU: not measured",
+        "siblings True",
+        "Frames a minute: not measured with --quick.",
+        "Tiles: not measured with --quick.",
         "scikit-image loop",
     ):
         assert piece in text
@@ -127,4 +132,37 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
         assert capsys.readouterr().err == "error: there is no CUDA device here; use --device cpu\n"
     monkeypatch.setattr(script, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
     assert script.main(["speed", "--quick", "--output", str(tmp_path / "docs" / "results.md")]) == 0
-    assert (tmp_path / "docs" / "results.md").read_text().endswith("cpu None True")
+    text = (tmp_path / "docs" / "results.md").read_text()
+    assert "\nMade by `python scripts/benchmark.py speed --device cpu --quick`.\n\ncpu None True\n" in text
+
+
+def test_a_run_replaces_its_own_section_and_nothing_else(tmp_path):
+    page = tmp_path / "results.md"
+    page.write_text(
+        "# Results\n\nBy hand.\n\n## Quality\n\nBefore.\n\n<!-- begin quality -->\nold\n<!-- end quality -->\n\n"
+        "After.\n\n## Speed\n\nBy hand, too.\n"
+    )
+    replace_section(page, "speed", "Speed, measured", "run speed", "| \\1 |\n")
+    replace_section(page, "quality", "Quality", "run quality", "new")
+    replace_section(page, "speed", "Speed, measured", "run speed", "| \\2 |\n")
+    assert page.read_text() == (
+        "# Results\n\nBy hand.\n\n## Quality\n\nBefore.\n\n"
+        "<!-- begin quality -->\nMade by `run quality`.\n\nnew\n<!-- end quality -->\n\n"
+        "After.\n\n## Speed\n\nBy hand, too.\n\n## Speed, measured\n\n"
+        "<!-- begin speed -->\nMade by `run speed`.\n\n| \\2 |\n<!-- end speed -->\n"
+    )
+    for text in (
+        "<!-- begin tiles -->",
+        "<!-- end tiles --><!-- begin tiles -->",
+        2 * "<!-- begin tiles --><!-- end tiles -->",
+    ):
+        page.write_text(text)
+        with pytest.raises(ValueError, match="expected one <!-- begin tiles --> and one <!-- end tiles --> after it"):
+            replace_section(page, "tiles", "Tiles", "run tiles", "new")
+        assert page.read_text() == text
+
+
+def test_the_page_of_results_has_a_place_for_every_benchmark():
+    page = (SCRIPT.parents[1] / "docs" / "results.md").read_text()
+    for name in ("quality", "speed", "tiles"):
+        assert page.count(f"<!-- begin {name} -->") == page.count(f"<!-- end {name} -->") == 1

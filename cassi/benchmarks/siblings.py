@@ -1,14 +1,12 @@
 """The row convolution, the patches and the covariance sum against the usual ways to write them, and what blur costs.
 
-Every comparison first checks that all ways agree, then times them in turns (a, b, c, a, b, c ...) and reports for each
-the lower quartile of its times: it is the same program on the same data moments apart, and what another program takes
-from the machine meanwhile falls on all alike.
+Every comparison first checks that all ways agree, then times them in turns (`cassi.benchmarks.timing`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.benchmarks.timing import check_agreement, time_in_turns
 from cassi.blur import BlurredCASSI, WarmStarted, gaussian_psf
 from cassi.convolution import choose_method, convolve_rows
 from cassi.covariance import covariance_sum
@@ -23,6 +22,8 @@ from cassi.operator import CASSI
 from cassi.patches import aggregate_patches, extract_patches
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers import admm
+
+EQUAL = 0.9  # the best other way is at most a tenth faster
 
 
 class Row(NamedTuple):
@@ -37,46 +38,69 @@ class Row(NamedTuple):
     @property
     def speedup(self) -> float:
         """Time of the best other way over ours; above 1 ours is faster."""
-        return min(self.others.values()) / self.milliseconds
+        return self.others[self.best] / self.milliseconds
+
+    @property
+    def best(self) -> str:
+        """Name of the fastest other way."""
+        return min(self.others, key=self.others.__getitem__)
 
 
-def time_in_turns(
-    ways: Mapping[str, Callable[[], Tensor]], *, seconds: float = 0.3, tolerance: float = 1e-4
+def siblings(device: torch.device, *, quick: bool = False) -> Iterator[str]:
+    """A table for each primitive, as Markdown, each as soon as it is measured.
+
+    Args:
+        device: CPU or CUDA.
+        quick: a handful of small sizes.
+    """
+    if quick:
+        yield markdown(convolution_speed((100, 1000), (3, 10, 30), seconds=0.1, device=device))
+        yield markdown(patches_speed((1,), (64,), ((3, 1), (8, 4), (7, 3)), seconds=0.1, device=device))
+        yield markdown(covariance_speed((1, 64), (4, 28), (4, 16), seconds=0.1, device=device))
+    else:
+        for rows in (convolution_speed(device=device), patches_speed(device=device), covariance_speed(device=device)):
+            yield markdown(rows)
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The rows as a table for each task, each with a line that sums it up."""
+    tasks: dict[str, list[Row]] = {}
+    for row in rows:
+        tasks.setdefault(row.task, []).append(row)
+    parts = []
+    for task, found in tasks.items():
+        ways = list(dict.fromkeys(way for row in found for way in row.others))
+        noted = any(row.note for row in found)
+        head = [task, *(["way"] if noted else []), "cassi [ms]", *(f"{way} [ms]" for way in ways), "best other / cassi"]
+        lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        for row in found:
+            others = [f"{row.others[way]:.3g}" if way in row.others else "" for way in ways]
+            cells = [row.size, *([row.note] if noted else []), f"{row.milliseconds:.3g}", *others, f"{row.speedup:.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join(lines) + f"\n\n{summary(found)}")
+    return "\n\n".join(parts)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many sizes of one task are as fast as the best other way, within a tenth, and the worst of them."""
+    equal = sum(row.speedup >= EQUAL for row in rows)
+    worst = min(rows, key=lambda row: row.speedup)
+    return (
+        f"{rows[0].task}: on {equal} of {len(rows)} sizes at least {EQUAL} of the speed of the best other way; "
+        f"worst {worst.speedup:.2f} ({worst.best}, {worst.size})."
+    )
+
+
+def milliseconds(
+    ways: Mapping[str, Callable[[], Tensor]], *, seconds: float, device: torch.device | str
 ) -> dict[str, float]:
-    """Milliseconds of each way, lower quartile over turns, after a check that all give what the first gives.
-
-    A way that takes 30 times longer than the fastest is timed twice and then left out of the turns.
+    """Milliseconds a call of each way, in turns, after a check that all agree.
 
     Raises:
-        ValueError: two ways disagree by more than `tolerance` of the largest value.
+        RuntimeError: they do not.
     """
-    first: Tensor | None = None
-    times: dict[str, list[float]] = {}
-    for name, way in ways.items():
-        result = way()
-        if first is None:
-            first = result
-        elif (difference := float((result - first).abs().max() / first.abs().max())) > tolerance:
-            raise ValueError(f"{name} differs from {next(iter(ways))} by {difference:.1e} of the largest value")
-        times[name] = [_milliseconds(way)]
-    fastest = min(t[0] for t in times.values())
-    running = {name: way for name, way in ways.items() if times[name][0] < 30 * fastest}
-    for name in ways.keys() - running.keys():
-        times[name].append(_milliseconds(ways[name]))
-    stop, turns = time.perf_counter() + seconds, 0
-    while turns < 5 or (turns < 500 and time.perf_counter() < stop):
-        for name, way in running.items():
-            times[name].append(_milliseconds(way))
-        turns += 1
-    return {name: sorted(t)[len(t) // 4] for name, t in times.items()}
-
-
-def _milliseconds(way: Callable[[], Tensor]) -> float:
-    start = time.perf_counter()
-    result = way()
-    if result.is_cuda:
-        torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start)
+    check_agreement(ways)
+    return {way: 1e3 * t for way, t in time_in_turns(ways, device=torch.device(device), seconds=seconds).items()}
 
 
 def convolution_double_loop(a: Tensor, v: Tensor) -> Tensor:
@@ -145,7 +169,7 @@ def convolution_speed(
     num_rows: tuple[int, ...] = (100, 1000, 10_000, 100_000),
     lengths: tuple[int, ...] = (3, 5, 7, 10, 30, 100, 300, 1000),
     *,
-    seconds: float = 0.3,
+    seconds: float = 1.0,
     device: torch.device | str = "cpu",
 ) -> Iterator[Row]:
     """`convolve_rows` against the double loop, the grouped conv1d (either way round) and the transform."""
@@ -163,7 +187,7 @@ def convolution_speed(
                 if rows * n * m <= 5e8:
                     ways["conv1d"] = partial(convolution_grouped, a, v)
                     ways["conv1d, swapped"] = partial(convolution_grouped, v, a)
-                t = time_in_turns(ways, seconds=seconds)
+                t = milliseconds(ways, seconds=seconds, device=device)
                 method = choose_method(rows, n, m, a.dtype)
                 yield Row("convolution", f"{rows} x ({n}, {m})", t.pop("ours"), t, method)
 
@@ -173,7 +197,7 @@ def patches_speed(
     lengths: tuple[int, ...] = (64, 256, 512),
     sizes: tuple[tuple[int, int], ...] = ((3, 1), (5, 1), (8, 1), (8, 2), (8, 4), (8, 8), (6, 3), (7, 3), (16, 4)),
     *,
-    seconds: float = 0.3,
+    seconds: float = 1.0,
     device: torch.device | str = "cpu",
 ) -> Iterator[Row]:
     """`extract_patches` and `aggregate_patches` against `F.unfold` and `F.fold` on square images."""
@@ -188,13 +212,13 @@ def patches_speed(
                 patches = extract_patches(x, p, s)
                 size = f"{batch} x {n}^2, patch {p}, stride {s}"
                 ways = {"ours": partial(extract_patches, x, p, s), "unfold": partial(unfold, x, p, s)}
-                t = time_in_turns(ways, seconds=seconds)
+                t = milliseconds(ways, seconds=seconds, device=device)
                 yield Row("extract patches", size, t.pop("ours"), t)
                 ways = {
                     "ours": partial(aggregate_patches, patches, (n, n), s),
                     "fold": partial(fold, patches, (n, n), s),
                 }
-                t = time_in_turns(ways, seconds=seconds)
+                t = milliseconds(ways, seconds=seconds, device=device)
                 yield Row("aggregate patches", size, t.pop("ours"), t)
 
 
@@ -203,7 +227,7 @@ def covariance_speed(
     num_bands: tuple[int, ...] = (4, 28, 128, 512),
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16, 64, 256),
     *,
-    seconds: float = 0.3,
+    seconds: float = 1.0,
     device: torch.device | str = "cpu",
 ) -> Iterator[Row]:
     """`covariance_sum` against the loop, einsum, the batched product and one product of a permuted copy."""
@@ -224,7 +248,7 @@ def covariance_speed(
                     ways["bmm"] = partial(covariance_bmm, x)
                 if n * length**2 <= 2000:
                     ways["loop"] = partial(covariance_loop, x)
-                t = time_in_turns(ways, seconds=seconds)
+                t = milliseconds(ways, seconds=seconds, device=device)
                 yield Row("covariance", f"({n}, {c}, {length}, {length})", t.pop("ours"), t)
 
 

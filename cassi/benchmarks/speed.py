@@ -23,7 +23,11 @@ from torch import Tensor
 from cassi import compiled
 from cassi import shift_sum_reference as usual
 from cassi.benchmarks.quality import Scene, scikit_image_gap_tv, simulated_scenes
-from cassi.benchmarks.timing import peak_memory, time_in_turns
+from cassi.benchmarks.siblings import siblings
+from cassi.benchmarks.throughput import throughput
+from cassi.benchmarks.tiles import tiles
+from cassi.benchmarks.timing import check_agreement, peak_memory, time_in_turns
+from cassi.errors import InputError
 from cassi.metrics import psnr
 from cassi.operator import CASSI
 from cassi.priors.tv import tv_prox_
@@ -121,6 +125,10 @@ def speed(
     add(growth(device, smallest=32 if quick else 64, seconds=seconds / 3))
     add(memory(QUICK_SIZES[-1] if quick else SIZES[1], device))
     add(other_libraries(replace(QUICK_SIZES[-1] if quick else SIZES[1], step=1), device, seconds))
+    for part in siblings(device, quick=quick):
+        add(part)
+    add(many_frames(quick=quick))
+    add("Tiles: not measured with --quick." if quick else tiles_against_whole())
     if device.type != "cuda":
         add("GPU: not measured on a GPU in this run.")
     return "\n\n".join(parts) + "\n"
@@ -163,7 +171,7 @@ def compare_forward(size: Size, device: torch.device, seconds: float) -> Compari
     }
     if size.bands > 100:
         del ways["Method 2, conv2d"]  # minutes a call
-    _check_agreement(ways)
+    check_agreement(ways)
     times = time_in_turns({**ways, "read": x.sum}, device=device, seconds=seconds)
     limit = times.pop("read") / x.numel()
     return Comparison("forward", str(size), times, {w: limit * (x.numel() + y.numel()) / t for w, t in times.items()})
@@ -181,7 +189,7 @@ def compare_inverse(size: Size, device: torch.device, seconds: float) -> Compari
         "cassi": lambda: A.pinv(y),
         "cassi, out=": lambda: A.pinv(y, out=out),
     }
-    _check_agreement({name: lambda way=way: A.forward(way()) for name, way in ways.items()})  # type: ignore[misc]
+    check_agreement({name: lambda way=way: A.forward(way()) for name, way in ways.items()})  # type: ignore[misc]
     times = time_in_turns({**ways, "copy": lambda: copy.copy_(out)}, device=device, seconds=seconds)
     limit = times.pop("copy") / (2 * out.numel())
     fractions = {w: limit * (out.numel() + y.numel()) / t for w, t in times.items()}
@@ -205,7 +213,7 @@ def compare_gradient(size: Size, device: torch.device, seconds: float) -> Compar
     }
     if size.bands > 100:
         del ways["Method 2, conv2d"]
-    _check_agreement(ways)
+    check_agreement(ways)
     times = time_in_turns(ways, device=device, seconds=seconds)
     return Comparison("forward and backward", str(size), times, {})
 
@@ -225,7 +233,7 @@ def compare_data_step(size: Size, device: torch.device, seconds: float) -> Compa
         "cassi, eager, into another cube": _eagerly(lambda: fused(out)),
         "cassi, into another cube": lambda: fused(out),
     }
-    _check_agreement(ways)
+    check_agreement(ways)
     ways["cassi, eager, in place"] = _eagerly(lambda: fused(x))
     ways["cassi, in place"] = lambda: fused(x)
     copy = torch.empty_like(x)
@@ -378,23 +386,27 @@ def other_libraries(size: Size, device: torch.device, seconds: float) -> str:
     )
 
 
+def many_frames(*, quick: bool) -> str:
+    """Frames a minute, where Dask is installed (the extra `batch`); each way starts processes, so not in a hurry."""
+    if quick:
+        return "Frames a minute: not measured with --quick."
+    try:
+        return throughput()
+    except InputError as failure:
+        return f"Frames a minute: not measured ({failure})."
+
+
+def tiles_against_whole() -> str:
+    """A frame of 512 x 512 in four tiles against the same frame whole."""
+    return "Tiles against the whole frame\n\n" + tiles(large=0, report=lambda line: None)
+
+
 def _eagerly(call: Callable[[], T]) -> Callable[[], T]:
     def run() -> T:
         with compiled.eager():
             return call()
 
     return run
-
-
-def _check_agreement(ways: dict[str, Callable[[], Tensor]]) -> None:
-    first, *others = ways
-    expected = ways[first]()
-    for name in others:
-        error = float((ways[name]() - expected).abs().max() / expected.abs().max())
-        if not error < 1e-4:
-            raise RuntimeError(
-                f"{name} differs from {first} by {error:.1e} of the largest value; its time means nothing"
-            )
 
 
 def _slope(sizes: list[int], values: list[float] | list[int]) -> float:

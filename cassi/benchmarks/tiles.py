@@ -129,7 +129,3 @@ def _large(size: int, tile: int, num_bands: int, step: int, num_iters: int | Non
         f"{solver}, {len(result.history)} tiles, {result.seconds:.0f} s, residual {result.residual:.2e}, "
         f"peak memory of the process {peak:.2f} GiB"
     )
-
-
-if __name__ == "__main__":
-    tiles()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 _SETTLE = 0.025  # seconds of rest before a turn: idle threads of the last way's parallel loops spin for about 15 ms
@@ -56,6 +57,22 @@ def _clock(way: Callable[[], object], calls: int, device: torch.device) -> float
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def check_agreement(ways: Mapping[str, Callable[[], Tensor]], tolerance: float = 1e-4) -> None:
+    """What disagrees is not to be compared.
+
+    Raises:
+        RuntimeError: a way gives another result than the first, by more than `tolerance` of the largest value.
+    """
+    first, *others = ways
+    expected = ways[first]()
+    for name in others:
+        error = float((ways[name]() - expected).abs().max() / expected.abs().max())
+        if not error < tolerance:
+            raise RuntimeError(
+                f"{name} differs from {first} by {error:.1e} of the largest value; its time means nothing"
+            )
 
 
 def allocations(call: Callable[[], object]) -> list[int]:
