@@ -6,9 +6,12 @@ from cassi.align import align
 from cassi.cameras import MultiShot, double_disperser, video_camera
 from cassi.errors import InputError
 from cassi.operator import CASSI
+from cassi.priors.spectral import smooth_spectral_prior
 from cassi.reconstruct import Reconstruction, reconstruct
 from cassi.result import Record, Result
 from cassi.solvers import admm, admm_tv, fista, fista_tv, gap, gap_tv, least_squares
+from cassi.solvers.gaussian import gaussian_map
+from cassi.tiles import reconstruct_tiled
 
 if TYPE_CHECKING:
     from cassi.calibration import Calibration, calibrate
@@ -31,8 +34,11 @@ __all__ = [
     "fista_tv",
     "gap",
     "gap_tv",
+    "gaussian_map",
     "least_squares",
     "reconstruct",
+    "reconstruct_tiled",
+    "smooth_spectral_prior",
     "video_camera",
 ]
 
