@@ -105,11 +105,11 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype) -> Method:
     """
     short, long = (n, m) if n < m else (m, n)
     width = n + m - 1
-    if width * short < 400 and num_rows * width < 5000 - 7500 / short:  # from 400 on torch hands the product to BLAS
-        return "matmul"
-    if short >= 20 and long >= 30:
+    if (short >= 20 and long >= 30) or (short >= 7 and long >= 10 and 2500 <= num_rows * long < 2**13):
         return "fft"
     # few rows: the cost is the number of calls, and the loop makes one for each element of the shorter row
+    if width * short < 400 and num_rows * width < 6700 - 12300 / short:  # from 400 on torch hands the product to BLAS
+        return "matmul"
     if (short >= 5 and num_rows * long < 2**10) or (short >= 7 and 20 <= long and num_rows * long < 2**13):
         return "fft"
     if dtype == torch.float32 and num_rows >= 4096 and (4 <= short <= long <= 7 or (6 <= short <= 7 and long <= 32)):
@@ -201,7 +201,7 @@ def _window_products(rows: Tensor, kernel: Tensor) -> Tensor:
 
 def _convolve_fft(a: Tensor, v: Tensor) -> Tensor:
     rows, width = a.shape[0], a.shape[1] + v.shape[-1] - 1
-    length = width if width <= 32 and rows * width <= 2**12 else fft_length(width)
+    length = width if width <= 16 and rows * width <= 2**13 else fft_length(width)
     block = max(16, _FFT_BLOCK // length)
     spectrum = torch.fft.rfft(v, length) if v.ndim == 1 else None
     if block >= rows:
