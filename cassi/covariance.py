@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 2**16  # elements that are rearranged at a time: they stay in cache
+_SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are slow
 
 
 def covariance_sum(
@@ -20,7 +21,8 @@ def covariance_sum(
 
     `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by one batched
     matrix product over images where an image has many pixels, image by image where one image fills the cache, and by
-    one product of rearranged chunks where images are small; only chunks of 2^16 numbers are ever copied.
+    one product of rearranged chunks where images are small; only chunks of 2^16 numbers, or 2^12 spectra, are ever
+    copied.
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point.
@@ -41,10 +43,10 @@ def covariance_sum(
         tensor([[ 5., 11.],
                 [11., 25.]])
     """
+    _check(x)
+    if mean is None and weights is None and accumulate is None and not (x.requires_grad and torch.is_grad_enabled()):
+        return _gram_sum(x)
     z = _flat(x)
-    plain = mean is None and weights is None and accumulate is None
-    if plain and not (x.requires_grad and torch.is_grad_enabled()):
-        return _gram_sum(z)
     if mean is not None and tuple(mean.shape) != (z.shape[1],):
         raise ValueError(f"mean must be ({z.shape[1]},), one number a band, got {tuple(mean.shape)}")
     if accumulate is not None and not accumulate.is_floating_point:
@@ -77,6 +79,7 @@ def pixel_mean(x: Tensor, *, weights: Tensor | None = None, accumulate: torch.dt
         >>> pixel_mean(torch.tensor([1.0, 2.0, 3.0, 5.0]).view(2, 1, 2))
         tensor([1.5000, 4.0000])
     """
+    _check(x)
     z = _flat(x)
     if weights is None:
         return z.mean((0, 2), dtype=accumulate)
@@ -84,11 +87,14 @@ def pixel_mean(x: Tensor, *, weights: Tensor | None = None, accumulate: torch.dt
     return torch.einsum("ncl,nl->c", z.to(w.dtype), w) / w.sum()
 
 
-def _flat(x: Tensor) -> Tensor:
-    if x.ndim not in (3, 4) or x.numel() == 0:
+def _check(x: Tensor) -> None:
+    if not 3 <= x.ndim <= 4 or x.numel() == 0:
         raise ValueError(f"x must be (N, C, H, W) or (C, H, W) and not empty, got {tuple(x.shape)}")
     if not x.is_floating_point():
         raise TypeError(f"x must be floating point, got {x.dtype}; convert it with .float()")
+
+
+def _flat(x: Tensor) -> Tensor:
     return x.flatten(2) if x.ndim == 4 else x.flatten(1)[None]
 
 
@@ -100,30 +106,47 @@ def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
         raise ValueError(f"weights must broadcast to {shape}, got {tuple(weights.shape)}; give one a pixel") from error
 
 
-def _gram_sum(z: Tensor) -> Tensor:
-    """sum_n z_n z_n^T of (N, C, L), by the fastest of three products for the shape."""
-    n, c, length = z.shape
-    if n == 1 or length == 1:  # one matrix as it lies in memory
-        columns = z[0] if n == 1 else z.view(n, c).t()
-        return columns @ columns.t()
+def _gram_sum(x: Tensor) -> Tensor:
+    """sum_n z_n z_n^T of images z_n (C, L), by the fastest of three products for the shape."""
+    n, c = x.shape[:2] if x.ndim == 4 else (1, x.shape[0])
+    if n == 1:  # one matrix as it lies in memory
+        columns = x.reshape(c, -1)
+        return torch.mm(columns, columns.t())
+    length = x.numel() // (n * c)
+    if length == 1:
+        rows = x.reshape(n, c)
+        return torch.mm(rows.t(), rows)
     if 2 * length >= c and c * length >= 448:
+        z = x.flatten(2)
         if c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
             total = z.new_zeros(c, c)
             for image in z:
                 total.addmm_(image, image.t())
             return total
         batch = max(1, 2**18 // (c * c))  # the products of a batch, batch x C x C, stay in cache
-        return _sum_parts(z, batch, lambda part: torch.bmm(part, part.mT).sum(0))
-    chunk = max(1, _CHUNK // (c * length))
-    if 8 * length <= c:  # few pixels an image: gather spectra as rows
-        return _sum_parts(z, chunk, lambda part: (rows := part.transpose(1, 2).reshape(-1, c)).t() @ rows)
-    return _sum_parts(z, chunk, lambda part: (columns := part.transpose(0, 1).reshape(c, -1)) @ columns.t())
+        return torch.bmm(z, z.mT).sum(0) if n <= batch else _sum_parts(z, batch, _of_images)
+    chunk = max(1, _CHUNK // (c * length), _SPECTRA // length)
+    product = _of_rows if length <= 8 and 8 * length <= c else _of_columns
+    return product(x) if n <= chunk else _sum_parts(x, chunk, product)
+
+
+def _of_images(z: Tensor) -> Tensor:
+    return torch.bmm(z, z.mT).sum(0)
+
+
+def _of_rows(z: Tensor) -> Tensor:
+    """For few pixels an image."""
+    rows = z.movedim(1, -1).reshape(-1, z.shape[1])
+    return torch.mm(rows.t(), rows)
+
+
+def _of_columns(z: Tensor) -> Tensor:
+    columns = z.transpose(0, 1).reshape(z.shape[1], -1)
+    return torch.mm(columns, columns.t())
 
 
 def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Tensor:
     """product(z[0:size]) + product(z[size:2 size]) + ..."""
-    if z.shape[0] <= size:
-        return product(z)
     total = product(z[:size])
     for start in range(size, z.shape[0], size):
         total += product(z[start : start + size])
