@@ -44,6 +44,7 @@ class Bench:
         flat: (N, H, W') frames of even white light with the coded aperture taken out.
         mask_frames: (L, H, W'), the coded aperture under narrow-band light.
         mask_wavelengths: (L,) [nm] of that light.
+        slit_frames: (L, H, W'), a slit across the dispersion, 1 pixel wide, in place of the aperture under that light.
         snapshot: (H, W'), the scene.
         cube: (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's.
         wavelengths: (C,) [nm] of the bands, `step` pixels of dispersion apart.
@@ -52,12 +53,15 @@ class Bench:
         design: (H, W), the coded aperture as drawn.
         counts_per_unit: of the cube's light through an open element, in counts.
         hot_pixels, dead_pixels: (H, W') bool.
+        blur: standard deviation of the optics' point-spread function along the dispersion at the shortest and the
+            longest wavelength [pixel].
     """
 
     dark: np.ndarray
     flat: np.ndarray
     mask_frames: np.ndarray
     mask_wavelengths: np.ndarray
+    slit_frames: np.ndarray
     snapshot: np.ndarray
     cube: np.ndarray
     wavelengths: np.ndarray
@@ -67,6 +71,7 @@ class Bench:
     counts_per_unit: float
     hot_pixels: np.ndarray
     dead_pixels: np.ndarray
+    blur: tuple[float, float]
 
 
 def dispersion(wavelengths: np.ndarray, *, num_bands: int, first: float, last: float) -> np.ndarray:
@@ -98,6 +103,7 @@ def simulate_bench(
     num_mask_frames: int = 5,
     misalignment: tuple[float, float] = (0.4, -0.3),
     num_frames: int = 4,
+    blur: tuple[float, float] = (0.0, 0.0),
     generator: torch.Generator,
 ) -> Bench:
     """Build a bench and capture everything on it.
@@ -114,6 +120,8 @@ def simulate_bench(
         num_mask_frames: L, at least 2, evenly spaced in wavelength.
         misalignment: (dx, dy) of the coded aperture against the pixel grid [pixel].
         num_frames: N dark and flat frames each, at least 1.
+        blur: standard deviation of the Gaussian by which the optics behind the aperture smear light along the
+            dispersion, at `first` and at `last`, linear in between [pixel], >= 0.
         generator: source of randomness (CPU).
 
     Returns:
@@ -132,6 +140,8 @@ def simulate_bench(
     for name, (value, least) in limits.items():
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    if not min(blur) >= 0:
+        raise ValueError(f"the blur must be two numbers >= 0 [pixel], got {blur}")
     if not 0 < first < last:
         raise ValueError(f"wavelengths must be positive and rise, got first {first}, last {last}")
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
@@ -160,13 +170,15 @@ def simulate_bench(
     aperture = moved.clip(0, 1)
 
     def image(pictures: Sequence[np.ndarray], wavelengths: np.ndarray) -> np.ndarray:
-        """What falls on the detector when each picture (fine grid) is moved by its dispersion; (H, W')."""
+        """What falls on the detector when each picture (fine grid) is moved by its dispersion, and smeared; (H, W')."""
         length = FINE * columns + 64
         frequencies = np.fft.rfftfreq(length)
         total = np.zeros((FINE * height, len(frequencies)), dtype=complex)
         moves = FINE * dispersion(wavelengths, num_bands=num_bands, first=first, last=last)
-        for picture, move in zip(pictures, moves, strict=True):
-            total += np.fft.rfft(picture, n=length) * np.exp(-2j * np.pi * frequencies * move)
+        sigmas = FINE * np.interp(wavelengths, (first, last), blur)
+        for picture, move, sigma in zip(pictures, moves, sigmas, strict=True):
+            transfer = np.exp(-2j * np.pi * frequencies * move - 2 * (np.pi * frequencies * sigma) ** 2)
+            total += np.fft.rfft(picture, n=length) * transfer
         fine = np.fft.irfft(total, n=length)[:, : FINE * columns]
         return np.asarray(_bin(fine).clip(0))
 
@@ -175,6 +187,9 @@ def simulate_bench(
     snapshot = image([aperture * picture * share for picture in scene], light)
     mask_wavelengths = np.linspace(first, last, num_mask_frames)
     mask_frames = [image([aperture], wavelength[None]) for wavelength in mask_wavelengths]
+    slit = np.zeros_like(aperture)
+    slit[:, FINE * (width // 2) : FINE * (width // 2 + 1)] = 1
+    slit_frames = [image([slit], wavelength[None]) for wavelength in mask_wavelengths]
 
     response = _response(height, columns, random)
     dead = random.random(response.shape) < 5e-4
@@ -204,15 +219,18 @@ def simulate_bench(
         counts_per_unit=0.85 * (2**BIT_DEPTH - 1) / float(snapshot.max()),
         hot_pixels=hot,
         dead_pixels=dead,
+        blur=blur,
+        # captured last: the frames before it do not depend on it
+        slit_frames=np.stack([capture(frame, peak=0.8) for frame in slit_frames]),
     )
 
 
 def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: FrameFormat = "png") -> list[Path]:
     """Write a bench as its owner would find it: one file per kind of frame, wavelengths in a text file.
 
-    dark_*, flat_* and mask_* (one file a frame; the mask's in the order of wavelengths.txt [nm]) and snapshot. Apart
-    from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands where the design
-    has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths.
+    dark_*, flat_*, mask_* and slit_* (one file a frame; the last two in the order of wavelengths.txt [nm]) and
+    snapshot. Apart from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands
+    where the design has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths.
 
     Args:
         folder: a new or empty folder.
@@ -228,7 +246,7 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: F
     Example:
         >>> bench = simulate_bench(32, 32, num_bands=4, generator=torch.Generator().manual_seed(0))
         >>> len(write_bench(os.path.join(tempfile.mkdtemp(), "bench"), bench))
-        17
+        22
     """
     if frame_format not in get_args(FrameFormat):
         raise InputError(f"unknown frame format {frame_format!r}, expected {', '.join(get_args(FrameFormat))}")
@@ -236,7 +254,8 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: F
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InputError(f"{place}: exists and is not an empty folder; choose another name")
     place.mkdir(parents=True, exist_ok=True)
-    named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames, "snapshot": bench.snapshot[None]}
+    named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames, "slit": bench.slit_frames}
+    named["snapshot"] = bench.snapshot[None]
     files = []
     for kind, frames in named.items():
         for number, frame in enumerate(frames, start=1):

@@ -8,14 +8,12 @@ on the detector and through which mask.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,95 +21,20 @@ from scipy import ndimage
 from torch import Tensor
 
 from cassi.align import shift_columns
+from cassi.blur import BlurredCASSI
+from cassi.dispersion import Dispersion, Model, fit_dispersion
 from cassi.errors import InputError
 from cassi.io import Container, Entry, Measurement, file_sha256, open_container, write_arrays
 from cassi.io.roles import MEASUREMENT, pick
+from cassi.line_spread import LineSpread, fit_line_spread, sharpen
 from cassi.operator import CASSI
-from cassi.wavelengths import parse_wavelengths
 
-__all__ = [
-    "BenchFrames",
-    "Calibration",
-    "Dispersion",
-    "calibrate",
-    "calibrated_frame_count",
-    "find_frames",
-    "fit_dispersion",
-    "image_shift",
-    "mask_wavelengths",
-    "read_calibrated",
-    "read_frames",
-]
+__all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
 
-Model = Literal["cauchy", "polynomial"]
 Spacing = Literal["dispersion", "wavelength"]
+LINE_SPREAD = ("wavelengths", "sigma", "offsets", "profiles")
+OPEN = 1.15  # transmission of an element wide open, at most: transmissions are relative to the brightest
 CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
-REFERENCE = 500.0  # nm; wavelengths are scaled by it in the fits
-
-
-@dataclass(frozen=True)
-class Dispersion:
-    """Displacement of light on the detector against its wavelength.
-
-        "cauchy":      d(lambda) = sum_p a_p (500 nm / lambda)^(2 p)
-        "polynomial":  d(lambda) = sum_p a_p (lambda / 500 nm)^p
-
-    Attributes:
-        model: one of the two.
-        coefficients: a_p [pixel], from p = 0.
-        wavelengths: (L,) [nm] it was fitted to.
-        measured: (L,) displacement of the mask's image from that of the first wavelength [pixel].
-        across: (L,) the same across the dispersion, which should be 0 [pixel].
-    """
-
-    model: str
-    coefficients: tuple[float, ...]
-    wavelengths: np.ndarray
-    measured: np.ndarray
-    across: np.ndarray
-
-    def __call__(self, wavelengths: np.ndarray) -> np.ndarray:
-        """d(lambda) [pixel]."""
-        basis = _basis(self.model, np.asarray(wavelengths, dtype=float), len(self.coefficients))
-        return np.asarray(basis @ np.asarray(self.coefficients))
-
-    @property
-    def residuals(self) -> np.ndarray:
-        """(L,) measured minus fitted [pixel]."""
-        return np.asarray(self.measured - self(self.wavelengths))
-
-    def wavelength(self, displacements: np.ndarray) -> np.ndarray:
-        """The inverse, lambda(d) [nm], within 20 % beyond the fitted wavelengths.
-
-        Raises:
-            InputError: the fitted curve turns back within that range, or a displacement lies outside it.
-        """
-        first, last = self.wavelengths.min(), self.wavelengths.max()
-        beyond = 0.2 * (last - first)
-        grid = np.linspace(first - beyond, last + beyond, 10_001)
-        curve = self(grid)
-        inside = (grid >= first) & (grid <= last)
-        direction = np.sign(curve[inside][-1] - curve[inside][0])
-        rising = np.diff(curve) * direction > 0
-        if not rising[inside[1:] & inside[:-1]].all():
-            raise InputError(
-                f"the fitted dispersion turns back between {first:g} and {last:g} nm: fewer coefficients, other "
-                "wavelengths, or check that the mask frames are in the order of their wavelengths"
-            )
-        # outside the captured wavelengths the fit may turn back; it is followed as far as it does not
-        start = int(np.argmax(grid >= first))
-        low = start - int(np.argmin(np.append(rising[:start][::-1], False)))
-        stop = len(grid) - 1 - int(np.argmax((grid <= last)[::-1]))
-        high = stop + int(np.argmin(np.append(rising[stop:], False)))
-        part, ascending = slice(low, high + 1), slice(None, None, int(direction))
-        wanted = np.asarray(displacements, dtype=float)
-        d, w = curve[part][ascending], grid[part][ascending]
-        if wanted.min() < d[0] - 1e-9 or wanted.max() > d[-1] + 1e-9:
-            raise InputError(
-                f"bands from {wanted.min():.1f} to {wanted.max():.1f} px lie beyond the calibrated dispersion, "
-                f"{d[0]:.1f} to {d[-1]:.1f} px; ask for fewer bands or a smaller step, or capture more wavelengths"
-            )
-        return np.asarray(np.interp(wanted, d, w))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +42,8 @@ class Calibration:
     """A calibrated camera.
 
     Attributes:
-        mask: (C, H, W) float32, transmission of the aperture for each band, as it lies on the detector.
+        mask: (C, H, W) float32, transmission of the aperture for each band, as it lies on the detector: as it is
+            imaged, or with the blur taken out where `psf` has it.
         shifts: C whole displacements of the bands [pixel].
         remainders: (C,) what they leave of the true displacements [pixel]: the bands of a reconstructed cube lie by so
             much to the right, see `register`. All 0 where the bands are whole pixels apart.
@@ -132,6 +56,7 @@ class Calibration:
         gain: electrons per unit of the measurement, or None where a single flat frame did not tell.
         read_noise: standard deviation [electron], or None likewise.
         dispersion: the fitted curve.
+        line_spread: the optics' blur along the dispersion, where a slit was captured, else None.
     """
 
     mask: np.ndarray
@@ -146,11 +71,30 @@ class Calibration:
     gain: float | None
     read_noise: float | None
     dispersion: Dispersion
+    line_spread: LineSpread | None = None
 
-    def operator(self, *, device: torch.device | str | None = None) -> CASSI:
+    @property
+    def psf(self) -> Tensor | None:
+        """Point-spread function along the dispersion for `BlurredCASSI`, (M,), or (C, M) where the bands' differ.
+
+        None where no slit was captured or the blur is negligible: the masks as they are imaged hold it.
+        """
+        if self.line_spread is None or self.line_spread.negligible:
+            return None
+        sigma = torch.as_tensor(self.line_spread.at(self.wavelengths))
+        if float(sigma.max()) < 1.2 * float(sigma.min()):  # one for all bands is several times faster
+            sigma = sigma.square().mean().sqrt()
+        reach = math.ceil(4 * float(sigma.max()))
+        # values, not means over pixels: the masks' images have been averaged over the pixels already
+        taps = torch.exp(-((torch.arange(-reach, reach + 1) / sigma[..., None]) ** 2) / 2)
+        return taps / taps.sum(-1, keepdim=True)
+
+    def operator(self, *, device: torch.device | str | None = None) -> CASSI | BlurredCASSI:
         """The camera, with weight 0 at bad pixels."""
-        good = torch.as_tensor(~self.bad_pixels, dtype=torch.float32)
-        return CASSI(torch.as_tensor(self.mask), self.shifts, good).to(device)
+        good, mask = torch.as_tensor(~self.bad_pixels, dtype=torch.float32), torch.as_tensor(self.mask)
+        if self.psf is None:
+            return CASSI(mask, self.shifts, good).to(device)
+        return BlurredCASSI(mask, tuple(map(float, self.shifts)), psf=self.psf, weights=good).to(device)
 
     def correct(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Counts to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
@@ -189,6 +133,10 @@ class Calibration:
             f"detector: {np.count_nonzero(self.bad_pixels)} bad pixels, dark level {np.median(self.dark):.1f} of "
             f"{self.saturation:g} counts",
         ]
+        if self.line_spread is not None:
+            sigma = self.line_spread.sigma
+            used = "negligible" if self.line_spread.negligible else "taken out of the masks, part of the camera"
+            lines.append(f"blur along the dispersion: sigma {sigma.min():.2f} to {sigma.max():.2f} px, {used}")
         if self.gain is not None and self.read_noise is not None:
             lines.append(
                 f"noise: {self.gain / self.scale:.2f} electrons a count, read noise {self.read_noise:.1f} electrons"
@@ -221,7 +169,11 @@ class Calibration:
             "dispersion/measured": curve.measured,
             "dispersion/across": curve.across,
         }
+        spread = self.line_spread
         numbers = {name: getattr(self, name) for name in ("saturation", "scale", "gain", "read_noise")}
+        if spread is not None:
+            arrays |= {f"line_spread/{name}": getattr(spread, name) for name in LINE_SPREAD}
+            numbers["slit_width"] = spread.slit_width
         attributes = {"kind": "cassi calibration", "dispersion_model": curve.model, **numbers}
         return write_arrays(path, arrays, axes={"mask": "CHW"}, attributes=attributes, overwrite=overwrite)
 
@@ -268,6 +220,9 @@ class Calibration:
             array("dispersion/measured"),
             array("dispersion/across"),
         )
+        spread = None
+        if container.entry("line_spread/sigma") is not None:
+            spread = LineSpread(**{n: array(f"line_spread/{n}") for n in LINE_SPREAD}, slit_width=needed("slit_width"))
         found = cls(
             mask=array("mask").astype(np.float32),
             shifts=tuple(int(d) for d in array("shifts")),
@@ -281,6 +236,7 @@ class Calibration:
             gain=number("gain"),
             read_noise=number("read_noise"),
             dispersion=curve,
+            line_spread=spread,
         )
         _check_loaded(path, found)
         return found
@@ -298,6 +254,11 @@ def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
         values = getattr(c, name)
         if values.shape != shape or not np.isfinite(values).all():
             raise InputError(f"{path}: '{name}' must be finite and {shape}, got {values.shape}")
+    if c.line_spread is not None:
+        measured = c.line_spread.wavelengths.shape
+        sigma = c.line_spread.sigma
+        if sigma.shape != measured or sigma.ndim != 1 or sigma.size == 0 or not ((sigma >= 0) & (sigma < 50)).all():
+            raise InputError(f"{path}: 'line_spread/sigma' must be {measured} and 0 to 50 [pixel], got {sigma}")
     if c.dispersion.model not in get_args(Model):
         raise InputError(f"{path}: unknown dispersion model {c.dispersion.model!r}")
 
@@ -314,6 +275,9 @@ def calibrate(
     model: Model = "polynomial",
     order: int = 3,
     bit_depth: int | None = None,
+    slit_frames: np.ndarray | None = None,
+    slit_wavelengths: Sequence[float] | np.ndarray | None = None,
+    slit_width: float = 1.0,
 ) -> Calibration:
     """Make a calibrated camera of captured frames.
 
@@ -323,6 +287,10 @@ def calibrate(
     of a band is what the nearest two captured wavelengths show, moved to where the band falls, in proportion to how
     near they are, and averaged over the band's width: the light of a band is spread over `step` pixels, and the mask's
     image with it.
+
+    The masks so found are those imaged, blur and all, which serves a camera whose blur is small. With frames of a slit
+    the blur along the dispersion is measured (`fit_line_spread`); where it is 0.7 px or more on average it is
+    taken out of the mask frames (`sharpen`) and becomes part of the camera, so that it blurs mask and scene alike.
 
     Args:
         dark: (H, W') or (N, H, W') counts without light.
@@ -337,6 +305,9 @@ def calibrate(
             the shortest to the longest captured wavelength.
         model: of the dispersion, see `Dispersion`.
         order: highest power p of the model; at most L - 1 is used.
+        slit_frames: (S, H, W') counts of a narrow slit across the dispersion in place of the aperture.
+        slit_wavelengths: (S,) [nm]; those of the mask frames if not given. One frame serves all bands.
+        slit_width: of the slit's image [pixel].
         bit_depth: of the counts; without it the smallest of 8, 10, 12, 14, 16 that holds the brightest.
 
     Returns:
@@ -354,7 +325,8 @@ def calibrate(
         (0, 2, 4, 6, 8, 10, 12, 14)
     """
     darks, flats, frames, light = _checked_frames(dark, flat, mask_frames, mask_wavelengths)
-    largest = float(max(stack.max() for stack in (darks, flats, frames)))
+    slits, slit_light = _checked_slits(slit_frames, slit_wavelengths, mask_wavelengths, frames.shape[1:])
+    largest = float(max(stack.max() for stack in (darks, flats, frames, slits) if stack.size))
     full_scale = _full_scale(largest, bit_depth)
     level = darks.mean(0)
     response = flats.mean(0) - level
@@ -367,9 +339,18 @@ def calibrate(
     scale = full_scale - float(np.median(level))
     response = response / response.mean()
     gain, read_noise = _noise(darks, flats, level, bad, scale)
-    clean = np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in frames])
-    transmissions = _transmissions(clean)
+
+    def cleaned(stack: np.ndarray) -> np.ndarray:
+        return np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in stack])
+
+    transmissions = _transmissions(cleaned(frames))
     curve = fit_dispersion(transmissions, light, model=model, order=order)
+    spread = fit_line_spread(cleaned(slits), slit_light, slit_width=slit_width) if len(slits) else None
+    if spread is not None and not spread.negligible:
+        blurs = spread.at(light)
+        transmissions = np.stack(
+            [sharpen(t, float(s), largest=OPEN) for t, s in zip(transmissions, blurs, strict=True)]
+        )
     displacements, wavelengths, widths = _place_bands(curve, step, num_bands, spacing)
     whole = np.rint(displacements).astype(int)
     remainders = displacements - whole
@@ -396,183 +377,8 @@ def calibrate(
         gain=gain,
         read_noise=read_noise,
         dispersion=curve,
+        line_spread=spread,
     )
-
-
-def fit_dispersion(
-    images: np.ndarray, wavelengths: np.ndarray, *, model: Model = "polynomial", order: int = 3
-) -> Dispersion:
-    """The dispersion from images of the coded aperture, corrected, at several wavelengths.
-
-    Args:
-        images: (L, H, W').
-        wavelengths: (L,) [nm].
-        model: see `Dispersion`.
-        order: highest power p; at most L - 1 is used.
-
-    Returns:
-        The `Dispersion`, 0 at the first wavelength up to the residual of the fit.
-
-    Raises:
-        InputError: an unknown model or an order below 1.
-    """
-    if model not in get_args(Model):
-        raise InputError(f"unknown dispersion model {model!r}, expected {' or '.join(get_args(Model))}")
-    if order < 1:
-        raise InputError(f"the order of the dispersion model must be at least 1, got {order}")
-    count = len(images)
-    pairs = list(itertools.combinations(range(count), 2))
-    between = np.array([image_shift(images[a], images[b]) for a, b in pairs])
-    # least squares for the positions p, with p_0 = 0: p_b - p_a = between
-    rows = np.zeros((len(pairs), count))
-    for row, (a, b) in zip(rows, pairs, strict=True):
-        row[a], row[b] = -1, 1
-    positions = np.zeros((count, 2))
-    positions[1:] = np.linalg.lstsq(rows[:, 1:], between, rcond=None)[0]
-    across, along = positions.T
-    basis = _basis(model, wavelengths, min(order, count - 1) + 1)
-    coefficients = np.linalg.lstsq(basis, along, rcond=None)[0]
-    return Dispersion(model, tuple(float(a) for a in coefficients), np.asarray(wavelengths), along, across)
-
-
-def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """By how much the second image lies further down and to the right than the first [pixel], to about 0.01 px.
-
-    The peak of the phase correlation gives whole pixels; with these taken out, the phase of the cross spectrum is a
-    plane through 0, phi(f) = -2 pi f . shift, fitted over the frequencies below 0.25 cycles per pixel with the cross
-    spectrum's magnitude as weight. (Phase correlation: C. D. Kuglin and D. C. Hines, 1975.)
-
-    Args:
-        first, second: (H, W), of one size.
-
-    Returns:
-        (rows, columns).
-
-    Example:
-        >>> image = np.random.default_rng(0).random((64, 64))
-        >>> np.round(image_shift(image, np.roll(image, (1, 3), axis=(0, 1))), 1).tolist()
-        [1.0, 3.0]
-    """
-    height, width = first.shape
-    window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])
-    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
-    low = np.hypot(fy, fx) < 0.25
-
-    def spectrum(image: np.ndarray) -> np.ndarray:
-        weighted = (image - np.average(image, weights=window)) * window
-        return np.asarray(np.fft.rfft2(weighted))
-
-    reference = spectrum(first)
-    cross = spectrum(second) * reference.conj()
-    magnitude = np.abs(cross)
-    correlation = np.fft.irfft2(
-        np.where(low & (magnitude > 0), cross / np.where(magnitude > 0, magnitude, 1), 0), first.shape
-    )
-    row, column = np.unravel_index(int(correlation.argmax()), first.shape)
-    down = int(row) - height * (row > height // 2)
-    right = int(column) - width * (column > width // 2)
-    # the window stays with the detector: moving the content back by whole pixels makes both windows see the same part
-    moved = ndimage.shift(second, (-down, -right), order=0, mode="nearest")
-    shift = np.zeros(2)
-    for _ in range(3):
-        turned = spectrum(moved) * reference.conj() * np.exp(2j * np.pi * (fy * shift[0] + fx * shift[1]))
-        phase, weight = np.angle(turned), np.where(low, np.abs(turned), 0)
-        weight = np.where(np.abs(phase) < 2, weight, 0)
-        plane = np.stack([np.broadcast_to(fy, phase.shape), np.broadcast_to(fx, phase.shape)]).reshape(2, -1)
-        left = (plane * weight.reshape(-1)) @ plane.T
-        right_side = (plane * weight.reshape(-1)) @ phase.reshape(-1)
-        if not np.linalg.det(left) > 0:
-            break
-        shift -= np.linalg.solve(left, right_side) / (2 * np.pi)
-    return float(down + shift[0]), float(right + shift[1])
-
-
-class BenchFrames(NamedTuple):
-    """Files of each kind of frame; `wavelengths` [nm] are those of the mask's, in their order."""
-
-    dark: tuple[Path, ...]
-    flat: tuple[Path, ...]
-    mask: tuple[Path, ...]
-    wavelengths: np.ndarray
-
-
-def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) -> BenchFrames:
-    """Find the frames of a calibration in a folder by their names.
-
-    Files whose names begin with dark, flat or white, and mask are taken, in the order of the numbers in their names.
-    The wavelengths are those given, or in wavelengths.txt or .csv, or in the masks' own names (mask_532nm.png).
-
-    Args:
-        folder: where they are.
-        wavelengths: as for `cassi.wavelengths.parse_wavelengths`.
-
-    Returns:
-        The `BenchFrames`.
-
-    Raises:
-        InputError: no such folder, a kind of frame is missing, or the wavelengths are unknown or do not fit.
-    """
-    place = Path(folder)
-    if not place.is_dir():
-        raise InputError(f"{place}: no such folder; give one with the files dark_*, flat_* and mask_*")
-    files = sorted((f for f in place.iterdir() if f.is_file() and not f.name.startswith(".")), key=_natural)
-
-    def kind(*starts: str) -> tuple[Path, ...]:
-        found = tuple(f for f in files if f.name.lower().startswith(starts))
-        if not found:
-            raise InputError(f"{place}: no file named {starts[0]}_*; it holds {', '.join(f.name for f in files[:12])}")
-        return found
-
-    dark, flat, mask = kind("dark"), kind("flat", "white"), kind("mask")
-    listing = next((f for f in files if f.name.lower() in ("wavelengths.txt", "wavelengths.csv")), None)
-    if wavelengths is None and listing is not None:
-        wavelengths = str(listing)
-    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, wavelengths))
-
-
-def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarray:
-    """The wavelength of each mask frame [nm]: as given, or from names like mask_532nm.png.
-
-    Raises:
-        InputError: unknown, or another number than there are frames.
-    """
-    count = len(files) if len(files) > 1 else len(read_frames(files))
-    if wavelengths is not None:
-        given = parse_wavelengths(wavelengths, count)
-        if given is None:
-            raise InputError("the mask frames must be at known wavelengths")
-        return given
-    named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
-    if len(files) != count or not all(named):
-        raise InputError(
-            f"the wavelengths of {files[0].name} ... are unknown: name the files mask_532nm.png, write one number per "
-            "frame into wavelengths.txt, or give --wavelengths"
-        )
-    return np.array([float(match[1]) for match in named if match])
-
-
-def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
-    """Read frames of one size from files that hold one each or a stack: (N, H, W'), counts as they are.
-
-    Raises:
-        InputError: a file that cannot be read, or frames of different sizes.
-    """
-    stacks: list[np.ndarray] = []
-    for file in files:
-        container = open_container(Path(file))
-        readable = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
-        if len(readable) != 1:
-            raise InputError(f"{file}: expected one frame or one stack of frames, found {container.listing()}")
-        values = container.read(readable[0])
-        stack = values[None] if values.ndim == 2 else values
-        if stacks and stack.shape[1:] != stacks[0].shape[1:]:
-            raise InputError(
-                f"{file}: frames of {stack.shape[1:]} pixels after {stacks[0].shape[1:]}; capture all with one region"
-            )
-        if not np.isfinite(stack).all():
-            raise InputError(f"{file}: holds NaN or Inf, expected counts")
-        stacks.append(stack)
-    return np.concatenate(stacks)
 
 
 def read_calibrated(
@@ -664,12 +470,6 @@ def _loaded(path: str, stated: tuple[int, int] | None) -> Calibration:
     return Calibration.load(path)
 
 
-def _natural(path: Path) -> list[tuple[int, float, str]]:
-    """Sorting by the numbers in a name: mask_2 before mask_10."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", path.name.lower())
-    return [(0, float(p), "") if i % 2 else (1, 0.0, p) for i, p in enumerate(parts)]
-
-
 def _checked_frames(
     dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, wavelengths: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -695,6 +495,30 @@ def _checked_frames(
         raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
     rising = np.argsort(light)
     return stacks[0], stacks[1], stacks[2][rising], light[rising]
+
+
+def _checked_slits(
+    frames: np.ndarray | None,
+    wavelengths: Sequence[float] | np.ndarray | None,
+    mask_wavelengths: Sequence[float] | np.ndarray,
+    size: tuple[int, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Slit frames (S, H, W') in float64 and their wavelengths; S = 0 where there are none."""
+    if frames is None:
+        return np.zeros((0, *size)), np.zeros(0)
+    stack = np.asarray(frames, dtype=np.float64)
+    stack = stack[None] if stack.ndim == 2 else stack
+    if stack.ndim != 3 or stack.shape[1:] != size or len(stack) == 0 or not np.isfinite(stack).all():
+        raise InputError(f"slit frames must be finite and {('S', *size)} as the mask frames are, got {stack.shape}")
+    if wavelengths is None:
+        wavelengths = np.mean(mask_wavelengths, keepdims=True) if len(stack) == 1 else mask_wavelengths
+    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != len(stack) or len(np.unique(light)) != len(light) or not (np.isfinite(light) & (light > 0)).all():
+        raise InputError(
+            f"{len(stack)} slit frames but the wavelengths {light}; give one frame, one for each mask frame, or as "
+            "many different wavelengths"
+        )
+    return stack, light
 
 
 def _full_scale(largest: float, bit_depth: int | None) -> float:
@@ -752,11 +576,6 @@ def _noise(
         return None, None
     per_count = float(light[:, ~bad].mean()) / excess
     return per_count * scale, per_count * math.sqrt(dark_variance)
-
-
-def _basis(model: str, wavelengths: np.ndarray, count: int) -> np.ndarray:
-    scaled = (REFERENCE / wavelengths) ** 2 if model == "cauchy" else wavelengths / REFERENCE
-    return np.stack([scaled**p for p in range(count)], axis=-1)
 
 
 def _place_bands(

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 
 from cassi.calibration import Calibration
 from cassi.figures import _PALETTE, _STYLE, _layout, _show
+from cassi.line_spread import NEGLIGIBLE, slit_profile
 
-__all__ = ["detector", "dispersion", "masks"]
+__all__ = ["blur", "detector", "dispersion", "masks"]
 
 
 @rc_context(_STYLE)
@@ -110,4 +111,45 @@ def masks(calibration: Calibration) -> Figure:
     bar = figure.colorbar(every[-1].images[0], ax=list(every), fraction=0.03, pad=0.01)
     bar.outline.set_visible(False)
     bar.set_label("transmission")
+    return figure
+
+
+@rc_context(_STYLE)
+def blur(calibration: Calibration) -> Figure:
+    """The slit's image at the shortest and the longest wavelength with what was fitted; the blur over wavelength.
+
+    Args:
+        calibration: made with slit frames.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a calibration without slit frames.
+    """
+    spread = calibration.line_spread
+    if spread is None:
+        raise ValueError("the calibration was made without slit frames: its blur is unknown")
+    figure = Figure(figsize=(9.6, 3.6), layout=_layout())
+    left, right = figure.subplots(1, 2)
+    grid = np.linspace(spread.offsets[0], spread.offsets[-1], 400)
+    for n in sorted({0, len(spread.sigma) - 1}):
+        color = _PALETTE[n > 0]
+        left.plot(spread.offsets, spread.profiles[n], "o", markersize=4, color=color)
+        label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px"
+        left.plot(grid, slit_profile(grid, float(spread.sigma[n]), spread.slit_width), color=color, label=label)
+    left.set_xlim(-8, 8)
+    left.set_xlabel("distance from the slit [px]")
+    left.set_ylabel("light of a total of 1")
+    left.set_title(f"Image of a slit {spread.slit_width:g} px wide")
+    left.grid(True)
+    left.legend()
+    right.plot(spread.wavelengths, spread.sigma, "o-", color=_PALETTE[0])
+    right.axhline(NEGLIGIBLE, color=_PALETTE[1], linewidth=1, label="negligible below")
+    right.set_ylim(0, 1.3 * max(NEGLIGIBLE, float(spread.sigma.max())))
+    right.set_xlabel("wavelength [nm]")
+    right.set_ylabel("standard deviation [px]")
+    right.set_title("Blur along the dispersion")
+    right.grid(True)
+    right.legend()
     return figure

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from cassi.calibration import BenchFrames, Calibration
+    from cassi.calibration import Calibration
+    from cassi.captured import BenchFrames
 
 EXAMPLES = """\
 examples:
-  a folder with files dark_*, flat_*, mask_* and wavelengths.txt
+  a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt
       python scripts/calibrate.py bench --output calibration.h5
   the same files by name; PNG, TIFF (stacks too), HDF5, .npy, .mat ...
       python scripts/calibrate.py --dark dark.tif --flat flat.tif --mask-frames m450.png m550.png m650.png \\
@@ -46,6 +47,15 @@ def parser() -> Parser:
     frames.add_argument("--dark", nargs="+", metavar="FILE", help="frames without light")
     frames.add_argument("--flat", nargs="+", metavar="FILE", help="frames of even white light, aperture taken out")
     frames.add_argument("--mask-frames", nargs="+", metavar="FILE", help="the aperture under narrow-band light")
+    frames.add_argument(
+        "--slit",
+        nargs="+",
+        metavar="FILE",
+        help="a narrow slit across the dispersion under the light of the mask frames, or one frame: tells the blur",
+    )
+    frames.add_argument(
+        "--slit-width", type=float, default=1.0, metavar="PX", help="of the slit's image, sharp (default: 1)"
+    )
     frames.add_argument(
         "--wavelengths",
         metavar="NM",
@@ -112,7 +122,8 @@ def _fail(code: int, message: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
-    from cassi.calibration import calibrate, read_frames
+    from cassi.calibration import calibrate
+    from cassi.captured import read_frames
     from cassi.io import check_output
 
     check_output(args.output, args.overwrite)
@@ -128,6 +139,9 @@ def run(args: argparse.Namespace) -> int:
         model=args.model,
         order=args.order,
         bit_depth=args.bit_depth,
+        slit_frames=read_frames(files.slit) if files.slit else None,
+        slit_wavelengths=files.slit_wavelengths,
+        slit_width=args.slit_width,
     )
     output = found.save(args.output, overwrite=args.overwrite)
     made = [str(output)]
@@ -147,18 +161,18 @@ def frames(args: argparse.Namespace) -> BenchFrames:
     Raises:
         InputError: neither, or both.
     """
-    from cassi.calibration import BenchFrames, find_frames, mask_wavelengths
+    from cassi.captured import BenchFrames, find_frames, mask_wavelengths, slit_wavelengths
     from cassi.errors import InputError
 
     named = (args.dark, args.flat, args.mask_frames)
     if args.folder is not None:
-        if any(named):
-            raise InputError("give a folder, or --dark, --flat and --mask-frames, not both")
+        if any((*named, args.slit)):
+            raise InputError("give a folder, or --dark, --flat, --mask-frames and --slit, not both")
         return find_frames(args.folder, args.wavelengths)
     if not all(named):
         raise InputError("give a folder with dark_*, flat_* and mask_* files, or all of --dark, --flat, --mask-frames")
-    dark, flat, mask = (tuple(Path(file) for file in files) for files in named)
-    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, args.wavelengths))
+    dark, flat, mask, slit = (tuple(Path(file) for file in files) for files in (*named, args.slit or []))
+    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, args.wavelengths), slit, slit_wavelengths(slit))
 
 
 def draw(folder: Path, found: Calibration) -> None:
@@ -166,9 +180,10 @@ def draw(folder: Path, found: Calibration) -> None:
     from cassi import calibration_figures as fig
     from cassi.figures import save_figures
 
-    save_figures(
-        {"dispersion": fig.dispersion(found), "detector": fig.detector(found), "masks": fig.masks(found)}, folder
-    )
+    figures = {"dispersion": fig.dispersion(found), "detector": fig.detector(found), "masks": fig.masks(found)}
+    if found.line_spread is not None:
+        figures["blur"] = fig.blur(found)
+    save_figures(figures, folder)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
+
     from cassi.align import Alignment
     from cassi.calibration import Calibration
     from cassi.io import Measurement
@@ -487,6 +489,9 @@ def reading(args: argparse.Namespace) -> partial[Measurement]:
                 f"{args.calibration}: its bands lie between pixels, which is put right for single snapshots only; "
                 "calibrate with --spacing dispersion"
             )
+        if calibration.psf is not None and (args.psf is not None or args.tile is not None):
+            option = "--tile" if args.psf is None else "--psf"
+            raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out {option}")
         return partial(read_calibrated, calibration=args.calibration, key=args.key)
     return partial(
         read_measurement,
@@ -508,6 +513,11 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
     """How measurements are reconstructed, as the options say."""
     from cassi.reconstruct import reconstruct
 
+    psf: float | Tensor | None = args.psf
+    if args.calibration and psf is None:
+        from cassi.calibration import Calibration
+
+        psf = Calibration.load(args.calibration).psf
     return partial(
         reconstruct,
         solver=args.solver,
@@ -517,7 +527,7 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
         budget=args.budget,
         uncertainty=args.uncertainty,
         spectral_prior=args.spectral_prior,
-        psf=args.psf,
+        psf=psf,
         gain=args.gain,
         read_noise=args.read_noise,
         device=args.device,

@@ -15,18 +15,11 @@ import torch
 from scipy import ndimage
 
 from cassi.bench import Bench, dispersion, simulate_bench, write_bench
-from cassi.calibration import (
-    Calibration,
-    Dispersion,
-    calibrate,
-    find_frames,
-    fit_dispersion,
-    image_shift,
-    read_calibrated,
-    read_frames,
-)
+from cassi.calibration import Calibration, calibrate, read_calibrated
 from cassi.calibration_figures import detector, masks
 from cassi.calibration_figures import dispersion as dispersion_figure
+from cassi.captured import find_frames, read_frames
+from cassi.dispersion import Dispersion, fit_dispersion, image_shift
 from cassi.errors import InputError
 from cassi.io import Measurement, read_measurement
 from cassi.metrics import psnr
@@ -478,3 +471,25 @@ def test_a_stack_for_bands_between_pixels_is_refused(bench, tmp_path, capsys):
     told = ["--calibration", str(tmp_path / "even.h5"), "--measurement", str(tmp_path / "stack.npy")]
     assert script("reconstruct").main([*told, "--output", str(tmp_path / "cubes")]) == 2
     assert "calibrate with --spacing dispersion" in capsys.readouterr().err
+
+
+def test_a_blurred_bench_goes_through_both_scripts(tmp_path, capsys):
+    blurred = simulate_bench(64, 64, num_bands=8, blur=(1.0, 1.5), generator=torch.Generator().manual_seed(0))
+    write_bench(tmp_path / "bench", blurred)
+    calibration, result = str(tmp_path / "c.h5"), str(tmp_path / "cube.h5")
+    assert script("calibrate").main([str(tmp_path / "bench"), "--output", calibration]) == 0
+    assert "blur along the dispersion: sigma" in capsys.readouterr().out
+    assert (tmp_path / "c_figures" / "blur.png").stat().st_size > 10_000
+    told = ["--calibration", calibration, "--measurement", str(tmp_path / "bench" / "snapshot.png"), "--quiet"]
+    told += ["--figures", "none"]
+    assert script("reconstruct").main([*told, "--output", result]) == 0
+    with h5py.File(result) as file:
+        with_blur = likeness(torch.as_tensor(file["cube"][()]), torch.as_tensor(blurred.cube))
+    sharp = Calibration.load(calibration)
+    y, bad = sharp.correct(blurred.snapshot)
+    # the masks without their blur, and the camera without it: the blur is missing altogether
+    without = reconstruct(Measurement(y=y, mask=sharp.mask, shifts=sharp.shifts, bad_pixels=bad))
+    assert with_blur > likeness(without.cube, torch.as_tensor(blurred.cube)) + 0.1
+    for option in (["--psf", "1"], ["--tile", "64"]):
+        assert script("reconstruct").main([*told, *option]) == 2
+        assert f"leave out {option[0]}" in capsys.readouterr().err
