@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from cassi.benchmarks import speed as module
+from cassi.benchmarks import throughput as many
 from cassi.benchmarks import timing
 from cassi.benchmarks.quality import simulated_scenes
 from cassi.benchmarks.sections import replace_section
 from cassi.benchmarks.speed import Comparison, Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
+from cassi.benchmarks.throughput import frames_a_minute
 
 CPU = torch.device("cpu")
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmark.py"
@@ -166,3 +169,22 @@ def test_the_page_of_results_has_a_place_for_every_benchmark():
     page = (SCRIPT.parents[1] / "docs" / "results.md").read_text()
     for name in ("quality", "speed", "tiles"):
         assert page.count(f"<!-- begin {name} -->") == page.count(f"<!-- end {name} -->") == 1
+
+
+def test_frames_a_minute_leave_out_the_start(tmp_path):
+    for k, second in enumerate([100, 101, 110, 112, 114, 116, 118, 120]):  # the third is the first that counts
+        path = tmp_path / f"{k}_cube.h5"
+        path.touch()
+        os.utime(path, (second, second))
+    assert frames_a_minute(tmp_path) == pytest.approx(30)
+
+
+def test_every_way_to_work_through_frames(monkeypatch):
+    pytest.importorskip("distributed", reason="many frames need the extra batch")
+    ways = {"one process": {"batch": 1}}
+    monkeypatch.setattr(many, "WAYS", ways)
+    text = many.throughput(8, size=16, num_bands=3, num_iters=2)
+    assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
+    assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
+    with pytest.raises(ValueError, match="count must be at least 8 to leave out start-up, got 7"):
+        many.throughput(7)
