@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["BatchReport", "Frame", "find_frames", "frames_at_once", "reconstruct_many"]
 
 PathLike = str | os.PathLike[str]
-SUFFIXES = {".h5", ".hdf5", ".mat", ".npz", ".npy", ".tif", ".tiff", ".png", ".hdr", ".nc"}
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 CONNECT_SECONDS = 10
 DASK = {
@@ -82,6 +81,8 @@ def find_frames(source: PathLike, *, count: int | None = None, leave_out: Sequen
         >>> [frame.name for frame in find_frames("run.h5", count=2)]
         ['run_000000', 'run_000001']
     """
+    from cassi.io.frames import SUFFIXES
+
     path = Path(source)
     if path.is_dir():
         files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
