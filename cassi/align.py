@@ -33,6 +33,8 @@ MARGIN = 4  # pixels at the border of the snapshot left out: what lies beyond th
 NUM_SPECTRA = 8
 NOISE = 0.1  # variance of what the model of the scene cannot explain, relative to that of the scene
 CORNER = 0.05  # f_0 of the scene's spatial power spectrum [cycles per pixel]
+FOLDS = 3  # sets of held-out pixels
+FADED = 0.78  # level at an end of the spectrum, of its root mean square, below which nobody knows where it ends
 NAMES = ("dx", "dy", "rotation", "scale", "step_factor", "curvature")
 
 
@@ -127,8 +129,10 @@ def align(
 
     by L-BFGS with the exact gradient, within the bounds. It starts from a coarse search on blurred images, in which
     blocks of the snapshot are regressed on the blurred mask seen through a few smooth spectra. The estimate is accepted
-    only if a short GAP-TV reconstruction with it predicts held-out pixels better than one with the camera as given; the
-    dispersion is kept as given where its estimate is at its bound or predicts them worse than moving the mask alone.
+    only if a short GAP-TV reconstruction with it predicts held-out pixels clearly better than one with the camera as
+    given: by more than the standard error over three sets of such pixels. So must the dispersion against moving the
+    mask alone; it is also kept as given where its estimate is at its bound, and where the spectrum of the likeliest
+    scene fades out at one end: less light there looks just like a compressed spectrum.
 
     Rotation and dy are determined best; dx and the step trade against each other (what counts is where the brightest
     bands lie); the curvature is weakly determined by one snapshot, so it stays 0 unless asked for.
@@ -181,10 +185,14 @@ def align(
         start = np.where(np.arange(6) < 4, full, 0)
         kept = _fine(snapshot, single, geometry, limits, tuple(k for k in free if k < 4), start)
         poses.insert(0, geometry.pose(kept))
-        if abs(full[4]) > 0.98 * limits[4]:  # at its bound: it fell and fell
+        spectrum = _FieldMisfit(snapshot, single, geometry).spectrum(torch.as_tensor(kept))
+        ends = max(1, len(spectrum) // 8)
+        faded = min(float(spectrum[:ends].mean()), float(spectrum[-ends:].mean())) < FADED
+        if faded or abs(full[4]) > 0.98 * limits[4]:  # at its bound: it fell and fell
             poses.pop()
-    held_out = torch.rand(y.shape, generator=generator or torch.Generator().manual_seed(0)) < 0.05
-    return _judge(y, mask, displacements, bad_pixels, poses, held_out, snapshot.rows)
+    source = generator or torch.Generator().manual_seed(0)
+    folds = [torch.rand(y.shape, generator=source) < 0.05 for _ in range(FOLDS)]
+    return _judge(y, mask, displacements, bad_pixels, poses, folds, snapshot.rows)
 
 
 def align_measurement(
@@ -357,12 +365,17 @@ class _Geometry:
         num_bands = len(self.shifts)
         t = self.shifts / (self.span or 1.0)
         shifts = self.shifts + stretch * (self.shifts - self.span / 2) + curvature * 4 * t * (1 - t)
-        c = (torch.arange(num_bands, dtype=torch.float64) + 0.5) / num_bands
-        k = torch.arange(min(num_spectra, num_bands), dtype=torch.float64)
-        spectra = torch.cos(math.pi * k[:, None] * c).to(torch.complex128)
+        spectra = self.spectra(num_spectra).to(torch.complex128)
         phases = torch.exp(-2j * math.pi * self.frequencies * shifts[:, None])
         gap = torch.sinc(self.frequencies * self.span / max(1, num_bands - 1))
         return spectra @ phases * gap / math.sqrt(num_bands)
+
+    def spectra(self, num_spectra: int) -> Tensor:
+        """B_k(c), (num_spectra, C): cosines over the bands."""
+        num_bands = len(self.shifts)
+        c = (torch.arange(num_bands, dtype=torch.float64) + 0.5) / num_bands
+        k = torch.arange(min(num_spectra, num_bands), dtype=torch.float64)
+        return torch.cos(math.pi * k[:, None] * c)
 
     def disperse(self, images: Tensor, transfer: Tensor) -> Tensor:
         """Each image (k, h, W), or one for all (1, h, W), through its transfer function: (k, h, W')."""
@@ -563,6 +576,15 @@ class _FieldMisfit:
         self._steps = self._later
         return math.log(value), gradient
 
+    def spectrum(self, theta: Tensor) -> Tensor:
+        """Root mean square of each band of the likeliest scene, (C,), of their root mean square."""
+        mask, transfer = self._camera(theta)
+        field = self._covariance(self._adjoint(mask, transfer, self._solve(mask, transfer))).double().flatten(1)
+        spectra = self._geometry.spectra(NUM_SPECTRA)
+        power = ((field @ field.mT) @ spectra * spectra).sum(0).clamp(min=0)
+        relative: Tensor = (power / power.mean().clamp(min=torch.finfo(power.dtype).tiny)).sqrt()
+        return relative
+
     def _camera(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         mask = _evaluate_splines(self._splines, *self._geometry.positions(theta)).to(self._y)
         return mask, self._geometry.transfer(theta, NUM_SPECTRA).to(self._y.dtype.to_complex())
@@ -603,34 +625,44 @@ def _judge(
     shifts: tuple[float, ...],
     bad_pixels: Tensor | None,
     poses: Sequence[np.ndarray],
-    held_out: Tensor,
+    folds: Sequence[Tensor],
     rows: slice,
 ) -> Alignment:
-    """The last of the poses, from simple to complex, that held-out pixels do not speak against, if it beats the given.
+    """The last of the poses, from simple to complex, that predicts held-out pixels clearly better than those before it.
 
-    Each pose fits the snapshot better than the one before it. It is dropped if it predicts held-out pixels worse by
-    0.5 %, which is about how far that error tells two cameras apart: a spectrum that fades out at its ends can look
-    like a compressed one.
+    Clearly is by more than the standard error of the difference over the folds. Each pose fits the snapshot better than
+    the one before it, which alone says little.
     """
-    known = torch.ones_like(held_out) if bad_pixels is None else ~bad_pixels.bool()
+    known = torch.ones_like(folds[0]) if bad_pixels is None else ~bad_pixels.bool()
+
+    def errors(camera: Alignment) -> np.ndarray:
+        return np.array([_held_out_error(camera.operator(), y, fold, known, rows) for fold in folds])
+
     given = Alignment(0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, "", mask, shifts, shifts)
-    before = _held_out_error(given.operator(), y, held_out, known, rows)
-    best, after = given, math.inf
-    for pose in poses:
-        camera = _moved(mask, shifts, pose)
-        error = _held_out_error(camera.operator(), y, held_out, known, rows)
-        if error <= 1.005 * after:
+    before = errors(given)
+    tried = [(camera, errors(camera)) for camera in (_moved(mask, shifts, pose) for pose in poses)]
+    best, after = tried[0]
+    for camera, error in tried[1:]:
+        if _clearly_less(error, after):
             best, after = camera, error
+    accepted = _clearly_less(after, before)
+    misfit_before, misfit_after = float(before.mean()), float(after.mean())
     words = (
         f"mask moved by ({best.dx:+.2f}, {best.dy:+.2f}) px, turned by {best.rotation:+.3f} degrees, "
         f"magnified by {100 * (best.scale - 1):+.2f} %, dispersion {100 * (best.step_factor - 1):+.2f} %, "
-        f"curvature {best.curvature:+.2f} px; error at held-out pixels {100 * before:.2f} % before, "
-        f"{100 * after:.2f} % after"
+        f"curvature {best.curvature:+.2f} px; error at held-out pixels {100 * misfit_before:.2f} % before, "
+        f"{100 * misfit_after:.2f} % after"
     )
-    accepted = after < before
     outcome = "aligned" if accepted else "not aligned, the camera as given fits better than"
     chosen = best if accepted else given
-    return replace(chosen, accepted=accepted, misfit_before=before, misfit_after=after, message=f"{outcome}: {words}")
+    message = f"{outcome}: {words}"
+    return replace(chosen, accepted=accepted, misfit_before=misfit_before, misfit_after=misfit_after, message=message)
+
+
+def _clearly_less(errors: np.ndarray, others: np.ndarray) -> bool:
+    """Whether errors on the same folds are smaller by more than the standard error of the difference."""
+    gain = others - errors
+    return bool(gain.mean() > gain.std(ddof=1) / math.sqrt(len(gain)))
 
 
 def _moved(mask: Tensor, shifts: tuple[float, ...], pose: np.ndarray) -> Alignment:

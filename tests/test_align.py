@@ -11,7 +11,17 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from cassi.align import Alignment, _block_misfit, _differentiated, _FieldMisfit, _Geometry, _Snapshot, align, move_mask
+from cassi.align import (
+    Alignment,
+    _block_misfit,
+    _clearly_less,
+    _differentiated,
+    _FieldMisfit,
+    _Geometry,
+    _Snapshot,
+    align,
+    move_mask,
+)
 from cassi.operator import CASSI
 from cassi.scene import procedural_scene
 from cassi.simulate import random_mask
@@ -75,6 +85,36 @@ def test_a_camera_in_alignment_is_left_alone(mask, scene):
     if not found.accepted:
         assert torch.equal(found.mask, mask)
         assert found.operator().shifts == SHIFTS
+
+
+def test_the_dispersion_stays_as_given_where_the_spectrum_fades_out(mask, scene):
+    """Less and less light towards both ends looks like a compressed spectrum: nobody can tell from one snapshot."""
+    fading = torch.exp(-((torch.linspace(-1, 1, BANDS) / 0.5) ** 2))[:, None, None]
+    y = photograph(mask, scene * fading, dx=0.5, dy=-0.6)
+    found = align(y, mask, SHIFTS, max_rotation=0, max_scale_error=0, max_step_error=0.08)
+    assert found.step_factor == 1
+    assert found.dy == pytest.approx(-0.6, abs=0.1)
+
+
+def test_the_spectrum_of_the_likeliest_scene_fades_where_the_scene_does(mask, scene):
+    fading = torch.linspace(0.1, 1.9, BANDS)[:, None, None]
+    spectra = []
+    for light in (scene, scene * fading):
+        snapshot = _Snapshot(photograph(mask, light), None)
+        geometry = _Geometry(mask.shape, tuple(map(float, SHIFTS)), snapshot)
+        spectra.append(_FieldMisfit(snapshot, mask, geometry).spectrum(torch.zeros(6, dtype=torch.float64)))
+    flat, tilted = spectra
+    assert flat.square().mean() == pytest.approx(1)
+    assert tilted[0] < 0.8 * flat[0]
+    assert tilted[-1] > 1.2 * flat[-1]
+
+
+def test_clearly_less_is_more_than_the_scatter_over_the_folds():
+    others = np.array([1.0, 1.1, 1.2])
+    assert _clearly_less(others - 0.01, others)
+    assert not _clearly_less(others, others)
+    assert not _clearly_less(others - [0.02, -0.01, 0.0], others)
+    assert _clearly_less(others - [0.03, 0.01, 0.02], others)
 
 
 def test_a_snapshot_without_light_is_refused(mask):
