@@ -44,6 +44,12 @@ def test_times_in_turns():
     assert order.count("a") > 2 * order.count("b")  # short calls are repeated within a turn
 
 
+def test_quantiles_of_the_turns():
+    assert timing._quantile([5.0, 1.0, 2.0, 4.0], 0.5) == 3.0
+    assert timing._quantile([5.0, 1.0, 2.0, 4.0, 3.0], 0.25) == 2.0
+    assert timing._quantile([7.0], 0.25) == 7.0
+
+
 def test_allocations_are_those_of_torch():
     a = torch.zeros(1000)
     sizes = timing.allocations(lambda: torch.dist(a, a))
