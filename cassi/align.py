@@ -131,8 +131,8 @@ def align(
     blocks of the snapshot are regressed on the blurred mask seen through a few smooth spectra. The estimate is accepted
     only if a short GAP-TV reconstruction with it predicts held-out pixels clearly better than one with the camera as
     given: by more than the standard error over three sets of such pixels. So must the dispersion against moving the
-    mask alone; it is also kept as given where its estimate is at its bound, and where the spectrum of the likeliest
-    scene fades out at one end: less light there looks just like a compressed spectrum.
+    mask alone. It is also kept as given where its estimate is at its bound, and where the step would become smaller
+    but the spectrum of the likeliest scene fades out at one end: less light there looks just like a smaller step.
 
     Rotation and dy are determined best; dx and the step trade against each other (what counts is where the brightest
     bands lie); the curvature is weakly determined by one snapshot, so it stays 0 unless asked for.
@@ -188,7 +188,7 @@ def align(
         spectrum = _FieldMisfit(snapshot, single, geometry).spectrum(torch.as_tensor(kept))
         ends = max(1, len(spectrum) // 8)
         faded = min(float(spectrum[:ends].mean()), float(spectrum[-ends:].mean())) < FADED
-        if faded or abs(full[4]) > 0.98 * limits[4]:  # at its bound: it fell and fell
+        if (faded and full[4] < 0) or abs(full[4]) > 0.98 * limits[4]:  # at its bound: it fell and fell
             poses.pop()
     source = generator or torch.Generator().manual_seed(0)
     folds = [torch.rand(y.shape, generator=source) < 0.05 for _ in range(FOLDS)]
