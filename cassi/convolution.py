@@ -31,7 +31,7 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
     - "loop": one fused multiply-add an element of the shorter row, `y[:, i:i+N].addcmul_(a, v[:, i:i+1])`, over all
       rows, in blocks of rows that stay in cache. The usual winner: memory is touched, multiplications are free.
-    - "conv1d": one grouped `conv1d`, each row a channel; for float32 rows of 4 to 7 elements, many of them.
+    - "conv1d": one grouped `conv1d`, each row a channel; for many float32 rows, the shorter of 4 to 7 elements and the longer of at most 32.
     - "fft": real transforms of a length the transform likes; for two long rows (the shorter of 20 or more).
     - "matmul": one batched product of all windows of the longer row with the shorter; for few short rows, where the
       number of calls is what costs.
@@ -112,7 +112,7 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype) -> Method:
         return "matmul"
     if (short >= 5 and num_rows * long < 2**10) or (short >= 7 and 20 <= long and num_rows * long < 2**13):
         return "fft"
-    if dtype == torch.float32 and num_rows >= 4096 and (4 <= short <= long <= 7 or (6 <= short <= 7 and long <= 32)):
+    if dtype == torch.float32 and 4 <= short <= 7 and long <= 32 and num_rows >= 2 ** (17 - short):
         return "conv1d"
     return "loop"
 
