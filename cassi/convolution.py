@@ -31,7 +31,8 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
     - "loop": one fused multiply-add an element of the shorter row, `y[:, i:i+N].addcmul_(a, v[:, i:i+1])`, over all
       rows, in blocks of rows that stay in cache. The usual winner: memory is touched, multiplications are free.
-    - "conv1d": one grouped `conv1d`, each row a channel; for many float32 rows, the shorter of 4 to 7 elements and the longer of at most 32.
+    - "conv1d": one grouped `conv1d`, each row a channel; for many float32 rows, the shorter of 4 to 7 elements and the
+      longer of at most 32.
     - "fft": real transforms of a length the transform likes; for two long rows (the shorter of 20 or more).
     - "matmul": one batched product of all windows of the longer row with the shorter; for few short rows, where the
       number of calls is what costs.
@@ -100,7 +101,7 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype) -> Method:
     The limits are those of one thread of a desktop processor; `python scripts/benchmark.py speed` has the grid.
 
     Example:
-        >>> [choose_method(*size, torch.float32) for size in ((100, 10, 5), (10_000, 10, 5), (100, 100, 50))]
+        >>> [choose_method(*size, torch.float32) for size in ((100, 10, 5), (10_000, 50, 5), (100, 100, 50))]
         ['matmul', 'loop', 'fft']
     """
     short, long = (n, m) if n < m else (m, n)
