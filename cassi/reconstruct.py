@@ -145,7 +145,7 @@ def reconstruct(
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
-        quality: "default", or "best", about three times as long ("auto" only).
+        quality: "default", or "best", ten to twenty times as long ("auto" only).
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
         uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
             "gaussian", up to 17 times).

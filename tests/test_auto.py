@@ -370,3 +370,46 @@ def test_uncertainty_follows_the_error(still_life):
     ranks = torch.stack([t.flatten().argsort().argsort().double() for t in (error, spread)])
     assert float(torch.corrcoef(ranks)[0, 1]) > 0.1
     assert 1 / 3 < float(spread.square().mean().sqrt() / error.square().mean().sqrt()) < 3
+
+
+# --- quality "best" -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bright():
+    """A repeating pattern, which the non-local prior knows from elsewhere in the picture."""
+    A = camera(6, 40, 40, step=1)
+    tile = scene(camera(6, 10, 10), seed=7)
+    return A, tile.repeat(1, 4, 4)
+
+
+def test_best_takes_the_prior_that_predicts_the_held_out_pixels(bright, monkeypatch):
+    A, truth = bright
+    monkeypatch.setattr(auto, "FINAL_ITERS", {"default": 60, "best": 240})
+    y = A.forward(truth)
+    usual, best = (reconstruct_auto(A, y, quality=q) for q in ("default", "best"))
+    tried = {p["prior"]: p["held_out_error"] for p in best.choice["priors"]}
+    assert list(tried) == ["total variation", "non-local, 0.2", "non-local, 0.5"]
+    assert usual.choice["priors"] == []
+    assert min(tried, key=tried.get) != "total variation"
+    assert psnr(best.result.x, truth) > psnr(usual.result.x, truth) + 1
+    assert float(best.result.x.min()) >= 0
+    history = best.result.history
+    assert [r.iteration for r in history] == list(range(1, auto.NONLOCAL_ITERS[1] + 1))
+    assert all(a.seconds < b.seconds for a, b in zip(history, history[1:], strict=False))
+    assert "Priors compared: total variation" in best.choice["reason"]
+    # the cube is the one that was judged
+    held = hold_out(A.gram_diag() > 0, seed=0)
+    assert held_out_error(A, y, best.result.x, held) == pytest.approx(min(tried.values()), rel=1e-4)
+
+
+def test_best_goes_on_with_total_variation_where_no_other_prior_predicts_better(bright, monkeypatch):
+    A, truth = bright
+    monkeypatch.setattr(auto, "FINAL_ITERS", {"default": 20, "best": 80})
+    monkeypatch.setattr(auto, "NONLOCAL_SIGMAS", (50.0,))  # smooths everything away
+    best = reconstruct_auto(A, A.forward(truth), quality="best")
+    assert best.choice["iterations"] == 80
+    tried = [p["held_out_error"] for p in best.choice["priors"]]
+    assert tried[0] == min(tried)
+    in_time = reconstruct_auto(A, A.forward(truth), quality="best", budget=60.0)
+    assert in_time.choice["priors"] == []
