@@ -150,7 +150,7 @@ def parser() -> Parser:
         "--quality",
         choices=("default", "best"),
         default="default",
-        help="best runs about three times as long, for a little more on clean data",
+        help="best also tries a non-local prior: ten to twenty times as long, up to some dB better",
     )
     method.add_argument("--budget", type=duration, metavar="TIME", help="be done in 10s, 2min ...")
     method.add_argument("--uncertainty", action="store_true", help="also estimate each voxel's standard deviation")
