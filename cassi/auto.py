@@ -219,7 +219,7 @@ def reconstruct_auto(
             variance,
             states[winner],
             error=lambda x: held_out_error(A, y, x, held),
-            tv_iters=num_iters // 4,
+            tv_iters=max(1, num_iters // 4),
             progress=progress,
         )
     if final is None:

@@ -36,6 +36,7 @@ class Fault(NamedTuple):
 
 SUM, OPERATOR, TV = "cassi/shift_sum.py", "cassi/operator.py", "cassi/priors/tv.py"
 GAP, ADMM, FISTA = "cassi/solvers/gap.py", "cassi/solvers/admm.py", "cassi/solvers/fista.py"
+SUBSPACE, AUTO = "cassi/solvers/subspace.py", "cassi/auto.py"
 SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/result.py", "cassi/compiled.py"
 
 FAULTS = [
@@ -278,6 +279,49 @@ FAULTS = [
         "        elif False:\n",
         "test_result.py",
     ),
+    # the default solver
+    Fault(
+        "noise is not damped", SUBSPACE,
+        "gamma, omega = (1 - a.clamp(max=1))",
+        "gamma, omega = (1 - 0 * a.clamp(max=1))",
+        "test_subspace.py", "lines or objective",
+    ),
+    Fault(
+        "negative radiance is only pushed back", SUBSPACE,
+        "        u.copy_(p)\n",
+        "",
+        "test_subspace.py", "lines or negative_radiance",
+    ),
+    Fault(
+        "the compiled multiplier is not kept", COMPILED,
+        "            u[j] = p\n",
+        "            u[j] = zero\n",
+        "test_subspace.py", "lines or negative_radiance", compiled=True,
+    ),
+    Fault(
+        "the next run starts from nothing", SUBSPACE,
+        "z, q = state.z.clone(), state.q.clone()",
+        "z, q = 0 * state.z, state.q.clone()",
+        "test_subspace.py",
+    ),
+    Fault(
+        "the held-out pixels are seen", AUTO,
+        "A_train, y_train = _leave_out(A, keep), y * keep",
+        "A_train, y_train = A, y",
+        "test_auto.py",
+    ),
+    Fault(
+        "the worst candidate wins", AUTO,
+        'if candidates[-1]["held_out_error"] < (1 - margin)',
+        'if candidates[-1]["held_out_error"] > (1 - margin)',
+        "test_auto.py",
+    ),
+    Fault(
+        "the non-local prior always wins", AUTO,
+        'return (result if found < tried[0]["held_out_error"] else None), tried',
+        "return result, tried",
+        "test_auto.py", "best",
+    ),
     # the house
     Fault(
         "figures loaded with the package", "cassi/__init__.py",
@@ -302,7 +346,7 @@ def copy_package(folder: Path) -> None:
 
 def run(folder: Path, tests: str, select: str, compiled: bool) -> tuple[int, str]:
     """pytest in a copy, stopping at the first red test; its exit code and that test."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{tests}"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"tests/{tests}"]
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CASSI_COMPILED": str(int(compiled)),
         "PYTHONPATH": str(folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -396,7 +397,7 @@ def test_best_takes_the_prior_that_predicts_the_held_out_pixels(bright, monkeypa
     assert float(best.result.x.min()) >= 0
     history = best.result.history
     assert [r.iteration for r in history] == list(range(1, auto.NONLOCAL_ITERS[1] + 1))
-    assert all(a.seconds < b.seconds for a, b in zip(history, history[1:], strict=False))
+    assert all(a.seconds < b.seconds for a, b in itertools.pairwise(history))
     assert "Priors compared: total variation" in best.choice["reason"]
     # the cube is the one that was judged
     held = hold_out(A.gram_diag() > 0, seed=0)

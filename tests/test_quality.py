@@ -13,6 +13,7 @@ import torch
 import cassi.benchmarks.quality as bench
 from cassi import CASSI
 from cassi.metrics import psnr
+from cassi.scene import procedural_scene
 
 skimage = pytest.importorskip("skimage.restoration", reason="the published loop needs scikit-image")
 
@@ -98,17 +99,30 @@ def test_the_tables_agree_with_each_other(run):
     text, lines = run
     header, rows = table(text, "| scene | noise | auto |")
     solvers = header[2:]
-    assert {"auto", "least-squares", "gap-tv", "admm-tv", "GAP-TV loop"} == set(solvers)
+    assert {"auto", "gaussian", "least-squares", "gap-tv", "admm-tv", "GAP-TV loop"} == set(solvers)
     assert [(r[0], r[1]) for r in rows] == [("procedural", n) for n in ("clean", "10,000 e", "1,000 e")]
     values = {(r[1], s): float(c.split()[0]) for r in rows for s, c in zip(solvers, r[2:], strict=True)}
-    assert len(lines) == len(values) == 15 and all(math.isfinite(v) for v in values.values())
+    assert len(lines) - 1 == len(values) == 18 and all(math.isfinite(v) for v in values.values())
     _, gains = table(text, "| noise | scenes | mean gain")
     for noise, scenes, mean, worst, _ in gains:
         gain = values[noise, "auto"] - values[noise, "GAP-TV loop"]
         assert scenes == "procedural (1)" and mean == worst and abs(float(mean) - gain) < 0.011
+    _, priors = table(text, "| noise | more | less |")
+    for noise, more, less, *gains in priors:
+        assert {abs(float(g) - (values[noise, more] - values[noise, less])) < 0.011 for g in gains} == {True}
     _, details = table(text, "| scene | noise | solver |")
     assert {(d[1], d[2]): float(d[3]) for d in details} == values
     assert all(-1 <= float(d[4]) <= 1 and 0 <= float(d[5]) <= 90 for d in details)
+
+
+def test_the_blur_is_worth_knowing(run):
+    _, rows = table(run[0], "| scene | right camera")
+    assert [r[0] for r in rows] == ["procedural"]
+    right, wrong, gain = (float(c) for c in rows[0][1:])
+    assert abs(gain - (right - wrong)) < 0.011
+    cube = procedural_scene(32, 32, np.linspace(450, 650, 6), generator=torch.Generator().manual_seed(0))
+    right, wrong = bench.blur_gain(cube)
+    assert right > wrong + 1
 
 
 def test_the_published_table_is_marked_published(run):

@@ -6,7 +6,6 @@ import torch
 from cassi.benchmarks import timing
 from cassi.benchmarks.siblings import (
     Row,
-    blur_gain,
     convolution_speed,
     covariance_speed,
     markdown,
@@ -62,10 +61,3 @@ def test_a_quick_look_at_every_primitive(monkeypatch):
     text = "\n".join(siblings(torch.device("cpu"), quick=True))
     for task in ("convolution", "extract patches", "aggregate patches", "covariance"):
         assert f"\n{task}: on " in text
-
-
-def test_blur_gain_tries_every_weight():
-    cube = torch.rand(3, 12, 14, generator=torch.Generator().manual_seed(0))
-    result = blur_gain(cube, weights=(0.01, 0.1), num_iters=3)
-    assert result.right == max(result.right_by_weight.values()) and set(result.wrong_by_weight) == {0.01, 0.1}
-    assert result.gain == result.right - result.wrong and result.seconds > 0

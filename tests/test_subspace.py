@@ -506,6 +506,11 @@ def test_errors():
     for bad in (-1.0, math.nan, torch.full(A.measurement_shape, -1e-3)):
         with pytest.raises(ValueError, match="variance must be >= 0"):
             subspace_tv(A, y, smooth_basis(4, 3), variance=bad)
+    for bad in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="tv_weight must be positive"):
+            subspace_tv(A, y, smooth_basis(4, 3), tv_weight=bad)
+    with pytest.raises(ValueError, match=r"weights must be \(3,\), one for each component, got \(2,\)"):
+        subspace_tv(A, y, smooth_basis(4, 3), weights=torch.ones(2))
     broken = y.clone()
     broken[0, 0] = math.nan
     with pytest.raises(FloatingPointError, match=r"subspace TV diverged.*iteration 1"):

@@ -1,11 +1,10 @@
-"""The row convolution, the patches and the covariance sum against the usual ways to write them, and what blur costs.
+"""The row convolution, the patches and the covariance sum against the usual ways to write them.
 
 Every comparison first checks that all ways agree, then times them in turns (`cassi.benchmarks.timing`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -15,13 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.benchmarks.timing import check_agreement, time_in_turns
-from cassi.blur import BlurredCASSI, WarmStarted, gaussian_psf
 from cassi.convolution import choose_method, convolve_rows
 from cassi.covariance import covariance_sum
-from cassi.operator import CASSI
 from cassi.patches import aggregate_patches, extract_patches
-from cassi.priors.tv import TVDenoiser
-from cassi.solvers import admm
 
 EQUAL = 0.9  # the best other way is at most a tenth faster
 
@@ -251,63 +246,3 @@ def covariance_speed(
                     ways["loop"] = partial(covariance_loop, x)
                 t = milliseconds(ways, seconds=seconds, device=device)
                 yield Row("covariance", f"({n}, {c}, {length}, {length})", t.pop("ours"), t)
-
-
-class BlurGain(NamedTuple):
-    """PSNR [dB] with the right camera and with whole shifts and no blur, each at its best weight; all weights tried."""
-
-    right: float
-    wrong: float
-    right_by_weight: dict[float, float]
-    wrong_by_weight: dict[float, float]
-    seconds: float
-
-    @property
-    def gain(self) -> float:
-        return self.right - self.wrong
-
-
-def blur_gain(
-    cube: Tensor,
-    *,
-    step: float = 1.7,
-    sigma: float = 1.0,
-    noise: float = 1e-3,
-    weights: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3),
-    num_iters: int = 100,
-) -> BlurGain:
-    """What knowing blur and sub-pixel dispersion is worth: the same snapshot, reconstructed with and without it.
-
-    The snapshot is taken through a random binary mask, blurred along the dispersion by a Gaussian and dispersed by
-    `step` pixels a band. ADMM-TV, coupled over the bands, rho 0.1, reconstructs it with `BlurredCASSI` and with
-    `CASSI` at the nearest whole shifts; each at that of the weights which is best for it, measured against the truth.
-
-    Args:
-        cube: truth (C, H, W) in [0, 1], float32.
-        step: dispersion [pixel a band].
-        sigma: of the blur [pixel].
-        noise: standard deviation added to the snapshot.
-        weights: of TV.
-        num_iters: of ADMM.
-    """
-    bands, height, width = cube.shape
-    generator = torch.Generator().manual_seed(0)
-    mask = (torch.rand(height, width, generator=generator) > 0.5).to(cube)
-    right = BlurredCASSI(mask, tuple(step * c for c in range(bands)), psf=gaussian_psf(sigma))
-    wrong = CASSI(mask, tuple(round(step * c) for c in range(bands)))
-    y = right.forward(cube)
-    y = y + noise * torch.randn(y.shape, generator=generator).to(y)
-    y_wrong = F.pad(y, (0, wrong.detector_width - y.shape[1]))  # a negative pad crops
-
-    def psnr(x: Tensor) -> float:
-        return float((-10 * (x.clamp(0, 1) - cube).square().mean((-2, -1)).log10()).mean())
-
-    def quality(camera: WarmStarted | CASSI, y: Tensor, weight: float) -> float:
-        denoise = TVDenoiser(weight / 0.1, num_iters=3, coupled=True)
-        return psnr(admm(camera, y, denoise, rho=0.1, num_iters=num_iters).x)
-
-    start = time.perf_counter()
-    with_blur = {weight: quality(WarmStarted(right), y, weight) for weight in weights}
-    seconds = (time.perf_counter() - start) / len(weights)
-    without = {weight: quality(wrong, y_wrong, weight) for weight in weights}
-    return BlurGain(max(with_blur.values()), max(without.values()), with_blur, without, seconds)

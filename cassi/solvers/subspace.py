@@ -102,7 +102,8 @@ def subspace_tv(
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
 
     Raises:
-        ValueError: negative variance, a basis for another number of bands, or a y or state of another shape.
+        ValueError: negative variance, tv_weight not positive, a basis for another number of bands, or weights, y or
+            state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
@@ -120,6 +121,10 @@ def subspace_tv(
     sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
     if not bool((sigma2 >= 0).all()):
         raise ValueError("variance must be >= 0 everywhere and not NaN")
+    if tv_weight is not None and not tv_weight > 0:
+        raise ValueError(f"tv_weight must be positive, got {tv_weight}")
+    if weights is not None and weights.shape != (len(basis),):
+        raise ValueError(f"weights must be ({len(basis)},), one for each component, got {tuple(weights.shape)}")
     B = basis.to(y).contiguous()
     level = mean_level(A, y)
     lam = level if tv_weight is None else tv_weight
