@@ -44,6 +44,7 @@ PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 FINAL_ITERS = {"default": 500, "best": 2000}
 NONLOCAL_SIGMAS = (0.2, 0.5)  # noise level of the non-local denoiser, in units of the weights of the total variation
 NONLOCAL_ITERS = (24, 64)  # of each of them, and of the better one in all
+WITHIN_REACH = 1.1  # held-out error after the first of them, relative to total variation's, from which it goes on
 REMATCH = 8  # iterations after which similar patches are looked for anew
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.6
@@ -372,7 +373,7 @@ def _nonlocal(
     runs = {sigma: run(sigma, first, start) for sigma in NONLOCAL_SIGMAS}
     sigma = min(runs, key=lambda s: runs[s][0])
     found, result, state = runs[sigma]
-    if found < tried[0]["held_out_error"]:
+    if found < WITHIN_REACH * tried[0]["held_out_error"]:
         more, longer, _ = run(sigma, in_all - first, state)
         if more < found:
             found, result = (
