@@ -200,8 +200,12 @@ def reconstruct_auto(
             if plan not in plans and in_time:
                 plans.append(run_candidate(plan))
                 margin = SCENE_MARGIN if plan.basis.startswith("scene") else MARGIN
-                if candidates[-1]["held_out_error"] < (1 - margin) * candidates[winner]["held_out_error"]:
+                better = candidates[-1]["held_out_error"] < (1 - margin) * candidates[winner]["held_out_error"]
+                if better:
                     winner = len(plans) - 1
+                # the error has one valley over the shares: more noise first, else less as long as that helps
+                if decision == "noise" and better == (plan.noise_share > so_far.noise_share):
+                    break
     plan, best = plans[winner], candidates[winner]
     basis = bases[plan.basis]
     variance = variance * plan.noise_share

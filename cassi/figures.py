@@ -38,6 +38,7 @@ __all__ = [
     "spectral_covariance",
     "srgb",
     "summary",
+    "uncertainty_map",
 ]
 
 Array = Tensor | np.ndarray
@@ -376,7 +377,7 @@ def spectral_covariance(covariance: Array, wavelengths: ArrayLike | Tensor | Non
 
     Args:
         covariance: (C, C), symmetric, >= 0 on the diagonal, in the cube's unit squared.
-        wavelengths: (C,) band centers [nm] in increasing or decreasing order; None: bands counted from 1.
+        wavelengths: (C,) band centers [nm] in any order; None: bands counted from 1.
 
     Returns:
         The figure. The last panel says how many eigenvectors hold 99 % of the variance.
@@ -393,6 +394,9 @@ def spectral_covariance(covariance: Array, wavelengths: ArrayLike | Tensor | Non
         raise ValueError(f"covariance must be (bands, bands), got shape {matrix.shape}")
     size = len(matrix)
     centers = _centers(wavelengths, size)
+    if centers is not None:
+        order = np.argsort(centers)
+        matrix, centers = matrix[np.ix_(order, order)], centers[order]
     axis, label = _spectral_axis(centers, size)
     deviation = np.sqrt(np.maximum(np.diag(matrix), 0))
     scale = np.outer(deviation, deviation)
@@ -438,6 +442,46 @@ def spectral_covariance(covariance: Array, wavelengths: ArrayLike | Tensor | Non
             fontsize=8,
         )
     right.set_title("Eigenvalues")
+    return figure
+
+
+@rc_context(_STYLE)
+def uncertainty_map(deviation: Array, visibility: Array | None = None, *, unit: str = "") -> Figure:
+    """Where a cube is uncertain, and where the snapshot says little.
+
+    Args:
+        deviation: (C, H, W) standard deviation of each voxel; drawn is the root of its mean square over the bands.
+        visibility: (C, H, W) share of each voxel that the measurement alone determines, 0 to 1; drawn is the sum over
+            the bands, the number of unknowns of a pixel that the snapshot fixes.
+        unit: of the deviation.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: not (C, H, W), or shapes that differ.
+
+    Example:
+        >>> figure = uncertainty_map(np.random.default_rng(0).random((4, 32, 48)))
+    """
+    values, _ = _cube(deviation, None)
+    seen = _like(visibility, values, "visibility")
+    panels = [
+        (np.sqrt((values.astype(np.float64) ** 2).mean(0)), "Standard deviation, root mean square over bands", unit)
+    ]
+    if seen is not None:
+        panels.append((seen.sum(0), f"Of {len(seen)} unknowns of a pixel, how many the snapshot fixes", ""))
+    width, height = _size_for(values.shape[1:], extra=(1.9, 0.95))
+    figure = Figure(figsize=(width * len(panels), height), layout=_layout())
+    for axes, (picture, title, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        finite = _sample(picture)
+        high = float(np.percentile(finite, 99.5)) if finite.size else 1.0
+        image = axes.imshow(picture, cmap="cividis", vmin=0, vmax=high if high > 0 else 1.0)
+        axes.set_title(title)
+        bar = figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)))
+        bar.outline.set_visible(False)
+        bar.set_label(label)
+        _frame(axes)
     return figure
 
 

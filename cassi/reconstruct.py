@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.auto import AutoResult, reconstruct_auto
+from cassi.auto import AutoResult, reconstruct_auto, visibility
 from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
 from cassi.metrics import psnr, sam, ssim
@@ -64,6 +64,8 @@ class Reconstruction:
         parameters: every argument of the call, as given or by default; plain values.
         unit: of the cube, in words.
         uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
+        visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
+            (`cassi.auto.visibility`); the rest comes from the prior. None for cameras with blur.
     """
 
     cube: Tensor
@@ -77,6 +79,7 @@ class Reconstruction:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     unit: str = ""
     uncertainty: Tensor | None = None
+    visibility: Tensor | None = None
 
     def to_xarray(self) -> xarray.DataArray:
         """The cube as a labelled array with dimensions (frame,) wavelength or band, y, x (needs xarray).
@@ -242,6 +245,7 @@ def reconstruct(
         parameters=parameters | {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise},
         unit=m.unit,
         uncertainty=None if not spreads else spreads[0] if single else torch.stack(spreads),
+        visibility=visibility(A) if spreads and isinstance(A, CASSI) else None,
     )
 
 
@@ -256,7 +260,7 @@ def write_result(
     """Write a reconstruction with the measurement it came from and its provenance, whole or not at all.
 
     Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and `/truth` and
-    `/uncertainty` where they are known. The suffix chooses the format, see `cassi.io.write_cube`.
+    `/uncertainty` and `/visibility` where they are known. The suffix chooses the format, see `cassi.io.write_cube`.
 
     Args:
         path: the file to make.
@@ -276,6 +280,7 @@ def write_result(
         "residual": result.residual_image.cpu().numpy(),
         "truth": measurement.cube,
         "uncertainty": _plain(result.uncertainty),
+        "visibility": _plain(result.visibility),
     }
     write_cube(
         path,

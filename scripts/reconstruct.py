@@ -346,6 +346,8 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
     if args.dry_run:
         print(f"would reconstruct {len(frames)} snapshots, {frames[0].name} to {frames[-1].name}, into {output}")
         return 0
+    if args.bit_depth is None and not args.calibration:
+        args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     report = reconstruct_many(
         frames,
         output,
@@ -366,6 +368,19 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
         failed = f", {len(report.failed)} failed" if report.failed else ""
         print(f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed} -> {output}")
     return 1 if report.failed else 0
+
+
+def common_bit_depth(args: argparse.Namespace, paths: list[str]) -> int | None:
+    """The bit depth that holds the counts of all snapshots, so that their cubes have one unit; None for floats."""
+    from cassi.errors import InputError
+    from cassi.io import open_frames
+
+    try:
+        return open_frames(
+            paths, mask=args.mask, key=args.key, mask_key=args.mask_key, step=args.step, num_bands=args.num_bands
+        ).bit_depth
+    except InputError:  # none can be read, which is told of each when its turn comes
+        return None
 
 
 def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
@@ -579,6 +594,7 @@ def summary_line(m: Measurement, result: Reconstruction) -> str:
 def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> None:
     """Write the figures; of a stack those of its first frame."""
     from cassi import figures as fig
+    from cassi.covariance import covariance_sum, pixel_mean
 
     first = (0,) if m.y.ndim == 3 else ()
     y, cube = m.y[first], result.cube.cpu().numpy()[first]
@@ -586,8 +602,14 @@ def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> 
     spread = None if result.uncertainty is None else result.uncertainty.cpu().numpy()[first]
     title = f"{m.source}, frame 1 of {len(m.y)}" if first else m.source
     history = result.history
+    spectra = result.cube[first].cpu()
+    maps = {}
+    if spread is not None:
+        seen = None if result.visibility is None else result.visibility.cpu().numpy()
+        maps["uncertainty"] = fig.uncertainty_map(spread, seen, unit=result.unit)
     fig.save_figures(
-        {
+        maps
+        | {
             "summary": fig.summary(
                 y,
                 cube,
@@ -603,6 +625,9 @@ def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> 
             "srgb": fig.srgb(cube, result.wavelengths),
             "spectra": fig.spectra(cube, result.wavelengths, truth=truth, uncertainty=spread),
             "convergence": fig.convergence(history),
+            "covariance": fig.spectral_covariance(
+                covariance_sum(spectra, mean=pixel_mean(spectra)) / cube[0].size, result.wavelengths
+            ),
         },
         folder,
     )

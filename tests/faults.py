@@ -312,8 +312,8 @@ FAULTS = [
     ),
     Fault(
         "the worst candidate wins", AUTO,
-        'if candidates[-1]["held_out_error"] < (1 - margin)',
-        'if candidates[-1]["held_out_error"] > (1 - margin)',
+        'better = candidates[-1]["held_out_error"] < (1 - margin)',
+        'better = candidates[-1]["held_out_error"] > (1 - margin)',
         "test_auto.py",
     ),
     Fault(

@@ -433,6 +433,19 @@ def test_a_failed_frame_gives_exit_code_1_and_its_reason(folder, program, capsys
     assert captured.out == ""
 
 
+def test_integer_frames_share_one_scale(folder, program):
+    """The dark frame alone would pass for 8 bits; its cube has the unit of the others all the same."""
+    bright = np.round(1000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16)
+    for k, counts in enumerate((bright, bright // 10)):
+        save(folder / f"frame{k}.h5", measurement=counts)
+    for k in range(2, 5):
+        (folder / f"frame{k}.h5").unlink()
+    assert program.main(command(folder, "--iterations", 30, "--quiet")) == 0
+    out = folder.with_name("in_cubes")
+    ratio = cube_of(out, "frame0").mean() / cube_of(out, "frame1").mean()
+    assert 9 < ratio < 11
+
+
 @pytest.mark.parametrize(("options", "message"), [(["--figures", "f"], "figures"), (["--batch", "0"], "at least 1")])
 def test_wrong_options_for_many(folder, program, capsys, options, message):
     assert program.main(command(folder, *options)) == 2

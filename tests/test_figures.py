@@ -85,6 +85,7 @@ def all_figures(cube, wavelengths):
             caption="solver gap-tv, 60 iterations\nresidual 0.01",
         ),
         "covariance": figures.spectral_covariance(np.cov(cube.reshape(8, -1)), wavelengths),
+        "uncertainty": figures.uncertainty_map(0.1 * cube, 0.05 + 0 * cube, unit="counts"),
     }
 
 
@@ -116,6 +117,18 @@ def test_broken_values_still_give_figures(cube):
         figures.summary(0 * cube[0], 0 * cube, BANDS, history=[Record(1, 0.1, 0.0, np.nan)]),
     ):
         FigureCanvasAgg(figure).draw()
+
+
+def test_the_uncertainty_map_shows_what_it_says(cube):
+    seen = np.zeros_like(cube)
+    seen[:2] = 0.25
+    left, right = figures.uncertainty_map(cube, seen).axes[:2]
+    np.testing.assert_allclose(left.images[0].get_array(), np.sqrt((cube**2).mean(0)), rtol=1e-5)
+    np.testing.assert_allclose(right.images[0].get_array(), 0.5)
+    assert "8 unknowns" in right.get_title(loc="left")
+    assert len([a for a in figures.uncertainty_map(cube).axes if a.images]) == 1
+    with pytest.raises(ValueError, match="visibility"):
+        figures.uncertainty_map(cube, seen[1:])
 
 
 def test_tensors_give_the_same_pictures(cube):

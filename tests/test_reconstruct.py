@@ -167,6 +167,9 @@ def test_the_automatic_choice_tells_its_evidence(camera, y):
     assert json.loads(json.dumps(result.choice)) == result.choice
     assert result.uncertainty.shape == result.cube.shape
     assert (result.uncertainty >= 0).all() and result.uncertainty.any()
+    # Phi^+ Phi is a projection: the trace is the number of lit detector pixels
+    assert result.visibility.shape == result.cube.shape
+    assert float(result.visibility.sum()) == pytest.approx(int((camera.gram_diag() > 0).sum()), rel=1e-4)
     assert (result.cube >= 0).all()
     scaled = reconstruct(100 * y, camera.mask, num_bands=C, gain=10.0, read_noise=3.0, uncertainty=True, num_iters=20)
     torch.testing.assert_close(scaled.cube / 100, result.cube, rtol=2e-3, atol=2e-4)

@@ -20,7 +20,8 @@ SUFFIXES = {".h5", ".hdf5", ".mat", ".npz", ".npy", ".tif", ".tiff", ".png", ".h
 class Frames(Sequence[Measurement]):
     """Frames of a stack or of many files; indexing reads one, nothing else is held in memory.
 
-    `names` has one name per frame, unique, fit for the names of results. A frame that cannot be read raises
+    `names` has one name per frame, unique, fit for the names of results; `bit_depth` is what integer counts are scaled
+    by, None where there are none. A frame that cannot be read raises
     `InputError` when it is read, so that the others can still be used.
     """
 
@@ -32,6 +33,7 @@ class Frames(Sequence[Measurement]):
         options: CountOptions,
     ) -> None:
         self.names = names
+        self.bit_depth = options.bit_depth
         self._places = places
         self._files = files
         self._options = options
