@@ -105,7 +105,7 @@ FAULTS = [
         "compiled kernels drop the last range of rows", COMPILED,
         "count * k // pieces for k in range(pieces + 1)",
         "count * k // (pieces + 1) for k in range(pieces + 1)",
-        "test_shift_sum.py", "block", compiled=True,
+        "test_compiled.py", "ranges or more_threads", compiled=True,
     ),
     # the operator
     Fault(

@@ -23,7 +23,9 @@ needs_numba = pytest.mark.skipif(not compiled.AVAILABLE, reason="numba is not in
 
 
 @pytest.fixture
-def three_threads():
+def three_threads(monkeypatch):
+    """Three threads, also for the little work of a test."""
+    monkeypatch.setattr(compiled, "_SMALL", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
