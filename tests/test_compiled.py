@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from cassi import CASSI, backend, compiled, gap_tv
+from cassi.priors.subspace import smooth_basis
 from cassi.priors.tv import tv_prox
 from cassi.result import relative_change
+from cassi.solvers.subspace import subspace_tv
 
 needs_numba = pytest.mark.skipif(not compiled.AVAILABLE, reason="numba is not installed, or CASSI_COMPILED=0")
 
@@ -67,10 +69,19 @@ def test_what_a_kernel_raises_in_another_thread_is_raised(three_threads):
 def test_more_threads_than_one_change_nothing(three_threads):
     A, y = problem()
     x = random(2, *A.cube_shape, seed=5)
-    several = [A.forward(x), A.pinv(y), tv_prox(x, 0.3, num_iters=4)[0], gap_tv(A, y, tv_weight=0.1, num_iters=5).x]
+
+    def results() -> list[Tensor]:
+        return [
+            A.forward(x),
+            A.pinv(y),
+            tv_prox(x, 0.3, num_iters=4)[0],
+            gap_tv(A, y, tv_weight=0.1, num_iters=5).x,
+            subspace_tv(A, y, smooth_basis(A.num_bands, 8), num_iters=5)[0].x,
+        ]
+
+    several = results()
     torch.set_num_threads(1)
-    one = [A.forward(x), A.pinv(y), tv_prox(x, 0.3, num_iters=4)[0], gap_tv(A, y, tv_weight=0.1, num_iters=5).x]
-    for a, b in zip(several, one, strict=True):
+    for a, b in zip(several, results(), strict=True):
         assert torch.equal(a, b)
 
 
