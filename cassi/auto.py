@@ -45,6 +45,7 @@ FINAL_ITERS = {"default": 500, "best": 2000}
 NONLOCAL_SIGMAS = (0.2, 0.5)  # noise level of the non-local denoiser, in units of the weights of the total variation
 NONLOCAL_ITERS = (24, 64)  # of each of them, and of the better one in all
 WITHIN_REACH = 1.1  # held-out error after the first of them, relative to total variation's, from which it goes on
+PATCH = 5  # side of the patches it compares [pixel]
 REMATCH = 8  # iterations after which similar patches are looked for anew
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.6
@@ -119,7 +120,7 @@ def reconstruct_auto(
             basis.
         quality: "best" takes ten to twenty times as long. It goes on with a non-local prior where that predicts the
             held-out pixels better (they then stay held out), else makes the final run four times as long.
-        num_iters: of the final run; chosen if not given.
+        num_iters: of the final run; chosen if not given. Leaves out the non-local prior.
         budget: seconds for the whole: candidates are tried while there is time, and the final run is made as long as
             fits (up to three times the usual); the non-local prior is left out. Makes the result depend on the machine.
         uncertainty: also estimate the standard deviation of each voxel, about doubling the time.
@@ -209,6 +210,7 @@ def reconstruct_auto(
     plan, best = plans[winner], candidates[winner]
     basis = bases[plan.basis]
     variance = variance * plan.noise_share
+    free = num_iters is None
     if num_iters is None:
         num_iters = FINAL_ITERS[quality]
         if budget is not None:
@@ -216,7 +218,7 @@ def reconstruct_auto(
             num_iters = int(min(3 * num_iters, max(20, 0.9 * left / seconds_per_iteration)))
     final: Result | None = None
     priors: list[dict[str, Any]] = []
-    if quality == "best" and budget is None:
+    if quality == "best" and free and budget is None and min(A.cube_shape[1:]) >= PATCH:
         final, priors = _nonlocal(
             A_train,
             y_train,
@@ -224,7 +226,8 @@ def reconstruct_auto(
             variance,
             states[winner],
             error=lambda x: held_out_error(A, y, x, held),
-            tv_iters=max(1, num_iters // 4),
+            tv_iters=num_iters // 4,
+            monitor=monitor,
             progress=progress,
         )
     if final is None:
@@ -240,6 +243,9 @@ def reconstruct_auto(
             monitor=monitor,
             progress=progress,
         )
+        prior = "total variation"
+    else:
+        prior = min(priors, key=lambda p: float(p["held_out_error"]))["prior"]
     cube = final.x.clamp_(min=0)
     residual = y - A.forward(cube)
     known = lit & (variance > 0)
@@ -248,7 +254,8 @@ def reconstruct_auto(
         **asdict(plan),
         "components": len(basis),
         "candidates": candidates,
-        "held_out_error": best["held_out_error"],
+        "prior": prior,
+        "held_out_error": next((p["held_out_error"] for p in priors if p["prior"] == prior), best["held_out_error"]),
         "held_out_pixels": int(held.sum()),
         "seed": seed,
         "noise": {"alpha": noise.alpha, "beta": noise.beta, "source": noise.source, **pilot},
@@ -332,6 +339,7 @@ def _nonlocal(
     *,
     error: Callable[[Tensor], float],
     tv_iters: int,
+    monitor: Monitor | None,
     progress: bool,
 ) -> tuple[Result | None, list[dict[str, Any]]]:
     """The cube with a non-local prior, None where total variation predicts as well; and what each predicted.
@@ -354,10 +362,11 @@ def _nonlocal(
     def run(sigma: float, num_iters: int, state: SubspaceState) -> tuple[float, Result, SubspaceState]:
         best, kept = math.inf, state.z
 
-        def watch(record: Record, z: Tensor) -> None:
+        def watch(record: Record, z: Tensor) -> bool:
             nonlocal best, kept
             if record.iteration % 4 == 0 and (found := error(synthesise(z, basis.to(y)).clamp_(min=0))) < best:
                 best, kept = found, z.clone()
+            return monitor is not None and bool(monitor(record, z))
 
         result, state = subspace_tv(
             A,
@@ -367,7 +376,7 @@ def _nonlocal(
             prior_strength=PRIOR_STRENGTH,
             num_iters=num_iters,
             state=state,
-            denoise=NonlocalDenoiser(sigma * weights, refresh=REMATCH),
+            denoise=NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH),
             monitor=watch,
             progress=progress,
         )
@@ -470,5 +479,7 @@ def _reason(
     prior = f" Priors compared: {compared}." if priors else ""
     return (
         f"{name(best)} predicts the held-out pixels well, error {best['held_out_error']:.2%}{against}. "
+        f"Another is taken only where it predicts better by {MARGIN:.1%}, a basis learnt from the scene by "
+        f"{SCENE_MARGIN:.0%}. "
         f"Noise from {noise.source}.{prior} The final run {final.message}."
     )

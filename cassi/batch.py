@@ -337,7 +337,7 @@ def _dask(
         import dask
         import distributed
     except ImportError as error:
-        raise InputError(f'many frames need Dask: python -m pip install "cassi[batch]" ({error})') from error
+        raise InputError(f'many frames need Dask: python -m pip install -e ".[batch]" ({error})') from error
     # no dashboard, and the scheduler's web page for machines on the loopback only, at any free port
     page = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     quiet = {"dashboard_address": None, "scheduler_kwargs": page, "silence_logs": "CRITICAL", "memory_limit": 0}

@@ -27,6 +27,7 @@ from cassi.solve import (
     TV_WEIGHT,
     Solver,
     as_spectral_prior,
+    black_level_of,
     camera_of,
     check_arrays,
     gaussian_variance,
@@ -57,7 +58,7 @@ class Reconstruction:
         wavelengths: (C,) float64 [nm], or None where unknown.
         history: one Record an iteration; for a stack the frames' records one after the other, each from iteration 1.
         status: "converged", "max_iters" or "stopped"; for a stack the least finished of its frames'.
-        residual: |y - Phi x| / |y| over the good detector pixels.
+        residual: |y - Phi x| / |y| over the good detector pixels, y less its black level.
         residual_image: y - Phi x like the measurement, in its unit; 0 at bad pixels.
         seconds: wall time of the computation.
         choice: what was chosen, and on what evidence; plain values, one entry a decision.
@@ -90,7 +91,7 @@ class Reconstruction:
         try:
             import xarray
         except ImportError as error:
-            raise ImportError(f'to_xarray needs xarray: python -m pip install "cassi[formats]" ({error})') from error
+            raise ImportError(f'to_xarray needs xarray: python -m pip install -e ".[formats]" ({error})') from error
         known = self.wavelengths is not None
         band = "wavelength" if known else "band"
         values = self.cube.detach().cpu().numpy()
@@ -121,6 +122,7 @@ def reconstruct(
     spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
     psf: float | Array | None = None,
     bad_pixels: Array | None = None,
+    black_level: float | None = None,
     gain: float | None = None,
     read_noise: float | None = None,
     device: str | torch.device = "auto",
@@ -157,6 +159,8 @@ def reconstruct(
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.spectral`; or files of cubes to learn them
             from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
+        black_level: taken off y first, in its unit; None takes off what the pixels tell that hardly any light can
+            reach, where they clearly tell something (`choice["black_level"]`), 0 nothing.
         gain: electrons per unit of y, where known.
         read_noise: standard deviation [electron], where known.
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
@@ -188,11 +192,12 @@ def reconstruct(
         "budget": budget,
         "uncertainty": uncertainty,
         "spectral_prior": _named(spectral_prior),
+        "black_level": black_level,
         "psf": psf if psf is None or isinstance(psf, float | int) else np.asarray(_plain(psf)).tolist(),
         "device": str(device),
         "seed": seed,
     }
-    _check_settings(solver, num_iters, tv_weight, quality, budget, uncertainty)
+    _check_settings(solver, num_iters, tv_weight, quality, budget, uncertainty, black_level)
     if spectral_prior is not None and solver not in ("auto", "gaussian"):
         raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
     on = pick_device(device)
@@ -205,6 +210,9 @@ def reconstruct(
     if good is not None:
         A = A.weighted(good)
     y = torch.as_tensor(m.y, dtype=torch.float32, device=on)
+    frames = y.reshape(-1, *y.shape[-2:])
+    black = [black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames]
+    y = y - y.new_tensor(black).view(*y.shape[:-2], 1, 1)
     if good is not None:
         y = torch.where(good > 0, y, 0)
     prior = as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
@@ -228,6 +236,7 @@ def reconstruct(
         )
         for frame in y.reshape(-1, *y.shape[-2:])
     ]
+    solved = [_told_of_black(one, b, black_level is None) for one, b in zip(solved, black, strict=True)]
     single = y.ndim == 2
     cube = solved[0].result.x if single else torch.stack([one.result.x for one in solved])
     spreads = [one.uncertainty for one in solved if one.uncertainty is not None]
@@ -337,7 +346,13 @@ def score(cube: Array, *, truth: Array | None = None, mean_band: Array | None = 
 
 
 def _check_settings(
-    solver: str, num_iters: int | None, tv_weight: float | None, quality: str, budget: float | None, uncertainty: bool
+    solver: str,
+    num_iters: int | None,
+    tv_weight: float | None,
+    quality: str,
+    budget: float | None,
+    uncertainty: bool,
+    black_level: float | None,
 ) -> None:
     if solver not in SOLVERS:
         raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
@@ -357,6 +372,8 @@ def _check_settings(
         raise InputError(f"the TV weight must be positive, got {tv_weight}")
     if tv_weight is not None and solver not in TV_WEIGHT:
         raise InputError(f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv, admm-tv or fista-tv")
+    if black_level is not None and not math.isfinite(black_level):
+        raise InputError(f"the black level must be a finite number in the unit of the measurement, got {black_level}")
     if budget is not None and not budget > 0:
         raise InputError(f"the budget must be a positive number of seconds, got {budget}")
 
@@ -398,6 +415,10 @@ def _as_measurement(
         if shifts is not None and step is not None:
             raise InputError("shifts and step say the same; give one of them")
         stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
+        if stored is not None and not np.isfinite(stored).all():
+            raise InputError("the shifts hold NaN or Inf")
+        if num_bands is not None and not 1 <= num_bands <= 10_000:
+            raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
         bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
         if mask_array.shape[-2] != y_array.shape[-2]:
             raise InputError(
@@ -418,6 +439,18 @@ def _same_count(stored: int, num_bands: int) -> int:
     if stored != num_bands:
         raise InputError(f"{stored} shifts were given for {num_bands} bands; give one per band")
     return num_bands
+
+
+def _told_of_black(found: AutoResult, black: float, estimated: bool) -> AutoResult:
+    """The result with the black level among its choices, where there was one."""
+    if not black:
+        return found
+    choice = {**found.choice, "black_level": black}
+    if estimated and "reason" in choice:
+        choice["reason"] += (
+            f" A black level of {black:.3g}, told from the pixels that hardly any light can reach, was taken off."
+        )
+    return replace(found, choice=choice)
 
 
 def _solve(

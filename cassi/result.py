@@ -51,7 +51,7 @@ class Result:
         n = len(self.history)
         return {
             "converged": f"converged after {n} iterations",
-            "max_iters": f"did the {n} iterations asked for",
+            "max_iters": f"did its {n} iterations",
             "stopped": f"stopped after {n} iterations, as asked",
         }[self.status]
 
@@ -116,7 +116,7 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
 
     A start from 0 is thus a change of 1, not a division by zero. NaN and Inf come through.
     """
-    d, r = float(difference.norm()), float(reference.norm())
+    d, r = (float(t.norm(dtype=torch.float64)) for t in (difference, reference))  # squares overflow float32
     if r == 0 and math.isfinite(d):
         return float(d > 0)
     return d / r if r else d

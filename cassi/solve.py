@@ -35,6 +35,7 @@ __all__ = [
     "TV_WEIGHT",
     "Solver",
     "as_spectral_prior",
+    "black_level_of",
     "camera_of",
     "check_arrays",
     "gaussian_variance",
@@ -51,6 +52,7 @@ NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
 # In units of the cube's mean level; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+BLURRED_DAMPING = 0.01  # of "least-squares" for a camera with blur, in units of the mean of gram_diag
 COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
 GAUSSIAN_ITERS, GAUSSIAN_TOL, GAUSSIAN_SAMPLES = 200, 1e-3, 16
 GAUSSIAN_NOISE = 0.03  # standard deviation taken where the camera's is unknown, relative to the mean of y
@@ -126,6 +128,46 @@ def camera_of(
     return A
 
 
+def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
+    """The black level that was left in a snapshot, told from the detector pixels that hardly any light can reach.
+
+        y_j = b + a s_j + noise,   s = Phi 1,   over the pixels with s_j < 0.05 median(s)
+
+    Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
+    other explanation there than very bright outer bands. What is below 2 % of the mean of y, or not clear of the
+    scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
+
+    Args:
+        A: the camera; pixels of row weight 0 are not looked at.
+        y: one snapshot (H, W').
+
+    Returns:
+        b in the unit of y; 0 where it cannot be told.
+
+    Example:
+        >>> mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+        >>> A = CASSI.from_step(mask, step=1, num_bands=8)
+        >>> y = A.forward(torch.ones(8, 64, 64))
+        >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
+        (0.0, 0.5)
+    """
+    s = A.forward(A.mask.new_ones(()).expand(A.cube_shape)).double()
+    seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights > 0
+    if not bool(seen.any()):
+        return 0.0
+    hardly = seen & (s < 0.05 * s[seen].median())
+    count = int(hardly.sum())
+    if count < 50:
+        return 0.0
+    columns = torch.stack([torch.ones_like(s[hardly]), s[hardly] / max(float(s.max()), 1e-300)], 1)
+    values = y.double()[hardly]
+    normal = columns.T @ columns + 1e-9 * torch.eye(2, dtype=columns.dtype, device=columns.device)
+    fit = torch.linalg.solve(normal, columns.T @ values)
+    b = float(fit[0])
+    scatter = float((values - columns @ fit).std()) * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
+    return b if abs(b) > max(0.02 * abs(float(y.double()[seen].mean())), 5 * scatter) else 0.0
+
+
 def unit_level(A: CASSI | BlurredCASSI, y: Tensor) -> float:
     """sum |y| / sum |Phi| 1: the mean of a cube that explains y, whatever its unit; 1 for a black measurement."""
     response = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape))
@@ -158,8 +200,10 @@ def solve_as_told(
 ) -> AutoResult:
     """One of the solvers that choose nothing themselves."""
     if solver == "least-squares":
-        result = least_squares(A, y, num_iters=num_iters or 100, monitor=monitor, progress=progress)
-        return AutoResult(result, {"solver": solver})
+        # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
+        damping = 0.0 if isinstance(A, CASSI) else BLURRED_DAMPING * float(A.gram_diag().mean())
+        result = least_squares(A, y, damping=damping, num_iters=num_iters or 100, monitor=monitor, progress=progress)
+        return AutoResult(result, {"solver": solver, "damping": damping})
     n = NUM_ITERS[solver] if num_iters is None else num_iters
     weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
     choice: dict[str, Any] = {"solver": solver, "num_iters": n, "tv_weight": weight}

@@ -164,7 +164,7 @@ class ZarrStore:
         try:
             import zarr
         except ImportError as error:
-            raise InputError(f'{self.root}: needs zarr: python -m pip install "cassi[batch]" ({error})') from error
+            raise InputError(f'{self.root}: needs zarr: python -m pip install -e ".[batch]" ({error})') from error
         if not Path(self.root, "zarr.json").exists():
             return None
         group = zarr.open_group(self.root, mode="r+")

@@ -33,6 +33,7 @@ from cassi.solve import (
     SOLVERS,
     TV_WEIGHT,
     as_spectral_prior,
+    black_level_of,
     camera_of,
     check_arrays,
     gaussian_variance,
@@ -204,6 +205,7 @@ def reconstruct_tiled(
     num_iters: int | None = None,
     tv_weight: float | None = None,
     spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
+    black_level: float | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     attributes: Mapping[str, object] | None = None,
@@ -222,7 +224,7 @@ def reconstruct_tiled(
         tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
         solver, num_iters, tv_weight, device, seed: as for `cassi.reconstruct`.
-        spectral_prior: as for `cassi.reconstruct`.
+        spectral_prior, black_level: as for `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
         progress: show a progress bar over the tiles.
@@ -260,9 +262,10 @@ def reconstruct_tiled(
     check_arrays(m)
     on = pick_device(device)
     A, y = camera_of(m, on), torch.as_tensor(m.y, dtype=torch.float32, device=on)
-    if m.bad_pixels is not None:
-        good = torch.as_tensor(~m.bad_pixels, device=on)
-        A, y = A.weighted(good.to(A.dtype)), torch.where(good, y, 0)
+    good = None if m.bad_pixels is None else torch.as_tensor(~m.bad_pixels, device=on)
+    A = A if good is None else A.weighted(good.to(A.dtype))
+    black = black_level_of(A, y) if black_level is None else black_level
+    y = y - black if good is None else torch.where(good, y - black, 0)
     level = unit_level(A, y)
     gain = None if m.gain is None else m.gain * level
     prior = as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
@@ -270,7 +273,7 @@ def reconstruct_tiled(
         A, y / level, solver, tile=tile, reach=reach, num_iters=num_iters, tv_weight=tv_weight,
         wavelengths=m.wavelengths, prior=prior, gain=gain, read_noise=m.read_noise, seed=seed,
     )  # fmt: skip
-    choice |= {"level": level, "tile": tile, "reach": reach}
+    choice |= {"black_level": black, "level": level, "tile": tile, "reach": reach}
     squared = 0.0
     with cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts:
 

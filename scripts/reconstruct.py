@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import os
 import re
 import shlex
 import signal
@@ -42,7 +43,7 @@ examples:
   a folder, a pattern or a stack of snapshots: one cube each, killed runs resume with the same command
       python scripts/reconstruct.py --measurement night7/ --mask mask.h5 --output night7_cubes/
   the same into one Zarr store, by the workers of a running Dask scheduler
-      python scripts/reconstruct.py --measurement "night7/*.mat" --mask mask.h5 --output night7.zarr \
+      python scripts/reconstruct.py --measurement "night7/*.mat" --mask mask.h5 --output night7.zarr \\
           --scheduler tcp://10.0.0.1:8786
   the result as one page to look at in a browser
       python scripts/reconstruct.py --measurement m.h5 --report
@@ -126,7 +127,12 @@ def parser() -> Parser:
     )
     camera.add_argument("--bad-pixels", metavar="FILE", help="map that is nonzero where a detector pixel is bad")
     camera.add_argument("--bit-depth", type=int, metavar="N", help="bits of integer counts")
-    camera.add_argument("--black-level", type=float, metavar="COUNTS", help="count of a dark pixel, subtracted")
+    camera.add_argument(
+        "--black-level",
+        type=float,
+        metavar="VALUE",
+        help="value of a dark pixel, subtracted (default: told from pixels that no light reaches; 0 keeps it)",
+    )
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
     camera.add_argument(
@@ -199,6 +205,9 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(130, "interrupted; no half file was left")
     except FloatingPointError as error:
         return _fail(1, str(error))
+    except BrokenPipeError:  # the reader of our output, such as head, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if args.debug:
             raise
@@ -289,6 +298,7 @@ def run_tiled(args: argparse.Namespace, argv: list[str], m: Measurement, output:
         num_iters=args.iterations,
         tv_weight=args.tv_weight,
         spectral_prior=args.spectral_prior,
+        black_level=None if args.black_level is None else 0.0,  # reading took it off
         device=args.device,
         seed=args.seed,
         attributes=provenance(args, argv),
@@ -416,7 +426,7 @@ def report_path(args: argparse.Namespace, output: Path) -> Path | None:
 
     path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
     if find_spec("bokeh") is None:
-        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
+        raise InputError('the report needs Bokeh: python -m pip install -e ".[report]"')
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
     if path.suffix.lower() not in (".html", ".htm"):
@@ -543,6 +553,7 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
         uncertainty=args.uncertainty,
         spectral_prior=args.spectral_prior,
         psf=psf,
+        black_level=None if args.black_level is None else 0.0,  # reading took it off
         gain=args.gain,
         read_noise=args.read_noise,
         device=args.device,
@@ -606,7 +617,7 @@ def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> 
     maps = {}
     if spread is not None:
         seen = None if result.visibility is None else result.visibility.cpu().numpy()
-        maps["uncertainty"] = fig.uncertainty_map(spread, seen, unit=result.unit)
+        maps["uncertainty"] = fig.uncertainty_map(spread, seen)
     fig.save_figures(
         maps
         | {

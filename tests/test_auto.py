@@ -392,7 +392,8 @@ def test_best_takes_the_prior_that_predicts_the_held_out_pixels(bright, monkeypa
     tried = {p["prior"]: p["held_out_error"] for p in best.choice["priors"]}
     assert list(tried) == ["total variation", "non-local, 0.2", "non-local, 0.5"]
     assert usual.choice["priors"] == []
-    assert min(tried, key=tried.get) != "total variation"
+    assert best.choice["prior"] == min(tried, key=tried.get) != "total variation"
+    assert best.choice["held_out_error"] == min(tried.values())
     assert psnr(best.result.x, truth) > psnr(usual.result.x, truth) + 1
     assert float(best.result.x.min()) >= 0
     history = best.result.history
@@ -412,5 +413,18 @@ def test_best_goes_on_with_total_variation_where_no_other_prior_predicts_better(
     assert best.choice["iterations"] == 80
     tried = [p["held_out_error"] for p in best.choice["priors"]]
     assert tried[0] == min(tried)
-    in_time = reconstruct_auto(A, A.forward(truth), quality="best", budget=60.0)
-    assert in_time.choice["priors"] == []
+    assert best.choice["prior"] == "total variation"
+    for more in ({"budget": 60.0}, {"num_iters": 5}):
+        assert reconstruct_auto(A, A.forward(truth), quality="best", **more).choice["priors"] == []
+    narrow = camera(4, 16, 4)
+    assert reconstruct_auto(narrow, narrow.forward(torch.ones(4, 16, 4)), quality="best").choice["priors"] == []
+
+
+def test_best_can_be_watched_and_stopped(bright, monkeypatch):
+    A, truth = bright
+    monkeypatch.setattr(auto, "FINAL_ITERS", {"default": 20, "best": 80})
+    seen = []
+    reconstruct_auto(
+        A, A.forward(truth), quality="best", monitor=lambda r, z: seen.append(r.iteration) or len(seen) == 3
+    )
+    assert seen[:3] == [1, 2, 3]

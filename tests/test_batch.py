@@ -446,6 +446,15 @@ def test_integer_frames_share_one_scale(folder, program):
     assert 9 < ratio < 11
 
 
+def test_floats_beside_integers_keep_their_unit(folder, program):
+    save(folder / "frame0.h5", measurement=np.round(2000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16))
+    assert program.main(command(folder, "--iterations", 2, "--quiet")) == 0
+    np.testing.assert_array_equal(
+        cube_of(folder.with_name("in_cubes"), "frame1"),
+        reconstruct(snapshots()[1], MASK, num_bands=C, solver="gap-tv", num_iters=2).cube.numpy(),
+    )
+
+
 @pytest.mark.parametrize(("options", "message"), [(["--figures", "f"], "figures"), (["--batch", "0"], "at least 1")])
 def test_wrong_options_for_many(folder, program, capsys, options, message):
     assert program.main(command(folder, *options)) == 2

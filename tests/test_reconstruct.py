@@ -330,3 +330,73 @@ def test_a_blur_that_is_none():
     y, mask = torch.ones(8, 10), torch.ones(8, 8)
     with pytest.raises(InputError, match="sigma and reach must be positive"):
         reconstruct(y, mask, num_bands=2, psf=0.0)
+
+
+# --- the black level -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dim():
+    """A camera with many pixels that no light reaches, and a snapshot of a scene through it."""
+    generator = torch.Generator().manual_seed(3)
+    A = CASSI.from_step((torch.rand(64, 64, generator=generator) > 0.5).float(), step=2, num_bands=8)
+    x = torch.rand(8, 64, 64, generator=generator).cumsum(-1) / 40
+    return A, A.forward(x)
+
+
+@pytest.mark.parametrize("solver", ["auto", "gap-tv"])
+def test_a_black_level_left_in_is_found_and_taken_off(dim, solver):
+    A, y = dim
+    noisy = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(4))
+    settings = {"num_bands": 8, "solver": solver, "num_iters": 30}
+    clean, lifted = reconstruct(noisy, A.mask, **settings), reconstruct(noisy + 0.5, A.mask, **settings)
+    assert "black_level" not in clean.choice
+    assert lifted.choice["black_level"] == pytest.approx(0.5, abs=0.005)
+    torch.testing.assert_close(lifted.cube, clean.cube, atol=0.05 * float(clean.cube.max()), rtol=0)
+    torch.testing.assert_close(lifted.residual_image.mean(), clean.residual_image.mean(), atol=0.005, rtol=0)
+    kept = reconstruct(noisy + 0.5, A.mask, black_level=0.0, **settings)
+    assert "black_level" not in kept.choice
+    told = reconstruct(noisy + 0.5, A.mask, black_level=0.5, **settings)
+    torch.testing.assert_close(told.cube, clean.cube, atol=1e-3, rtol=1e-3)
+    if solver == "auto":
+        assert "black level of 0.5" in lifted.choice["reason"]
+
+
+def test_frames_of_a_stack_have_black_levels_of_their_own(dim):
+    A, y = dim
+    found = reconstruct(torch.stack([y + 0.5, y, y + 1]), A.mask, num_bands=8, solver="least-squares")
+    levels = [choice.get("black_level", 0.0) for choice in found.choice["frames"]]
+    assert levels == pytest.approx([0.5, 0.0, 1.0], abs=0.01)
+
+
+def test_light_is_no_black_level(dim):
+    """Bad pixels are not looked at, and where light reaches every pixel there is nothing to tell it from."""
+    A, y = dim
+    bad = torch.zeros(A.measurement_shape, dtype=torch.bool)
+    bad[:5] = True
+    lifted = torch.where(bad, y + 100, y)
+    assert "black_level" not in reconstruct(lifted, A.mask, num_bands=8, bad_pixels=bad, solver="least-squares").choice
+    full = CASSI.from_step(torch.ones(16, 16), step=0, num_bands=3)
+    y = full.forward(torch.ones(3, 16, 16)) + 1
+    assert "black_level" not in reconstruct(y, full.mask, shifts=(0, 0, 0), solver="least-squares").choice
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"black_level": math.nan, "num_bands": 8}, "black level must be a finite number"),
+        ({"num_bands": -1}, "number of bands must lie in 1..10000, got -1"),
+        ({"num_bands": 10**9}, "number of bands must lie in"),
+        ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
+    ],
+)
+def test_numbers_that_cannot_be(dim, settings, message):
+    A, y = dim
+    with pytest.raises(InputError, match=message):
+        reconstruct(y, A.mask, **settings)
+
+
+def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
+    A, y = dim
+    found = reconstruct(y, A.mask, num_bands=8, solver="least-squares", psf=1.0, num_iters=200)
+    assert found.residual < 1

@@ -31,7 +31,7 @@ def test_it_does_the_iterations_asked_for():
     assert seconds == sorted(seconds) and seconds[0] >= 0
     assert result.x is V
     assert result.status == "max_iters"
-    assert result.message == "did the 3 iterations asked for"
+    assert result.message == "did its 3 iterations"
 
 
 def test_it_converges_at_the_first_change_below_tol():
@@ -151,3 +151,8 @@ def test_overwrite():
             ValueError, match=r"the denoiser must return torch.float32 of shape \(2, 3\), as it was given"
         ):
             overwrite(buffer, bad)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_a_relative_norm_does_not_overflow(scale):
+    assert relative_norm(scale * torch.ones(5), 2 * scale * torch.ones(5)) == pytest.approx(0.5)

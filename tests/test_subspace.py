@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -526,6 +527,14 @@ def test_errors():
         subspace_tv(A, y[:, 1:], smooth_basis(4, 3))
     with pytest.raises(ValueError, match="num_iters must be at least 1"):
         subspace_tv(A, y, smooth_basis(4, 3), num_iters=0)
+    with pytest.raises(ValueError, match="tv_iters must be >= 0, got -1"):
+        subspace_tv(A, y, smooth_basis(4, 3), tv_iters=-1)
+    # the compiled kernel writes where these say: another shape must never reach it
+    for u in (torch.zeros(3, 8, 9), torch.zeros(1, 1, 1), torch.zeros(7), torch.zeros(2, 4, 8, 9)):
+        with pytest.raises(ValueError, match="state must hold z"):
+            subspace_tv(A, y, smooth_basis(4, 3), state=replace(state, u=u.double()))
+    with pytest.raises(ValueError, match="state must hold z"):
+        subspace_tv(A, y, smooth_basis(4, 3), state=replace(state, q=torch.zeros(2, dtype=F64)))
 
 
 # --- other cameras -------------------------------------------------------------------------------------------------

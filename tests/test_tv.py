@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cassi import compiled
-from cassi.priors.tv import TVDenoiser, differences, differences_adjoint, tv, tv_gap, tv_prox
+from cassi.priors.tv import TVDenoiser, differences, differences_adjoint, tv, tv_gap, tv_prox, tv_prox_
 
 F64 = torch.float64
 SIZES = [(1, 1, 1), (1, 1, 6), (2, 5, 1), (3, 4, 4), (2, 5, 3), (1, 7, 6)]
@@ -325,3 +325,9 @@ def test_what_is_refused():
     for bad in (-0.1, math.nan):
         with pytest.raises(ValueError, match=f"weight must be >= 0, got {bad}"):
             TVDenoiser(bad)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_negative_number_of_steps_is_refused(coupled):
+    with pytest.raises(ValueError, match="number of dual steps must be >= 0, got -1"):
+        tv_prox_(torch.ones(2, 4, 4), torch.ones(2, 1, 1), torch.zeros(2, 2, 4, 4), num_iters=-1, coupled=coupled)

@@ -19,6 +19,7 @@ from cassi.operator import CASSI
 from cassi.reconstruct import reconstruct
 from cassi.scene import procedural_scene
 from cassi.simulate import detect, random_mask
+from cassi.solve import black_level_of
 from cassi.solvers import admm_tv, gap_tv, least_squares
 from cassi.solvers.subspace import mean_level
 
@@ -188,7 +189,7 @@ def simulated_scenes(data: Path | None, *, size: int = 256) -> Iterator[Scene]:
 
 
 def real_captures(data: Path) -> Iterator[Scene]:
-    """Photographs by real instruments; nobody knows the truth."""
+    """Photographs by real instruments, less their black level; nobody knows the truth."""
     from cassi.io import read_measurement
 
     for folder, num_bands in (("tsa_real", 28), ("smem_real", 24)):
@@ -196,7 +197,8 @@ def real_captures(data: Path) -> Iterator[Scene]:
             if path.stem != "mask":
                 m = read_measurement(path, mask=data / folder / "mask.mat", num_bands=num_bands)
                 A = CASSI(torch.from_numpy(m.mask), tuple(int(d) for d in m.shifts))
-                yield Scene(f"{folder.split('_')[0]} {path.stem}", A, torch.from_numpy(m.y))
+                y = torch.from_numpy(m.y)
+                yield Scene(f"{folder.split('_')[0]} {path.stem}", A, y - black_level_of(A, y))
 
 
 def blur_table(cubes: dict[str, Tensor], *, report: Callable[[str], None]) -> str:

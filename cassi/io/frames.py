@@ -169,12 +169,14 @@ def _names(places: Sequence[tuple[Path, int | None]]) -> tuple[str, ...]:
 def _common_bit_depth(
     places: Sequence[tuple[Path, int | None]], files: dict[Path, OpenedMeasurement | InputError]
 ) -> int | None:
-    """Return the smallest usual bit depth that holds every integer count, or None where there are no integers."""
+    """Return the smallest usual bit depth that holds every integer count; None where some frames are not integers."""
     highest = None
     for path, frame in places:
         opened = files[path]
-        if isinstance(opened, InputError) or opened.entry.dtype is None or opened.entry.dtype.kind not in "iu":
+        if isinstance(opened, InputError) or opened.entry.dtype is None:
             continue
+        if opened.entry.dtype.kind not in "iu":  # floats have a unit of their own, which a bit depth would change
+            return None
         if opened.entry.bits is not None:
             largest = 2**opened.entry.bits - 1
         else:

@@ -132,7 +132,12 @@ def tv_steps(
     """The dual steps of `tv_prox_`; returns (dual, spare), which are (q, spare) or the two exchanged.
 
     Steps on a CUDA device go to and fro between q and spare; coupled steps keep v in spare[0]; other steps need none.
+
+    Raises:
+        ValueError: a negative number of steps.
     """
+    if num_iters < 0:
+        raise ValueError(f"the number of dual steps must be >= 0, got {num_iters}")
     fast = None if coupled else kernels(u, q)
     if fast is compiled:
         compiled.tv_prox_(u, weight, q, num_iters, memory)

@@ -86,7 +86,7 @@ def subspace_tv(
 
     Args:
         A: any camera with forward and adjoint.
-        y: measurement (..., H, W'), weighted as the operator.
+        y: measurement (..., H, W'), weighted as the operator; the snapshots of a batch share one mean level.
         basis: B (K, C), orthonormal rows, see `cassi.priors.subspace`.
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
@@ -102,8 +102,8 @@ def subspace_tv(
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
 
     Raises:
-        ValueError: negative variance, tv_weight not positive, a basis for another number of bands, or weights, y or
-            state of another shape.
+        ValueError: negative variance or tv_iters, tv_weight not positive, a basis for another number of bands, or
+            weights, y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
@@ -112,11 +112,19 @@ def subspace_tv(
     if y.shape != (*batch, *A.measurement_shape):
         raise ValueError(f"y must end in {tuple(A.measurement_shape)} for this camera, got {tuple(y.shape)}")
     coefficients = (*batch, len(basis), *A.cube_shape[1:])
-    fits = state is None or (state.z.shape == coefficients and state.e.shape == y.shape)
-    if state is not None and not fits:
+    if tv_iters < 0:
+        raise ValueError(f"tv_iters must be >= 0, got {tv_iters}")
+    if state is not None and not (
+        state.z.shape == coefficients
+        and state.e.shape == y.shape
+        and state.q.shape == (2, *coefficients)
+        and (state.u is None or state.u.shape == (*batch, *A.cube_shape))
+    ):
         raise ValueError(
-            f"state must hold z {coefficients} and e {tuple(y.shape)}, got {tuple(state.z.shape)} and "
-            f"{tuple(state.e.shape)}; go on with the camera and the number of components of the earlier run"
+            f"state must hold z {coefficients}, e {tuple(y.shape)}, q (2, *z) and u None or "
+            f"{(*batch, *A.cube_shape)}, got z {tuple(state.z.shape)}, e {tuple(state.e.shape)}, q "
+            f"{tuple(state.q.shape)} and u {None if state.u is None else tuple(state.u.shape)}; go on with the "
+            "camera and the number of components of the earlier run"
         )
     sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
     if not bool((sigma2 >= 0).all()):
