@@ -51,6 +51,7 @@ TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.6
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 MARGIN = 0.005  # a candidate must predict better than the one before by this share: less is chance
+LOW_SHARE, LOW_SHARE_MARGIN = 0.2, 0.03  # below it more is asked: that noise is fitted shows late, short runs do not
 SCENE_MARGIN = 0.05  # a basis learnt from a first cube settles sooner than others, which flatters it in short runs
 
 
@@ -201,6 +202,8 @@ def reconstruct_auto(
             if plan not in plans and in_time:
                 plans.append(run_candidate(plan))
                 margin = SCENE_MARGIN if plan.basis.startswith("scene") else MARGIN
+                if decision == "noise" and plan.noise_share < LOW_SHARE:
+                    margin = LOW_SHARE_MARGIN
                 better = candidates[-1]["held_out_error"] < (1 - margin) * candidates[winner]["held_out_error"]
                 if better:
                     winner = len(plans) - 1
@@ -444,7 +447,7 @@ def _noise_model(
 
     subspace_tv(A_train, y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
     alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels", (0.4, 1.0, 0.1, 0.0)), best
+    return NoiseModel(alpha, beta, "errors at the held-out pixels", (0.4, 1.0, 0.2, 0.1, 0.0)), best
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
@@ -479,7 +482,7 @@ def _reason(
     prior = f" Priors compared: {compared}." if priors else ""
     return (
         f"{name(best)} predicts the held-out pixels well, error {best['held_out_error']:.2%}{against}. "
-        f"Another is taken only where it predicts better by {MARGIN:.1%}, a basis learnt from the scene by "
-        f"{SCENE_MARGIN:.0%}. "
+        f"Another is taken only where it predicts better by {MARGIN:.1%}, a share below {LOW_SHARE:.0%} by "
+        f"{LOW_SHARE_MARGIN:.0%}, a basis learnt from the scene by {SCENE_MARGIN:.0%}. "
         f"Noise from {noise.source}.{prior} The final run {final.message}."
     )

@@ -355,7 +355,7 @@ def test_no_scheduler_there(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("missing", "output"), [("distributed", "out"), ("zarr", "out.zarr")])
 def test_a_missing_package_is_named(folder, tmp_path, monkeypatch, missing, output):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(InputError, match=r"cassi\[batch\]"):
+    with pytest.raises(InputError, match=r"\.\[batch\]"):
         run(folder, tmp_path / output)
 
 

@@ -191,7 +191,7 @@ def resolves(name: str) -> bool:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocstrings", reason='the site needs MkDocs: pip install "cassi[docs]"')
+    pytest.importorskip("mkdocstrings", reason='the site needs MkDocs: pip install -e ".[docs]"')
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)

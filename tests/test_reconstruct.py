@@ -222,7 +222,7 @@ def test_to_xarray_labels_the_axes(camera, y, known):
 
 def test_to_xarray_without_xarray_says_what_to_install(camera, y, monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(ImportError, match=r"cassi\[formats\]"):
+    with pytest.raises(ImportError, match=r"\.\[formats\]"):
         reconstruct(y, camera.mask, num_bands=C, num_iters=1).to_xarray()
 
 

@@ -20,7 +20,7 @@ from cassi.io import write_cube
 from cassi.report import ReportData, read_report, write_report
 from cassi.result import Record
 
-pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install "cassi[report]"')
+pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install -e ".[report]"')
 
 from chromium import Browser, browser  # noqa: F401  (a fixture)
 
@@ -182,7 +182,7 @@ def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pyte
 
 def test_without_bokeh_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "bokeh.resources", None)
-    with pytest.raises(InputError, match=r'pip install "cassi\[report\]"'):
+    with pytest.raises(InputError, match=r'pip install -e "\.\[report\]"'):
         write_report(tmp_path / "report.html", ReportData(np.ones((3, 16, 16))))
 
 

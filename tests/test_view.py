@@ -21,7 +21,7 @@ from cassi.io import write_cube
 from cassi.report import read_report
 from cassi.view import address_of, make_server
 
-pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install "cassi[report]"')
+pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install -e ".[report]"')
 
 from chromium import Browser, browser  # noqa: F401  (a fixture)
 
