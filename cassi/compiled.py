@@ -199,7 +199,7 @@ def _run(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None
     if threads == 1:
         kernel(*args, 0, count)
         return
-    pieces = min(count, threads if work < 4 * _SMALL else 4 * threads)
+    pieces = min(count, threads if work < 32 * _SMALL else 4 * threads)
     bounds = [count * k // pieces for k in range(pieces + 1)]
     ranges = iter(list(itertools.pairwise(bounds)))
 
