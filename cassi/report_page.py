@@ -250,7 +250,9 @@ def _numbers(data: ReportData) -> str:
             found.append(("SSIM", f"{similarity:.3f}"))
         found.append(("mean spectral angle", f"{sam(estimate, truth):.2f}°"))
     if data.residual is not None and data.measurement is not None:
-        size = float(np.linalg.norm(np.nan_to_num(data.measurement).astype(np.float64)))
+        black = data.choice.get("black_level", 0.0)
+        light = np.nan_to_num(data.measurement).astype(np.float64) - (black if isinstance(black, float) else 0.0)
+        size = float(np.linalg.norm(light))
         rest = float(np.linalg.norm(np.nan_to_num(data.residual).astype(np.float64)))
         if size > 0:
             found.append(("of the snapshot is not explained", f"{100 * rest / size:.2g} %"))
