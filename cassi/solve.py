@@ -131,7 +131,7 @@ def camera_of(
 def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
     """The black level that was left in a snapshot, told from the detector pixels that hardly any light can reach.
 
-        y_j = b + a s_j + noise,   s = Phi 1,   over the pixels with s_j < 0.05 median(s)
+        y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
 
     Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
     other explanation there than very bright outer bands. What is below 2 % of the mean of y, or not clear of the
@@ -151,7 +151,7 @@ def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
         >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
         (0.0, 0.5)
     """
-    s = A.forward(A.mask.new_ones(()).expand(A.cube_shape)).double()
+    s = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape)).double()
     seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights > 0
     if not bool(seen.any()):
         return 0.0

@@ -376,6 +376,12 @@ def test_light_is_no_black_level(dim):
     bad[:5] = True
     lifted = torch.where(bad, y + 100, y)
     assert "black_level" not in reconstruct(lifted, A.mask, num_bands=8, bad_pixels=bad, solver="least-squares").choice
+    # where elements of both signs cancel, light arrives all the same
+    signs = torch.ones(2, 32, 32)
+    signs[1, :, ::4] = -1
+    signed = CASSI(signs, (0, 0))
+    y = signed.forward(torch.stack([torch.full((32, 32), 3.0), torch.ones(32, 32)]))
+    assert "black_level" not in reconstruct(y, signs, shifts=(0, 0), solver="least-squares").choice
     full = CASSI.from_step(torch.ones(16, 16), step=0, num_bands=3)
     y = full.forward(torch.ones(3, 16, 16)) + 1
     assert "black_level" not in reconstruct(y, full.mask, shifts=(0, 0, 0), solver="least-squares").choice
