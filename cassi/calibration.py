@@ -26,7 +26,7 @@ from cassi.dispersion import Dispersion, Model, fit_dispersion
 from cassi.errors import InputError
 from cassi.io import Container, Entry, Measurement, file_sha256, open_container, write_arrays
 from cassi.io.roles import MEASUREMENT, pick
-from cassi.line_spread import LineSpread, fit_line_spread, sharpen
+from cassi.line_spread import SHARPEST, LineSpread, fit_line_spread, sharpen
 from cassi.operator import CASSI
 
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
@@ -136,7 +136,10 @@ class Calibration:
         if self.line_spread is not None:
             sigma = self.line_spread.sigma
             used = "negligible" if self.line_spread.negligible else "taken out of the masks, part of the camera"
-            lines.append(f"blur along the dispersion: sigma {sigma.min():.2f} to {sigma.max():.2f} px, {used}")
+            found = (
+                f"{sigma.min():.2f} to {sigma.max():.2f} px" if sigma.max() > SHARPEST else f"{SHARPEST:g} px or less"
+            )
+            lines.append(f"blur along the dispersion: sigma {found}, {used}")
         if self.gain is not None and self.read_noise is not None:
             lines.append(
                 f"noise: {self.gain / self.scale:.2f} electrons a count, read noise {self.read_noise:.1f} electrons"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from cassi.calibration import Calibration
 from cassi.figures import _PALETTE, _STYLE, _layout, _show
-from cassi.line_spread import NEGLIGIBLE, slit_profile
+from cassi.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
 
 __all__ = ["blur", "detector", "dispersion", "masks"]
 
@@ -136,7 +136,8 @@ def blur(calibration: Calibration) -> Figure:
     for n in sorted({0, len(spread.sigma) - 1}):
         color = _PALETTE[n > 0]
         left.plot(spread.offsets, spread.profiles[n], "o", markersize=4, color=color)
-        label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px"
+        sharp = " or less" if spread.sigma[n] <= SHARPEST else ""
+        label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px{sharp}"
         left.plot(grid, slit_profile(grid, float(spread.sigma[n]), spread.slit_width), color=color, label=label)
     left.set_xlim(-8, 8)
     left.set_xlabel("distance from the slit [px]")

@@ -18,6 +18,11 @@ __all__ = ["NEGLIGIBLE", "LineSpread", "fit_line_spread", "sharpen", "slit_profi
 
 NEGLIGIBLE = 0.7  # pixel; below it the mask as it is imaged says as much as mask and point-spread function apart
 REACH = 12  # columns on either side of the slit that are looked at
+SHARPEST = 0.1  # pixel; of less blur than this the pixels' own width shows nothing
+WIDEST = REACH / 2  # pixel; of more, too little of the slit's image lies within reach
+MAX_TILT = 0.2  # columns a row
+MIN_ROWS = 8  # that the slit reaches over
+MISFIT = 0.25  # part of a profile that the best fit may leave unexplained
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +31,8 @@ class LineSpread:
 
     Attributes:
         wavelengths: (L,) [nm], rising.
-        sigma: (L,) standard deviation [pixel], of the optics alone: the slit's width and the pixel's are taken out.
+        sigma: (L,) standard deviation [pixel], of the optics alone: the slit's width and the pixel's are taken out;
+            0.1 stands for "0.1 or less".
         slit_width: of the slit's image [pixel].
         offsets: (M,) distance from the slit [pixel].
         profiles: (L, M) light there, of a total of 1, measured.
@@ -53,7 +59,8 @@ def fit_line_spread(images: np.ndarray, wavelengths: np.ndarray, *, slit_width: 
 
         t[i, j] = a g(j - c_0 - c_1 i) + b,   g: `slit_profile`
 
-    The slit may lie between pixels and be a little tilted, which samples the profile finer than the pixels do.
+    The slit may lie between pixels and be a little tilted, which samples the profile finer than the pixels do. Hot
+    pixels and rows that the slit does not reach are left out.
 
     Args:
         images: (L, H, W') of a slit across the dispersion under narrow-band light, dark and flat corrected.
@@ -64,8 +71,9 @@ def fit_line_spread(images: np.ndarray, wavelengths: np.ndarray, *, slit_width: 
         The `LineSpread`, in the order of rising wavelength.
 
     Raises:
-        InputError: a width that is not positive, a number of wavelengths other than that of the images, or an image
-            that shows no slit.
+        InputError: a width that is not positive; images that are not (L, H, W') of finite numbers; wavelengths that are
+            not L finite numbers; an image without a slit, with a slit along the dispersion or tilted by more than 0.2
+            columns a row, or one that a slit of this width behind at most 6 px of blur does not explain.
 
     Example:
         >>> offsets = np.arange(40) - 20.3
@@ -75,13 +83,16 @@ def fit_line_spread(images: np.ndarray, wavelengths: np.ndarray, *, slit_width: 
     """
     if not (math.isfinite(slit_width) and slit_width > 0):
         raise InputError(f"the width of the slit's image must be positive [pixel], got {slit_width}")
-    if len(images) != len(wavelengths):
-        raise InputError(f"{len(images)} slit frames but {len(wavelengths)} wavelengths; give one per frame")
+    images, wavelengths = np.asarray(images, dtype=float), np.asarray(wavelengths, dtype=float)
+    if images.ndim != 3 or images.size == 0 or not np.isfinite(images).all():
+        raise InputError(f"slit frames must be (L, H, W') and finite, got {images.shape}")
+    if wavelengths.shape != images.shape[:1] or not np.isfinite(wavelengths).all():
+        raise InputError(f"{len(images)} slit frames but the wavelengths {wavelengths} [nm]; give one per frame")
     order = np.argsort(wavelengths)
-    edges = np.arange(-REACH, REACH + 0.25, 0.5)
-    fits = [_fit(np.asarray(images[n], dtype=float), slit_width, edges, float(wavelengths[n])) for n in order]
+    edges = np.arange(-REACH - 0.25, REACH + 0.5, 0.5)  # a slit upright and on a column falls into the bins' middles
+    fits = [_fit(images[n], slit_width, edges, float(wavelengths[n])) for n in order]
     return LineSpread(
-        wavelengths=np.asarray(wavelengths, dtype=float)[order],
+        wavelengths=wavelengths[order],
         sigma=np.array([sigma for sigma, _ in fits]),
         slit_width=float(slit_width),
         offsets=(edges[:-1] + edges[1:]) / 2,
@@ -107,40 +118,76 @@ def slit_profile(offsets: np.ndarray, sigma: float, width: float) -> np.ndarray:
 
 def _fit(image: np.ndarray, width: float, edges: np.ndarray, wavelength: float) -> tuple[float, np.ndarray]:
     """Standard deviation, and the profile in bins between the edges."""
-    from scipy import optimize
+    from scipy import ndimage, optimize, stats
 
+    frame = f"the slit frame at {wavelength:g} nm"
     light = image - np.median(image)
-    column = int(light.sum(0).argmax())
-    noise = 1.4826 * float(np.median(np.abs(light)))
-    if not light[:, column].mean() > 5 * noise / math.sqrt(len(light)) or not light[:, column].mean() > 0:
-        raise InputError(f"the slit frame at {wavelength:g} nm shows no slit; it must lie across the dispersion")
-    rows = np.arange(len(light)) - (len(light) - 1) / 2
-    columns = np.arange(light.shape[1])
-    near = np.abs(columns - column) <= REACH
-    window = light[:, near]
-    weight = np.where(window > 0.2 * window.max(), window, 0)
-    lit = weight.sum(1) > 0
-    centers = (weight * columns[near]).sum(1)[lit] / weight.sum(1)[lit]
-    tilt, center = np.polyfit(rows[lit], centers, 1)
-    values = window.ravel()
-    place = np.broadcast_to(columns[near], window.shape).ravel()
-    row = np.repeat(rows, near.sum())
+    along = ndimage.median_filter(light, size=(5, 1), mode="nearest")  # along the slit: takes hot pixels off
+    peak, peak_column = along.max(1), along.argmax(1)
+    noise = _scatter(light)
+    lit = (peak > 5 * _scatter(along)) & (peak > 0.3 * np.quantile(peak, 0.9)) & (peak > 0)
+    i = np.flatnonzero(lit)
+    if len(i) < MIN_ROWS:
+        raise InputError(f"{frame} shows no slit; it must lie across the dispersion and reach over {MIN_ROWS} rows")
+    some = i[:: math.ceil(len(i) / 400)]  # of every pair of rows the slope
+    tilt, middle = stats.theilslopes(peak_column[some], some)[:2]
+    on_line = lit & (np.abs(peak_column - middle - tilt * np.arange(len(lit))) < 2)
+    if on_line.sum() < max(MIN_ROWS, 0.6 * lit.sum()) or abs(tilt) > MAX_TILT:
+        raise InputError(
+            f"{frame} shows no slit across the dispersion: its brightest columns do not lie on a line within "
+            f"{MAX_TILT:g} columns a row of upright"
+        )
+    row = np.flatnonzero(on_line)
+    start = np.rint(middle + tilt * row).astype(int)
+    column = start[:, None] + np.arange(-REACH, REACH + 1)
+    inside = (column >= 0) & (column < light.shape[1])
+    window = np.take_along_axis(light[row], column.clip(0, light.shape[1] - 1), axis=1)
+    hot = np.abs(window - np.take_along_axis(along[row], column.clip(0, light.shape[1] - 1), axis=1))
+    used = inside & (hot < max(6 * noise, 0.4 * float(np.median(peak[row]))))
+    rows = np.broadcast_to(row[:, None], column.shape)[used].astype(float)
+    place, values = column[used].astype(float), window[used]
 
     def solved(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        offsets = place - theta[0] - theta[1] * row
+        offsets = place - theta[0] - theta[1] * rows
         basis = np.stack([slit_profile(offsets, math.exp(theta[2]), width), np.ones_like(offsets)], axis=1)
         amplitudes = np.linalg.lstsq(basis, values, rcond=None)[0]
         return offsets, amplitudes, values - basis @ amplitudes
 
-    start = np.array([center, tilt, 0.0])
-    bounds = ([center - 3, tilt - 0.1, math.log(0.02)], [center + 3, tilt + 0.1, math.log(REACH / 2)])
-    found = optimize.least_squares(lambda theta: solved(theta)[2], start, bounds=bounds, x_scale=[0.1, 0.01, 0.1])
+    rows -= rows.mean()
+    center = middle + tilt * row.mean()
+    bounds = ([center - 3, tilt - 0.1, math.log(SHARPEST)], [center + 3, tilt + 0.1, math.log(WIDEST)])
+    found = optimize.least_squares(
+        lambda theta: solved(theta)[2], [center, tilt, 0.0], bounds=bounds, x_scale=[0.1, 0.01, 0.1]
+    )
+    sigma = SHARPEST if found.x[2] < math.log(1.01 * SHARPEST) else math.exp(found.x[2])
     offsets, (height, level), _ = solved(found.x)
-    inside = np.digitize(offsets, edges) - 1
-    counted = (inside >= 0) & (inside < len(edges) - 1)
-    sums = np.bincount(inside[counted], (values[counted] - level) / height, minlength=len(edges) - 1)
-    counts = np.bincount(inside[counted], minlength=len(edges) - 1)
-    return math.exp(found.x[2]), np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    at = np.digitize(offsets, edges) - 1
+    counted = (at >= 0) & (at < len(edges) - 1)
+    counts = np.bincount(at[counted], minlength=len(edges) - 1)
+    profile = np.full(len(edges) - 1, np.nan)
+    np.divide(
+        np.bincount(at[counted], (values[counted] - level) / height, minlength=len(profile)),
+        counts,
+        out=profile,
+        where=counts > 0,
+    )
+    model = np.full_like(profile, np.nan)
+    fitted = np.bincount(at[counted], slit_profile(offsets[counted], sigma, width), minlength=len(profile))
+    np.divide(fitted, counts, out=model, where=counts > 0)
+    chance = (noise / height) ** 2 / np.maximum(counts, 1)  # what noise alone puts between the two
+    off = math.sqrt(max(float(np.nansum((profile - model) ** 2 - chance) / np.nansum(model**2)), 0.0))
+    if not height > 0 or off > MISFIT:
+        raise InputError(
+            f"{frame} does not look like a slit {width:g} px wide and blurred (the best such profile is off by "
+            f"{off:.0%}); check the slit's width and that the slit is alone in the frame"
+        )
+    if sigma > 0.98 * WIDEST:
+        raise InputError(f"{frame} is blurred by more than {WIDEST:g} px, too much to be measured; focus the camera")
+    return sigma, profile
+
+
+def _scatter(values: np.ndarray) -> float:
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def sharpen(image: np.ndarray, sigma: float, *, largest: float, num_iters: int = 100) -> np.ndarray:

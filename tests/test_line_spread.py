@@ -28,11 +28,38 @@ def slit(sigma: float, *, width: float = 1.0, tilt: float = 0.02, noise: float =
     return np.stack(rows) / width + 0.01 + noise * random.standard_normal((24, 60))
 
 
+def hot_pixel() -> np.ndarray:
+    image = 0.01 + 0.002 * np.random.default_rng(0).standard_normal((24, 60))
+    image[5, 40] = 5
+    return image
+
+
 @pytest.mark.parametrize("sigma", [0.3, 0.8, 1.7])
 @pytest.mark.parametrize("width", [0.5, 1.0, 3.0])
 def test_the_blur_is_told_from_the_width_of_the_slit(sigma, width):
     found = fit_line_spread(slit(sigma, width=width, noise=0.002)[None], np.array([550.0]), slit_width=width)
     assert found.sigma[0] == pytest.approx(sigma, abs=0.04)
+
+
+@pytest.mark.parametrize("column", [31, 40])
+def test_hot_pixels_and_rows_without_light_change_nothing(column):
+    image = slit(1.0, noise=0.002)
+    image[5, column] = 30
+    dark = 0.01 + 0.002 * np.random.default_rng(1).standard_normal((30, 60))
+    found = fit_line_spread(np.concatenate([image, dark])[None], np.array([550.0]))
+    assert found.sigma[0] == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_slit_upright_on_a_column_falls_into_the_middle_of_the_bins():
+    offsets = np.arange(60) - 30.0
+    found = fit_line_spread(np.tile(slit_profile(offsets, 1.0, 1.0), (24, 1))[None], np.array([550.0]))
+    drawn = np.isfinite(found.profiles[0])
+    np.testing.assert_allclose(found.profiles[0][drawn], slit_profile(found.offsets[drawn], 1.0, 1.0), atol=0.01)
+    assert found.profiles[0][drawn].sum() == pytest.approx(1, abs=0.01)
+
+
+def test_a_sharp_slit_says_that_it_is_sharp_and_no_more():
+    assert fit_line_spread(slit(0.03)[None], np.array([550.0])).sigma[0] == pytest.approx(0.1)
 
 
 def test_the_profile_is_that_of_the_slit():
@@ -64,7 +91,17 @@ def test_sharpening_takes_a_blur_out_again():
     [
         ({"images": np.ones((1, 24, 60))}, "slit frame at 550 nm shows no slit"),
         ({"slit_width": 0.0}, "width of the slit's image must be positive"),
-        ({"wavelengths": np.array([450.0, 550.0])}, "1 slit frames but 2 wavelengths"),
+        ({"wavelengths": np.array([450.0, 550.0])}, "1 slit frames but the wavelengths"),
+        ({"wavelengths": np.array([np.nan])}, "1 slit frames but the wavelengths"),
+        ({"images": np.zeros((1, 0, 5))}, "must be"),
+        ({"images": np.full((1, 24, 60), np.inf)}, "must be .* finite"),
+        ({"images": np.ones((1, 1, 60))}, "shows no slit"),
+        ({"images": slit(1.0, noise=0.002).T[None]}, "shows no slit"),
+        ({"images": slit(1.0, tilt=0.5)[None]}, "no slit across the dispersion"),
+        ({"images": slit(7.0)[None]}, "blurred by more than 6 px"),
+        ({"images": slit(0.3)[None], "slit_width": 5.0}, "does not look like a slit 5 px wide"),
+        ({"images": (slit(1.0) + np.roll(slit(1.0), 7, axis=1))[None]}, "does not look like a slit"),
+        ({"images": hot_pixel()[None]}, "shows no slit"),
     ],
 )
 def test_errors_say_what_is_wrong(change, match):
