@@ -164,6 +164,7 @@ def squared_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
 _MAPPED = 32 << 20  # bytes from which glibc maps and unmaps each block anew; smaller ones it keeps and hands out again
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 _CHUNK = 1 << 16  # elements of a vector that one task sums
+_BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 _SMALL = 1 << 20  # elements below which waking another thread (0.1 ms) costs more than it saves
 
 
@@ -352,23 +353,6 @@ if AVAILABLE:
             first += bottom - top
 
     @_jit
-    def _combine(total: np.ndarray, coefficients: np.ndarray, rows: np.ndarray) -> None:
-        """total += sum_k coefficients[k] rows[k], four rows at a time so that total is loaded less often."""
-        count = rows.shape[0]
-        k = 0
-        while k + 4 <= count:
-            a, b, c, d = coefficients[k], coefficients[k + 1], coefficients[k + 2], coefficients[k + 3]
-            r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
-            for j in range(total.size):
-                total[j] += (a * r0[j] + b * r1[j]) + (c * r2[j] + d * r3[j])
-            k += 4
-        while k < count:
-            a, r0 = coefficients[k], rows[k]
-            for j in range(total.size):
-                total[j] += a * r0[j]
-            k += 1
-
-    @_jit
     def _multiplier_row(x: np.ndarray, u: np.ndarray, step: float) -> None:
         """p = max(u - x, 0);  x = step (2 p - u);  u = p."""
         zero = x.dtype.type(0)
@@ -398,24 +382,30 @@ if AVAILABLE:
         _, components, height, width = z.shape
         bands, detector = basis.shape[1], y.shape[2]
         columns = np.ascontiguousarray(basis.T)
-        coefficients = np.empty((components, width), z.dtype)
-        spectrum = np.empty((bands, width), z.dtype)
+        # products with the basis are BLAS's, of pieces that it does not share out among threads of its own
+        pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
+        piece = -(-width // pieces)
+        coefficients = np.zeros((components, piece), z.dtype)
+        spectra = np.zeros((pieces, bands, piece), z.dtype)
         back = np.empty(detector, z.dtype)
         for first in range(start, stop):
             b, i = first // height, first % height
-            for k in range(components):
-                coefficients[k] = z[b, k, i]
             row = y_z[b, i]
             row[:] = 0
-            for c in range(bands):
-                x = spectrum[c]
-                x[:] = 0
-                _combine(x, columns[c], coefficients)
-                _add_product(row[offsets[c] : offsets[c] + width], x, mask[c if mask.shape[0] > 1 else 0, i])
-                if u is None:
-                    x[:] = 0
-                else:
-                    _multiplier_row(x, u[b, c, i], step)
+            for n in range(pieces):
+                left = n * piece
+                right = min(width, left + piece)
+                for k in range(components):
+                    coefficients[k, : right - left] = z[b, k, i, left:right]
+                np.dot(columns, coefficients, spectra[n])
+                for c in range(bands):
+                    x = spectra[n, c, : right - left]
+                    seen = row[offsets[c] + left : offsets[c] + right]
+                    _add_product(seen, x, mask[c if mask.shape[0] > 1 else 0, i, left:right])
+                    if u is None:
+                        x[:] = 0
+                    else:
+                        _multiplier_row(x, u[b, c, i, left:right], step)
             if weights is not None:
                 for j in range(detector):
                     row[j] *= weights[i, j]
@@ -426,39 +416,57 @@ if AVAILABLE:
             if weights is not None:
                 for j in range(detector):
                     back[j] *= weights[i, j]
-            for c in range(bands):
-                m = mask[c if mask.shape[0] > 1 else 0, i]
-                _add_product(spectrum[c], back[offsets[c] : offsets[c] + width], m)
-            for k in range(components):
-                _combine(coefficients[k], basis[k], spectrum)
-                z_new[b, k, i] = coefficients[k]
+            for n in range(pieces):
+                left = n * piece
+                right = min(width, left + piece)
+                for c in range(bands):
+                    m = mask[c if mask.shape[0] > 1 else 0, i, left:right]
+                    misfit = back[offsets[c] + left : offsets[c] + right]
+                    _add_product(spectra[n, c, : right - left], misfit, m)
+                np.dot(basis, spectra[n], coefficients)
+                for k in range(components):
+                    for j in range(left, right):
+                        z_new[b, k, i, j] = z[b, k, i, j] + coefficients[k, j - left]
+
+    # slices of rows would cost as much as the rows' arithmetic
+    @_jit
+    def _primal_row(u: np.ndarray, place: int, v: np.ndarray, qx: np.ndarray, qy: np.ndarray, row: int) -> None:
+        """u[place] = (v - D^T q)[row] of a row > 0; u has one more column, a copy of its last."""
+        width = v.shape[1]
+        u[place, 0] = v[row, 0] + qx[row, 0] + (qy[row, 0] - qy[row - 1, 0])
+        for j in range(1, width):
+            u[place, j] = v[row, j] + (qx[row, j] - qx[row, j - 1]) + (qy[row, j] - qy[row - 1, j])
+        u[place, width] = u[place, width - 1]
 
     @_jit
-    def _primal_row(u: np.ndarray, v: np.ndarray, qx: np.ndarray, qy: np.ndarray, qy_above: np.ndarray) -> None:
-        """u = v - D^T q along one row; u has one more element, a copy of its last."""
-        width = v.size
-        u[0] = v[0] + qx[0] + (qy[0] - qy_above[0])
-        rest, v_rest, right, left, below, above = u[1:], v[1:], qx[1:], qx[:-1], qy[1:], qy_above[1:]
-        for j in range(width - 1):
-            rest[j] = v_rest[j] + (right[j] - left[j]) + (below[j] - above[j])
-        u[width] = u[width - 1]
+    def _primal_row_0(u: np.ndarray, place: int, v: np.ndarray, qx: np.ndarray, qy: np.ndarray) -> None:
+        """The same of row 0, above which there is no q. One function for all rows would be no longer vectorised."""
+        width = v.shape[1]
+        u[place, 0] = v[0, 0] + qx[0, 0] + qy[0, 0]
+        for j in range(1, width):
+            u[place, j] = v[0, j] + (qx[0, j] - qx[0, j - 1]) + qy[0, j]
+        u[place, width] = u[place, width - 1]
+
+    # "arcp": 1 / sqrt as the processor's estimate and a Newton step, to the last bit but one; NaN and Inf stay
+    @numba.njit(nogil=True, cache=True, fastmath=_fast | {"arcp"}, error_model="numpy")
+    def _dual_row(
+        qx: np.ndarray, qy: np.ndarray, row: int, u: np.ndarray, place: int, below: int, inverse_weight: float
+    ) -> None:
+        """q[row] <- P(q + 1/8 D u)[row]; at the border u is its own neighbour, and q stays 0."""
+        step, zero, one = qx.dtype.type(0.125), qx.dtype.type(0), qx.dtype.type(1)
+        most = qx.dtype.type(1e30)  # near overflow: 1e15 times the weight and more, beside which the weight is 0
+        for j in range(qx.shape[1]):
+            a = qx[row, j] + step * (u[place, j + 1] - u[place, j])
+            b = qy[row, j] + step * (u[below, j] - u[place, j])
+            square = max((a * inverse_weight) ** 2 + (b * inverse_weight) ** 2, one)
+            s = zero if square > most else one / np.sqrt(square)
+            qx[row, j] = a * s
+            qy[row, j] = b * s
 
     @_jit
-    def _dual_row(qx: np.ndarray, qy: np.ndarray, u: np.ndarray, u_below: np.ndarray, inverse_weight: float) -> None:
-        """q <- P(q + 1/8 D u) along one row; at the border u is its own neighbour, and q stays 0."""
-        step, one = qx.dtype.type(0.125), qx.dtype.type(1)
-        right = u[1:]
-        for j in range(qx.size):
-            a = qx[j] + step * (right[j] - u[j])
-            b = qy[j] + step * (u_below[j] - u[j])
-            s = one / np.sqrt(max((a * inverse_weight) ** 2 + (b * inverse_weight) ** 2, one))
-            qx[j] = a * s
-            qy[j] = b * s
-
-    @_jit
-    def _scale(q: np.ndarray, factor: float) -> None:
-        for j in range(q.size):
-            q[j] *= factor
+    def _scale_row(q: np.ndarray, row: int, factor: float) -> None:
+        for j in range(q.shape[1]):
+            q[row, j] *= factor
 
     @_jit
     def _tv_prox(
@@ -466,7 +474,6 @@ if AVAILABLE:
     ) -> None:
         _, height, width = u.shape
         one, least = u.dtype.type(1), u.dtype.type(1e-30)
-        zeros = np.zeros(width, u.dtype)
         # u of the row a step is at and of the one below it, for each step
         rows = np.empty((num_iters + 1, 2, width + 1), u.dtype)
         for n in range(start, stop):
@@ -476,24 +483,26 @@ if AVAILABLE:
             for i in range(height + num_iters):
                 if memory != one:
                     for r in range(0 if i == 0 else i + 1, min(i + 2, height)):
-                        _scale(qx[r], memory)
-                        _scale(qy[r], memory)
+                        _scale_row(qx, r, memory)
+                        _scale_row(qy, r, memory)
                 for t in range(num_iters):
                     r = i - t
                     if 0 <= r < height:
-                        row, below = rows[t, r % 2], rows[t, 1 - r % 2]
+                        pair, place, below = rows[t], r % 2, 1 - r % 2
                         if r == 0:
-                            _primal_row(row, v[0], qx[0], qy[0], zeros)
+                            _primal_row_0(pair, place, v, qx, qy)
                         if r + 1 < height:
-                            _primal_row(below, v[r + 1], qx[r + 1], qy[r + 1], qy[r])
+                            _primal_row(pair, below, v, qx, qy, r + 1)
                         else:
-                            below[:] = row
-                        _dual_row(qx[r], qy[r], row, below, inverse_weight)
+                            pair[below] = pair[place]
+                        _dual_row(qx, qy, r, pair, place, below, inverse_weight)
                 r = i - num_iters
                 if r >= 0:
-                    row = rows[num_iters, 0]
-                    _primal_row(row, v[r], qx[r], qy[r], qy[r - 1] if r > 0 else zeros)
-                    v[r] = row[:width]
+                    if r == 0:
+                        _primal_row_0(rows[num_iters], 0, v, qx, qy)
+                    else:
+                        _primal_row(rows[num_iters], 0, v, qx, qy, r)
+                    v[r] = rows[num_iters, 0, :width]
 
     @_jit
     def _squared_distance(a: np.ndarray, b: np.ndarray, partial: np.ndarray, start: int, stop: int) -> None:

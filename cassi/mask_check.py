@@ -27,6 +27,7 @@ MISPLACED = 1.4  # a displaced mask must score this many times better: bands of 
 FLAT = 1e-6  # detail below this share of the values is rounding
 ALL = 0.98  # and a finer one is wrong if the coarser explains this share (real dispersion is continuous)
 MAX_ROWS = 256  # of masks per band, for memory
+FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class MaskCheck:
     """What the comparison of a measurement with a mask gave.
 
     Attributes:
-        matches: the mask as given fits the measurement, at the place, in the orientation and with the shifts given.
+        matches: the mask as given fits the measurement, at the place, in the orientation and with the shifts given; or
+            the two are too small to tell.
         verdict: one sentence: what fits, or what is wrong and what would fit.
         scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
         chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
@@ -53,7 +55,9 @@ class MaskCheck:
         lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
         lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
         if self.steps and self.scores["as given"] >= MATCH * self.chance:
-            lines.append("share explained by step and number of bands:")
+            lines.append(
+                "share explained by step and number of bands (the camera's: the coarsest step with about all):"
+            )
             lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
         return "\n".join(lines)
 
@@ -121,6 +125,8 @@ def check_mask(
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
     steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
     matches, verdict = _verdict(scores, chance, displacement, steps, lags)
+    if not matches and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
+        matches, verdict = True, f"{masks.shape[1]} x {masks.shape[2]} pixels are too few to tell whether the mask fits"
     return MaskCheck(matches, verdict, scores, chance, displacement, steps)
 
 

@@ -56,6 +56,15 @@ def test_the_right_mask_fits(y, mask):
     assert found.verdict in str(found)
 
 
+@pytest.mark.parametrize("shape", [(16, 3), (12, 20)])
+def test_of_a_few_pixels_nothing_is_claimed(shape):
+    random = np.random.default_rng(0)
+    y, other = random.random((shape[0], shape[1] + 2)), (random.random(shape) > 0.5).astype(float)
+    found = check_mask(y, other, (0, 1, 2))
+    assert found.matches
+    assert "too few to tell" in found.verdict
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_another_mask_is_named_wrong(y, seed):
     other = (np.random.default_rng(seed).random((SIZE, SIZE)) > 0.5).astype(np.float64)
