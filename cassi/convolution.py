@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Method = Literal["auto", "loop", "conv1d", "fft", "matmul"]
-METHODS: tuple[Method, ...] = ("auto", "loop", "conv1d", "fft", "matmul")
+from cassi import compiled
+
+Method = Literal["auto", "compiled", "loop", "conv1d", "fft", "matmul"]
+METHODS: tuple[Method, ...] = ("auto", "compiled", "loop", "conv1d", "fft", "matmul")
 
 _LOOP_BLOCK = 2**18  # elements of result and rows that one pass of the loop keeps in cache
 _FFT_BLOCK = 2**18  # the same for the transforms
@@ -27,15 +29,16 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
         y[r, t] = sum_i a[r, t - i] v[r, i]
 
-    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`. Four ways, chosen by size where `method` is "auto":
+    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`. Five ways, chosen by size where `method` is "auto":
 
+    - "compiled": row by row, four elements of the shorter row at a time (`cassi.compiled`); on the CPU with numba the
+      usual winner, as everything stays in the cache and one call does all.
     - "loop": one fused multiply-add an element of the shorter row, `y[:, i:i+N].addcmul_(a, v[:, i:i+1])`, over all
-      rows, in blocks of rows that stay in cache. The usual winner: memory is touched, multiplications are free.
-    - "conv1d": one grouped `conv1d`, each row a channel; for many float32 rows, the shorter of 4 to 7 elements and the
-      longer of at most 32.
-    - "fft": real transforms of a length the transform likes; for two long rows (the shorter of 20 or more).
-    - "matmul": one batched product of all windows of the longer row with the shorter; for few short rows, where the
-      number of calls is what costs.
+      rows, in blocks of rows that stay in cache. The usual winner elsewhere.
+    - "conv1d": one grouped `conv1d`, each row a channel; for many float32 rows of a few elements.
+    - "fft": real transforms of a length the transform likes; for two long rows.
+    - "matmul": one batched product of all windows of the longer row with the shorter; for few short rows without
+      numba, where the number of calls is what costs.
 
     Args:
         a: (n, N), float32 or float64.
@@ -46,7 +49,8 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
         (n, N + M - 1).
 
     Raises:
-        ValueError: wrong rank, different numbers of rows, an empty row, or an unknown method.
+        ValueError: wrong rank, different numbers of rows, an empty row, an unknown method, or "compiled" where the
+            kernels cannot work: without numba, or for tensors that are not float32 or float64 on the CPU.
         TypeError: not floating point, or different dtype or device.
 
     Example:
@@ -95,17 +99,29 @@ def correlate_rows(y: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
     return _correlate(y, v, method)
 
 
-def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype) -> Method:
+def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels: bool = compiled.AVAILABLE) -> Method:
     """The method `convolve_rows` takes for `num_rows` rows of n and of m elements.
 
-    The limits are those of one thread of a desktop processor; `python scripts/benchmark.py speed` has the grid.
+    The limits were measured on two threads of a server's processor; `python scripts/benchmark.py speed` has the grid.
+
+    Args:
+        num_rows, n, m, dtype: the size.
+        kernels: whether the compiled kernels can be used.
 
     Example:
-        >>> [choose_method(*size, torch.float32) for size in ((100, 10, 5), (10_000, 50, 5), (100, 100, 50))]
+        >>> sizes = ((100, 10, 5), (10_000, 50, 5), (100, 100, 50))
+        >>> [choose_method(*size, torch.float32, kernels=True) for size in sizes]
+        ['compiled', 'compiled', 'fft']
+        >>> [choose_method(*size, torch.float32, kernels=False) for size in sizes]
         ['matmul', 'loop', 'fft']
     """
     short, long = (n, m) if n < m else (m, n)
     width = n + m - 1
+    if kernels:
+        if short > 45 + long // 20:
+            return "fft"
+        few = dtype == torch.float32 and 4 <= short and num_rows >= 2**13
+        return "conv1d" if few and (long <= 7 or (long <= 10 and short <= 7 and num_rows < 2**15)) else "compiled"
     if (short >= 20 and long >= 30) or (short >= 7 and long >= 10 and 2500 <= num_rows * long < 2**13):
         return "fft"
     # few rows: the cost is the number of calls, and the loop makes one for each element of the shorter row
@@ -142,12 +158,19 @@ def _check(a: Tensor, v: Tensor, method: str) -> None:
             f"both must be floating point of one dtype and device, got {a.dtype} on {a.device} and "
             f"{v.dtype} on {v.device}; convert one with .to(...)"
         )
+    if method == "compiled" and not _kernels(a, v):
+        raise ValueError(
+            'method "compiled" needs numba and float32 or float64 on the CPU, got '
+            f'{a.dtype} on {a.device}{"" if compiled.AVAILABLE else " without numba"}; leave it to "auto"'
+        )
 
 
 def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
     n, m = a.shape[1], v.shape[-1]
     if method == "auto":
-        method = choose_method(a.shape[0], n, m, a.dtype)
+        method = choose_method(a.shape[0], n, m, a.dtype, kernels=_kernels(a, v))
+    if method == "compiled":
+        return _convolve_compiled(a, v)
     if method == "fft":
         return _convolve_fft(a, v)
     if method == "conv1d":
@@ -155,6 +178,19 @@ def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
     if method == "matmul":
         return _convolve_matmul(a, v)
     return _convolve_loop(a, v) if v.ndim == 1 or m <= n else _convolve_loop(v, a)
+
+
+def _kernels(a: Tensor, v: Tensor) -> bool:
+    """Whether the compiled kernels take these rows, made contiguous."""
+    return compiled.usable(*(t.detach().flatten()[:1] for t in (a[:1], v[:1])))
+
+
+def _convolve_compiled(a: Tensor, v: Tensor) -> Tensor:
+    rows, n, m = a.shape[0], a.shape[1], v.shape[-1]
+    long, short = (a, v.view(-1, m)) if m <= n else (v.expand(rows, m), a)
+    y = long.new_empty(rows, n + m - 1)
+    compiled.correlate_rows(long.contiguous(), short.contiguous(), y, padding=short.shape[1] - 1, reverse=True)
+    return y
 
 
 def _convolve_loop(long: Tensor, short: Tensor) -> Tensor:
@@ -225,8 +261,12 @@ def _correlate(y: Tensor, v: Tensor, method: Method) -> Tensor:
     rows, length, m = y.shape[0], y.shape[1], v.shape[-1]
     n = length - m + 1
     if method == "auto":
-        method = choose_method(rows, n, m, y.dtype)
+        method = choose_method(rows, n, m, y.dtype, kernels=_kernels(y, v))
         method = "loop" if method == "conv1d" else method
+    if method == "compiled":
+        a = y.new_empty(rows, n)
+        compiled.correlate_rows(y.contiguous(), v.reshape(-1, m).contiguous(), a)
+        return a
     if method == "matmul":
         return _window_products(y, v)
     if method != "loop":

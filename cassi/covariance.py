@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_CHUNK = 2**16  # elements that are rearranged at a time: they stay in cache
+_CHUNK = 2**18  # elements that are rearranged at a time: they stay in cache
+_PREPARED = 2**16  # elements that are converted, centred or weighted at a time
 _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are slow
 
 
@@ -21,7 +22,7 @@ def covariance_sum(
 
     `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by one batched
     matrix product over images where an image has many pixels, image by image where one image fills the cache, and by
-    one product of rearranged chunks where images are small; only chunks of 2^16 numbers, or 2^12 spectra, are ever
+    one product of rearranged chunks where images are small; only chunks of 2^18 numbers, or 2^12 spectra, are ever
     copied.
 
     Args:
@@ -43,9 +44,13 @@ def covariance_sum(
         tensor([[ 5., 11.],
                 [11., 25.]])
     """
+    plain = mean is None and weights is None and accumulate is None
+    # a small sum takes 6 microseconds, and the checks one: no more of them than needed
+    if plain and x.ndim == 4 and x.is_floating_point() and not x.requires_grad and x.numel():
+        return _gram_sum(x, *x.shape)
     _check(x)
-    if mean is None and weights is None and accumulate is None and not (x.requires_grad and torch.is_grad_enabled()):
-        return _gram_sum(x)
+    if plain and not (x.requires_grad and torch.is_grad_enabled()):
+        return _gram_sum(x, *(x if x.ndim == 4 else x[None]).shape)
     z = _flat(x)
     if mean is not None and tuple(mean.shape) != (z.shape[1],):
         raise ValueError(f"mean must be ({z.shape[1]},), one number a band, got {tuple(mean.shape)}")
@@ -88,7 +93,7 @@ def pixel_mean(x: Tensor, *, weights: Tensor | None = None, accumulate: torch.dt
 
 
 def _check(x: Tensor) -> None:
-    if not 3 <= x.ndim <= 4 or x.numel() == 0:
+    if x.ndim not in (3, 4) or not x.numel():
         raise ValueError(f"x must be (N, C, H, W) or (C, H, W) and not empty, got {tuple(x.shape)}")
     if not x.is_floating_point():
         raise TypeError(f"x must be floating point, got {x.dtype}; convert it with .float()")
@@ -106,27 +111,31 @@ def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
         raise ValueError(f"weights must broadcast to {shape}, got {tuple(weights.shape)}; give one a pixel") from error
 
 
-def _gram_sum(x: Tensor) -> Tensor:
+def _gram_sum(x: Tensor, n: int, c: int, h: int, w: int) -> Tensor:
     """sum_n z_n z_n^T of images z_n (C, L), by the fastest of three products for the shape."""
-    n, c = x.shape[:2] if x.ndim == 4 else (1, x.shape[0])
     if n == 1:  # one matrix as it lies in memory
         columns = x.reshape(c, -1)
         return torch.mm(columns, columns.t())
-    length = x.numel() // (n * c)
+    length = h * w
+    size = n * c * length
     if length == 1:
         rows = x.reshape(n, c)
         return torch.mm(rows.t(), rows)
-    if 2 * length >= c and c * length >= 448:
+    if 2 * length >= c and c * length >= 448 and size > 4096:
         z = x.flatten(2)
-        if c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
+        if c >= 16 and c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
             total = z.new_zeros(c, c)
             for image in z:
                 total.addmm_(image, image.t())
             return total
-        batch = max(1, 2**18 // (c * c))  # the products of a batch, batch x C x C, stay in cache
-        return torch.bmm(z, z.mT).sum(0) if n <= batch else _sum_parts(z, batch, _of_images)
+        batch = max(1, 2**20 // (c * c))  # the products of a batch, batch x C x C, stay in cache
+        return _of_images(z) if n <= batch else _sum_parts(z, batch, _of_images)
+    by_rows = 8 * length <= c and (length <= 8 or size <= 2**14)
+    if size <= _CHUNK and not by_rows:
+        columns = x.transpose(0, 1).reshape(c, -1)
+        return torch.mm(columns, columns.t())
+    product = _of_rows if by_rows else _of_columns
     chunk = max(1, _CHUNK // (c * length), _SPECTRA // length)
-    product = _of_rows if length <= 8 and 8 * length <= c else _of_columns
     return product(x) if n <= chunk else _sum_parts(x, chunk, product)
 
 
@@ -136,12 +145,12 @@ def _of_images(z: Tensor) -> Tensor:
 
 def _of_rows(z: Tensor) -> Tensor:
     """For few pixels an image."""
-    rows = z.movedim(1, -1).reshape(-1, z.shape[1])
+    rows = z.permute(0, 2, 3, 1).flatten(0, 2)
     return torch.mm(rows.t(), rows)
 
 
 def _of_columns(z: Tensor) -> Tensor:
-    columns = z.transpose(0, 1).reshape(z.shape[1], -1)
+    columns = z.transpose(0, 1).flatten(1)
     return torch.mm(columns, columns.t())
 
 
@@ -157,8 +166,8 @@ def _gram_sum_prepared(z: Tensor, mean: Tensor | None, weights: Tensor | None, d
     """The same with each chunk converted, centred and weighted on its way into the product."""
     n, c, length = z.shape
     total = z.new_zeros(c, c, dtype=dtype)
-    images = max(1, _CHUNK // (c * length))
-    pixels = max(1, _CHUNK // (c * images))
+    images = max(1, _PREPARED // (c * length))
+    pixels = max(1, _PREPARED // (c * images))
     offset = None if mean is None else mean.to(dtype)[:, None, None]
     for first in range(0, n, images):
         for start in range(0, length, pixels):
