@@ -167,11 +167,40 @@ def correlate_rows(y: Tensor, v: Tensor, out: Tensor, *, padding: int = 0, rever
     _run(_correlate_rows, out.shape[0], work, *(t.detach().numpy() for t in (y, v, out)), padding, reverse)
 
 
+def lowrank_groups(image: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """The groups of `cassi.priors.nonlocal_lowrank` denoised and put back: sums (H, W, K) and numbers of terms (H, W).
+
+    Args:
+        image: (H, W, K) contiguous, noise of standard deviation 1.
+        groups: (n, m), places of patches, row by row over the image.
+        patch: their side p [pixel].
+    """
+    height, width, bands = image.shape
+    columns = width - patch + 1
+    # parts of the groups, as many whatever the number of threads: each sums into rows of its own, added up in order
+    parts = min(_PARTS, len(groups))
+    bounds = np.array([len(groups) * k // parts for k in range(parts + 1)])
+    rows = [groups[start:stop] // columns for start, stop in itertools.pairwise(bounds)]
+    first = np.array([int(r.min()) for r in rows])
+    last = np.array([int(r.max()) + patch for r in rows])
+    total = np.zeros((parts, int((last - first).max()), width * bands), image.numpy().dtype)
+    count = np.zeros((*total.shape[:2], width), total.dtype)
+    arrays = (image.view(height, -1).numpy(), groups.contiguous().numpy(), bands, patch, bounds, first, total, count)
+    _run(_lowrank_groups, parts, 32 * _SMALL, *arrays)
+    summed, terms = torch.zeros(height, width * bands, dtype=image.dtype), torch.zeros(height, width, dtype=image.dtype)
+    for part in range(parts):
+        inside = slice(first[part], last[part])
+        summed[inside] += torch.from_numpy(total[part, : last[part] - first[part]])
+        terms[inside] += torch.from_numpy(count[part, : last[part] - first[part]])
+    return summed.view(height, width, bands), terms
+
+
 _MAPPED = 32 << 20  # bytes from which glibc maps and unmaps each block anew; smaller ones it keeps and hands out again
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 _CHUNK = 1 << 16  # elements of a vector that one task sums
 _BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 _ROW_OVERHEAD = 64  # of a row of a convolution, in the same unit
+_PARTS = 16  # that the groups of patches are cut into
 _SMALL = 1 << 20  # elements below which waking another thread (0.1 ms) costs more than it saves
 
 
@@ -564,6 +593,105 @@ if AVAILABLE:
                     q = t + i
                     out[r, t] += (a * row[q] + b * row[q + one]) + (c * row[q + two] + d * row[q + three])
                 i += four
+
+    @_jit
+    def _shrink(plane: np.ndarray) -> np.ndarray:
+        """The rows, mean 0, cut down to the singular values that stand out of noise 1: `singular_value_gain`."""
+        m, pixels = plane.shape
+        low, high = np.float64(min(m - 1, pixels)), np.float64(max(m - 1, pixels))
+        edge = (np.sqrt(low) + np.sqrt(high)) ** 2
+        wide = m <= pixels
+        gram = np.dot(plane, plane.T) if wide else np.dot(plane.T, plane)
+        values, vectors = np.linalg.eigh(gram)
+        scaled = np.zeros_like(vectors)
+        for n in range(values.size):
+            s = np.float64(values[n])
+            if s > edge:
+                gain = np.sqrt(max((s - low - high) ** 2 - 4 * low * high, 0.0)) / s
+                for i in range(values.size):
+                    scaled[i, n] = vectors[i, n] * plane.dtype.type(gain)
+        projection = np.dot(scaled, vectors.T)
+        kept: np.ndarray = np.dot(projection, plane) if wide else np.dot(plane, projection)
+        return kept
+
+    @_jit
+    def _lowrank_groups(
+        image: np.ndarray,
+        groups: np.ndarray,
+        bands: int,
+        patch: int,
+        bounds: np.ndarray,
+        first: np.ndarray,
+        total: np.ndarray,
+        count: np.ndarray,
+        start: int,
+        stop: int,
+    ) -> None:
+        m, pixels, side = groups.shape[1], patch * patch, patch * bands
+        columns = image.shape[1] // bands - patch + 1
+        x = np.empty((m * pixels, bands), image.dtype)
+        turned = np.empty_like(x)
+        lines = x.reshape(m * patch, side)  # the same memory, a line of a patch after the other
+        mean = np.empty((patch, side), image.dtype)
+        covariance, part_of = np.empty((bands, bands), image.dtype), np.empty((bands, bands), image.dtype)
+        plane = np.empty((m, pixels), image.dtype)
+        expected = (m - 1) * pixels
+        alive = expected + 4 * np.sqrt(2.0 * expected)
+        share = image.dtype.type(1 / m)
+        rows = max(1, _BLAS_ALONE // (bands * bands))
+        for part in range(start, stop):
+            for g in range(bounds[part], bounds[part + 1]):
+                mean[:] = 0
+                for a in range(m):
+                    top, left = groups[g, a] // columns, groups[g, a] % columns * bands
+                    for i in range(patch):
+                        source, line, average = image[top + i, left : left + side], lines[a * patch + i], mean[i]
+                        for j in range(side):
+                            line[j] = source[j]
+                            average[j] += source[j]
+                mean *= share
+                for a in range(m):
+                    for i in range(patch):
+                        line, average = lines[a * patch + i], mean[i]
+                        for j in range(side):
+                            line[j] -= average[j]
+                covariance[:] = 0
+                for top in range(0, m * pixels, rows):
+                    piece = x[top : top + rows]
+                    np.dot(piece.T, piece, part_of)
+                    covariance += part_of
+                _, basis = np.linalg.eigh(covariance)
+                basis = np.ascontiguousarray(basis)
+                for top in range(0, m * pixels, rows):
+                    np.dot(x[top : top + rows], basis, turned[top : top + rows])
+                for k in range(bands):
+                    energy = 0.0
+                    for r in range(m * pixels):
+                        energy += turned[r, k] * turned[r, k]
+                    if energy > alive:
+                        for a in range(m):
+                            for j in range(pixels):
+                                plane[a, j] = turned[a * pixels + j, k]
+                        kept = _shrink(plane)
+                        for a in range(m):
+                            for j in range(pixels):
+                                turned[a * pixels + j, k] = kept[a, j]
+                    else:
+                        for r in range(m * pixels):
+                            turned[r, k] = 0
+                back = np.ascontiguousarray(basis.T)
+                for top in range(0, m * pixels, rows):
+                    np.dot(turned[top : top + rows], back, x[top : top + rows])
+                for a in range(m):
+                    top, left = groups[g, a] // columns, groups[g, a] % columns
+                    for i in range(patch):
+                        row = top + i - first[part]
+                        target = total[part, row, left * bands : left * bands + side]
+                        line, average = lines[a * patch + i], mean[i]
+                        for j in range(side):
+                            target[j] += line[j] + average[j]
+                        for j in range(left, left + patch):
+                            count[part, row, j] += 1
 
     @_jit
     def _squared_distance(a: np.ndarray, b: np.ndarray, partial: np.ndarray, start: int, stop: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cassi import compiled
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser, nonlocal_lowrank, singular_value_gain
 from cassi.priors.tv import tv_prox
 
@@ -191,3 +192,28 @@ def test_denoiser_for_solvers(scene):
 def test_bad_arguments_are_named(scene, call, error, words):
     with pytest.raises(error, match=words):
         call(scene[1])
+
+
+@pytest.mark.skipif(not compiled.AVAILABLE, reason="numba is not installed, or CASSI_COMPILED=0")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("patch", "group", "count"), [(5, 32, 3), (5, 20, 3), (7, 9, 1), (4, 1, 2)])
+def test_the_compiled_kernel_and_torch_agree(scene, dtype, patch, group, count):
+    y = scene[1][:count].to(dtype)
+    options = {"patch": patch, "stride": 3, "group": group}
+    with compiled.eager():
+        expected, groups = nonlocal_lowrank(y, 0.1, **options)
+    found, same = nonlocal_lowrank(y, 0.1, **options)
+    assert torch.equal(same, groups)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_the_number_of_threads_changes_nothing(scene):
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            results.append(nonlocal_lowrank(scene[1], 0.1)[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*results)

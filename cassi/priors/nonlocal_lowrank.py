@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi import compiled
 from cassi.covariance import covariance_sum, pixel_mean
 from cassi.patches import aggregate_patches, extract_patches
 
@@ -82,10 +83,14 @@ def nonlocal_lowrank(
     if level is None:
         return z.clone(), torch.zeros(0, 1, dtype=torch.long, device=z.device) if groups is None else groups
     with torch.no_grad():
-        patches = extract_patches(z / level, patch)
         if groups is None:
-            groups = _match(_features(patches.flatten(0, 2)), stride, window, group)
+            groups = _match(_features(extract_patches(z / level, patch).flatten(0, 2)), stride, window, group)
+        if compiled.usable(z):
+            image = (z / level).permute(1, 2, 0).contiguous()
+            summed, covered = compiled.lowrank_groups(image, groups, patch)
+            return (summed / covered[:, :, None]).permute(2, 0, 1).contiguous().mul_(level), groups
         # patches lie as rows, so that a group gathers whole rows
+        patches = extract_patches(z / level, patch)
         rows = patches.view(-1, grid[0] * grid[1]).t().contiguous()
         total, count = torch.zeros_like(rows), rows.new_zeros(rows.shape[0])
         chunk = max(1, _CHUNK // (groups.shape[1] * rows.shape[1]))
