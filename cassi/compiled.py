@@ -630,7 +630,7 @@ if AVAILABLE:
         m, pixels, side = groups.shape[1], patch * patch, patch * bands
         columns = image.shape[1] // bands - patch + 1
         x = np.empty((m * pixels, bands), image.dtype)
-        turned = np.empty_like(x)
+        turned = np.empty(m * pixels * bands, image.dtype)
         lines = x.reshape(m * patch, side)  # the same memory, a line of a patch after the other
         mean = np.empty((patch, side), image.dtype)
         covariance, part_of = np.empty((bands, bands), image.dtype), np.empty((bands, bands), image.dtype)
@@ -660,28 +660,27 @@ if AVAILABLE:
                     piece = x[top : top + rows]
                     np.dot(piece.T, piece, part_of)
                     covariance += part_of
-                _, basis = np.linalg.eigh(covariance)
-                basis = np.ascontiguousarray(basis)
+                # eigenvalues are energies: of components with no more than noise has, which come first, nothing is left
+                energies, basis = np.linalg.eigh(covariance)
+                dead = np.searchsorted(energies, alive)
+                x_kept = turned[: m * pixels * (bands - dead)].reshape(m * pixels, bands - dead)
+                some = np.ascontiguousarray(basis[:, dead:])
+                back = np.ascontiguousarray(some.T)
                 for top in range(0, m * pixels, rows):
-                    np.dot(x[top : top + rows], basis, turned[top : top + rows])
-                for k in range(bands):
-                    energy = 0.0
-                    for r in range(m * pixels):
-                        energy += turned[r, k] * turned[r, k]
-                    if energy > alive:
-                        for a in range(m):
-                            for j in range(pixels):
-                                plane[a, j] = turned[a * pixels + j, k]
-                        kept = _shrink(plane)
-                        for a in range(m):
-                            for j in range(pixels):
-                                turned[a * pixels + j, k] = kept[a, j]
-                    else:
-                        for r in range(m * pixels):
-                            turned[r, k] = 0
-                back = np.ascontiguousarray(basis.T)
-                for top in range(0, m * pixels, rows):
-                    np.dot(turned[top : top + rows], back, x[top : top + rows])
+                    np.dot(x[top : top + rows], some, x_kept[top : top + rows])
+                for k in range(bands - dead):
+                    for a in range(m):
+                        for j in range(pixels):
+                            plane[a, j] = x_kept[a * pixels + j, k]
+                    kept = _shrink(plane)
+                    for a in range(m):
+                        for j in range(pixels):
+                            x_kept[a * pixels + j, k] = kept[a, j]
+                if dead == bands:
+                    x[:] = 0
+                else:
+                    for top in range(0, m * pixels, rows):
+                        np.dot(x_kept[top : top + rows], back, x[top : top + rows])
                 for a in range(m):
                     top, left = groups[g, a] // columns, groups[g, a] % columns
                     for i in range(patch):
