@@ -9,8 +9,8 @@ What is chosen, and on what evidence:
   them that is noise is the one that predicts best.
 - The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
   first reconstruction, or of a library of cubes where one is given: what predicts the held-out pixels best.
-- With quality "best" the prior: the total variation of the default, or non-local low-rank denoising of the coefficient
-  images (`cassi.priors.nonlocal_lowrank`) at one of two strengths: what predicts the held-out pixels best.
+- The prior of the final run (`cassi.final_run`): total variation, or after it non-local low-rank denoising of the
+  coefficient images, where that predicts the held-out pixels no worse.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace`); the mean
   of residual^2 / variance is reported as the discrepancy, which Morozov (1966) asks to be about 1.
@@ -20,34 +20,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.covariance import covariance_sum
+from cassi.final_run import EFFORTS, PATCH, Effort, Quality, final_run
 from cassi.operator import CASSI, LinearOperator
-from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
-from cassi.priors.subspace import coefficient_weights, principal_basis, smooth_basis, synthesise
+from cassi.priors.subspace import principal_basis, smooth_basis, synthesise
 from cassi.result import Monitor, Record, Result, relative_norm
 from cassi.solvers.subspace import SubspaceState, majorizer, mean_level, subspace_tv
-
-Quality = Literal["default", "best"]
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 SCENE_COMPONENTS = 10  # of the basis learnt from the first candidate's own cube
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
-FINAL_ITERS = {"default": 500, "best": 2000}
-NONLOCAL_SIGMAS = (0.2, 0.5)  # noise level of the non-local denoiser, in units of the weights of the total variation
-NONLOCAL_ITERS = (24, 64)  # of each of them, and of the better one in all
-WITHIN_REACH = 1.1  # held-out error after the first of them, relative to total variation's, from which it goes on
-PATCH = 5  # side of the patches it compares [pixel]
-REMATCH = 8  # iterations after which similar patches are looked for anew
-TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PRIOR_STRENGTH = 0.6
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 MARGIN = 0.005  # a candidate must predict better than the one before by this share: less is chance
@@ -119,11 +110,12 @@ def reconstruct_auto(
         read_noise: standard deviation [electrons]; 0 if only gain is given.
         library: spectral covariance (C, C) of cubes of the kind expected; its eigenvectors compete with the smooth
             basis.
-        quality: "best" takes ten to twenty times as long. It goes on with a non-local prior where that predicts the
-            held-out pixels better (they then stay held out), else makes the final run four times as long.
-        num_iters: of the final run; chosen if not given. Leaves out the non-local prior.
+        quality: "default" goes on with a non-local prior for a few iterations where that predicts the held-out pixels
+            no worse (they then stay held out); "best" for many, at two strengths, else with total variation four
+            times as long; "fast" has total variation alone.
+        num_iters: of the final run, with total variation alone; chosen if not given.
         budget: seconds for the whole: candidates are tried while there is time, and the final run is made as long as
-            fits (up to three times the usual); the non-local prior is left out. Makes the result depend on the machine.
+            fits, within limits. Makes the result depend on the machine.
         uncertainty: also estimate the standard deviation of each voxel, about doubling the time.
         seed: of the held-out pixels.
         monitor, progress: as for `cassi.solvers.gap`, for the final run.
@@ -148,8 +140,8 @@ def reconstruct_auto(
         raise ValueError("read_noise is in electrons and needs the gain [electrons per unit of y] too")
     if read_noise is not None and not read_noise >= 0:
         raise ValueError(f"read_noise must be >= 0 [electrons], got {read_noise}")
-    if quality not in FINAL_ITERS:
-        raise ValueError(f'quality must be "default" or "best", got {quality!r}')
+    if quality not in EFFORTS:
+        raise ValueError(f"quality must be one of {', '.join(EFFORTS)}, got {quality!r}")
     spectral_axis = A.cube_shape[0] if wavelengths is None else wavelengths
     lit = majorizer(A, y) > 0
     held = hold_out(lit, seed)
@@ -213,42 +205,32 @@ def reconstruct_auto(
     plan, best = plans[winner], candidates[winner]
     basis = bases[plan.basis]
     variance = variance * plan.noise_share
-    free = num_iters is None
-    if num_iters is None:
-        num_iters = FINAL_ITERS[quality]
-        if budget is not None:
-            left = budget - (time.perf_counter() - start)
-            num_iters = int(min(3 * num_iters, max(20, 0.9 * left / seconds_per_iteration)))
-    final: Result | None = None
-    priors: list[dict[str, Any]] = []
-    if quality == "best" and free and budget is None and min(A.cube_shape[1:]) >= PATCH:
-        final, priors = _nonlocal(
-            A_train,
-            y_train,
-            basis,
-            variance,
-            states[winner],
-            error=lambda x: held_out_error(A, y, x, held),
-            tv_iters=num_iters // 4,
-            monitor=monitor,
-            progress=progress,
-        )
-    if final is None:
-        final, _ = subspace_tv(
-            A,
-            y,
-            basis,
-            variance=variance,
-            prior_strength=PRIOR_STRENGTH,
-            num_iters=num_iters,
-            tol=TOL,
-            state=states[winner],
-            monitor=monitor,
-            progress=progress,
-        )
-        prior = "total variation"
-    else:
-        prior = min(priors, key=lambda p: float(p["held_out_error"]))["prior"]
+    effort, deadline = EFFORTS[quality], math.inf
+    if num_iters is not None:
+        effort = Effort(num_iters, num_iters)
+    elif budget is not None:
+        deadline = start + budget
+        fits = max(20, int(0.9 * (deadline - time.perf_counter()) / seconds_per_iteration))
+        tv_all = min(3 * effort.tv_all, fits)
+        tv_first = min(effort.tv_first, max(20, fits // 2)) if effort.sigmas else tv_all
+        effort = replace(effort, tv_first=tv_first, tv_all=tv_all, most=EFFORTS["best"].most)
+    if min(A.cube_shape[1:]) < PATCH:
+        effort = Effort(effort.tv_all, effort.tv_all)
+    final, prior, priors = final_run(
+        A,
+        y,
+        A_train,
+        y_train,
+        basis,
+        variance=variance,
+        prior_strength=PRIOR_STRENGTH,
+        state=states[winner],
+        error=lambda x: held_out_error(A, y, x, held),
+        effort=effort,
+        deadline=deadline,
+        monitor=monitor,
+        progress=progress,
+    )
     cube = final.x.clamp_(min=0)
     residual = y - A.forward(cube)
     known = lit & (variance > 0)
@@ -331,78 +313,6 @@ def fold_spread(
         squares += result.x.double() ** 2
     spread = (squares / folds - (total / folds) ** 2).clamp(min=0) * folds / (folds - 1)
     return ((1 - fraction) / fraction * spread).sqrt().to(y.dtype)
-
-
-def _nonlocal(
-    A: LinearOperator,
-    y: Tensor,
-    basis: Tensor,
-    variance: Tensor,
-    state: SubspaceState,
-    *,
-    error: Callable[[Tensor], float],
-    tv_iters: int,
-    monitor: Monitor | None,
-    progress: bool,
-) -> tuple[Result | None, list[dict[str, Any]]]:
-    """The cube with a non-local prior, None where total variation predicts as well; and what each predicted.
-
-    Every run starts from the same cube, without the multiplier e: what that holds back from one prior means nothing
-    to another. A cube is kept at the iteration at which it predicted best, since noise is fitted later than detail.
-
-    Args:
-        A, y: without the held-out pixels.
-        error: of a cube, at the held-out pixels.
-        tv_iters: of the run with total variation that the others start from and are compared with.
-    """
-    smooth, state = subspace_tv(
-        A, y, basis, variance=variance, prior_strength=PRIOR_STRENGTH, num_iters=tv_iters, tol=TOL, state=state
-    )
-    tried: list[dict[str, Any]] = [{"prior": "total variation", "held_out_error": error(smooth.x)}]
-    weights = coefficient_weights(len(basis)).to(y) * mean_level(A, y)
-    start = replace(state, e=torch.zeros_like(state.e))
-
-    def run(sigma: float, num_iters: int, state: SubspaceState) -> tuple[float, Result, SubspaceState]:
-        best, kept = math.inf, state.z
-
-        def watch(record: Record, z: Tensor) -> bool:
-            nonlocal best, kept
-            if record.iteration % 4 == 0 and (found := error(synthesise(z, basis.to(y)).clamp_(min=0))) < best:
-                best, kept = found, z.clone()
-            return monitor is not None and bool(monitor(record, z))
-
-        result, state = subspace_tv(
-            A,
-            y,
-            basis,
-            variance=variance,
-            prior_strength=PRIOR_STRENGTH,
-            num_iters=num_iters,
-            state=state,
-            denoise=NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH),
-            monitor=watch,
-            progress=progress,
-        )
-        return best, replace(result, x=synthesise(kept, basis.to(y))), state
-
-    first, in_all = NONLOCAL_ITERS
-    runs = {sigma: run(sigma, first, start) for sigma in NONLOCAL_SIGMAS}
-    sigma = min(runs, key=lambda s: runs[s][0])
-    found, result, state = runs[sigma]
-    if found < WITHIN_REACH * tried[0]["held_out_error"]:
-        more, longer, _ = run(sigma, in_all - first, state)
-        if more < found:
-            found, result = (
-                more,
-                replace(longer, history=(*result.history, *_after(result.history[-1], longer.history))),
-            )
-    tried += [{"prior": f"non-local, {s}", "held_out_error": found if s == sigma else runs[s][0]} for s in runs]
-    return (result if found < tried[0]["held_out_error"] else None), tried
-
-
-def _after(last: Record, history: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The history of a run that went on from another."""
-    return tuple(r._replace(iteration=last.iteration + r.iteration, seconds=last.seconds + r.seconds) for r in history)
 
 
 def _leave_out(A: LinearOperator, keep: Tensor) -> LinearOperator:

@@ -109,7 +109,7 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels:
         kernels: whether the compiled kernels can be used.
 
     Example:
-        >>> sizes = ((100, 10, 5), (10_000, 50, 5), (100, 100, 50))
+        >>> sizes = ((100, 10, 5), (10_000, 50, 5), (100, 100, 90))
         >>> [choose_method(*size, torch.float32, kernels=True) for size in sizes]
         ['compiled', 'compiled', 'fft']
         >>> [choose_method(*size, torch.float32, kernels=False) for size in sizes]

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from cassi.auto import AutoResult, reconstruct_auto, visibility
 from cassi.blur import BlurredCASSI
 from cassi.errors import InputError
+from cassi.final_run import EFFORTS, Quality
 from cassi.metrics import psnr, sam, ssim
 from cassi.operator import CASSI
 from cassi.priors.spectral import SpectralPrior, smooth_spectral_prior
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score", "write_result"]
 
 Array = Tensor | np.ndarray
-Quality = Literal["default", "best"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ def reconstruct(
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
-        quality: "default", or "best", ten to twenty times as long ("auto" only).
+        quality: "fast", "default", or "best", about ten times as long ("auto" only).
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
         uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
             "gaussian", up to 17 times).
@@ -356,8 +356,8 @@ def _check_settings(
 ) -> None:
     if solver not in SOLVERS:
         raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
-    if quality not in get_args(Quality):
-        raise InputError(f"unknown quality {quality!r}, expected one of {', '.join(get_args(Quality))}")
+    if quality not in EFFORTS:
+        raise InputError(f"unknown quality {quality!r}, expected one of {', '.join(EFFORTS)}")
     if quality != "default" and solver != "auto":
         raise InputError(
             f'quality {quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'

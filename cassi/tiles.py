@@ -429,8 +429,8 @@ def _automatic(
     """What "auto" chooses on the central tile, as a solver for all tiles."""
     library = None if prior is None else prior.covariance
     found = reconstruct_auto(
-        *central, wavelengths=wavelengths, gain=gain, read_noise=read_noise, library=library, num_iters=num_iters,
-        seed=seed,
+        *central, wavelengths=wavelengths, gain=gain, read_noise=read_noise, library=library,
+        quality="fast", num_iters=num_iters, seed=seed,
     )  # fmt: skip
     choice = dict(found.choice)
     basis = cast(Tensor, found.basis)

@@ -154,9 +154,9 @@ def parser() -> Parser:
     method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
     method.add_argument(
         "--quality",
-        choices=("default", "best"),
+        choices=("fast", "default", "best"),
         default="default",
-        help="best also tries a non-local prior: ten to twenty times as long, up to some dB better",
+        help="fast: total variation alone; best: many more iterations, about ten times as long, up to some dB better",
     )
     method.add_argument("--budget", type=duration, metavar="TIME", help="be done in 10s, 2min ...")
     method.add_argument("--uncertainty", action="store_true", help="also estimate each voxel's standard deviation")

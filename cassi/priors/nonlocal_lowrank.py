@@ -41,7 +41,7 @@ def nonlocal_lowrank(
     """Denoise a stack of images that share their structure, such as the coefficient images of a subspace.
 
     The images are divided by sigma first, so that the noise is white and 1 in all of them. Matching looks at all K
-    images together. Memory: three times K p^2 H W numbers.
+    images together. Memory: with the compiled kernel (CPU) some ten times z, else three times p^2 z.
 
     Args:
         z: (K, H, W), floating point; K = 1 is a grey image.
@@ -84,7 +84,7 @@ def nonlocal_lowrank(
         return z.clone(), torch.zeros(0, 1, dtype=torch.long, device=z.device) if groups is None else groups
     with torch.no_grad():
         if groups is None:
-            groups = _match(_features(extract_patches(z / level, patch).flatten(0, 2)), stride, window, group)
+            groups = _match(_features(z / level, patch), stride, window, group)
         if compiled.usable(z):
             image = (z / level).permute(1, 2, 0).contiguous()
             summed, covered = compiled.lowrank_groups(image, groups, patch)
@@ -195,16 +195,19 @@ def _noise_level(z: Tensor, sigma: float | Tensor) -> Tensor | None:
     return level.reshape(-1, 1, 1)
 
 
-def _features(columns: Tensor) -> Tensor:
-    """The strongest principal components of all patches, (num_features, n_h, n_w), from patches (K p p, n_h, n_w).
+def _features(z: Tensor, patch: int) -> Tensor:
+    """The strongest principal components of all patches, (num_features, n_h, n_w), of images (K, H, W).
 
     Distances between them are distances between patches without most of the noise, at a fraction of the work.
     """
-    flat = columns.flatten(1)
-    sample = flat[None, :, :: max(1, flat.shape[1] // 4096), None]
+    patches = z.unfold(1, patch, 1).unfold(2, patch, 1)  # (K, n_h, n_w, p, p), a view
+    count = patches.shape[1] * patches.shape[2]
+    some = torch.arange(0, count, max(1, count // 4096), device=z.device)
+    sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
+    sample = sample[None, :, :, None]
     _, vectors = _eigh(covariance_sum(sample, mean=pixel_mean(sample))[None])
-    features = vectors[0, :, -_NUM_FEATURES:].t() @ flat
-    return features.view(-1, *columns.shape[1:])
+    kernels = vectors[0, :, -_NUM_FEATURES:].t().reshape(-1, z.shape[0], patch, patch)
+    return F.conv2d(z[None], kernels)[0]
 
 
 def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
