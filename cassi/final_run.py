@@ -40,7 +40,8 @@ class Effort:
     Attributes:
         tv_first: iterations with total variation before another prior is tried.
         tv_all: the same in all, where none predicts as well.
-        sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none.
+        sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
+            later one is taken where it predicts better than by chance.
         first, most: iterations with each of them, and with the best of them in all.
         give_up: held-out error relative to total variation's above which one is not gone on with, after 4 iterations.
     """
@@ -56,7 +57,7 @@ class Effort:
 EFFORTS: dict[Quality, Effort] = {
     "fast": Effort(500, 500),
     "default": Effort(300, 500, (0.5,), 12, 12),
-    "best": Effort(500, 2000, (0.2, 0.5), 24, 160, math.inf),
+    "best": Effort(500, 2000, (0.5, 0.2), 24, 160, math.inf),
 }
 
 
@@ -145,10 +146,13 @@ def final_run(
     ]
     for run in runs:
         run.go_on(effort.first, watch, solve)
-    chosen = min(runs, key=lambda run: run.lowest)
+    chosen = runs[0]
+    for run in runs[1:]:
+        if run.lowest < (1 - CHANCE) * chosen.lowest:
+            chosen = run
     if effort.most > effort.first and chosen.lowest < 1.3 * usual:
         chosen.go_on(effort.most - effort.first, watch, solve)
-    tried += [{"prior": run.name, "held_out_error": run.kept_error} for run in runs]
+    tried += [{"prior": run.name, "held_out_error": run.kept_error} for run in runs if run.kept_at > 0]
     if chosen.kept_error <= (1 + CHANCE) * usual:
         watch.add(chosen.history[: chosen.kept_at])
         x = synthesise(chosen.kept, basis.to(y))
@@ -202,7 +206,7 @@ class _NonlocalRun:
             if k % 2 == 0:
                 found = self.error(synthesise(z, B).clamp_(min=0))
                 self.lowest = min(self.lowest, found)
-                if found <= (1 + CHANCE) * self.lowest:
+                if found == self.lowest or found <= (1 + CHANCE) * min(self.lowest, self.usual):
                     self.kept, self.kept_error, self.kept_at = z.clone(), found, k
                 self.over = (k >= 4 and found > self.give_up * self.usual) or (
                     k >= 12 and found > (1 + WORSE) * self.lowest

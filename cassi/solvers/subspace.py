@@ -152,7 +152,9 @@ def subspace_tv(
     if nonnegative:
         u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
-    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV")
+    loop = Loop(
+        num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
+    )
     for k in loop:
         _data_step(A, B, z, z_new, y, e, u, gamma, omega, y_z)
         residual = relative_change(y_z, y)
