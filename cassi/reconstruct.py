@@ -197,6 +197,8 @@ def reconstruct(
         "device": str(device),
         "seed": seed,
     }
+    if isinstance(spectral_prior, str | os.PathLike):
+        spectral_prior = (spectral_prior,)
     _check_settings(solver, num_iters, tv_weight, quality, budget, uncertainty, black_level)
     if spectral_prior is not None and solver not in ("auto", "gaussian"):
         raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
@@ -366,8 +368,11 @@ def _check_settings(
         raise InputError(
             f'only solvers "auto" and "gaussian" estimate the uncertainty, got solver {solver!r}; leave one of them out'
         )
-    if num_iters is not None and num_iters < 1:
-        raise InputError(f"the number of iterations must be at least 1, got {num_iters}")
+    for name, value in (("TV weight", tv_weight), ("black level", black_level), ("budget", budget)):
+        if value is not None and not isinstance(value, int | float | np.number):
+            raise InputError(f"the {name} must be a number, got {value!r}")
+    if num_iters is not None and not (isinstance(num_iters, int | np.integer) and num_iters >= 1):
+        raise InputError(f"the number of iterations must be a whole number, at least 1, got {num_iters!r}")
     if tv_weight is not None and not (math.isfinite(tv_weight) and tv_weight > 0):
         raise InputError(f"the TV weight must be positive, got {tv_weight}")
     if tv_weight is not None and solver not in TV_WEIGHT:

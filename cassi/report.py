@@ -126,7 +126,8 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):
-        raise InputError(f"{path}: no cube (C, H, W) in it, expected a result file; found {container.listing()}")
+        made = "make it with scripts/reconstruct.py"
+        raise InputError(f"{path}: no cube (C, H, W) in it, expected a result ({made}); found {container.listing()}")
     frames = found["cube"].shape[0] if len(found["cube"].shape) == 4 else 1
     if not 0 <= frame < frames:
         raise InputError(f"{path}: no frame {frame}, the file holds {frames}; count from 0")

@@ -299,8 +299,8 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
             )
         else:
             verdict = (
-                "Neighboring pixels differ more than noise would: the fit has followed part of the noise. "
-                "Much of it points to too little smoothing."
+                "Neighboring pixels differ more than noise would: part of the noise is explained, too. A little is "
+                "usual; much of it points to too little smoothing."
             )
         told = (
             f'<p class="verdict">{verdict}</p><p class="note">Correlation of neighbors: vertical '

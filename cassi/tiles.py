@@ -257,8 +257,10 @@ def reconstruct_tiled(
         raise InputError(f"{solver} takes no TV weight; leave it out or choose another solver")
     if spectral_prior is not None and solver not in ("auto", "gaussian"):
         raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
-    if tile < 1 or reach < 0:
-        raise InputError(f"tile must be at least 1 and reach at least 0 [pixel], got {tile} and {reach}")
+    if tile < max(1, reach) or reach < 0:
+        raise InputError(
+            f"tiles of {tile} px with {reach} px around them are all border; take tiles of at least {max(1, 2 * reach)} px"
+        )
     check_arrays(m)
     on = pick_device(device)
     A, y = camera_of(m, on), torch.as_tensor(m.y, dtype=torch.float32, device=on)

@@ -279,7 +279,7 @@ def check_tiles(args: argparse.Namespace) -> None:
         "--quality": args.quality != "default",
         "--budget": args.budget,
         "--uncertainty": args.uncertainty,
-        "--psf": args.psf,
+        "--psf": args.psf is not None,
     }
     for option in (name for name, value in given.items() if value):
         raise InputError(f"{option} does not go with --tile; leave one of them out")
@@ -670,6 +670,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
         print("\n".join([f"{m.source}: measurement {_size(m.y.shape)}", *m.notes]))
         size = _size((len(m.shifts), *m.mask.shape[-2:]))
         print(f"\nwould reconstruct a cube {size} with solver {args.solver} and write {output}")
+        warn_of_output(output, args.overwrite)
         return 0
     found = describe(args.measurement, **{name: getattr(args, name) for name in names})
     print(found.text)
@@ -678,7 +679,19 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     m = reading(args)(args.measurement)
     size = _size((len(m.shifts), *m.mask.shape[-2:]))
     print(f"\nwould reconstruct a cube {size} with solver {args.solver} on device {args.device} and write {output}")
+    warn_of_output(output, args.overwrite)
     return 0
+
+
+def warn_of_output(output: Path, overwrite: bool) -> None:
+    """Say now what would stop the program later."""
+    from cassi.errors import OutputError
+    from cassi.io import check_output
+
+    try:
+        check_output(output, overwrite)
+    except OutputError as error:
+        print(f"reconstruct.py: warning: as it is, nothing could be written: {error}", file=sys.stderr)
 
 
 def _size(shape: tuple[int, ...]) -> str:

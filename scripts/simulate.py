@@ -200,7 +200,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         shifts=shifts,
         wavelengths=wavelengths,
         cube=None if args.no_truth else cube.numpy(),
-        unit="sum over bands",
+        unit="relative radiance",
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,
         read_noise=shot.read_noise,
@@ -278,6 +278,10 @@ def make_cube(
         if chosen is None:
             raise InputError("a painted scene needs wavelengths: its colors depend on them")
         height, width = args.size or mask_size or (256, 256)
+        if min(height, width) < 8:
+            raise InputError(
+                f"a painted scene needs at least 8 x 8 pixels, got {height} x {width}; give a larger --size"
+            )
         return procedural_scene(height, width, torch.from_numpy(chosen), generator=generator), chosen
     values, wavelengths = read_cube(args.cube, key=args.key)
     count = args.num_bands or values.shape[-3]
