@@ -259,7 +259,7 @@ def reconstruct_tiled(
         raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
     if tile < max(1, reach) or reach < 0:
         raise InputError(
-            f"tiles of {tile} px with {reach} px around them are all border; take tiles of at least {max(1, 2 * reach)} px"
+            f"tiles of {tile} px with {reach} px around them are all border; take {max(1, 2 * reach)} px or more"
         )
     check_arrays(m)
     on = pick_device(device)
