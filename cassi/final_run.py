@@ -56,7 +56,7 @@ class Effort:
 
 EFFORTS: dict[Quality, Effort] = {
     "fast": Effort(500, 500),
-    "default": Effort(300, 500, (0.5,), 12, 12),
+    "default": Effort(200, 500, (0.5,), 12, 12),
     "best": Effort(500, 2000, (0.5, 0.2), 24, 160, math.inf),
 }
 
