@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -78,7 +78,9 @@ class _Watch:
     history: tuple[Record, ...] = ()
     stopped: bool = False
     late: bool = False
-    _last: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self._last = time.perf_counter()
 
     def __call__(self, record: Record, z: Tensor) -> bool:
         if self.monitor is not None and self.monitor(self._numbered(record), z):
