@@ -86,9 +86,7 @@ class _Watch:
         if self.monitor is not None and self.monitor(self._numbered(record), z):
             self.stopped = True
         now = time.perf_counter()
-        self.late = (
-            now + 1.5 * (now - self._last) > self.deadline
-        )  # the next may take as long, and be followed by others
+        self.late = now + 1.5 * (now - self._last) > self.deadline  # the next iteration will take as long
         self._last = now
         return self.stopped or self.late
 
