@@ -120,8 +120,9 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels:
     if kernels:
         if short > 45 + long // 20:
             return "fft"
-        few = dtype == torch.float32 and 4 <= short and num_rows >= 2**13
-        return "conv1d" if few and (long <= 7 or (long <= 10 and short <= 7 and num_rows < 2**15)) else "compiled"
+        many = num_rows >= 2**15
+        tiny = short >= 3 and long <= 7 if many else 4 <= short <= 7 and long <= 10 and num_rows >= 2**13
+        return "conv1d" if tiny and dtype == torch.float32 else "compiled"
     if (short >= 20 and long >= 30) or (short >= 7 and long >= 10 and 2500 <= num_rows * long < 2**13):
         return "fft"
     # few rows: the cost is the number of calls, and the loop makes one for each element of the shorter row
