@@ -120,8 +120,7 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels:
     if kernels:
         if short > 45 + long // 20:
             return "fft"
-        many = num_rows >= 2**15
-        tiny = short >= 3 and long <= 7 if many else 4 <= short <= 7 and long <= 10 and num_rows >= 2**13
+        tiny = 3 <= short <= 7 and num_rows >= 2**13 and long <= (10 if short == 3 or num_rows >= 2**15 else 32)
         return "conv1d" if tiny and dtype == torch.float32 else "compiled"
     if (short >= 20 and long >= 30) or (short >= 7 and long >= 10 and 2500 <= num_rows * long < 2**13):
         return "fft"
@@ -159,7 +158,7 @@ def _check(a: Tensor, v: Tensor, method: str) -> None:
             f"both must be floating point of one dtype and device, got {a.dtype} on {a.device} and "
             f"{v.dtype} on {v.device}; convert one with .to(...)"
         )
-    if method == "compiled" and not _kernels(a, v):
+    if method == "compiled" and not _kernels(a):
         raise ValueError(
             'method "compiled" needs numba and float32 or float64 on the CPU, got '
             f'{a.dtype} on {a.device}{"" if compiled.AVAILABLE else " without numba"}; leave it to "auto"'
@@ -169,7 +168,7 @@ def _check(a: Tensor, v: Tensor, method: str) -> None:
 def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
     n, m = a.shape[1], v.shape[-1]
     if method == "auto":
-        method = choose_method(a.shape[0], n, m, a.dtype, kernels=_kernels(a, v))
+        method = choose_method(a.shape[0], n, m, a.dtype, kernels=_kernels(a))
     if method == "compiled":
         return _convolve_compiled(a, v)
     if method == "fft":
@@ -181,9 +180,10 @@ def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
     return _convolve_loop(a, v) if v.ndim == 1 or m <= n else _convolve_loop(v, a)
 
 
-def _kernels(a: Tensor, v: Tensor) -> bool:
-    """Whether the compiled kernels take these rows, made contiguous."""
-    return compiled.usable(*(t.detach().flatten()[:1] for t in (a[:1], v[:1])))
+def _kernels(a: Tensor) -> bool:
+    """Whether the compiled kernels take such rows, made contiguous."""
+    plain = a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64)
+    return compiled.AVAILABLE and plain and not compiled.switched_off()
 
 
 def _convolve_compiled(a: Tensor, v: Tensor) -> Tensor:
@@ -262,7 +262,7 @@ def _correlate(y: Tensor, v: Tensor, method: Method) -> Tensor:
     rows, length, m = y.shape[0], y.shape[1], v.shape[-1]
     n = length - m + 1
     if method == "auto":
-        method = choose_method(rows, n, m, y.dtype, kernels=_kernels(y, v))
+        method = choose_method(rows, n, m, y.dtype, kernels=_kernels(y))
         method = "loop" if method == "conv1d" else method
     if method == "compiled":
         a = y.new_empty(rows, n)
