@@ -662,7 +662,7 @@ def _draw_convergence(
         axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=_MUTED)
         return
     at = np.array([getattr(record, against) for record in history], dtype=float)
-    drawn, lowest = False, []
+    drawn, lowest, highest = False, [], []
     for name, text, color, dash in (
         ("residual", "residual |y - Φv| / |y|", _PALETTE[0], "-"),
         ("change", "change |v - v'| / |v'|", _PALETTE[1], (0, (4, 1.5))),
@@ -673,15 +673,17 @@ def _draw_convergence(
             marker = "o" if shown.sum() < 3 else None
             axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, markersize=4, label=text)
             lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
+            highest.append(series[shown].max())
             drawn = True
     axes.set_yscale("log")
     if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
-        axes.set_ylim(bottom=min(lowest) / 2)
+        bottom, top = min(lowest) / 2, 2 * max(highest)
+        axes.set_ylim(bottom, top * (top / bottom) ** 0.4)  # room for the legend above the curves
     axes.grid(True)
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=against == "iteration"))
     if drawn and legend:
-        axes.legend(loc="best")
+        axes.legend(loc="upper right")
 
 
 def _show(axes: Axes, picture: np.ndarray) -> None:
