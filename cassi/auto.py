@@ -140,6 +140,8 @@ def reconstruct_auto(
         raise ValueError("read_noise is in electrons and needs the gain [electrons per unit of y] too")
     if read_noise is not None and not read_noise >= 0:
         raise ValueError(f"read_noise must be >= 0 [electrons], got {read_noise}")
+    if budget is not None and not (math.isfinite(budget) and budget > 0):
+        raise ValueError(f"budget must be a positive number of seconds, got {budget}")
     if quality not in EFFORTS:
         raise ValueError(f"quality must be one of {', '.join(EFFORTS)}, got {quality!r}")
     spectral_axis = A.cube_shape[0] if wavelengths is None else wavelengths

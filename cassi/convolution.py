@@ -167,6 +167,8 @@ def _check(a: Tensor, v: Tensor, method: str) -> None:
 
 def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
     n, m = a.shape[1], v.shape[-1]
+    if len(a) == 0:
+        return a.new_zeros(0, n + m - 1)
     if method == "auto":
         method = choose_method(a.shape[0], n, m, a.dtype, kernels=_kernels(a))
     if method == "compiled":
@@ -261,6 +263,8 @@ def _product(a: Tensor, v_hat: Tensor, length: int) -> Tensor:
 def _correlate(y: Tensor, v: Tensor, method: Method) -> Tensor:
     rows, length, m = y.shape[0], y.shape[1], v.shape[-1]
     n = length - m + 1
+    if rows == 0:
+        return y.new_zeros(0, n)
     if method == "auto":
         method = choose_method(rows, n, m, y.dtype, kernels=_kernels(y))
         method = "loop" if method == "conv1d" else method

@@ -128,7 +128,8 @@ def final_run(
         error: of a cube, at the held-out pixels.
         effort: see `Effort`.
         deadline: on the clock of `time.perf_counter` [s], up to the iteration at hand.
-        monitor, progress: as for `subspace_tv`; the monitor sees every prior's iterations, numbered on.
+        monitor, progress: as for `subspace_tv`; the monitor sees every prior's iterations, numbered on from those of
+            total variation.
     """
     watch = _Watch(monitor, deadline)
     solve = partial(subspace_tv, basis=basis, variance=variance, prior_strength=prior_strength, progress=progress)
@@ -137,6 +138,7 @@ def final_run(
     watch.add(smooth.history)
     if not effort.sigmas or watch.stopped or watch.late:
         return FinalRun(smooth, TV, [])
+    smooth = replace(smooth, status="stopped")  # of which one hears only where it is the end
     usual = error(smooth.x)
     tried: list[dict[str, Any]] = [{"prior": TV, "held_out_error": usual}]
     # what the multiplier e holds back from one prior means nothing to another
@@ -156,7 +158,7 @@ def final_run(
     if chosen.kept_error <= (1 + CHANCE) * usual:
         watch.add(chosen.history[: chosen.kept_at])
         x = synthesise(chosen.kept, basis.to(y))
-        status: Status = "stopped" if watch.stopped else "max_iters"
+        status: Status = "stopped" if watch.stopped or watch.late else "max_iters"
         return FinalRun(Result(x, watch.history, status), chosen.name, tried)
     if watch.stopped or watch.late:
         return FinalRun(smooth, TV, tried)

@@ -134,6 +134,14 @@ def test_rows_that_do_not_lie_side_by_side_are_taken():
     torch.testing.assert_close(convolve_rows(a[:, ::2], v), double_loop(a[:, ::2].contiguous(), v))
 
 
+@pytest.mark.parametrize("automatic", ["kernels", "eager"])
+@pytest.mark.parametrize("n", [3, 200])
+def test_no_rows_give_no_rows(n, automatic):
+    with compiled.eager() if automatic == "eager" else contextlib.nullcontext():
+        assert convolve_rows(torch.ones(0, n), torch.ones(200)).shape == (0, n + 199)
+        assert correlate_rows(torch.ones(0, 200), torch.ones(0, n)).shape == (0, 201 - n)
+
+
 @needs_numba
 def test_kernels_asked_for_where_they_cannot_work_are_refused():
     with pytest.raises(ValueError, match='method "compiled" needs numba and float32 or float64 on the CPU'):

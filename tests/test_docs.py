@@ -134,7 +134,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: coarse figures and few iterations do
     monkeypatch.setattr(cassi.figures, "save_figures", partial(cassi.figures.save_figures, dpi=30))
-    monkeypatch.setitem(cassi.auto.FINAL_ITERS, "default", 10)
+    monkeypatch.setitem(cassi.final_run.EFFORTS, "default", cassi.final_run.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.auto, "CANDIDATE_ITERS", 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":

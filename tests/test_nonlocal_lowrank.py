@@ -1,5 +1,6 @@
 """Non-local low-rank denoising: on photographs against total variation, and by its properties."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -205,6 +206,27 @@ def test_the_compiled_kernel_and_torch_agree(scene, dtype, patch, group, count):
     found, same = nonlocal_lowrank(y, 0.1, **options)
     assert torch.equal(same, groups)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("path", ["kernel", "torch"])
+@pytest.mark.parametrize("value", [0.0, 0.1, 3.7, 1e9])
+def test_constant_and_huge_images(value, path):
+    with compiled.eager() if path == "torch" else contextlib.nullcontext():
+        flat = torch.full((3, 39, 29), value)
+        torch.testing.assert_close(nonlocal_lowrank(flat, 0.5, patch=2, stride=2, window=3, group=11)[0], flat)
+        large = 1e10 * noise_like(torch.zeros(3, 20, 20))
+        assert bool(torch.isfinite(nonlocal_lowrank(large, 0.5)[0]).all())
+
+
+def test_groups_of_another_image_are_refused(scene):
+    y = scene[1]
+    _, groups = nonlocal_lowrank(y, 0.1)
+    for other in (groups[:3], -groups, groups.float(), groups[:, :0], groups + 10_000):
+        with pytest.raises(ValueError, match="are not of an image of"):
+            nonlocal_lowrank(y, 0.1, groups=other)
+    for size in ((60, 40), (48, 60), (40, 48)):
+        with pytest.raises(ValueError, match="are not of an image of"):
+            nonlocal_lowrank(torch.zeros(3, *size), 0.1, groups=groups)
 
 
 def test_the_number_of_threads_changes_nothing(scene):

@@ -301,7 +301,7 @@ def test_importing_the_package_loads_neither_h5py_nor_matplotlib():
 def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     root = Path(__file__).parent.parent
     monkeypatch.chdir(root)
-    monkeypatch.setitem(auto.FINAL_ITERS, "default", 10)  # that the lines run is what is tested
+    monkeypatch.setitem(auto.EFFORTS, "default", auto.Effort(10, 10))  # that the lines run is what is tested
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     assert code is not None
     names: dict[str, object] = {}

@@ -78,8 +78,10 @@ def nonlocal_lowrank(
     grid = (z.shape[1] - patch + 1, z.shape[2] - patch + 1)
     if min(grid) < 1:
         raise ValueError(f"images of {tuple(z.shape[1:])} are smaller than a patch of {patch} x {patch} pixels")
-    if groups is not None and (groups.ndim != 2 or int(groups.max()) >= grid[0] * grid[1]):
-        raise ValueError(f"groups of shape {tuple(groups.shape)} are not of an image of {tuple(z.shape[1:])}")
+    if groups is not None and level is not None and not _fit(groups, grid, stride):
+        raise ValueError(
+            f"groups of shape {tuple(groups.shape)} are not of an image of {tuple(z.shape[1:])} with stride {stride}"
+        )
     if level is None:
         return z.clone(), torch.zeros(0, 1, dtype=torch.long, device=z.device) if groups is None else groups
     with torch.no_grad():
@@ -177,7 +179,8 @@ def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
     """
     a, b = min(rows, columns), max(rows, columns)
     edge = (math.sqrt(a) + math.sqrt(b)) ** 2
-    eta = ((s - a - b).square() - 4 * a * b).clamp(min=0).sqrt()
+    # (s - a - b)^2 - 4 a b in two factors, whose squares cannot overflow
+    eta = (s - edge).clamp(min=0).sqrt() * (s - (math.sqrt(b) - math.sqrt(a)) ** 2).clamp(min=0).sqrt()
     return torch.where(s > edge, eta / s.clamp(min=edge), 0)
 
 
@@ -195,6 +198,19 @@ def _noise_level(z: Tensor, sigma: float | Tensor) -> Tensor | None:
     return level.reshape(-1, 1, 1)
 
 
+def _fit(groups: Tensor, grid: tuple[int, int], stride: int) -> bool:
+    """Whether these can be groups on a grid of places: one for each reference patch, which is in it."""
+    rows, columns = (torch.tensor(sorted({*range(0, n, stride), n - 1}), device=groups.device) for n in grid)
+    references = (rows[:, None] * grid[1] + columns).flatten()
+    return (
+        groups.ndim == 2
+        and groups.dtype == torch.long
+        and len(groups) == len(references)
+        and bool(((groups >= 0) & (groups < grid[0] * grid[1])).all())
+        and bool((groups == references[:, None]).any(1).all())
+    )
+
+
 def _features(z: Tensor, patch: int) -> Tensor:
     """The strongest principal components of all patches, (num_features, n_h, n_w), of images (K, H, W).
 
@@ -205,7 +221,10 @@ def _features(z: Tensor, patch: int) -> Tensor:
     some = torch.arange(0, count, max(1, count // 4096), device=z.device)
     sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
     sample = sample[None, :, :, None]
-    _, vectors = _eigh(covariance_sum(sample, mean=pixel_mean(sample))[None])
+    covariance = covariance_sum(sample, mean=pixel_mean(sample))
+    if float(covariance.trace()) <= 1e-10 * float(sample.square().sum()):  # rounding; all patches are alike
+        return z.new_zeros(1, patches.shape[1], patches.shape[2])
+    _, vectors = _eigh(covariance[None])
     kernels = vectors[0, :, -_NUM_FEATURES:].t().reshape(-1, z.shape[0], patch, patch)
     return F.conv2d(z[None], kernels)[0]
 
