@@ -8,7 +8,9 @@ What is chosen, and on what evidence:
   the squared errors at the held-out pixels of a pilot run, which hold noise and model error together, and the share of
   them that is noise is the one that predicts best.
 - The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
-  first reconstruction, or of a library of cubes where one is given: what predicts the held-out pixels best.
+  first reconstruction, or of a library of cubes where one is given: what predicts the held-out pixels best. A candidate
+  that is behind the best one so far after half of the iterations is not gone on with, as in successive halving
+  (Jamieson & Talwalkar, AISTATS 2016).
 - The prior of the final run (`cassi.final_run`): total variation, or after it non-local low-rank denoising of the
   coefficient images, where that predicts the held-out pixels no worse.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
@@ -20,8 +22,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,9 @@ from cassi.solvers.subspace import SubspaceState, majorizer, mean_level, subspac
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
+SHARES = (0.4, 1.0, 0.2, 0.1, 0.0)  # of the estimated noise that are tried, in this order, see `_choose`
 SCENE_COMPONENTS = 10  # of the basis learnt from the first candidate's own cube
+SCENE = f"scene-{SCENE_COMPONENTS}"
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 PRIOR_STRENGTH = 0.6
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
@@ -65,10 +69,85 @@ class AutoResult:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a candidate sets: the spectral basis, and the share of the noise model it believes."""
+    """What a candidate sets: the spectral basis, and the share of the noise model it believes.
+
+    Attributes:
+        basis: "smooth-8" and the like, with the number of components; "scene-10", learnt from a first reconstruction;
+            or "library-4" and "library-8".
+        noise_share: >= 0, times the variance of the noise model.
+    """
 
     basis: str
     noise_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A short run without the held-out pixels, and its errors there: after half of its iterations, and at the end."""
+
+    plan: Plan
+    state: SubspaceState
+    halfway: float
+    error: float
+    iterations: int
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        return {**asdict(self.plan), "held_out_error": self.error, "iterations": self.iterations}
+
+
+@dataclass(eq=False)
+class _Trial:
+    """Candidates run one after the other, and the best so far."""
+
+    A: LinearOperator
+    y: Tensor
+    A_train: LinearOperator
+    y_train: Tensor
+    held: Tensor
+    variance: Tensor
+    bases: dict[str, Tensor]
+    tried: list[_Candidate] = field(default_factory=list)
+    best: _Candidate = field(init=False)
+
+    def run(self, plan: Plan, margin: float = 0.0) -> bool:
+        """Whether the plan predicts better than the best so far by this share, and so takes its place."""
+        B = self.bases[plan.basis].to(self.y)
+        ahead_of = self.best.halfway if self.tried else math.inf
+        halfway = math.inf
+
+        def behind(record: Record, z: Tensor) -> bool:
+            nonlocal halfway
+            if record.iteration == CANDIDATE_ITERS // 2:
+                halfway = self.error(synthesise(z, B))
+                return halfway > ahead_of
+            return False
+
+        result, state = subspace_tv(
+            self.A_train,
+            self.y_train,
+            B,
+            variance=self.variance * plan.noise_share,
+            prior_strength=PRIOR_STRENGTH,
+            num_iters=CANDIDATE_ITERS,
+            monitor=behind,
+        )
+        self.tried.append(_Candidate(plan, state, halfway, self.error(result.x), len(result.history)))
+        latest = self.tried[-1]
+        better = len(self.tried) == 1 or (
+            latest.iterations == CANDIDATE_ITERS and latest.error < (1 - margin) * self.best.error
+        )
+        if better:
+            self.best = latest
+        return better
+
+    def error(self, x: Tensor) -> float:
+        return held_out_error(self.A, self.y, x, self.held)
+
+    def learn_basis(self) -> None:
+        """Add the strongest eigenvectors of the spectral covariance of the best cube so far to the bases."""
+        spectra = synthesise(self.best.state.z, self.bases[self.best.plan.basis].to(self.y)).clamp_(min=0)
+        self.bases[SCENE] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
 
 
 @dataclass(frozen=True)
@@ -96,6 +175,7 @@ def reconstruct_auto(
     num_iters: int | None = None,
     budget: float | None = None,
     uncertainty: bool = False,
+    plan: Plan | None = None,
     seed: int = 0,
     monitor: Monitor | None = None,
     progress: bool = False,
@@ -117,6 +197,7 @@ def reconstruct_auto(
         budget: seconds for the whole: candidates are tried while there is time, and the final run is made as long as
             fits, within limits. Makes the result depend on the machine.
         uncertainty: also estimate the standard deviation of each voxel, about doubling the time.
+        plan: taken as it is instead of the best of several; of an earlier snapshot like this one, say.
         seed: of the held-out pixels.
         monitor, progress: as for `cassi.solvers.gap`, for the final run.
 
@@ -124,7 +205,8 @@ def reconstruct_auto(
         AutoResult.
 
     Raises:
-        ValueError: more than one snapshot, a library for another number of bands, gain or read noise not positive.
+        ValueError: more than one snapshot, a library for another number of bands, gain or read noise not positive, a
+            plan with a basis that there is not.
 
     Example:
         >>> A = CASSI.from_step(torch.rand(16, 16, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
@@ -161,50 +243,12 @@ def reconstruct_auto(
         if library.shape != (A.cube_shape[0],) * 2:
             raise ValueError(f"library must be the covariance of {A.cube_shape[0]} bands, got {tuple(library.shape)}")
         bases |= {f"library-{k}": principal_basis(library, k) for k in (4, 8)}
-    candidates: list[dict[str, Any]] = []
-    states: list[SubspaceState] = []
-
-    def run_candidate(plan: Plan) -> Plan:
-        result, state = subspace_tv(
-            A_train,
-            y_train,
-            bases[plan.basis],
-            variance=variance * plan.noise_share,
-            prior_strength=PRIOR_STRENGTH,
-            num_iters=CANDIDATE_ITERS,
-        )
-        states.append(state)
-        candidates.append({**asdict(plan), "held_out_error": held_out_error(A, y, result.x, held)})
-        return plan
-
-    # one decision after the other: the noise, then the basis; each keeps what predicts the held-out pixels better
+    trial = _Trial(A, y, A_train, y_train, held, variance, bases)
     began = time.perf_counter()
-    plans = [run_candidate(Plan(max(bases, key=lambda name: len(bases[name])), noise.shares[0]))]
-    seconds_per_iteration = (time.perf_counter() - began) / CANDIDATE_ITERS
-    winner = 0
-    for decision in ("noise", "basis"):
-        so_far = plans[winner]
-        if decision == "basis":
-            spectra = synthesise(states[winner].z, bases[so_far.basis].to(y)).clamp_(min=0)
-            bases[f"scene-{SCENE_COMPONENTS}"] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
-        options = {
-            "noise": [replace(so_far, noise_share=share) for share in noise.shares],
-            "basis": [replace(so_far, basis=name) for name in bases],
-        }[decision]
-        for plan in options:
-            in_time = budget is None or time.perf_counter() - start < CANDIDATE_SHARE * budget
-            if plan not in plans and in_time:
-                plans.append(run_candidate(plan))
-                margin = SCENE_MARGIN if plan.basis.startswith("scene") else MARGIN
-                if decision == "noise" and plan.noise_share < LOW_SHARE:
-                    margin = LOW_SHARE_MARGIN
-                better = candidates[-1]["held_out_error"] < (1 - margin) * candidates[winner]["held_out_error"]
-                if better:
-                    winner = len(plans) - 1
-                # the error has one valley over the shares: more noise first, else less as long as that helps
-                if decision == "noise" and better == (plan.noise_share > so_far.noise_share):
-                    break
-    plan, best = plans[winner], candidates[winner]
+    _choose(trial, noise, plan, lambda: budget is None or time.perf_counter() - start < CANDIDATE_SHARE * budget)
+    seconds_per_iteration = (time.perf_counter() - began) / sum(c.iterations for c in trial.tried)
+    best = trial.best
+    plan = best.plan
     basis = bases[plan.basis]
     variance = variance * plan.noise_share
     effort, deadline = EFFORTS[quality], math.inf
@@ -226,7 +270,7 @@ def reconstruct_auto(
         basis,
         variance=variance,
         prior_strength=PRIOR_STRENGTH,
-        state=states[winner],
+        state=best.state,
         error=lambda x: held_out_error(A, y, x, held),
         effort=effort,
         deadline=deadline,
@@ -240,9 +284,9 @@ def reconstruct_auto(
         "solver": "subspace-tv",
         **asdict(plan),
         "components": len(basis),
-        "candidates": candidates,
+        "candidates": [c.evidence for c in trial.tried],
         "prior": prior,
-        "held_out_error": next((p["held_out_error"] for p in priors if p["prior"] == prior), best["held_out_error"]),
+        "held_out_error": next((p["held_out_error"] for p in priors if p["prior"] == prior), best.error),
         "held_out_pixels": int(held.sum()),
         "seed": seed,
         "noise": {"alpha": noise.alpha, "beta": noise.beta, "source": noise.source, **pilot},
@@ -251,7 +295,7 @@ def reconstruct_auto(
         "priors": priors,
         "iterations": len(final.history),
         "discrepancy": float((residual[known] ** 2 / variance[known]).mean()) if bool(known.any()) else None,
-        "reason": _reason(best, candidates, noise, priors, final),
+        "reason": _reason(trial, noise, priors, final),
     }
     spread = fold_spread(A, y, basis, variance, lit=lit, seed=seed) if uncertainty else None
     return AutoResult(replace(final, x=cube), choice, spread, basis)
@@ -359,7 +403,7 @@ def _noise_model(
 
     subspace_tv(A_train, y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
     alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels", (0.4, 1.0, 0.2, 0.1, 0.0)), best
+    return NoiseModel(alpha, beta, "errors at the held-out pixels", SHARES), best
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
@@ -376,24 +420,60 @@ def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
     return alpha, dark_squared - alpha * dark_level
 
 
-def _reason(
-    best: dict[str, Any],
-    candidates: list[dict[str, Any]],
-    noise: NoiseModel,
-    priors: list[dict[str, Any]],
-    final: Result,
-) -> str:
+def _choose(trial: _Trial, noise: NoiseModel, plan: Plan | None, in_time: Callable[[], bool]) -> None:
+    """One decision after the other, the noise, then the basis; each keeps what predicts the held-out pixels better.
+
+    Args:
+        trial: that the candidates are run in; its best is the choice.
+        noise: with the shares to try.
+        plan: instead of a choice.
+        in_time: whether one more candidate may be run.
+    """
+    bases = trial.bases
+    largest = max(bases, key=lambda name: len(bases[name]))
+    if plan is not None:
+        if plan.basis not in (*bases, SCENE):
+            raise ValueError(f"the plan's basis must be one of {', '.join((*bases, SCENE))}, got {plan.basis!r}")
+        if plan.basis == SCENE:
+            trial.run(replace(plan, basis=largest))
+            trial.learn_basis()
+            trial.tried.clear()
+        trial.run(plan)
+        return
+    trial.run(Plan(largest, noise.shares[0]))
+    first = trial.best.plan
+    for share in noise.shares[1:]:
+        if not in_time():
+            return
+        better = trial.run(replace(first, noise_share=share), LOW_SHARE_MARGIN if share < LOW_SHARE else MARGIN)
+        # the error has one valley over the shares: more noise first, else less as long as that helps
+        if better == (share > first.noise_share):
+            break
+    share = trial.best.plan.noise_share
+    trial.learn_basis()
+    for basis in bases:
+        if basis != largest and in_time():
+            trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE else MARGIN)
+
+
+def _reason(trial: _Trial, noise: NoiseModel, priors: list[dict[str, Any]], final: Result) -> str:
     """The choice in one sentence."""
 
-    def name(c: dict[str, Any]) -> str:
-        return f"{c['basis']} at {c['noise_share']:.0%} of the noise"
+    def name(c: _Candidate) -> str:
+        return f"{c.plan.basis} at {c.plan.noise_share:.0%} of the noise"
 
-    others = "; ".join(f"{name(c)}: {c['held_out_error']:.2%}" for c in candidates if c is not best)
+    def error(c: _Candidate) -> str:
+        dropped = c.iterations < CANDIDATE_ITERS
+        return f"{c.error:.2%}" + (", behind at half-way and not gone on with" if dropped else "")
+
+    others = "; ".join(f"{name(c)}: {error(c)}" for c in trial.tried if c is not trial.best)
     against = f" (against {others})" if others else ""
     compared = "; ".join(f"{p['prior']}: {p['held_out_error']:.2%}" for p in priors)
-    prior = f" Priors compared: {compared}." if priors else ""
+    prior = f" Priors compared: {compared}." if len(priors) > 1 else ""
+    if len(priors) == 1:
+        prior = f" No other prior than total variation was tried: the error still fell fast, to {compared}."
     return (
-        f"{name(best)} predicts the held-out pixels well, error {best['held_out_error']:.2%}{against}. "
+        f"{name(trial.best)} predicts the held-out pixels well, error {trial.best.error:.2%}{against}. "
         f"Another is taken only where it predicts better by {MARGIN:.1%}, a share below {LOW_SHARE:.0%} by "
         f"{LOW_SHARE_MARGIN:.0%}, a basis learnt from the scene by {SCENE_MARGIN:.0%}. "
         f"Noise from {noise.source}.{prior} The final run {final.message}."

@@ -25,6 +25,7 @@ from cassi.solvers.subspace import SubspaceState, mean_level, subspace_tv
 
 Quality = Literal["fast", "default", "best"]
 TV = "total variation"
+_Solve = Callable[..., tuple[Result, SubspaceState]]
 
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PATCH = 5  # side of the patches that are compared [pixel]
@@ -43,7 +44,9 @@ class Effort:
         sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
             later one is taken where it predicts better than by chance.
         first, most: iterations with each of them, and with the best of them in all.
-        give_up: held-out error relative to total variation's above which one is not gone on with, after 4 iterations.
+        give_up: held-out error relative to total variation's above which one is not gone on with, from 2 iterations on.
+        settled: no other prior is tried where total variation has just brought the held-out error below this share of
+            what it was: as long as it still falls so fast, there is no noise to take off, and going on is worth more.
     """
 
     tv_first: int
@@ -51,12 +54,13 @@ class Effort:
     sigmas: tuple[float, ...] = ()
     first: int = 0
     most: int = 0
-    give_up: float = 1.25
+    give_up: float = 1.4
+    settled: float = 0.0
 
 
 EFFORTS: dict[Quality, Effort] = {
     "fast": Effort(500, 500),
-    "default": Effort(200, 500, (0.5,), 12, 12),
+    "default": Effort(200, 500, (0.5,), 12, 12, settled=0.85),
     "best": Effort(500, 2000, (0.5, 0.2), 24, 160, math.inf),
 }
 
@@ -134,6 +138,7 @@ def final_run(
     watch = _Watch(monitor, deadline)
     solve = partial(subspace_tv, basis=basis, variance=variance, prior_strength=prior_strength, progress=progress)
     camera, measured = (A_train, y_train) if effort.sigmas else (A, y)
+    before = error(synthesise(state.z, basis.to(y))) if effort.sigmas else math.inf
     smooth, state = solve(camera, measured, num_iters=effort.tv_first, tol=TOL, state=state, monitor=watch)
     watch.add(smooth.history)
     if not effort.sigmas or watch.stopped or watch.late:
@@ -141,11 +146,28 @@ def final_run(
     smooth = replace(smooth, status="stopped")  # of which one hears only where it is the end
     usual = error(smooth.x)
     tried: list[dict[str, Any]] = [{"prior": TV, "held_out_error": usual}]
-    # what the multiplier e holds back from one prior means nothing to another
-    begin = replace(state, e=torch.zeros_like(state.e))
-    runs = [
-        _NonlocalRun(A_train, y_train, basis, sigma, begin, error, usual, effort.give_up) for sigma in effort.sigmas
-    ]
+    if usual >= effort.settled * before:
+        # what the multiplier e holds back from one prior means nothing to another
+        begin = replace(state, e=torch.zeros_like(state.e))
+        runs = [
+            _NonlocalRun(A_train, y_train, basis, sigma, begin, error, usual, effort.give_up) for sigma in effort.sigmas
+        ]
+        chosen = _best_of(runs, usual, effort, watch, solve)
+        tried += [{"prior": run.name, "held_out_error": run.kept_error} for run in runs if run.kept_at > 0]
+        if chosen.kept_error <= (1 + CHANCE) * usual:
+            watch.add(chosen.history[: chosen.kept_at])
+            x = synthesise(chosen.kept, basis.to(y))
+            status: Status = "stopped" if watch.stopped or watch.late else "max_iters"
+            return FinalRun(Result(x, watch.history, status), chosen.name, tried)
+        if watch.stopped or watch.late:
+            return FinalRun(smooth, TV, tried)
+    rest, _ = solve(A, y, num_iters=effort.tv_all - effort.tv_first, tol=TOL, state=state, monitor=watch)
+    watch.add(rest.history)
+    return FinalRun(replace(rest, history=watch.history), TV, tried)
+
+
+def _best_of(runs: list[_NonlocalRun], usual: float, effort: Effort, watch: _Watch, solve: _Solve) -> _NonlocalRun:
+    """Run each for a while, and go on with the one that predicts best."""
     for run in runs:
         run.go_on(effort.first, watch, solve)
     chosen = runs[0]
@@ -154,17 +176,7 @@ def final_run(
             chosen = run
     if effort.most > effort.first and chosen.lowest < 1.3 * usual:
         chosen.go_on(effort.most - effort.first, watch, solve)
-    tried += [{"prior": run.name, "held_out_error": run.kept_error} for run in runs if run.kept_at > 0]
-    if chosen.kept_error <= (1 + CHANCE) * usual:
-        watch.add(chosen.history[: chosen.kept_at])
-        x = synthesise(chosen.kept, basis.to(y))
-        status: Status = "stopped" if watch.stopped or watch.late else "max_iters"
-        return FinalRun(Result(x, watch.history, status), chosen.name, tried)
-    if watch.stopped or watch.late:
-        return FinalRun(smooth, TV, tried)
-    rest, _ = solve(A, y, num_iters=effort.tv_all - effort.tv_first, tol=TOL, state=state, monitor=watch)
-    watch.add(rest.history)
-    return FinalRun(replace(rest, history=watch.history), TV, tried)
+    return chosen
 
 
 @dataclass
@@ -192,7 +204,7 @@ class _NonlocalRun:
     def name(self) -> str:
         return f"non-local, {self.sigma:g}"
 
-    def go_on(self, num_iters: int, watch: _Watch, solve: Callable[..., tuple[Result, SubspaceState]]) -> None:
+    def go_on(self, num_iters: int, watch: _Watch, solve: _Solve) -> None:
         if self.over or watch.stopped or watch.late:
             return
         B = self.basis.to(self.y)
@@ -210,9 +222,7 @@ class _NonlocalRun:
                 self.lowest = min(self.lowest, found)
                 if found == self.lowest or found <= (1 + CHANCE) * min(self.lowest, self.usual):
                     self.kept, self.kept_error, self.kept_at = z.clone(), found, k
-                self.over = (k >= 4 and found > self.give_up * self.usual) or (
-                    k >= 12 and found > (1 + WORSE) * self.lowest
-                )
+                self.over = found > self.give_up * self.usual or (k >= 12 and found > (1 + WORSE) * self.lowest)
             return watch(numbered(record), z) or self.over
 
         weights = coefficient_weights(len(B)).to(B) * mean_level(self.A, self.y)

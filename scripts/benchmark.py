@@ -48,6 +48,7 @@ def add_quality(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser("quality", help="every solver on every scene, clean and noisy, and real captures")
     parser.add_argument("--quick", action="store_true", help="the painted scene alone, small")
     parser.add_argument("--best", action="store_true", help='also the automatic solver at quality "best"')
+    parser.add_argument("--plans", action="store_true", help="also how far the automatic plan is behind the best one")
     add_shared(parser)
     parser.set_defaults(run=run_quality, title="Quality")
 
@@ -88,7 +89,7 @@ def run_speed(args: argparse.Namespace) -> str:
 
 
 def run_quality(args: argparse.Namespace) -> str:
-    text = quality(folder(args.data), quick=args.quick, best=args.best)
+    text = quality(folder(args.data), quick=args.quick, best=args.best, plans=args.plans)
     print(text)
     return text
 

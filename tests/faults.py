@@ -312,20 +312,32 @@ FAULTS = [
     ),
     Fault(
         "the worst candidate wins", AUTO,
-        'better = candidates[-1]["held_out_error"] < (1 - margin)',
-        'better = candidates[-1]["held_out_error"] > (1 - margin)',
+        "latest.error < (1 - margin) * self.best.error",
+        "latest.error > (1 - margin) * self.best.error",
         "test_auto.py",
     ),
     Fault(
+        "the one ahead at half-way is dropped", AUTO,
+        "return halfway > ahead_of",
+        "return halfway < ahead_of",
+        "test_auto.py", "behind",
+    ),
+    Fault(
+        "no other prior is tried where there is noise", FINAL,
+        "    if usual >= effort.settled * before:",
+        "    if usual <= effort.settled * before:",
+        "test_auto.py", "still_gains_much",
+    ),
+    Fault(
         "the non-local prior always wins", FINAL,
-        "    if chosen.kept_error <= (1 + CHANCE) * usual:\n",
-        "    if True:\n",
+        "        if chosen.kept_error <= (1 + CHANCE) * usual:\n",
+        "        if True:\n",
         "test_auto.py", "goes_on",
     ),
     Fault(
         "the non-local prior never wins", FINAL,
-        "    if chosen.kept_error <= (1 + CHANCE) * usual:\n",
-        "    if False:\n",
+        "        if chosen.kept_error <= (1 + CHANCE) * usual:\n",
+        "        if False:\n",
         "test_auto.py", "ends_with or best",
     ),
     Fault(

@@ -162,6 +162,59 @@ def test_candidates_are_run_without_the_held_out_pixels(small, monkeypatch):
     assert (seen[-1][0] is None or bool((seen[-1][0] == 1).all())) and torch.equal(seen[-1][1], y)
 
 
+def test_who_is_behind_at_half_way_is_not_gone_on_with(still_life, found, monkeypatch):
+    """And whoever wins was ahead there of all that were best before; a full run of a dropped one would not have won."""
+    A, _, y, _ = still_life
+    candidates = found["clean"].choice["candidates"]
+    assert {c["iterations"] for c in candidates} == {auto.CANDIDATE_ITERS // 2, auto.CANDIDATE_ITERS}
+    assert candidates[0]["iterations"] == auto.CANDIDATE_ITERS
+    dropped = [c for c in candidates if c["iterations"] < auto.CANDIDATE_ITERS]
+    errors = {}
+
+    def watched(camera, measurement, basis, *, num_iters, monitor=None, **settings):
+        """No candidate is ever stopped."""
+        if num_iters == auto.CANDIDATE_ITERS:
+            monitor = None
+        return subspace_tv(camera, measurement, basis, num_iters=num_iters, monitor=monitor, **settings)
+
+    monkeypatch.setattr(auto, "subspace_tv", watched)
+    monkeypatch.setitem(auto.EFFORTS, "default", Effort(5, 5))
+    whole = reconstruct_auto(A, y).choice
+    errors = {(c["basis"], c["noise_share"]): c["held_out_error"] for c in whole["candidates"]}
+    best = found["clean"].choice
+    for c in dropped:
+        assert errors[c["basis"], c["noise_share"]] > 0.95 * errors[best["basis"], best["noise_share"]]
+        assert f"{c['held_out_error']:.2%}, behind at half-way" in best["reason"]
+
+
+@pytest.mark.parametrize("basis", ["smooth-4", "scene-10"])
+def test_a_plan_is_followed(small, basis):
+    A, _, y = small
+    found = reconstruct_auto(A, y, plan=auto.Plan(basis, 0.3), num_iters=5)
+    assert (found.choice["basis"], found.choice["noise_share"]) == (basis, 0.3)
+    assert [(c["basis"], c["noise_share"]) for c in found.choice["candidates"]] == [(basis, 0.3)]
+
+
+def test_the_plan_of_a_choice_gives_its_cube_again(small):
+    A, _, y = small
+    first = reconstruct_auto(A, y, num_iters=20)
+    again = reconstruct_auto(A, y, plan=auto.Plan(first.choice["basis"], first.choice["noise_share"]), num_iters=20)
+    torch.testing.assert_close(again.result.x, first.result.x, rtol=1e-4, atol=1e-4)
+
+
+def test_a_plan_with_an_unknown_basis_is_refused(small):
+    A, y, _ = small
+    with pytest.raises(ValueError, match=r"the plan's basis must be one of smooth-4, scene-10, got 'smooth-16'"):
+        reconstruct_auto(A, y, plan=auto.Plan("smooth-16", 0.4))
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.inf, math.nan])
+def test_a_budget_that_is_no_time_is_refused(small, budget):
+    A, y, _ = small
+    with pytest.raises(ValueError, match="budget must be a positive number of seconds"):
+        reconstruct_auto(A, y, budget=budget)
+
+
 def test_a_library_of_spectra_competes(small):
     A, y, _ = small
     flat = torch.eye(4) * 1e-6 + torch.ones(4, 4)
@@ -449,6 +502,21 @@ def test_total_variation_goes_on_where_no_other_prior_predicts_as_well(bright, s
     assert tried[1] > 1.1 * tried[0]
     assert found.choice["prior"] == "total variation"
     assert [r.iteration for r in found.result.history] == list(range(1, effort.tv_all + 1))
+
+
+def test_no_other_prior_is_tried_while_total_variation_still_gains_much(still_life, short, monkeypatch):
+    A, _, y, _ = still_life
+    plan = auto.Plan("smooth-8", 0.2)
+    monkeypatch.setattr(auto, "EFFORTS", {"default": replace(short["default"], settled=0.95)})
+    found = reconstruct_auto(A, y, plan=plan)
+    (only,) = found.choice["priors"]
+    (candidate,) = found.choice["candidates"]
+    assert only["prior"] == found.choice["prior"] == "total variation"
+    assert found.choice["held_out_error"] == only["held_out_error"] < 0.95 * candidate["held_out_error"]
+    assert "No other prior than total variation was tried" in found.choice["reason"]
+    assert len(found.result.history) == short["default"].tv_all
+    monkeypatch.setattr(auto, "EFFORTS", {"default": replace(short["default"], settled=0.5)})
+    assert len(reconstruct_auto(A, y, plan=plan).choice["priors"]) == 2
 
 
 def test_the_non_local_prior_is_left_out_where_asked_or_impossible(bright, short):

@@ -78,10 +78,12 @@ def run():
     patch.setattr(bench, "simulated_scenes", lambda data, *, size: iter([tiny_scene()]))
     patch.setattr(bench, "scikit_image_gap_tv", lambda s, w: original(s, w, num_iters=3, tv_iters=2))
     auto = bench.reconstruct_auto
-    patch.setattr(bench, "reconstruct_auto", lambda A, y, quality="default": auto(A, y, num_iters=5))
+    patch.setattr(
+        bench, "reconstruct_auto", lambda A, y, quality="default", plan=None: auto(A, y, plan=plan, num_iters=5)
+    )
     lines: list[str] = []
     try:
-        yield bench.quality(quick=True, report=lines.append), lines
+        yield bench.quality(quick=True, plans=True, report=lines.append), lines
     finally:
         patch.undo()
 
@@ -102,9 +104,10 @@ def test_the_tables_agree_with_each_other(run):
     assert {"auto", "gaussian", "least-squares", "gap-tv", "admm-tv", "GAP-TV loop"} == set(solvers)
     assert [(r[0], r[1]) for r in rows] == [("procedural", n) for n in ("clean", "10,000 e", "1,000 e")]
     values = {(r[1], s): float(c.split()[0]) for r in rows for s, c in zip(solvers, r[2:], strict=True)}
-    assert len(lines) - 1 == len(values) == 18 and all(math.isfinite(v) for v in values.values())
+    assert len(lines) - 4 == len(values) == 18 and all(math.isfinite(v) for v in values.values())
     _, gains = table(text, "| noise | scenes | mean gain")
-    for noise, scenes, mean, worst, _ in gains:
+    for noise, scenes, mean, worst, ratio, most in gains:
+        assert ratio == most and float(ratio) > 0  # one scene
         gain = values[noise, "auto"] - values[noise, "GAP-TV loop"]
         assert scenes == "procedural (1)" and mean == worst and abs(float(mean) - gain) < 0.011
     _, priors = table(text, "| noise | more | less |")
@@ -113,6 +116,33 @@ def test_the_tables_agree_with_each_other(run):
     _, details = table(text, "| scene | noise | solver |")
     assert {(d[1], d[2]): float(d[3]) for d in details} == values
     assert all(-1 <= float(d[4]) <= 1 and 0 <= float(d[5]) <= 90 for d in details)
+
+
+def test_no_plan_is_better_than_the_best(run):
+    text, _ = run
+    header, rows = table(text, "| scene | noise | auto |")
+    reached = {r[1]: float(r[header.index("auto")].split()[0]) for r in rows}
+    _, plans = table(text, "| scene | noise | chosen |")
+    assert [p[1] for p in plans] == list(reached)
+    for _, noise, chosen, own, best, most, behind in plans:
+        assert abs(float(own) - reached[noise]) < 0.03  # the same solver again
+        assert float(most) >= float(own) and abs(float(most) - float(own) - float(behind)) < 0.011
+        assert (chosen == best) == (float(behind) == 0)
+
+
+def test_time_is_taken_in_turns(monkeypatch):
+    """The solver and the loop with each weight, in turns; medians count, and the loop's best cube."""
+    scene, order = tiny_scene(), []
+    seconds = iter([3.0, 10.0, 1.0, 30.0, 2.0, 20.0])
+
+    def fake(scene, noise, name, solve):
+        order.append(name)
+        return bench.Row(scene.name, noise, name, next(seconds), float(len(order) % 4), None, None)
+
+    monkeypatch.setattr(bench, "measure", fake)
+    auto, loop = bench.in_turns(scene, "clean")
+    assert order == ["auto", "GAP-TV loop"] * 3
+    assert (auto.seconds, loop.seconds, auto.psnr, loop.psnr) == (2.0, 20.0, 1.0, 2.0)
 
 
 def test_the_blur_is_worth_knowing(run):
