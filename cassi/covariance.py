@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose
 
 _CHUNK = 2**18  # elements that are rearranged at a time: they stay in cache
 _PREPARED = 2**16  # elements that are converted, centred or weighted at a time
@@ -44,13 +45,14 @@ def covariance_sum(
         tensor([[ 5., 11.],
                 [11., 25.]])
     """
-    plain = mean is None and weights is None and accumulate is None
-    # a small sum takes 6 microseconds, and the checks one: no more of them than needed
-    if plain and x.ndim == 4 and x.is_floating_point() and not x.requires_grad and x.numel():
-        return _gram_sum(x, *x.shape)
+    if mean is None and weights is None and accumulate is None:
+        # a small sum takes 5 microseconds: no more checks than needed
+        if x.ndim == 4 and x.is_floating_point() and not x.requires_grad and x.numel():
+            return _gram_sum(x)
+        _check(x)
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return _gram_sum(x if x.ndim == 4 else x[None])
     _check(x)
-    if plain and not (x.requires_grad and torch.is_grad_enabled()):
-        return _gram_sum(x, *(x if x.ndim == 4 else x[None]).shape)
     z = _flat(x)
     if mean is not None and tuple(mean.shape) != (z.shape[1],):
         raise ValueError(f"mean must be ({z.shape[1]},), one number a band, got {tuple(mean.shape)}")
@@ -111,29 +113,30 @@ def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
         raise ValueError(f"weights must broadcast to {shape}, got {tuple(weights.shape)}; give one a pixel") from error
 
 
-def _gram_sum(x: Tensor, n: int, c: int, h: int, w: int) -> Tensor:
+def _gram_sum(x: Tensor) -> Tensor:
     """sum_n z_n z_n^T of images z_n (C, L), by the fastest of three products for the shape."""
-    if n == 1:  # one matrix as it lies in memory
-        columns = x.reshape(c, -1)
-        return torch.mm(columns, columns.t())
+    n, c, h, w = x.shape
     length = h * w
-    size = n * c * length
+    if n == 1:  # one matrix as it lies in memory
+        columns = x.reshape(c, length)
+        return linear(columns, columns)
     if length == 1:
         rows = x.reshape(n, c)
         return torch.mm(rows.t(), rows)
-    if 2 * length >= c and c * length >= 448 and size > 4096:
+    size = n * c * length
+    if c * length >= 448 and 2 * length >= c and size > 4096:
         z = x.flatten(2)
         if c >= 16 and c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
             total = z.new_zeros(c, c)
             for image in z:
                 total.addmm_(image, image.t())
             return total
-        batch = max(1, 2**20 // (c * c))  # the products of a batch, batch x C x C, stay in cache
-        return _of_images(z) if n <= batch else _sum_parts(z, batch, _of_images)
+        batch = 2**20 // (c * c)  # the products of a batch, batch x C x C, stay in cache
+        return torch.bmm(z, z.mT).sum(0) if n <= batch else _sum_parts(z, max(1, batch), _of_images)
     by_rows = 8 * length <= c and (length <= 8 or size <= 2**14)
     if size <= _CHUNK and not by_rows:
-        columns = x.transpose(0, 1).reshape(c, -1)
-        return torch.mm(columns, columns.t())
+        columns = x.transpose(0, 1).flatten(1)
+        return linear(columns, columns)
     product = _of_rows if by_rows else _of_columns
     chunk = max(1, _CHUNK // (c * length), _SPECTRA // length)
     return product(x) if n <= chunk else _sum_parts(x, chunk, product)
@@ -151,7 +154,7 @@ def _of_rows(z: Tensor) -> Tensor:
 
 def _of_columns(z: Tensor) -> Tensor:
     columns = z.transpose(0, 1).flatten(1)
-    return torch.mm(columns, columns.t())
+    return linear(columns, columns)
 
 
 def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Tensor:

@@ -31,7 +31,6 @@ TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PATCH = 5  # side of the patches that are compared [pixel]
 REMATCH = 8  # iterations after which similar patches are looked for anew
 CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
-WORSE = 0.05  # above the lowest error by this share, noise is being fitted
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class Effort:
         give_up: held-out error relative to total variation's above which one is not gone on with, from 2 iterations on.
         settled: no other prior is tried where total variation has just brought the held-out error below this share of
             what it was: as long as it still falls so fast, there is no noise to take off, and going on is worth more.
+        worse: a run is over when its error is above its lowest by this share: it fits noise.
     """
 
     tv_first: int
@@ -56,11 +56,12 @@ class Effort:
     most: int = 0
     give_up: float = 1.4
     settled: float = 0.0
+    worse: float = 0.05
 
 
 EFFORTS: dict[Quality, Effort] = {
     "fast": Effort(500, 500),
-    "default": Effort(200, 500, (0.5,), 12, 12, settled=0.85),
+    "default": Effort(200, 500, (0.5,), 12, 12, settled=0.85, worse=CHANCE),
     "best": Effort(500, 2000, (0.5, 0.2), 24, 160, math.inf),
 }
 
@@ -149,9 +150,7 @@ def final_run(
     if usual >= effort.settled * before:
         # what the multiplier e holds back from one prior means nothing to another
         begin = replace(state, e=torch.zeros_like(state.e))
-        runs = [
-            _NonlocalRun(A_train, y_train, basis, sigma, begin, error, usual, effort.give_up) for sigma in effort.sigmas
-        ]
+        runs = [_NonlocalRun(A_train, y_train, basis, sigma, begin, error, usual, effort) for sigma in effort.sigmas]
         chosen = _best_of(runs, usual, effort, watch, solve)
         tried += [{"prior": run.name, "held_out_error": run.kept_error} for run in runs if run.kept_at > 0]
         if chosen.kept_error <= (1 + CHANCE) * usual:
@@ -190,7 +189,7 @@ class _NonlocalRun:
     state: SubspaceState
     error: Callable[[Tensor], float]
     usual: float
-    give_up: float
+    effort: Effort
     lowest: float = math.inf
     kept_error: float = math.inf
     kept_at: int = 0
@@ -222,7 +221,7 @@ class _NonlocalRun:
                 self.lowest = min(self.lowest, found)
                 if found == self.lowest or found <= (1 + CHANCE) * min(self.lowest, self.usual):
                     self.kept, self.kept_error, self.kept_at = z.clone(), found, k
-                self.over = found > self.give_up * self.usual or (k >= 12 and found > (1 + WORSE) * self.lowest)
+                self.over = found > min(self.effort.give_up * self.usual, (1 + self.effort.worse) * self.lowest)
             return watch(numbered(record), z) or self.over
 
         weights = coefficient_weights(len(B)).to(B) * mean_level(self.A, self.y)
