@@ -20,8 +20,11 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.operator import CASSI
+from cassi.priors.subspace import smooth_basis
+from cassi.result import relative_norm
 from cassi.shift_sum import detector_width
 from cassi.solvers import gap_tv
+from cassi.solvers.subspace import subspace_tv
 
 if TYPE_CHECKING:
     from cassi.io import Measurement
@@ -129,10 +132,11 @@ def align(
 
     by L-BFGS with the exact gradient, within the bounds. It starts from a coarse search on blurred images, in which
     blocks of the snapshot are regressed on the blurred mask seen through a few smooth spectra. The estimate is accepted
-    only if a short GAP-TV reconstruction with it predicts held-out pixels clearly better than one with the camera as
-    given: by more than the standard error over three sets of such pixels. So must the dispersion against moving the
-    mask alone. It is also kept as given where its estimate is at its bound, and where the step would become smaller
-    but the spectrum of the likeliest scene fades out at one end: less light there looks just like a smaller step.
+    only if short reconstructions with it, by GAP-TV and by `subspace_tv`, both predict held-out pixels clearly better
+    than with the camera as given: by more than the standard error over three sets of such pixels. So must, by GAP-TV,
+    the dispersion against moving the mask alone. It is also kept as given where its estimate is at its bound, and where
+    the step would become smaller but the spectrum of the likeliest scene fades out at one end: less light there looks
+    just like a smaller step.
 
     Rotation and dy are determined best; dx and the step trade against each other (what counts is where the brightest
     bands lie); the curvature is weakly determined by one snapshot, so it stays 0 unless asked for.
@@ -631,21 +635,27 @@ def _judge(
     """The last of the poses, from simple to complex, that predicts held-out pixels clearly better than those before it.
 
     Clearly is by more than the standard error of the difference over the folds. Each pose fits the snapshot better than
-    the one before it, which alone says little.
+    the one before it, which alone says little. Poses are compared by a prior that takes each band alone, because
+    `Alignment.operator` moves bands against each other by parts of a pixel. It knows so little of the scene that it may
+    take a scene for a dispersion: the winner must also do better than the camera as given in a spectral subspace.
     """
     known = torch.ones_like(folds[0]) if bad_pixels is None else ~bad_pixels.bool()
 
-    def errors(camera: Alignment) -> np.ndarray:
-        return np.array([_held_out_error(camera.operator(), y, fold, known, rows) for fold in folds])
+    def errors(camera: Alignment, solve: _Reconstruct) -> np.ndarray:
+        A = camera.operator()
+        return np.array([_held_out_error(A, y, fold, known, rows, solve) for fold in folds])
 
     given = Alignment(0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, "", mask, shifts, shifts)
-    before = errors(given)
-    tried = [(camera, errors(camera)) for camera in (_moved(mask, shifts, pose) for pose in poses)]
-    best, after = tried[0]
-    for camera, error in tried[1:]:
-        if _clearly_less(error, after):
-            best, after = camera, error
-    accepted = _clearly_less(after, before)
+    ranked, lowest = [given], errors(given, _band_by_band)
+    for camera in (_moved(mask, shifts, pose) for pose in poses):
+        found = errors(camera, _band_by_band)
+        if _clearly_less(found, lowest):
+            ranked, lowest = [*ranked, camera], found
+    before = errors(given, _in_subspace)
+    for best in ranked[:0:-1] or [_moved(mask, shifts, poses[0])]:
+        after = errors(best, _in_subspace)
+        if accepted := len(ranked) > 1 and _clearly_less(after, before):
+            break
     misfit_before, misfit_after = float(before.mean()), float(after.mean())
     words = (
         f"mask moved by ({best.dx:+.2f}, {best.dy:+.2f}) px, turned by {best.rotation:+.3f} degrees, "
@@ -653,7 +663,7 @@ def _judge(
         f"curvature {best.curvature:+.2f} px; error at held-out pixels {100 * misfit_before:.2f} % before, "
         f"{100 * misfit_after:.2f} % after"
     )
-    outcome = "aligned" if accepted else "not aligned, the camera as given fits better than"
+    outcome = "aligned" if accepted else "not aligned, the camera as given does as well or better than"
     chosen = best if accepted else given
     message = f"{outcome}: {words}"
     return replace(chosen, accepted=accepted, misfit_before=misfit_before, misfit_after=misfit_after, message=message)
@@ -676,14 +686,22 @@ def _moved(mask: Tensor, shifts: tuple[float, ...], pose: np.ndarray) -> Alignme
     return Alignment(dx, dy, rotation, scale, step_factor, curvature, 0.0, 0.0, True, "", new, moved, shifts)
 
 
-def _held_out_error(A: CASSI, y: Tensor, held_out: Tensor, known: Tensor, rows: slice) -> float:
+def _held_out_error(A: CASSI, y: Tensor, held_out: Tensor, known: Tensor, rows: slice, solve: _Reconstruct) -> float:
     """|y - Phi x| / |y| over held-out pixels, x reconstructed from the others of these rows."""
     part = CASSI(A.mask[..., rows, :].to(y), A.shifts)
     target, out, good = y[rows], held_out[rows] & known[rows], known[rows]
     weights = (good & ~out).to(y)
-    weighted = part.weighted(weights)
-    start = weighted.pinv(target * weights)
-    tv_weight = 0.05 * float(start.abs().mean())
-    x = gap_tv(weighted, target * weights, tv_weight=tv_weight, num_iters=20, x0=start).x
-    norm = float(target[out].norm())
-    return float((target - part.forward(x))[out].norm()) / norm if norm > 0 else 0.0
+    x = solve(part.weighted(weights), target * weights)
+    return relative_norm((target - part.forward(x))[out], target[out])
+
+
+_Reconstruct = Callable[[CASSI, Tensor], Tensor]
+
+
+def _band_by_band(A: CASSI, y: Tensor) -> Tensor:
+    start = A.pinv(y)
+    return gap_tv(A, y, tv_weight=0.05 * float(start.abs().mean()), num_iters=20, x0=start).x
+
+
+def _in_subspace(A: CASSI, y: Tensor) -> Tensor:
+    return subspace_tv(A, y, smooth_basis(A.num_bands, min(NUM_SPECTRA, A.num_bands)), num_iters=40)[0].x

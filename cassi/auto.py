@@ -45,8 +45,9 @@ SCENE = f"scene-{SCENE_COMPONENTS}"
 PILOT_ITERS, CANDIDATE_ITERS = 60, 80
 PRIOR_STRENGTH = 0.6
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
-MARGIN = 0.005  # a candidate must predict better than the one before by this share: less is chance
-LOW_SHARE, LOW_SHARE_MARGIN = 0.2, 0.03  # below it more is asked: that noise is fitted shows late, short runs do not
+MARGIN = 0.005  # a basis must predict better than the one before by this share: less is chance
+SHARE_MARGIN = 0.01  # and so must a share of the noise, whose effect on the cube shows late
+LOW_SHARE, LOW_SHARE_MARGIN = 0.2, 0.03  # below it more is asked: short runs do not show that noise is fitted
 SCENE_MARGIN = 0.05  # a basis learnt from a first cube settles sooner than others, which flatters it in short runs
 
 
@@ -295,7 +296,7 @@ def reconstruct_auto(
         "priors": priors,
         "iterations": len(final.history),
         "discrepancy": float((residual[known] ** 2 / variance[known]).mean()) if bool(known.any()) else None,
-        "reason": _reason(trial, noise, priors, final),
+        "reason": _reason(trial, noise, prior, priors, final),
     }
     spread = fold_spread(A, y, basis, variance, lit=lit, seed=seed) if uncertainty else None
     return AutoResult(replace(final, x=cube), choice, spread, basis)
@@ -445,7 +446,7 @@ def _choose(trial: _Trial, noise: NoiseModel, plan: Plan | None, in_time: Callab
     for share in noise.shares[1:]:
         if not in_time():
             return
-        better = trial.run(replace(first, noise_share=share), LOW_SHARE_MARGIN if share < LOW_SHARE else MARGIN)
+        better = trial.run(replace(first, noise_share=share), LOW_SHARE_MARGIN if share < LOW_SHARE else SHARE_MARGIN)
         # the error has one valley over the shares: more noise first, else less as long as that helps
         if better == (share > first.noise_share):
             break
@@ -456,8 +457,8 @@ def _choose(trial: _Trial, noise: NoiseModel, plan: Plan | None, in_time: Callab
             trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE else MARGIN)
 
 
-def _reason(trial: _Trial, noise: NoiseModel, priors: list[dict[str, Any]], final: Result) -> str:
-    """The choice in one sentence."""
+def _reason(trial: _Trial, noise: NoiseModel, prior: str, priors: list[dict[str, Any]], final: Result) -> str:
+    """The choice in words."""
 
     def name(c: _Candidate) -> str:
         return f"{c.plan.basis} at {c.plan.noise_share:.0%} of the noise"
@@ -469,12 +470,13 @@ def _reason(trial: _Trial, noise: NoiseModel, priors: list[dict[str, Any]], fina
     others = "; ".join(f"{name(c)}: {error(c)}" for c in trial.tried if c is not trial.best)
     against = f" (against {others})" if others else ""
     compared = "; ".join(f"{p['prior']}: {p['held_out_error']:.2%}" for p in priors)
-    prior = f" Priors compared: {compared}." if len(priors) > 1 else ""
+    chosen = f" Prior of the final run: {prior}, of those compared by the same errors ({compared})." if priors else ""
     if len(priors) == 1:
-        prior = f" No other prior than total variation was tried: the error still fell fast, to {compared}."
+        chosen = f" Prior of the final run: {prior}; with it the error still fell fast, so no other was tried."
     return (
-        f"{name(trial.best)} predicts the held-out pixels well, error {trial.best.error:.2%}{against}. "
-        f"Another is taken only where it predicts better by {MARGIN:.1%}, a share below {LOW_SHARE:.0%} by "
-        f"{LOW_SHARE_MARGIN:.0%}, a basis learnt from the scene by {SCENE_MARGIN:.0%}. "
-        f"Noise from {noise.source}.{prior} The final run {final.message}."
+        f"Spectral basis and noise: {name(trial.best)}, error at held-out pixels {trial.best.error:.2%}{against}. "
+        f"Another basis is taken only where it predicts better by {MARGIN:.1%}, one learnt from the scene by "
+        f"{SCENE_MARGIN:.0%}; another share of the noise by {SHARE_MARGIN:.0%}, below {LOW_SHARE:.0%} by "
+        f"{LOW_SHARE_MARGIN:.0%}. "
+        f"Noise from {noise.source}.{chosen} The final run {final.message}."
     )

@@ -112,7 +112,7 @@ def reconstruct(
     shifts: Sequence[float] | None = None,
     step: float | None = None,
     num_bands: int | None = None,
-    wavelengths: Sequence[float] | Array | None = None,
+    wavelengths: str | Sequence[float] | Array | None = None,
     solver: Solver | str = "auto",
     num_iters: int | None = None,
     tv_weight: float | None = None,
@@ -143,7 +143,8 @@ def reconstruct(
         shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
-        wavelengths: (C,) band centers [nm]; "auto" and "subspace" take spectra to be smooth over them.
+        wavelengths: (C,) band centers [nm], or a text such as "450:650:28" (`cassi.wavelengths`); "auto" and "subspace"
+            take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
             one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
             "gap-tv", "admm-tv", "fista-tv".
@@ -206,6 +207,10 @@ def reconstruct(
     m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
     m = replace(m, **{name: _plain(value) for name, value in overrides.items() if value is not None})
+    if read_noise is not None and m.gain is None:
+        raise InputError(
+            "the read noise is in electrons and needs the gain too [electrons per unit of the measurement]"
+        )
     check_arrays(m)
     A = camera_of(m, on, psf)
     good = None if m.bad_pixels is None else torch.as_tensor(~m.bad_pixels, device=on).to(A.dtype)
@@ -394,12 +399,12 @@ def _as_measurement(
     shifts: Sequence[float] | None,
     step: float | None,
     num_bands: int | None,
-    wavelengths: Sequence[float] | Array | None,
+    wavelengths: str | Sequence[float] | Array | None,
 ) -> Measurement:
     """The arrays of a call as a Measurement; one from a file passes through, with other wavelengths if given."""
     from cassi.io import Measurement
     from cassi.io.geometry import infer_shifts
-    from cassi.wavelengths import check_wavelengths
+    from cassi.wavelengths import check_wavelengths, parse_wavelengths
 
     if isinstance(measurement, Measurement):
         given = {"mask": mask, "shifts": shifts, "step": step, "num_bands": num_bands}
@@ -437,6 +442,8 @@ def _as_measurement(
         )
     if wavelengths is None:
         return m
+    if isinstance(wavelengths, str):
+        return replace(m, wavelengths=parse_wavelengths(wavelengths, len(m.shifts)))
     return replace(m, wavelengths=check_wavelengths(np.asarray(_plain(wavelengths)), len(m.shifts), "wavelengths"))  # type: ignore[arg-type]
 
 

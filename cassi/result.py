@@ -52,7 +52,7 @@ class Result:
         return {
             "converged": f"converged after {n} iterations",
             "max_iters": f"did its {n} iterations",
-            "stopped": f"stopped after {n} iterations, as asked",
+            "stopped": f"was stopped after {n} iterations, by request or by the time budget",
         }[self.status]
 
 

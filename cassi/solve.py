@@ -110,6 +110,10 @@ def camera_of(
 ) -> CASSI | BlurredCASSI:
     """The camera: exact for whole shifts, interpolating for those between pixels, with its blur where one is given."""
     mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
+    if isinstance(psf, float | int) and not (math.isfinite(psf) and psf > 0):
+        raise InputError(
+            f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; leave it out for none"
+        )
     try:
         if psf is not None:
             taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)

@@ -259,6 +259,12 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         write_report(report, output, overwrite=args.overwrite)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
     say(f"{line} -> {', '.join(made)}")
+    if not result.residual < 1:
+        print(
+            f"warning: a black cube would explain the snapshot better (residual {result.residual:.2g}): the solver "
+            "diverged or the camera is another; try --solver auto, and check mask, bands and --psf",
+            file=sys.stderr,
+        )
     return 0
 
 

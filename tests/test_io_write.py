@@ -279,3 +279,11 @@ def test_real_writes_that_fail_leave_nothing_behind(tmp_path):
     assert len(lines) == len(suffixes)
     assert all("the disk is full; free some space" in line for line in lines)
     assert not [p.name for p in tmp_path.iterdir() if not p.name.startswith("warm.")]
+
+
+@pytest.mark.parametrize("suffix", sorted(NEEDS))
+def test_a_missing_package_is_named_before_anything_is_computed(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr("cassi.io.results.find_spec", lambda name: None)
+    with pytest.raises(OutputError, match=rf"writing this format needs {NEEDS[suffix]}: python -m pip install"):
+        check_output(tmp_path / f"cube{suffix}")
+    check_output(tmp_path / "cube.h5")

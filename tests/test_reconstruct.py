@@ -326,12 +326,6 @@ def test_knowing_the_blur_is_worth_3_db():
     assert psnr(right, truth) > psnr(wrong, truth) + 3
 
 
-def test_a_blur_that_is_none():
-    y, mask = torch.ones(8, 10), torch.ones(8, 8)
-    with pytest.raises(InputError, match="sigma and reach must be positive"):
-        reconstruct(y, mask, num_bands=2, psf=0.0)
-
-
 # --- the black level -----------------------------------------------------------------------------------------------
 
 
@@ -406,3 +400,22 @@ def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
     A, y = dim
     found = reconstruct(y, A.mask, num_bands=8, solver="least-squares", psf=1.0, num_iters=200)
     assert found.residual < 1
+
+
+def test_wavelengths_may_be_a_text(camera, y):
+    one, two = (
+        reconstruct(y, camera.mask, num_bands=4, wavelengths=w, solver="least-squares")
+        for w in ("450:600:4", [450, 500, 550, 600])
+    )
+    assert list(one.wavelengths) == list(two.wavelengths) == [450, 500, 550, 600]
+
+
+def test_read_noise_needs_the_gain(camera, y):
+    with pytest.raises(InputError, match="needs the gain too"):
+        reconstruct(y, camera.mask, num_bands=4, read_noise=5.0)
+
+
+@pytest.mark.parametrize("psf", [-1, 0.0, math.nan])
+def test_a_blur_that_is_no_width_is_refused(camera, y, psf):
+    with pytest.raises(InputError, match=r"the blur \(psf\) must be a positive standard deviation"):
+        reconstruct(y, camera.mask, num_bands=4, psf=psf)

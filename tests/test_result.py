@@ -54,7 +54,7 @@ def test_the_monitor_may_stop_it():
 
     result = run([0.3, 0.2, 0.1], monitor=monitor)
     assert result.status == "stopped"
-    assert result.message == "stopped after 2 iterations, as asked"
+    assert result.message == "was stopped after 2 iterations, by request or by the time budget"
     assert tuple(seen) == result.history
 
 

@@ -22,7 +22,7 @@ def time_in_turns(
     max_turns: int = 15,
     quantile: float = 0.5,
 ) -> dict[str, float]:
-    """Seconds a call of each way, measured in turns: a, b, c, a, b, c, ...
+    """Seconds a call of each way, measured in turns: a, b, c, then b, c, a, and so on.
 
     What other programs take from the machine falls on all alike. A turn is a short rest, one call that is not timed,
     and calls for at least 10 ms; the device is synchronised around them. Turns go on for `seconds` in all, at least
@@ -41,9 +41,10 @@ def time_in_turns(
     slow = {name for name in ways if single[name] > seconds / 5}
     for name in slow:
         times[name].append(single[name])
+    turning = [name for name in ways if name not in slow]
     turns, stop = 0, time.perf_counter() + seconds
-    while len(slow) < len(ways) and turns < max_turns and (turns < 5 or time.perf_counter() < stop):
-        for name in ways.keys() - slow:
+    while turning and turns < max_turns and (turns < 5 or time.perf_counter() < stop):
+        for name in turning[turns % len(turning) :] + turning[: turns % len(turning)]:
             time.sleep(_SETTLE)
             ways[name]()
             times[name].append(_clock(ways[name], max(1, round(_TURN / single[name])), device))

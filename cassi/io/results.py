@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .measurement import Measurement
 PathLike = str | os.PathLike[str]
 Attributes = Mapping[str, object]
 MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 keeps attributes in object headers of at most 64 KiB
+PACKAGES = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}  # that formats need
 DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
@@ -27,7 +29,8 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
     """Return the path after checking that a file can be made there: to be called before a long computation.
 
     Raises:
-        OutputError: unknown suffix, no such folder, no right to write, or the file exists and `overwrite` is False.
+        OutputError: unknown suffix, a format whose package is not installed, no such folder, no right to write, or the
+            file exists and `overwrite` is False.
 
     Example:
         >>> check_output("cube.docx")  # doctest: +ELLIPSIS
@@ -37,6 +40,9 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
     path = Path(path)
     if path.suffix.lower() not in WRITERS:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
+    package = PACKAGES.get(path.suffix.lower())
+    if package is not None and find_spec(package) is None:
+        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install -e ".[formats]"')
     if not path.parent.is_dir():
         raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
     if not os.access(path.parent, os.W_OK):
