@@ -75,7 +75,7 @@ def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarr
     """
     count = len(files) if len(files) > 1 else len(read_frames(files))
     if wavelengths is not None:
-        given = parse_wavelengths(wavelengths, count)
+        given = parse_wavelengths(wavelengths, count, of="mask frames")
         if given is None:
             raise InputError("the mask frames must be at known wavelengths")
         return given

@@ -410,7 +410,13 @@ def spectral_covariance(covariance: Array, wavelengths: ArrayLike | Tensor | Non
     limit = float(np.abs(matrix).max()) or 1.0
     signed = bool((matrix < -0.01 * limit).any())
     for axes, shown, heading, colors, norm in (
-        (left, matrix, "Covariance [unit²]", "RdBu_r" if signed else "cividis", Normalize(-limit * signed, limit)),
+        (
+            left,
+            matrix,
+            "Covariance [unit of the cube, squared]",
+            "RdBu_r" if signed else "cividis",
+            Normalize(-limit * signed, limit),
+        ),
         (middle, correlation, "Correlation", "RdBu_r", Normalize(-1, 1)),
     ):
         mesh = axes.pcolormesh(edges, edges, shown, cmap=colors, norm=norm, rasterized=True)
@@ -426,7 +432,7 @@ def spectral_covariance(covariance: Array, wavelengths: ArrayLike | Tensor | Non
     right.semilogy(np.arange(1, size + 1), positive, "o-", color=_PALETTE[0], markersize=4)
     right.grid(True, axis="y")
     right.set_xlabel("eigenvector")
-    right.set_ylabel("eigenvalue [unit²]")
+    right.set_ylabel("eigenvalue [unit of the cube, squared]")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     if total > 0:
         needed = int(np.searchsorted(np.nancumsum(positive) / total, 0.99) + 1)
@@ -478,7 +484,8 @@ def uncertainty_map(deviation: Array, visibility: Array | None = None, *, unit: 
         high = float(np.percentile(finite, 99.5)) if finite.size else 1.0
         image = axes.imshow(picture, cmap="cividis", vmin=0, vmax=high if high > 0 else 1.0)
         axes.set_title(title)
-        bar = figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)))
+        clipped = "max" if picture.max() > high else "neither"
+        bar = figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)), extend=clipped)
         bar.outline.set_visible(False)
         bar.set_label(label)
         _frame(axes)
@@ -538,7 +545,10 @@ def _draw_snapshot(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ti
     high = high if high > low else low + 1
     image = axes.imshow(picture, cmap="gray", vmin=low, vmax=high)
     axes.set_title(f"{title}, {picture.shape[0]} x {picture.shape[1]} px")
-    bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)))
+    clipped = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
+        (bool(finite.min() < low), bool(finite.max() > high)) if finite.size else (False, False), "neither"
+    )
+    bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)), extend=clipped)
     bar.outline.set_visible(False)
     bar.set_label(unit if unit else "measured value")
     bar.locator = MaxNLocator(5)

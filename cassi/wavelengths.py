@@ -49,7 +49,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
-def parse_wavelengths(text: str, num_bands: int) -> np.ndarray | None:
+def parse_wavelengths(text: str, num_bands: int, *, of: str = "bands") -> np.ndarray | None:
     """Return the wavelength of each band from what a user types.
 
     `start:stop:count` means  lambda_c = start + c (stop - start) / (count - 1),  both ends included.
@@ -59,6 +59,7 @@ def parse_wavelengths(text: str, num_bands: int) -> np.ndarray | None:
             name of a file (.txt or .csv with one number per band, or any data file with a `wavelengths` array), or
             "unknown".
         num_bands: bands C of the measurement, which the list must have.
+        of: what the wavelengths belong to, for the error.
 
     Returns:
         (C,) float64 wavelengths [nm], or None for "unknown".
@@ -88,10 +89,10 @@ def parse_wavelengths(text: str, num_bands: int) -> np.ndarray | None:
                 f"wavelengths {text!r}: expected a preset ({presets}), start:stop:count, a list of numbers, "
                 f"an existing file, or unknown"
             ) from None
-    return check_wavelengths(values, num_bands, f"wavelengths {text!r}")
+    return check_wavelengths(values, num_bands, f"wavelengths {text!r}", of=of)
 
 
-def check_wavelengths(values: np.ndarray, num_bands: int, name: str) -> np.ndarray:
+def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
     Raises:
@@ -103,7 +104,7 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str) -> np.ndarr
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:
-        raise InputError(f"{name}: {values.size} values, there are {num_bands} bands; give one per band")
+        raise InputError(f"{name}: {values.size} values, there are {num_bands} {of}; give one for each")
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError(f"{name}: wavelengths must be positive and finite [nm]")
     # No optical band lies at 10 nm: such numbers are micrometers. Rounding keeps 0.45 um at 450 nm exactly.

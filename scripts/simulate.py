@@ -115,7 +115,7 @@ def parser() -> Parser:
         "--bench",
         metavar="DIR",
         help="instead, a new folder of 12-bit frames from a simulated optical bench, for scripts/calibrate.py: dark, "
-        "flat, mask frames at five wavelengths, a snapshot; of the options above it takes --size (default: 128x128), "
+        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size (default: 128x128), "
         "--num-bands, --step and --seed",
     )
     p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")

@@ -60,7 +60,7 @@ def test_files(tmp_path):
         ("450:650:0", "expected start:stop:count"),
         ("450:inf:3", "expected start:stop:count"),
         ("450:650:1e300", "expected start:stop:count"),
-        ("450:650:28", "28 values, there are 3 bands; give one per band"),
+        ("450:650:28", "28 values, there are 3 bands; give one for each"),
         ("450,500,-600", "must be positive and finite"),
         ("450,500,nan", "must be positive and finite"),
     ],
