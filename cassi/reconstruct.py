@@ -207,11 +207,11 @@ def reconstruct(
     m = _as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
     overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
     m = replace(m, **{name: _plain(value) for name, value in overrides.items() if value is not None})
+    check_arrays(m)
     if read_noise is not None and m.gain is None:
         raise InputError(
-            "the read noise is in electrons and needs the gain too [electrons per unit of the measurement]"
+            "the read noise is in electrons and needs the gain too (--gain) [electrons per unit of the measurement]"
         )
-    check_arrays(m)
     A = camera_of(m, on, psf)
     good = None if m.bad_pixels is None else torch.as_tensor(~m.bad_pixels, device=on).to(A.dtype)
     if good is not None:
