@@ -156,7 +156,7 @@ def parser() -> Parser:
         "--quality",
         choices=("fast", "default", "best"),
         default="default",
-        help="fast: total variation alone; best: many more iterations, about ten times as long, up to some dB better",
+        help="fast: total variation alone; best: many more iterations, 3 to 17 times as long, up to 3 dB better",
     )
     method.add_argument("--budget", type=duration, metavar="TIME", help="be done in 10s, 2min ...")
     method.add_argument("--uncertainty", action="store_true", help="also estimate each voxel's standard deviation")
