@@ -549,7 +549,7 @@ def _draw_snapshot(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ti
         (bool(finite.min() < low), bool(finite.max() > high)) if finite.size else (False, False), "neither"
     )
     bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.015, 0, 0.03, 1)), extend=clipped)
-    bar.outline.set_visible(False)
+    bar.outline.set(edgecolor=_MUTED, linewidth=0.5)  # the arrow of a cut scale is as white as the page
     bar.set_label(unit if unit else "measured value")
     bar.locator = MaxNLocator(5)
     bar.update_ticks()
