@@ -2,19 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from cassi.align import align
-from cassi.cameras import MultiShot, double_disperser, video_camera
+from cassi.calibration.pose import align
 from cassi.errors import InputError
-from cassi.operator import CASSI
-from cassi.priors.spectral import smooth_spectral_prior
-from cassi.reconstruct import Reconstruction, reconstruct
-from cassi.result import Record, Result
-from cassi.solvers import admm, admm_tv, fista, fista_tv, gap, gap_tv, least_squares
-from cassi.solvers.gaussian import gaussian_map
-from cassi.tiles import reconstruct_tiled
+from cassi.optics.other_cameras import MultiShot, double_disperser, video_camera
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.gaussian_spectra import smooth_spectral_prior
+from cassi.running.front_door import Reconstruction, reconstruct
+from cassi.running.tiling import reconstruct_tiled
+from cassi.solvers.admm import admm, admm_tv
+from cassi.solvers.fista import fista, fista_tv
+from cassi.solvers.gap import gap, gap_tv
+from cassi.solvers.gaussian_posterior import gaussian_map
+from cassi.solvers.least_squares import least_squares
+from cassi.solvers.loop import Record, Result
 
 if TYPE_CHECKING:
-    from cassi.calibration import Calibration, calibrate
+    from cassi.calibration.estimate import Calibration, calibrate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,7 +49,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """What belongs to files is imported where it is asked for."""
     if name in ("Calibration", "calibrate"):
-        from cassi import calibration
+        from cassi.calibration import estimate
 
-        return getattr(calibration, name)
+        return getattr(estimate, name)
     raise AttributeError(f"module 'cassi' has no attribute {name!r}")

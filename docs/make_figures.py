@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from selenium import webdriver
 
 import cassi
-from cassi.color import cube_to_srgb
-from cassi.figures import save_figures
-from cassi.io import Measurement, read_measurement
-from cassi.reconstruct import score, write_result
-from cassi.report import write_report
+from cassi.files import Measurement, read_measurement
+from cassi.looking.color import cube_to_srgb
+from cassi.looking.figures import save_figures
+from cassi.looking.report_data import write_report
+from cassi.running.front_door import score, write_result
 
 HERE = Path(__file__).parent
 SOLVERS = ("least-squares", "fista-tv", "admm-tv", "gap-tv", "subspace", "auto")

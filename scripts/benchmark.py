@@ -11,11 +11,10 @@ from pathlib import Path
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts memory, else announces itself
 
 import torch
-
-from cassi.benchmarks.quality import quality
-from cassi.benchmarks.sections import replace_section
-from cassi.benchmarks.speed import speed
-from cassi.benchmarks.tiles import tiles
+from benchmarks.quality import quality
+from benchmarks.sections import replace_section
+from benchmarks.speed import speed
+from benchmarks.tiles import tiles
 
 
 def main(argv: list[str] | None = None) -> int:

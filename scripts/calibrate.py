@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from cassi.calibration import Calibration
-    from cassi.captured import BenchFrames
+    from cassi.calibration.estimate import Calibration
+    from cassi.calibration.frames_on_disk import BenchFrames
 
 EXAMPLES = """\
 examples:
@@ -122,9 +122,9 @@ def _fail(code: int, message: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
-    from cassi.calibration import calibrate
-    from cassi.captured import read_frames
-    from cassi.io import check_output
+    from cassi.calibration.estimate import calibrate
+    from cassi.calibration.frames_on_disk import read_frames
+    from cassi.files import check_output
 
     check_output(args.output, args.overwrite)
     files = frames(args)
@@ -161,7 +161,7 @@ def frames(args: argparse.Namespace) -> BenchFrames:
     Raises:
         InputError: neither, or both.
     """
-    from cassi.captured import BenchFrames, find_frames, mask_wavelengths, slit_wavelengths
+    from cassi.calibration.frames_on_disk import BenchFrames, find_frames, mask_wavelengths, slit_wavelengths
     from cassi.errors import InputError
 
     named = (args.dark, args.flat, args.mask_frames)
@@ -177,8 +177,8 @@ def frames(args: argparse.Namespace) -> BenchFrames:
 
 def draw(folder: Path, found: Calibration) -> None:
     """Write the figures."""
-    from cassi import calibration_figures as fig
-    from cassi.figures import save_figures
+    from cassi.looking import calibration_figures as fig
+    from cassi.looking.figures import save_figures
 
     figures = {"dispersion": fig.dispersion(found), "detector": fig.detector(found), "masks": fig.masks(found)}
     if found.line_spread is not None:

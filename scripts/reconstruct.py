@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from cassi.align import Alignment
-    from cassi.calibration import Calibration
-    from cassi.io import Measurement
-    from cassi.reconstruct import Reconstruction
+    from cassi.calibration.estimate import Calibration
+    from cassi.calibration.pose import Alignment
+    from cassi.files import Measurement
+    from cassi.running.front_door import Reconstruction
 
 EXAMPLES = """\
 examples:
@@ -74,7 +74,7 @@ def duration(text: str) -> float:
 
 
 def parser() -> Parser:
-    from cassi.reconstruct import SOLVERS
+    from cassi.running.front_door import SOLVERS
 
     p = Parser(
         prog="reconstruct.py",
@@ -225,8 +225,8 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     """Read, reconstruct, write, report."""
     if is_many(args):
         return run_many(args, argv)
-    from cassi.io import check_output
-    from cassi.reconstruct import pick_device, write_result
+    from cassi.files import check_output
+    from cassi.running.front_door import pick_device, write_result
 
     say = (lambda text: None) if args.quiet else print
     pick_device(args.device)
@@ -254,7 +254,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     if figures is not None:
         draw(figures, m, result, line)
     if report is not None:
-        from cassi.report import write_report
+        from cassi.looking.report_data import write_report
 
         write_report(report, output, overwrite=args.overwrite)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
@@ -293,7 +293,7 @@ def check_tiles(args: argparse.Namespace) -> None:
 
 def run_tiled(args: argparse.Namespace, argv: list[str], m: Measurement, output: Path, report: Path | None) -> int:
     """Reconstruct tile by tile into the result's file."""
-    from cassi.tiles import reconstruct_tiled
+    from cassi.running.tiling import reconstruct_tiled
 
     overrides = {name: value for name in ("gain", "read_noise") if (value := getattr(args, name)) is not None}
     result = reconstruct_tiled(
@@ -312,7 +312,7 @@ def run_tiled(args: argparse.Namespace, argv: list[str], m: Measurement, output:
         progress=not args.quiet,
     )
     if report is not None:
-        from cassi.report import write_report
+        from cassi.looking.report_data import write_report
 
         write_report(report, output, overwrite=args.overwrite)
     if not args.quiet:
@@ -330,11 +330,11 @@ def is_many(args: argparse.Namespace) -> bool:
 
 def run_many(args: argparse.Namespace, argv: list[str]) -> int:
     """Reconstruct what is not finished yet of a folder, a pattern or a stack."""
-    from cassi.batch import find_frames, reconstruct_many
-    from cassi.calibration import calibrated_frame_count
+    from cassi.calibration.estimate import calibrated_frame_count
     from cassi.errors import InputError
-    from cassi.io import frame_count
-    from cassi.reconstruct import pick_device
+    from cassi.files import frame_count
+    from cassi.running.front_door import pick_device
+    from cassi.running.many import find_frames, reconstruct_many
 
     pick_device(args.device)
     source = Path(args.measurement)
@@ -389,7 +389,7 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
 def common_bit_depth(args: argparse.Namespace, paths: list[str]) -> int | None:
     """The bit depth that holds the counts of all snapshots, so that their cubes have one unit; None for floats."""
     from cassi.errors import InputError
-    from cassi.io import open_frames
+    from cassi.files import open_frames
 
     try:
         return open_frames(
@@ -476,11 +476,11 @@ def with_true_camera(
 
     cameras: list[Calibration | Alignment] = []
     if args.calibration:
-        from cassi.calibration import Calibration
+        from cassi.calibration.estimate import Calibration
 
         cameras.append(Calibration.load(args.calibration))
     if args.align:
-        from cassi.align import align_measurement
+        from cassi.calibration.pose import align_measurement
 
         m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
         say(f"  {alignment.message}")
@@ -503,10 +503,10 @@ def reading(args: argparse.Namespace) -> partial[Measurement]:
     Raises:
         InputError: a calibration that cannot be used, or options that say what it says.
     """
-    from cassi.io import read_measurement
+    from cassi.files import read_measurement
 
     if args.calibration:
-        from cassi.calibration import Calibration, read_calibrated
+        from cassi.calibration.estimate import Calibration, read_calibrated
         from cassi.errors import InputError
 
         said = ("mask", "mask_key", "step", "num_bands", "wavelengths", "bit_depth", "black_level", "white_level")
@@ -542,11 +542,11 @@ def reading(args: argparse.Namespace) -> partial[Measurement]:
 
 def solving(args: argparse.Namespace) -> partial[Reconstruction]:
     """How measurements are reconstructed, as the options say."""
-    from cassi.reconstruct import reconstruct
+    from cassi.running.front_door import reconstruct
 
     psf: float | Tensor | None = args.psf
     if args.calibration and psf is None:
-        from cassi.calibration import Calibration
+        from cassi.calibration.estimate import Calibration
 
         psf = Calibration.load(args.calibration).psf
     return partial(
@@ -569,7 +569,7 @@ def solving(args: argparse.Namespace) -> partial[Reconstruction]:
 
 def provenance(args: argparse.Namespace, argv: list[str]) -> dict[str, Any]:
     """What only the command line knows about a result."""
-    from cassi.io import file_sha256
+    from cassi.files import file_sha256
 
     known: dict[str, Any] = {"command_line": shlex.join(["reconstruct.py", *argv])}
     if args.calibration:
@@ -594,7 +594,7 @@ def chosen(result: Reconstruction) -> list[str]:
 
 def summary_line(m: Measurement, result: Reconstruction) -> str:
     """Residual, seconds, and how close the cube comes to the truth where the file has it."""
-    from cassi.reconstruct import score
+    from cassi.running.front_door import score
 
     parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
     units = {
@@ -610,8 +610,8 @@ def summary_line(m: Measurement, result: Reconstruction) -> str:
 
 def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> None:
     """Write the figures; of a stack those of its first frame."""
-    from cassi import figures as fig
-    from cassi.covariance import covariance_sum, pixel_mean
+    from cassi.kernels.covariance import covariance_sum, pixel_mean
+    from cassi.looking import figures as fig
 
     first = (0,) if m.y.ndim == 3 else ()
     y, cube = m.y[first], result.cube.cpu().numpy()[first]
@@ -652,7 +652,7 @@ def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> 
 
 def compare_with_mask(m: Measurement) -> None:
     """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
-    from cassi.mask_check import check_mask
+    from cassi.optics.mask_match import check_mask
 
     check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
     if check.matches:
@@ -668,7 +668,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
         InputError: the measurement cannot be reconstructed.
     """
     from cassi.errors import InputError
-    from cassi.io import describe
+    from cassi.files import describe
 
     names = ("mask", "key", "mask_key", "step", "num_bands")
     if args.calibration:
@@ -692,7 +692,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
 def warn_of_output(output: Path, overwrite: bool) -> None:
     """Say now what would stop the program later."""
     from cassi.errors import OutputError
-    from cassi.io import check_output
+    from cassi.files import check_output
 
     try:
         check_output(output, overwrite)

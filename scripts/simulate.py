@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from cassi.simulate import Snapshot
+    from cassi.simulation.camera import Snapshot
 
 EXAMPLES = """\
 examples:
@@ -163,9 +163,9 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     """Make the scene and the mask, photograph, write, report."""
     import torch
 
-    from cassi.io import InputError, Measurement, check_output, write_measurement
-    from cassi.operator import shifts_from_step
-    from cassi.simulate import round_to_bits, simulate
+    from cassi.files import InputError, Measurement, check_output, write_measurement
+    from cassi.optics.single_disperser import shifts_from_step
+    from cassi.simulation.camera import round_to_bits, simulate
 
     say = (lambda text: None) if args.quiet else print
     if args.bench is not None:
@@ -234,8 +234,8 @@ def run_bench(args: argparse.Namespace, say: Callable[[str], None]) -> int:
     """
     import torch
 
-    from cassi.bench import simulate_bench, write_bench
-    from cassi.io import InputError
+    from cassi.files import InputError
+    from cassi.simulation.optical_bench import simulate_bench, write_bench
 
     taken = {"size", "num_bands", "step", "seed", "bench", "frame_format", "quiet", "debug"}
     ignored = [n for n, v in vars(args).items() if n not in taken and v != parser().get_default(n)]
@@ -264,9 +264,9 @@ def make_cube(
     """The truth (C, H, W) and its wavelengths, painted or read."""
     import torch
 
-    from cassi.io import InputError, read_cube
-    from cassi.scene import procedural_scene
-    from cassi.wavelengths import parse_wavelengths
+    from cassi.files import InputError, read_cube
+    from cassi.optics.wavelengths import parse_wavelengths
+    from cassi.simulation.scene import procedural_scene
 
     if args.num_bands is not None and args.num_bands < 1:
         raise InputError(f"--num-bands must be at least 1, got {args.num_bands}")
@@ -300,7 +300,7 @@ def make_cube(
 
 def stated_count(wavelengths: str | None) -> int | None:
     """How many bands the text names: "450:650:28", a list, or a preset; None for a file."""
-    from cassi.wavelengths import PRESETS
+    from cassi.optics.wavelengths import PRESETS
 
     if wavelengths is None:
         return None
@@ -316,12 +316,12 @@ def read_mask(path: str) -> torch.Tensor:
     """A coded aperture (H, W) or (C, H, W) from a file."""
     import torch
 
-    from cassi.io import open_container
-    from cassi.io.arrays import mask_to_float32
-    from cassi.io.roles import MASK, pick
+    from cassi.files import open_container
+    from cassi.files.names import MASK, pick
+    from cassi.files.scaling import mask_to_float32
 
     if not Path(path).exists():
-        from cassi.io import InputError
+        from cassi.files import InputError
 
         raise InputError(f"--mask {path}: neither {', '.join(MASK_KINDS)} nor a file")
     container = open_container(Path(path))
@@ -333,8 +333,8 @@ def make_mask(
     args: argparse.Namespace, mask: torch.Tensor | None, wanted: torch.Size, generator: torch.Generator
 ) -> torch.Tensor:
     """The coded aperture, drawn; or read, its middle if it is larger than the scene."""
-    from cassi.io import InputError
-    from cassi.simulate import random_mask
+    from cassi.files import InputError
+    from cassi.simulation.camera import random_mask
 
     height, width = wanted
     if mask is None:

@@ -8,8 +8,8 @@ import sys
 import webbrowser
 
 from cassi.errors import InputError
-from cassi.report import read_report
-from cassi.view import address_of, make_server
+from cassi.looking.report_data import read_report
+from cassi.looking.server import address_of, make_server
 
 
 def main(argv: list[str] | None = None) -> int:

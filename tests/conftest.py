@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cassi import backend, compiled
+from cassi.kernels import cpu, dispatch
 
 # one thread: small tensors gain nothing from more, and parallel test runs do not fight over the cores
 torch.set_num_threads(1)
@@ -48,8 +48,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both implementations: what is chosen by itself (compiled kernels, Triton), and plain torch."""
     if request.param == "eager":
-        monkeypatch.setattr(compiled, "usable", lambda *tensors: False)
-        monkeypatch.setattr(backend, "_triton", lambda: None)
+        monkeypatch.setattr(cpu, "usable", lambda *tensors: False)
+        monkeypatch.setattr(dispatch, "_triton", lambda: None)
     return str(request.param)
 
 

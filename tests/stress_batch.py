@@ -5,7 +5,7 @@
     python tests/stress_batch.py throughput --frames 24
     python tests/stress_batch.py worker --frames 200 --workers 2
 
-What the small versions in test_batch.py check, at the size of real work.
+What the small versions in test_running_many.py check, at the size of real work.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import psutil
 import torch
 
 from cassi import CASSI, Reconstruction, reconstruct
-from cassi.batch import BatchReport, find_frames, reconstruct_many
-from cassi.io import Measurement, read_measurement
-from cassi.result import Monitor
-from cassi.scene import procedural_scene
-from cassi.simulate import random_mask
+from cassi.files import Measurement, read_measurement
+from cassi.running.many import BatchReport, find_frames, reconstruct_many
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+from cassi.solvers.loop import Monitor
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "reconstruct.py"
 
@@ -122,7 +122,7 @@ def memory(root: Path, args: argparse.Namespace) -> None:
 
 def throughput(root: Path, args: argparse.Namespace) -> None:
     """Frames a minute: one by one from Python, in one process, and by workers; start-up left out."""
-    from cassi.benchmarks.throughput import throughput
+    from benchmarks.throughput import throughput
 
     print(
         throughput(

@@ -22,11 +22,11 @@ import pytest
 import torch
 from scipy.io import savemat
 
-import cassi.auto
-import cassi.figures
+import cassi.choice.automatic
+import cassi.looking.figures
 from cassi import CASSI
-from cassi.io import Measurement, write_measurement
-from cassi.scene import procedural_scene
+from cassi.files import Measurement, write_measurement
+from cassi.simulation.scene import procedural_scene
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -133,9 +133,9 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     """In order, as a reader would who types them one after the other; the pages that come later find earlier files."""
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: coarse figures and few iterations do
-    monkeypatch.setattr(cassi.figures, "save_figures", partial(cassi.figures.save_figures, dpi=30))
-    monkeypatch.setitem(cassi.final_run.EFFORTS, "default", cassi.final_run.Effort(6, 10, (0.5,), 2, 2))
-    monkeypatch.setattr(cassi.auto, "CANDIDATE_ITERS", 5)
+    monkeypatch.setattr(cassi.looking.figures, "save_figures", partial(cassi.looking.figures.save_figures, dpi=30))
+    monkeypatch.setitem(cassi.choice.refine.EFFORTS, "default", cassi.choice.refine.Effort(6, 10, (0.5,), 2, 2))
+    monkeypatch.setattr(cassi.choice.automatic, "CANDIDATE_ITERS", 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)
@@ -203,5 +203,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     fetched = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', home)
     assert fetched == []  # the pages need no network either
     cameras = (tmp_path / "site" / "api" / "cameras" / "index.html").read_text(encoding="utf-8")
-    assert 'id="cassi.operator.CASSI.forward"' in cameras
+    assert 'id="cassi.optics.single_disperser.CASSI.forward"' in cameras
     assert "<blockquote>" not in cameras  # examples are code, not quotations

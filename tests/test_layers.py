@@ -68,9 +68,15 @@ def within(name: str, roofs: set[str]) -> bool:
     return any(name == roof or name.startswith(f"{roof}.") for roof in roofs)
 
 
-KERNELS = {"cassi.shift_sum", "cassi.shift_sum_reference", "cassi.backend", "cassi.compiled", "cassi.kernels_triton"}
-ROWS = {"cassi.convolution", "cassi.patches", "cassi.covariance"}
-OPTICS = {"cassi.operator", "cassi.blur", "cassi.cameras"}
+KERNELS = {
+    "cassi.kernels.shift_sum",
+    "benchmarks.textbook_shift_sum",
+    "cassi.kernels.dispatch",
+    "cassi.kernels.cpu",
+    "cassi.kernels.gpu",
+}
+ROWS = {"cassi.kernels.convolution", "cassi.kernels.patches", "cassi.kernels.covariance"}
+OPTICS = {"cassi.optics.single_disperser", "cassi.optics.blurred", "cassi.optics.other_cameras"}
 # What each room of the lower storeys may import of the package. Rooms not named here are the upper ones.
 ALLOWED = {
     "cassi.errors": set(),
@@ -78,8 +84,8 @@ ALLOWED = {
     **dict.fromkeys(ROWS, KERNELS | ROWS),
     **dict.fromkeys(OPTICS, KERNELS | ROWS | OPTICS),
     "cassi.priors": KERNELS | ROWS | {"cassi.priors"},
-    "cassi.result": KERNELS,
-    "cassi.solvers": KERNELS | ROWS | OPTICS | {"cassi.priors", "cassi.result", "cassi.solvers"},
+    "cassi.solvers.loop": KERNELS,
+    "cassi.solvers": KERNELS | ROWS | OPTICS | {"cassi.priors", "cassi.solvers.loop", "cassi.solvers"},
 }
 # The top of the house: nothing but its equals and the scripts knows of it.
 TOP = {
@@ -92,21 +98,27 @@ BESIDE = {
 }
 # Packages that only these rooms may import.
 EDGES = {
-    "h5py": {"cassi.io", "cassi.stores"},
-    "matplotlib": {"cassi.figures", "cassi.calibration_figures"},
-    "numba": {"cassi.compiled"},
-    "triton": {"cassi.kernels_triton"},
-    "tqdm": {"cassi.result", "cassi.batch"},
-    "dask": {"cassi.batch"},
-    "distributed": {"cassi.batch"},
-    "zarr": {"cassi.stores"},
+    "h5py": {"cassi.files", "cassi.running.stores"},
+    "matplotlib": {"cassi.looking.figures", "cassi.looking.calibration_figures"},
+    "numba": {"cassi.kernels.cpu"},
+    "triton": {"cassi.kernels.gpu"},
+    "tqdm": {"cassi.solvers.loop", "cassi.running.many"},
+    "dask": {"cassi.running.many"},
+    "distributed": {"cassi.running.many"},
+    "zarr": {"cassi.running.stores"},
 }
 
 
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_the_lower_storeys_import_only_what_lies_below(room):
     inside = [name for name in MODULES if within(name, {room})]
-    assert inside or room not in ("cassi.shift_sum", "cassi.operator", "cassi.priors", "cassi.solvers", "cassi.result")
+    assert inside or room not in (
+        "cassi.kernels.shift_sum",
+        "cassi.optics.single_disperser",
+        "cassi.priors",
+        "cassi.solvers",
+        "cassi.solvers.loop",
+    )
     for name in inside:
         ours = {i for i in imports(MODULES[name]) if within(i, {"cassi"})}
         too_high = {i for i in ours if not within(i, ALLOWED[room])}
@@ -115,36 +127,40 @@ def test_the_lower_storeys_import_only_what_lies_below(room):
 
 def test_the_operator_knows_no_solver_and_the_priors_no_optics():
     """The two arrows that matter most, said once more by name."""
-    assert not {i for i in imports(MODULES["cassi.operator"]) if within(i, {"cassi.solvers", "cassi.priors"})}
+    assert not {
+        i for i in imports(MODULES["cassi.optics.single_disperser"]) if within(i, {"cassi.solvers", "cassi.priors"})
+    }
     for name in MODULES:
         if within(name, {"cassi.priors"}):
-            assert not {i for i in imports(MODULES[name]) if within(i, OPTICS | {"cassi.shift_sum", "cassi.solvers"})}
+            assert not {
+                i for i in imports(MODULES[name]) if within(i, OPTICS | {"cassi.kernels.shift_sum", "cassi.solvers"})
+            }
 
 
 def test_what_stands_beside_the_solvers_knows_neither_them_nor_the_top():
     for name in MODULES:
         if within(name, BESIDE):
-            too_high = {i for i in imports(MODULES[name]) if within(i, TOP | {"cassi.solvers", "cassi.benchmarks"})}
+            too_high = {i for i in imports(MODULES[name]) if within(i, TOP | {"cassi.solvers", "benchmarks"})}
             assert not too_high, f"{name} imports {sorted(too_high)}"
 
 
 def test_no_module_imports_the_benchmarks_or_the_scripts():
     for name, path in MODULES.items():
-        if not within(name, {"cassi.benchmarks"}):
-            assert not {i for i in imports(path) if within(i, {"cassi.benchmarks", "scripts"})}, name
+        if not within(name, {"benchmarks"}):
+            assert not {i for i in imports(path) if within(i, {"benchmarks", "scripts"})}, name
 
 
 def test_no_module_but_the_top_imports_the_package_itself():
     """`import cassi` pulls in everything: only the top may, and only for the name or version."""
     for name, path in MODULES.items():
-        if not within(name, TOP | {"cassi.benchmarks"}):
+        if not within(name, TOP | {"benchmarks"}):
             assert "cassi" not in imports(path), name
 
 
 def room_of(name: str) -> str:
-    """cassi.io.hdf5 -> cassi.io. Wavelengths belong to it: a list of them may be a file, a file may hold a list."""
+    """cassi.files.formats.hdf5 -> cassi.files. Wavelengths belong to it: a list of them may be a file, a file may hold a list."""
     room = ".".join(name.split(".")[:2])
-    return "cassi.io" if room == "cassi.wavelengths" else room
+    return "cassi.files" if room == "cassi.optics.wavelengths" else room
 
 
 def test_no_circle_of_imports():
@@ -267,5 +283,5 @@ def test_the_examples_of_the_docstrings_run(name):
 
 def test_the_core_has_examples():
     """The words that carry the library show how they are used."""
-    for name in ("cassi.operator", "cassi.shift_sum", "cassi.priors.tv", "cassi.solvers.gap"):
+    for name in ("cassi.optics.single_disperser", "cassi.kernels.shift_sum", "cassi.priors.tv", "cassi.solvers.gap"):
         assert examples(name), f"{name} has no example"

@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi import compiled
-from cassi.covariance import covariance_sum, pixel_mean
-from cassi.patches import aggregate_patches, extract_patches
+from cassi.kernels import cpu
+from cassi.kernels.covariance import covariance_sum, pixel_mean
+from cassi.kernels.patches import aggregate_patches, extract_patches
 
 _NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
 _CHUNK = 2**22  # elements of the groups that are worked on at a time
@@ -87,9 +87,9 @@ def nonlocal_lowrank(
     with torch.no_grad():
         if groups is None:
             groups = _match(_features(z / level, patch), stride, window, group)
-        if compiled.usable(z):
+        if cpu.usable(z):
             image = (z / level).permute(1, 2, 0).contiguous()
-            summed, covered = compiled.lowrank_groups(image, groups, patch)
+            summed, covered = cpu.lowrank_groups(image, groups, patch)
             return (summed / covered[:, :, None]).permute(2, 0, 1).contiguous().mul_(level), groups
         # patches lie as rows, so that a group gathers whole rows
         patches = extract_patches(z / level, patch)

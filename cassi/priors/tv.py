@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cassi import compiled
-from cassi.backend import kernels
+from cassi.kernels import cpu
+from cassi.kernels.dispatch import kernels
 
 _CHUNK = 1 << 17  # voxels that eager steps work on at a time
 STEP = 1 / 8  # 1 / |D|^2: the largest step with which the dual gradient iteration is certain to converge
@@ -139,8 +139,8 @@ def tv_steps(
     if num_iters < 0:
         raise ValueError(f"the number of dual steps must be >= 0, got {num_iters}")
     fast = None if coupled else kernels(u, q)
-    if fast is compiled:
-        compiled.tv_prox_(u, weight, q, num_iters, memory)
+    if fast is cpu:
+        cpu.tv_prox_(u, weight, q, num_iters, memory)
         return q, spare
     if memory != 1:
         q.mul_(memory)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.operator import CASSI, InvertibleOperator
+from cassi.optics.single_disperser import CASSI, InvertibleOperator
 from cassi.priors.tv import TVDenoiser
-from cassi.result import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
 Prox = Callable[[Tensor, int], Tensor]
 """prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite its argument and return it."""

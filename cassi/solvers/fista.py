@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.operator import InvertibleOperator
+from cassi.optics.single_disperser import InvertibleOperator
 from cassi.priors.tv import TVDenoiser, tv
-from cassi.result import Loop, Monitor, Result, overwrite, relative_change
 from cassi.solvers.admm import Prox
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
 
 def fista(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.operator import CASSI, InvertibleOperator
+from cassi.optics.single_disperser import CASSI, InvertibleOperator
 from cassi.priors.tv import TVDenoiser
-from cassi.result import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
 Denoiser = Callable[[Tensor, int], Tensor]
 """f(x, k) -> x: the cube to denoise, the iteration from 0. It may overwrite its argument and return it."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.operator import CASSI, LinearOperator
-from cassi.result import Loop, Monitor, Result, relative_norm
+from cassi.optics.single_disperser import CASSI, LinearOperator
+from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
 
 
 def least_squares(

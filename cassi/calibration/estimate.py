@@ -1,0 +1,659 @@
+"""From frames captured on the bench to a calibrated camera: one file that makes counts into a measurement.
+
+Three kinds of frames go in: without light (dark), of even light without the coded aperture (flat), and of the coded
+aperture under narrow-band light of known wavelengths. What comes out corrects a frame and says where each band falls
+on the detector and through which mask.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
+from cassi.calibration.line_spread import SHARPEST, LineSpread, fit_line_spread, sharpen
+from cassi.calibration.pose import shift_columns
+from cassi.errors import InputError
+from cassi.files import Container, Entry, Measurement, file_sha256, open_container, write_arrays
+from cassi.files.names import MEASUREMENT, pick
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.single_disperser import CASSI
+
+__all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
+
+Spacing = Literal["dispersion", "wavelength"]
+LINE_SPREAD = ("wavelengths", "sigma", "offsets", "profiles")
+OPEN = 1.15  # transmission of an element wide open, at most: transmissions are relative to the brightest
+CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A calibrated camera.
+
+    Attributes:
+        mask: (C, H, W) float32, transmission of the aperture for each band, as it lies on the detector: as it is
+            imaged, or with the blur taken out where `psf` has it.
+        shifts: C whole displacements of the bands [pixel].
+        remainders: (C,) what they leave of the true displacements [pixel]: the bands of a reconstructed cube lie by so
+            much to the right, see `register`. All 0 where the bands are whole pixels apart.
+        wavelengths: (C,) [nm], the bands' centers.
+        dark: (H, W') counts without light.
+        flat: (H, W') relative response of the pixels, mean 1.
+        bad_pixels: (H, W') bool, hot or dead.
+        saturation: count from which a pixel says nothing.
+        scale: counts per unit of the measurement, which is 1 at saturation.
+        gain: electrons per unit of the measurement, or None where a single flat frame did not tell.
+        read_noise: standard deviation [electron], or None likewise.
+        dispersion: the fitted curve.
+        line_spread: the optics' blur along the dispersion, where a slit was captured, else None.
+    """
+
+    mask: np.ndarray
+    shifts: tuple[int, ...]
+    remainders: np.ndarray
+    wavelengths: np.ndarray
+    dark: np.ndarray
+    flat: np.ndarray
+    bad_pixels: np.ndarray
+    saturation: float
+    scale: float
+    gain: float | None
+    read_noise: float | None
+    dispersion: Dispersion
+    line_spread: LineSpread | None = None
+
+    @property
+    def psf(self) -> Tensor | None:
+        """Point-spread function along the dispersion for `BlurredCASSI`, (M,), or (C, M) where the bands' differ.
+
+        None where no slit was captured or the blur is negligible: the masks as they are imaged hold it.
+        """
+        if self.line_spread is None or self.line_spread.negligible:
+            return None
+        sigma = torch.as_tensor(self.line_spread.at(self.wavelengths))
+        if float(sigma.max()) < 1.2 * float(sigma.min()):  # one for all bands is several times faster
+            sigma = sigma.square().mean().sqrt()
+        reach = math.ceil(4 * float(sigma.max()))
+        # values, not means over pixels: the masks' images have been averaged over the pixels already
+        taps = torch.exp(-((torch.arange(-reach, reach + 1) / sigma[..., None]) ** 2) / 2)
+        return taps / taps.sum(-1, keepdim=True)
+
+    def operator(self, *, device: torch.device | str | None = None) -> CASSI | BlurredCASSI:
+        """The camera, with weight 0 at bad pixels."""
+        good, mask = torch.as_tensor(~self.bad_pixels, dtype=torch.float32), torch.as_tensor(self.mask)
+        if self.psf is None:
+            return CASSI(mask, self.shifts, good).to(device)
+        return BlurredCASSI(mask, tuple(map(float, self.shifts)), psf=self.psf, weights=good).to(device)
+
+    def correct(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Counts to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
+
+        Args:
+            frame: (..., H, W') counts.
+
+        Returns:
+            y like `frame`, float32, and its bad pixels (..., H, W') bool, the saturated ones among them.
+
+        Raises:
+            InputError: a frame of another size.
+        """
+        counts = np.asarray(frame)
+        if counts.shape[-2:] != self.dark.shape:
+            raise InputError(
+                f"the frame is {counts.shape[-2:]} pixels, the calibration {self.dark.shape}; "
+                "capture both with the same region of the detector and the same binning"
+            )
+        bad = self.bad_pixels | (counts >= self.saturation)
+        y = (counts - self.dark) / (self.flat * self.scale)
+        return np.where(bad, 0, y).astype(np.float32), bad
+
+    def summary(self) -> list[str]:
+        """What was found, a line each."""
+        curve = self.dispersion
+        reach, bands = np.ptp(curve.measured), np.asarray(self.shifts) + self.remainders
+        steps = np.abs(np.diff(bands))
+        apart = f"{steps.min():g}" if np.ptp(steps) < 1e-9 else f"{steps.min():.2f} to {steps.max():.2f}"
+        lines = [
+            f"dispersion: {reach:.2f} px from {curve.wavelengths[0]:g} to {curve.wavelengths[-1]:g} nm, "
+            f"{curve.model} with {len(curve.coefficients)} coefficients leaves at most "
+            f"{np.abs(curve.residuals).max():.3f} px, across it {np.ptp(curve.across):.3f} px",
+            f"bands: {len(bands)} from {self.wavelengths[0]:.1f} to {self.wavelengths[-1]:.1f} nm, {apart} px apart",
+            f"mask: {self.mask.shape[1]} x {self.mask.shape[2]} px, mean transmission {self.mask.mean():.3f}",
+            f"detector: {np.count_nonzero(self.bad_pixels)} bad pixels, dark level {np.median(self.dark):.1f} of "
+            f"{self.saturation:g} counts",
+        ]
+        if self.line_spread is not None:
+            sigma = self.line_spread.sigma
+            used = "negligible" if self.line_spread.negligible else "taken out of the masks, part of the camera"
+            found = (
+                f"{sigma.min():.2f} to {sigma.max():.2f} px" if sigma.max() > SHARPEST else f"{SHARPEST:g} px or less"
+            )
+            lines.append(f"blur along the dispersion: sigma {found}, {used}")
+        if self.gain is not None and self.read_noise is not None:
+            lines.append(
+                f"noise: {self.gain / self.scale:.2f} electrons a count, read noise {self.read_noise:.1f} electrons"
+            )
+        return lines
+
+    def register(self, cube: Tensor) -> Tensor:
+        """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
+        if not np.abs(self.remainders).max() > 1e-6:
+            return cube
+        return shift_columns(cube, tuple(-self.remainders))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it to HDF5, whole or not at all.
+
+        Raises:
+            OutputError: see `cassi.files.write_arrays`.
+        """
+        curve = self.dispersion
+        arrays = {
+            "mask": self.mask,
+            "shifts": np.asarray(self.shifts),
+            "remainders": self.remainders,
+            "wavelengths": self.wavelengths,
+            "dark": self.dark,
+            "flat": self.flat,
+            "bad_pixels": self.bad_pixels,
+            "dispersion/coefficients": np.asarray(curve.coefficients),
+            "dispersion/wavelengths": curve.wavelengths,
+            "dispersion/measured": curve.measured,
+            "dispersion/across": curve.across,
+        }
+        spread = self.line_spread
+        numbers = {name: getattr(self, name) for name in ("saturation", "scale", "gain", "read_noise")}
+        if spread is not None:
+            arrays |= {f"line_spread/{name}": getattr(spread, name) for name in LINE_SPREAD}
+            numbers["slit_width"] = spread.slit_width
+        attributes = {"kind": "cassi calibration", "dispersion_model": curve.model, **numbers}
+        return write_arrays(path, arrays, axes={"mask": "CHW"}, attributes=attributes, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Calibration:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: no such file, damaged, or no calibration.
+        """
+        container = open_container(Path(path))
+
+        def array(name: str) -> np.ndarray:
+            entry = container.entry(name)
+            if entry is None:
+                raise InputError(
+                    f"{path}: no calibration, '{name}' is missing; make one with calibrate.py; "
+                    f"found {container.listing()}"
+                )
+            return container.read(entry)
+
+        def number(name: str) -> float | None:
+            """A positive number, or None where it is not stated."""
+            if name not in container.attributes:
+                return None
+            value = np.asarray(container.attributes[name])
+            if value.size != 1 or value.dtype.kind not in "iuf" or not np.isfinite(value.item()):
+                raise InputError(f"{path}: '{name}' must be one finite number, got {value!r}")
+            if not value.item() > 0:
+                raise InputError(f"{path}: '{name}' must be positive, got {value.item()}")
+            return float(value.item())
+
+        def needed(name: str) -> float:
+            value = number(name)
+            if value is None:
+                raise InputError(f"{path}: no calibration, '{name}' is missing; make one with calibrate.py")
+            return value
+
+        model = container.attributes.get("dispersion_model", "")
+        curve = Dispersion(
+            model.decode(errors="replace") if isinstance(model, bytes) else str(model),
+            tuple(float(a) for a in array("dispersion/coefficients")),
+            array("dispersion/wavelengths"),
+            array("dispersion/measured"),
+            array("dispersion/across"),
+        )
+        spread = None
+        if container.entry("line_spread/sigma") is not None:
+            spread = LineSpread(**{n: array(f"line_spread/{n}") for n in LINE_SPREAD}, slit_width=needed("slit_width"))
+        found = cls(
+            mask=array("mask").astype(np.float32),
+            shifts=tuple(int(d) for d in array("shifts")),
+            remainders=array("remainders"),
+            wavelengths=array("wavelengths"),
+            dark=array("dark"),
+            flat=array("flat"),
+            bad_pixels=array("bad_pixels").astype(bool),
+            saturation=needed("saturation"),
+            scale=needed("scale"),
+            gain=number("gain"),
+            read_noise=number("read_noise"),
+            dispersion=curve,
+            line_spread=spread,
+        )
+        _check_loaded(path, found)
+        return found
+
+
+def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
+    bands = len(c.shifts)
+    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,)}
+    if c.mask.ndim != 3 or bands == 0 or len(c.mask) != bands:
+        raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
+    expected["mask"] = c.mask.shape
+    detector = (c.mask.shape[1], c.mask.shape[2] + max(c.shifts) - min(c.shifts))
+    expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), detector)
+    for name, shape in expected.items():
+        values = getattr(c, name)
+        if values.shape != shape or not np.isfinite(values).all():
+            raise InputError(f"{path}: '{name}' must be finite and {shape}, got {values.shape}")
+    if c.line_spread is not None:
+        measured = c.line_spread.wavelengths.shape
+        sigma = c.line_spread.sigma
+        if sigma.shape != measured or sigma.ndim != 1 or sigma.size == 0 or not ((sigma >= 0) & (sigma < 50)).all():
+            raise InputError(f"{path}: 'line_spread/sigma' must be {measured} and 0 to 50 [pixel], got {sigma}")
+    if c.dispersion.model not in get_args(Model):
+        raise InputError(f"{path}: unknown dispersion model {c.dispersion.model!r}")
+
+
+def calibrate(
+    dark: np.ndarray,
+    flat: np.ndarray,
+    mask_frames: np.ndarray,
+    mask_wavelengths: Sequence[float] | np.ndarray,
+    *,
+    step: float | None = None,
+    num_bands: int | None = None,
+    spacing: Spacing = "dispersion",
+    model: Model = "polynomial",
+    order: int = 3,
+    bit_depth: int | None = None,
+    slit_frames: np.ndarray | None = None,
+    slit_wavelengths: Sequence[float] | np.ndarray | None = None,
+    slit_width: float = 1.0,
+) -> Calibration:
+    """Make a calibrated camera of captured frames.
+
+    Dark and flat frames are averaged; a pixel whose dark level or response lies far off its neighbors' is bad, and is
+    filled from them wherever an image is needed. The displacement of the mask's image between every two
+    wavelengths (`image_shift`) gives the dispersion, by least squares over all pairs, and the fit its curve. The mask
+    of a band is what the nearest two captured wavelengths show, moved to where the band falls, in proportion to how
+    near they are, and averaged over the band's width: the light of a band is spread over `step` pixels, and the mask's
+    image with it.
+
+    The masks so found are those imaged, blur and all, which serves a camera whose blur is small. With frames of a slit
+    the blur along the dispersion is measured (`fit_line_spread`); where it is 0.7 px or more on average it is
+    taken out of the mask frames (`sharpen`) and becomes part of the camera, so that it blurs mask and scene alike.
+
+    Args:
+        dark: (H, W') or (N, H, W') counts without light.
+        flat: (H, W') or (N, H, W') counts of even white light without the coded aperture. With two frames or more the
+            gain and the read noise are estimated too.
+        mask_frames: (L, H, W') counts of the coded aperture under narrow-band light, each with any exposure.
+        mask_wavelengths: (L,) [nm], at least 2, different.
+        step: dispersion between neighboring bands [pixel], > 0; 2 where neither this nor `num_bands` is given. With
+            spacing "dispersion" a whole number, so that every band falls on whole pixels and the operator is exact.
+        num_bands: C; as many as cover the captured wavelengths if not given.
+        spacing: "dispersion", bands equally far apart on the detector, or "wavelength", equally far apart in nm from
+            the shortest to the longest captured wavelength.
+        model: of the dispersion, see `Dispersion`.
+        order: highest power p of the model; at most L - 1 is used.
+        slit_frames: (S, H, W') counts of a narrow slit across the dispersion in place of the aperture.
+        slit_wavelengths: (S,) [nm]; those of the mask frames if not given. One frame serves all bands.
+        slit_width: of the slit's image [pixel].
+        bit_depth: of the counts; without it the smallest of 8, 10, 12, 14, 16 that holds the brightest.
+
+    Returns:
+        The `Calibration`.
+
+    Raises:
+        InputError: frames that do not fit together or show nothing, wavelengths that are unusable, or bands that the
+            dispersion does not hold.
+
+    Example:
+        >>> from cassi.simulation.optical_bench import simulate_bench
+        >>> b = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
+        >>> found = calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths)
+        >>> found.shifts
+        (0, 2, 4, 6, 8, 10, 12, 14)
+    """
+    darks, flats, frames, light = _checked_frames(dark, flat, mask_frames, mask_wavelengths)
+    slits, slit_light = _checked_slits(slit_frames, slit_wavelengths, mask_wavelengths, frames.shape[1:])
+    largest = float(max(stack.max() for stack in (darks, flats, frames, slits) if stack.size))
+    full_scale = _full_scale(largest, bit_depth)
+    level = darks.mean(0)
+    response = flats.mean(0) - level
+    bad = _outliers(level, 6.0) | _unresponsive(response)
+    if bad.mean() > 0.5:
+        raise InputError(
+            f"{100 * bad.mean():.0f} % of the pixels are hot or dead; the flat must be brighter than the dark"
+        )
+    level, response = _fill(level, bad), _fill(response, bad)
+    scale = full_scale - float(np.median(level))
+    response = response / response.mean()
+    gain, read_noise = _noise(darks, flats, level, bad, scale)
+
+    def cleaned(stack: np.ndarray) -> np.ndarray:
+        return np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in stack])
+
+    transmissions = _transmissions(cleaned(frames))
+    curve = fit_dispersion(transmissions, light, model=model, order=order)
+    spread = fit_line_spread(cleaned(slits), slit_light, slit_width=slit_width) if len(slits) else None
+    if spread is not None and not spread.negligible:
+        blurs = spread.at(light)
+        transmissions = np.stack(
+            [sharpen(t, float(s), largest=OPEN) for t, s in zip(transmissions, blurs, strict=True)]
+        )
+    displacements, wavelengths, widths = _place_bands(curve, step, num_bands, spacing)
+    whole = np.rint(displacements).astype(int)
+    remainders = displacements - whole
+    columns = frames.shape[-1] - int(np.ptp(whole))
+    if columns < 1:
+        raise InputError(f"the bands span {np.ptp(whole)} px, more than the detector's {frames.shape[-1]} columns")
+    mask = np.stack(
+        [
+            _mask_at(transmissions, curve, light, float(d), float(w), int(n - whole.min()), columns, float(width))
+            for d, w, n, width in zip(displacements, wavelengths, whole, widths, strict=True)
+        ]
+    )
+    mask[mask < CLOSED * mask.max()] = 0
+    return Calibration(
+        mask=mask.astype(np.float32),
+        shifts=tuple(int(n) for n in whole),
+        remainders=np.where(np.abs(remainders) < 1e-9, 0, remainders),
+        wavelengths=wavelengths,
+        dark=level,
+        flat=response,
+        bad_pixels=bad,
+        saturation=full_scale,
+        scale=scale,
+        gain=gain,
+        read_noise=read_noise,
+        dispersion=curve,
+        line_spread=spread,
+    )
+
+
+def read_calibrated(
+    path: str | os.PathLike[str],
+    calibration: Calibration | str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    frames: int | slice | None = None,
+) -> Measurement:
+    """Read a captured snapshot as a measurement: counts corrected, mask, shifts and the rest from the calibration.
+
+    Args:
+        path: file with raw counts (H, W') or (N, H, W').
+        calibration: of the camera it was captured with, or its file, which is read once for all frames.
+        key: name of the array in its file, where it is none of the usual ones.
+        frames: of a stack, one frame (an int, gives (H, W')) or a slice; only these are read.
+
+    Returns:
+        The `Measurement`; saturated pixels count as bad, in a stack for all of its frames.
+
+    Raises:
+        InputError: a file that cannot be read, of another size than the calibration, or without such a frame.
+    """
+    if not isinstance(calibration, Calibration):
+        stated = os.stat(calibration) if os.path.exists(calibration) else None
+        calibration = _loaded(os.fspath(calibration), stated and (stated.st_size, stated.st_mtime_ns))
+    container, entry = _counts(path, key)
+    single = isinstance(frames, int)
+    if len(entry.shape) == 2 and frames not in (None, 0, slice(None)):
+        raise InputError(f"{path}: '{entry.name}' is a single snapshot, it has no frame {frames}")
+    if len(entry.shape) == 3 and frames is not None:
+        picked = slice(frames, frames + 1) if isinstance(frames, int) else frames
+        counts = container.read(entry, (picked, slice(None), slice(None)))
+        if len(counts) == 0:
+            raise InputError(f"{path}: '{entry.name}' has {entry.shape[0]} frames, {frames} picks none of them")
+        counts = counts[0] if single else counts
+    else:
+        counts = container.read(entry)
+    y, bad = calibration.correct(counts)
+    bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
+    notes = [f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated"]
+    if np.abs(calibration.remainders).max() > 1e-6:
+        notes.append(
+            f"bands up to {np.abs(calibration.remainders).max():.2f} px off whole pixels, moved back at the end"
+        )
+    return Measurement(
+        y=y,
+        mask=calibration.mask,
+        shifts=calibration.shifts,
+        wavelengths=calibration.wavelengths,
+        bad_pixels=bad,
+        unit="of full scale above black",
+        scale=calibration.scale,
+        gain=calibration.gain,
+        read_noise=calibration.read_noise,
+        notes=tuple(notes),
+        source=Path(path).name,
+        sha256=file_sha256(path),
+    )
+
+
+def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = None) -> int | None:
+    """The number of frames of a stack of raw counts, without reading them, or None for a single snapshot.
+
+    Args and Raises as for `read_calibrated`.
+
+    Example:
+        >>> path = os.path.join(tempfile.mkdtemp(), "stack.npy")
+        >>> np.save(path, np.zeros((5, 8, 14), np.uint16))
+        >>> calibrated_frame_count(path)
+        5
+    """
+    _, entry = _counts(path, key)
+    return entry.shape[0] if len(entry.shape) == 3 else None
+
+
+def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, Entry]:
+    """Where the raw counts are."""
+    container = open_container(Path(path))
+    entry, _ = pick(container, MEASUREMENT, "measurement", key)
+    if len(entry.shape) not in (2, 3):
+        raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
+    return container, entry
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(path: str, stated: tuple[int, int] | None) -> Calibration:
+    """The calibration in a file of this size and time: loaded once, not once a snapshot."""
+    return Calibration.load(path)
+
+
+def _checked_frames(
+    dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, wavelengths: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Stacks (N, H, W') in float64, mask frames in the order of rising wavelength."""
+    stacks = [np.asarray(values, dtype=np.float64) for values in (dark, flat, mask_frames)]
+    stacks = [stack[None] if stack.ndim == 2 else stack for stack in stacks]
+    for name, stack in zip(("dark", "flat", "mask"), stacks, strict=True):
+        if stack.ndim != 3 or 0 in stack.shape:
+            raise InputError(f"{name} frames must be (H, W') or (N, H, W'), got {stack.shape}")
+        if stack.shape[1:] != stacks[2].shape[1:]:
+            raise InputError(
+                f"{name} frames are {stack.shape[1:]} pixels, mask frames {stacks[2].shape[1:]}; "
+                "capture all with the same region of the detector"
+            )
+        if not np.isfinite(stack).all():
+            raise InputError(f"{name} frames hold NaN or Inf, expected counts")
+    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != len(stacks[2]):
+        raise InputError(f"{len(stacks[2])} mask frames but {len(light)} wavelengths; give one per frame")
+    if len(light) < 2:
+        raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
+    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
+        raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
+    rising = np.argsort(light)
+    return stacks[0], stacks[1], stacks[2][rising], light[rising]
+
+
+def _checked_slits(
+    frames: np.ndarray | None,
+    wavelengths: Sequence[float] | np.ndarray | None,
+    mask_wavelengths: Sequence[float] | np.ndarray,
+    size: tuple[int, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Slit frames (S, H, W') in float64 and their wavelengths; S = 0 where there are none."""
+    if frames is None:
+        return np.zeros((0, *size)), np.zeros(0)
+    stack = np.asarray(frames, dtype=np.float64)
+    stack = stack[None] if stack.ndim == 2 else stack
+    if stack.ndim != 3 or stack.shape[1:] != size or len(stack) == 0 or not np.isfinite(stack).all():
+        raise InputError(f"slit frames must be finite and {('S', *size)} as the mask frames are, got {stack.shape}")
+    if wavelengths is None:
+        wavelengths = np.mean(mask_wavelengths, keepdims=True) if len(stack) == 1 else mask_wavelengths
+    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != len(stack) or len(np.unique(light)) != len(light) or not (np.isfinite(light) & (light > 0)).all():
+        raise InputError(
+            f"{len(stack)} slit frames but the wavelengths {light}; give one frame, one for each mask frame, or as "
+            "many different wavelengths"
+        )
+    return stack, light
+
+
+def _full_scale(largest: float, bit_depth: int | None) -> float:
+    depths = (8, 10, 12, 14, 16) if bit_depth is None else (bit_depth,)
+    for depth in depths:
+        if largest <= 2**depth - 1:
+            return float(2**depth - 1)
+    raise InputError(f"counts up to {largest:g} do not fit into {depths[-1]} bits")
+
+
+def _outliers(level: np.ndarray, sigmas: float) -> np.ndarray:
+    """Pixels whose dark level is far off their neighbors'."""
+    off = level - ndimage.median_filter(level, 5, mode="nearest")
+    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
+    return np.asarray(np.abs(off) > max(sigmas * spread, 10.0))
+
+
+def _unresponsive(response: np.ndarray) -> np.ndarray:
+    """Pixels that respond less than half or more than one and a half times as much as their neighbors, or hardly."""
+    usual = ndimage.median_filter(response, 7, mode="nearest")
+    odd = (response < 0.5 * usual) | (response > 1.5 * usual)
+    return np.asarray(odd | (response < 0.02 * np.median(response)) | (response <= 0))
+
+
+def _fill(image: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """The image with bad pixels replaced by the mean of the good ones around."""
+    if not bad.any():
+        return image
+    good = (~bad).astype(float)
+    values, weight = np.where(bad, 0, image), good
+    filled = image.copy()
+    for sigma in (0.7, 3.0, 30.0):  # further away only where nothing good is near
+        blurred, near = ndimage.gaussian_filter(values, sigma), ndimage.gaussian_filter(weight, sigma)
+        use = bad & (near > 1e-3)
+        filled[use] = blurred[use] / near[use]
+        bad = bad & ~use
+    filled[bad] = float(image[good > 0].mean()) if good.any() else 0.0
+    return filled
+
+
+def _noise(
+    darks: np.ndarray, flats: np.ndarray, level: np.ndarray, bad: np.ndarray, scale: float
+) -> tuple[float | None, float | None]:
+    """Gain [electron per unit of y] and read noise [electron] by photon transfer: var k = (k - dark) / gain + var dark.
+
+    (J. R. Janesick, Photon Transfer, SPIE Press 2007.) From the variance between frames, so two of each are needed.
+    """
+    if len(darks) < 2 or len(flats) < 2:
+        return None, None
+    light = flats - level
+    light = light * (light[:, ~bad].mean() / light[:, ~bad].mean(1))[:, None, None]  # a lamp may drift
+    dark_variance = float(darks[:, ~bad].var(0, ddof=1).mean())
+    excess = float(light[:, ~bad].var(0, ddof=1).mean()) - dark_variance
+    if not excess > 0:
+        return None, None
+    per_count = float(light[:, ~bad].mean()) / excess
+    return per_count * scale, per_count * math.sqrt(dark_variance)
+
+
+def _place_bands(
+    curve: Dispersion, step: float | None, num_bands: int | None, spacing: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Displacement, wavelength and width on the detector of each band."""
+    if spacing not in get_args(Spacing):
+        raise InputError(f"unknown spacing {spacing!r}, expected {' or '.join(get_args(Spacing))}")
+    first, last = float(curve.wavelengths[0]), float(curve.wavelengths[-1])
+    reach = float(curve(np.array([last]))[0] - curve(np.array([first]))[0])
+    span, direction = abs(reach), 1 if reach >= 0 else -1
+    if num_bands is not None and num_bands < 2:
+        raise InputError(f"the number of bands must be at least 2, got {num_bands}")
+    if step is not None and not (math.isfinite(step) and step > 0):
+        raise InputError(f"the step between bands must be positive [pixel], got {step}; its sign is measured")
+    if step is None:
+        step = 2.0 if num_bands is None else max(1.0, float(round(span / (num_bands - 1))))
+    count = math.floor(span / step + 0.5) + 1 if num_bands is None else num_bands
+    if count < 2:
+        raise InputError(
+            f"the light moves {span:.2f} px from {first:g} to {last:g} nm, less than a step of {step:g} px: no bands; "
+            "check that the mask frames show dispersion, or take a smaller step"
+        )
+    if spacing == "wavelength":
+        wavelengths = np.linspace(first, last, count)
+        displacements = curve(wavelengths)
+        return displacements, wavelengths, np.abs(np.gradient(displacements))
+    if not float(step).is_integer():
+        raise InputError(
+            f"bands of equal dispersion need a whole step, got {step:g} px: then no band falls between pixels; "
+            'round it, or use spacing "wavelength"'
+        )
+    displacements = direction * step * np.arange(count)
+    return displacements, curve.wavelength(displacements), np.full(count, step)
+
+
+def _transmissions(images: np.ndarray) -> np.ndarray:
+    """Mask frames as transmissions: exposures made equal, and the open elements about 1."""
+    means = images.mean((1, 2))
+    brightest = np.percentile(images, 99.5, axis=(1, 2))
+    if not ((means > 0) & (brightest > 0)).all():
+        raise InputError("a mask frame shows no light above the dark level; check its exposure")
+    return np.asarray(images / means[:, None, None] * float((means / brightest).mean()))
+
+
+def _mask_at(
+    images: np.ndarray,
+    curve: Dispersion,
+    light: np.ndarray,
+    displacement: float,
+    wavelength: float,
+    first_column: int,
+    columns: int,
+    width: float,
+) -> np.ndarray:
+    """The mask of a band, on the columns that the band covers: (H, W)."""
+    after = int(np.clip(np.searchsorted(light, wavelength), 1, len(light) - 1))
+    near = (after - 1, after)
+    share = float(np.clip((wavelength - light[near[0]]) / (light[near[1]] - light[near[0]]), 0, 1))
+    weights = (1 - share, share)
+    row = sum(w * curve.across[n] for w, n in zip(weights, near, strict=True))
+    total = np.zeros_like(images[0])
+    for weight, n in zip(weights, near, strict=True):
+        if weight > 0:
+            image = ndimage.shift(images[n], (row - curve.across[n], 0), order=3, mode="nearest")
+            total += weight * _spread(image, displacement - curve.measured[n], width)
+    return np.asarray(total[:, first_column : first_column + columns].clip(0))
+
+
+def _spread(image: np.ndarray, displacement: float, width: float) -> np.ndarray:
+    """Rows moved to the right and averaged over `width` pixels, both real numbers, in the Fourier domain."""
+    border = math.ceil(abs(displacement) + width) + 16
+    padded = np.pad(image, ((0, 0), (border, border)), mode="edge")
+    f = np.fft.rfftfreq(padded.shape[1])
+    moved = np.fft.irfft(
+        np.fft.rfft(padded) * np.exp(-2j * np.pi * f * displacement) * np.sinc(f * width), padded.shape[1]
+    )
+    return np.asarray(moved[:, border:-border])

@@ -1,0 +1,128 @@
+"""Files captured on the bench: which of them show what, and their frames."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files import open_container
+from cassi.optics.wavelengths import parse_wavelengths
+
+__all__ = ["BenchFrames", "find_frames", "mask_wavelengths", "read_frames", "slit_wavelengths"]
+
+
+class BenchFrames(NamedTuple):
+    """Files of each kind of frame; `wavelengths` [nm] are those of the mask's, in their order.
+
+    `slit_wavelengths` are None where the slit's names do not say them: as many as of the mask, and the same, or one.
+    """
+
+    dark: tuple[Path, ...]
+    flat: tuple[Path, ...]
+    mask: tuple[Path, ...]
+    wavelengths: np.ndarray
+    slit: tuple[Path, ...] = ()
+    slit_wavelengths: np.ndarray | None = None
+
+
+def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) -> BenchFrames:
+    """Find the frames of a calibration in a folder by their names.
+
+    Files whose names begin with dark, flat or white, mask, and slit (which may be missing) are taken, in the order of
+    the numbers in their names. The wavelengths of the mask frames are those given, or in wavelengths.txt or .csv, or in
+    their own names (mask_532nm.png).
+
+    Args:
+        folder: where they are.
+        wavelengths: as for `cassi.optics.wavelengths.parse_wavelengths`.
+
+    Returns:
+        The `BenchFrames`.
+
+    Raises:
+        InputError: no such folder, a kind of frame is missing, or the wavelengths are unknown or do not fit.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise InputError(f"{place}: no such folder; give one with the files dark_*, flat_* and mask_*")
+    files = sorted((f for f in place.iterdir() if f.is_file() and not f.name.startswith(".")), key=_natural)
+
+    def kind(*starts: str) -> tuple[Path, ...]:
+        found = tuple(f for f in files if f.name.lower().startswith(starts))
+        if not found and starts != ("slit",):
+            raise InputError(f"{place}: no file named {starts[0]}_*; it holds {', '.join(f.name for f in files[:12])}")
+        return found
+
+    dark, flat, mask = kind("dark"), kind("flat", "white"), kind("mask")
+    slit = kind("slit")
+    listing = next((f for f in files if f.name.lower() in ("wavelengths.txt", "wavelengths.csv")), None)
+    if wavelengths is None and listing is not None:
+        wavelengths = str(listing)
+    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, wavelengths), slit, slit_wavelengths(slit))
+
+
+def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarray:
+    """The wavelength of each mask frame [nm]: as given, or from names like mask_532nm.png.
+
+    Raises:
+        InputError: unknown, or another number than there are frames.
+    """
+    count = len(files) if len(files) > 1 else len(read_frames(files))
+    if wavelengths is not None:
+        given = parse_wavelengths(wavelengths, count, of="mask frames")
+        if given is None:
+            raise InputError("the mask frames must be at known wavelengths")
+        return given
+    named = _named_wavelengths(files)
+    if len(files) != count or named is None:
+        raise InputError(
+            f"the wavelengths of {files[0].name} ... are unknown: name the files mask_532nm.png, write one number per "
+            "frame into wavelengths.txt, or give --wavelengths"
+        )
+    return named
+
+
+def slit_wavelengths(files: Sequence[Path]) -> np.ndarray | None:
+    """The wavelength of each slit frame [nm] from names like slit_532nm.png; None where they do not say."""
+    return _named_wavelengths(files) if files else None
+
+
+def _named_wavelengths(files: Sequence[Path]) -> np.ndarray | None:
+    named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
+    return np.array([float(match[1]) for match in named if match]) if all(named) else None
+
+
+def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
+    """Read frames of one size from files that hold one each or a stack: (N, H, W'), counts as they are.
+
+    Raises:
+        InputError: a file that cannot be read, or frames of different sizes.
+    """
+    stacks: list[np.ndarray] = []
+    for file in files:
+        container = open_container(Path(file))
+        readable = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
+        if len(readable) != 1:
+            raise InputError(f"{file}: expected one frame or one stack of frames, found {container.listing()}")
+        values = container.read(readable[0])
+        stack = values[None] if values.ndim == 2 else values
+        if stacks and stack.shape[1:] != stacks[0].shape[1:]:
+            raise InputError(
+                f"{file}: frames of {stack.shape[1:]} pixels after {stacks[0].shape[1:]}; capture all with one region"
+            )
+        if not np.isfinite(stack).all():
+            raise InputError(f"{file}: holds NaN or Inf, expected counts")
+        stacks.append(stack)
+    return np.concatenate(stacks)
+
+
+def _natural(path: Path) -> list[tuple[int, float, str]]:
+    """Sorting by the numbers in a name: mask_2 before mask_10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", path.name.lower())
+    return [(0, float(p), "") if i % 2 else (1, 0.0, p) for i, p in enumerate(parts)]

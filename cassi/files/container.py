@@ -1,0 +1,270 @@
+"""Open a file of any supported format as named arrays, safely.
+
+Every format ends in the same `Container`: a list of entries (name, shape, dtype) and a function that reads one of
+them. Nothing is read before it is asked for, declared sizes are checked before memory is taken, nothing is
+unpickled, and nothing outside the file is touched. What the arrays mean is decided in `measurement.py`.
+"""
+
+import math
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError, one_line
+
+# A file whose arrays are this much larger than itself is refused, unless they are small anyway: measured data
+# never compress so well, crafted files do.
+BOMB_RATIO = 200
+BOMB_BYTES = 256 * 2**20
+
+FORMATS = "HDF5, MATLAB .mat (v5, v7.3), .npz, .npy, TIFF, PNG, ENVI .hdr, NetCDF"
+
+Selection = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of a file: what it declares about itself before it is read.
+
+    `axes` names the axes where the file does (N frame, C band, H row, W column), `bits` the bit depth where it is
+    known and smaller than the type, `problem` why the entry cannot be read ("a string", "an external link").
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+    axes: str | None = None
+    bits: int | None = None
+    problem: str | None = None
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name} ({self.problem})"
+        return f"{self.name} {self.shape} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Container:
+    """The named arrays of one file. `bands_last` is the habit of the format: MATLAB keeps bands in the last axis."""
+
+    path: Path
+    format: str
+    entries: tuple[Entry, ...]
+    reader: Callable[[Entry, Selection | None], np.ndarray]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    bands_last: bool = False
+
+    def entry(self, name: str) -> Entry | None:
+        """Return the entry called `name`, or None."""
+        wanted = name.strip("/")
+        return next((entry for entry in self.entries if entry.name == wanted), None)
+
+    def listing(self) -> str:
+        """Return the names, shapes and types of what was found, for error messages."""
+        if not self.entries:
+            return "nothing"
+        shown = ", ".join(str(entry) for entry in self.entries[:12])
+        return shown + (f" and {len(self.entries) - 12} more" if len(self.entries) > 12 else "")
+
+    def check_readable(self, entry: Entry) -> None:
+        """Check what an entry declares about itself.
+
+        Raises:
+            InputError: it is no array of real numbers, or it is empty.
+        """
+        where = f"{self.path}: '{entry.name}'"
+        if entry.dtype is None:
+            raise InputError(f"{where} is {entry.problem}: expected an array of real numbers")
+        if entry.dtype.kind == "c":
+            raise InputError(f"{where} is complex: expected real numbers; save its real part or magnitude")
+        if entry.dtype.kind not in "biuf":
+            raise InputError(f"{where} holds {entry.dtype}, not numbers: expected real numbers")
+        if 0 in entry.shape:
+            raise InputError(f"{where} is empty, its shape is {entry.shape}")
+
+    def read(self, entry: Entry, selection: Selection | None = None) -> np.ndarray:
+        """Read one entry, or the part of it that `selection` (one slice per axis) picks.
+
+        Raises:
+            InputError: the entry is no array of real numbers, is empty, or its data are damaged.
+        """
+        self.check_readable(entry)
+        with damage_as_input_error(self.path, self.format):
+            return self.reader(entry, selection)
+
+
+class damage_as_input_error:
+    """Context that turns whatever a parser raises on a damaged file into one `InputError`.
+
+    The parsers are third-party code fed with arbitrary bytes: their exceptions are not a documented set.
+    """
+
+    def __init__(self, path: Path, file_format: str) -> None:
+        self.path, self.file_format = path, file_format
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, InputError) or not isinstance(error, Exception):
+            return
+        if isinstance(error, MemoryError):
+            raise InputError(f"{self.path}: not enough memory to read it ({one_line(error)})") from error
+        detail = one_line(error) or type(error).__name__
+        raise InputError(
+            f"{self.path}: cannot be read as {self.file_format}, it is damaged or cut short ({detail})"
+        ) from error
+
+
+def missing_package(path: Path, package: str, error: ImportError) -> InputError:
+    """Return the error for an optional reader that is not installed."""
+    return InputError(
+        f'{path}: reading or writing this format needs {package}: python -m pip install -e ".[formats]" ({error})'
+    )
+
+
+def declared_bytes(shape: Iterable[int], itemsize: int) -> int:
+    """Return the bytes an array of this shape takes."""
+    return math.prod(int(n) for n in shape) * itemsize
+
+
+def check_declared(path: Path, name: str, size: int, stored: int) -> None:
+    """Refuse an array that declares far more bytes than the file holds.
+
+    Args:
+        path: the file, for the message.
+        name: the array, for the message.
+        size: bytes the array takes in memory.
+        stored: bytes the file (or the compressed part) takes.
+
+    Raises:
+        InputError: `size` is over BOMB_BYTES and over BOMB_RATIO times `stored`.
+    """
+    if size > BOMB_BYTES and size > BOMB_RATIO * stored:
+        raise InputError(
+            f"{path}: '{name}' declares {size / 2**20:.0f} MiB but only {stored / 2**20:.3f} MiB are stored: refused "
+            f"as a decompression bomb; if the data are real, save them without compression"
+        )
+
+
+def check_inflated(path: Path, name: str, data: bytes, limit: int) -> None:
+    """Refuse a deflate stream that unpacks to more than `limit` bytes, without keeping what it unpacks to.
+
+    Raises:
+        InputError: the stream is longer than its array, so the file is crafted or damaged.
+    """
+    stream = zlib.decompressobj()
+    total = 0
+    while data and not stream.eof:
+        total += len(stream.decompress(data, 2**20))
+        data = stream.unconsumed_tail
+        if total > limit:
+            raise InputError(f"{path}: '{name}' unpacks to more bytes than its shape holds: refused as a bomb")
+
+
+def regular_file(path: str | Path) -> Path:
+    """Return `path` as a Path after checking that it is a file with something in it.
+
+    Raises:
+        InputError: it does not exist, is a folder or a device, is empty, or may not be read.
+    """
+    path = Path(path)
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no such file ({getattr(error, 'strerror', None) or error})") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{path}: is a folder, expected a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is no regular file (a pipe or a device), expected a file")
+    if status.st_size == 0:
+        raise InputError(f"{path}: the file is empty")
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror})") from error
+    return path
+
+
+def _is_hdf5(path: Path, head: bytes) -> bool:
+    """HDF5's signature stands at byte 0, 512, 1024, 2048 ...: MATLAB v7.3 keeps its own header in front."""
+    signature = b"\x89HDF\r\n\x1a\n"
+    return any(head[offset : offset + 8] == signature for offset in (0, 512, 1024, 2048))
+
+
+def open_container(path: str | Path, *, trusted: bool = False) -> Container:
+    """Open a file as named arrays; the format is told from its first bytes, not from its name.
+
+    Args:
+        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr or its data
+            file), NetCDF (classic and 4).
+        trusted: the file is this project's own and undamaged: HDF5 attributes that are text of variable length are
+            read too. They cannot be read safely from any other file.
+
+    Returns:
+        The container; its arrays are read on demand.
+
+    Raises:
+        InputError: no such file, unknown format, damaged file, a bomb, or an optional package that is missing.
+
+    Example:
+        >>> import numpy as np, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "m.npz")
+        >>> np.savez(path, measurement=np.ones((4, 6), np.float32))
+        >>> open_container(path).listing()
+        'measurement (4, 6) float32'
+    """
+    path = regular_file(path)
+    with path.open("rb") as file:
+        head = file.read(2048 + 8)
+    # The parsers are imported where they are needed: most of them are optional.
+    if _is_hdf5(path, head):
+        from cassi.files.formats.hdf5 import open_hdf5
+
+        return open_hdf5(path, trusted)
+    if head[:3] == b"CDF":
+        from cassi.files.formats.netcdf import open_netcdf_classic
+
+        return open_netcdf_classic(path)
+    if head.startswith(b"MATLAB 5.0 MAT-file"):
+        from cassi.files.formats.matlab import open_matlab
+
+        return open_matlab(path)
+    if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+        from cassi.files.formats.npy import open_npz
+
+        return open_npz(path)
+    if head[:6] == b"\x93NUMPY":
+        from cassi.files.formats.npy import open_npy
+
+        return open_npy(path)
+    if head[:4] in (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+"):
+        from cassi.files.formats.images import open_tiff
+
+        return open_tiff(path)
+    if head[:8] == b"\x89PNG\r\n\x1a\n":
+        from cassi.files.formats.images import open_png
+
+        return open_png(path)
+    header = path if head[:4] == b"ENVI" else _envi_header_of(path)
+    if header is not None:
+        from cassi.files.formats.envi import open_envi
+
+        return open_envi(header, None if header == path else path)
+    raise InputError(f"{path}: not HDF5 and no other format known here ({FORMATS}); its first bytes are {head[:8]!r}")
+
+
+def _envi_header_of(path: Path) -> Path | None:
+    """Return the ENVI header beside a raw data file (`a.img` -> `a.hdr` or `a.img.hdr`), or None."""
+    for candidate in (path.with_suffix(".hdr"), Path(f"{path}.hdr")):
+        if candidate != path and candidate.is_file():
+            with candidate.open("rb") as file:
+                if file.read(4) == b"ENVI":
+                    return candidate
+    return None

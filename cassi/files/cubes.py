@@ -1,0 +1,76 @@
+"""Read a spectral cube from any supported file."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files.container import Container, Entry, open_container
+from cassi.files.names import TRUTH, WAVELENGTHS, find, pick
+from cassi.files.scaling import band_axis, scale_cube
+from cassi.optics.wavelengths import check_wavelengths
+
+
+def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Read a spectral cube and, where the file has them, its wavelengths.
+
+    Args:
+        path: file of any supported format.
+        key: name of the array; without it one of `cube`, `truth`, `img`, `hsi`, `Omsi` ..., or the only array there is.
+
+    Returns:
+        The cube (C, H, W), or (N, C, H, W) for a stack, float32: floats in the file's own unit, integers divided by
+        the full scale of their bit depth (8, 10, 12, 14 or 16 bits, the smallest that holds the maximum); and the
+        wavelengths (C,) float64 [nm], or None.
+
+    Raises:
+        InputError: no such file or array, wrong rank, no real numbers, NaN, Inf.
+
+    Example:
+        >>> import numpy as np, tempfile, os
+        >>> from cassi.files import write_cube
+        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
+        >>> _ = write_cube(path, np.ones((3, 4, 5), np.float32), wavelengths=[450, 550, 650])
+        >>> cube, wavelengths = read_cube(path)
+        >>> cube.shape, wavelengths
+        ((3, 4, 5), array([450., 550., 650.]))
+    """
+    container = open_container(Path(path))
+    entry, _ = pick(container, TRUTH, "cube", key)
+    wavelengths_entry = find(container, WAVELENGTHS)
+    wavelengths = None
+    if wavelengths_entry is not None and wavelengths_entry is not entry:
+        wavelengths = np.asarray(container.read(wavelengths_entry), dtype=np.float64).reshape(-1)
+    cube = read_cube_entry(container, entry, None if wavelengths is None else wavelengths.size)
+    if wavelengths is None:
+        return cube, None
+    return cube, check_wavelengths(wavelengths, cube.shape[-3], f"{path}: '{wavelengths_entry.name}'")  # type: ignore[union-attr]
+
+
+def read_cube_entry(container: Container, entry: Entry, num_bands: int | None) -> np.ndarray:
+    """Read one array as (C, H, W) or (N, C, H, W) float32; `num_bands` tells the band axis where it fits one.
+
+    Raises:
+        InputError: wrong rank, no real numbers, NaN, Inf.
+    """
+    name = f"{container.path}: '{entry.name}'"
+    values = container.read(entry)
+    if values.ndim == 3:
+        axis = band_axis(container, entry, num_bands=num_bands)
+        axis = band_axis(container, entry) if axis is None else axis
+        values = np.moveaxis(values, 0 if axis is None else axis, 0)
+    elif values.ndim == 2:  # one band, its axis dropped
+        values = values[None]
+    elif values.ndim == 4:
+        values = np.transpose(values, stack_order(container, entry))
+    else:
+        raise InputError(f"{name} has shape {values.shape}, expected a cube of 3 axes (C, H, W) or 4 (N, C, H, W)")
+    return scale_cube(values, name)[0]
+
+
+def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
+    """Return the axes of a 4-D array in the order (N, C, H, W): as stated, else the habit (H, W, C, N) of MATLAB."""
+    if entry.axes is not None and sorted(entry.axes) == sorted("NCHW"):
+        return tuple(entry.axes.index(letter) for letter in "NCHW")
+    return (3, 2, 0, 1) if container.bands_last else (0, 1, 2, 3)

@@ -1,0 +1,166 @@
+"""Say what files hold, how they fit together, and what would be done with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError, one_line
+from cassi.files.container import Container, Entry, open_container
+from cassi.files.layout import fitting_geometries
+from cassi.files.names import MASK, MEASUREMENT, find, role_of
+from cassi.files.reading import Measurement, PathLike, read_measurement
+from cassi.optics.mask_match import MaskCheck, check_mask
+
+MAX_RANGE_BYTES = 2**30  # of larger arrays the range is not looked for
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `describe` found.
+
+    Attributes:
+        text: all of it in lines, to be printed.
+        measurement: the measurement as it would be read, or None where that is not possible.
+        geometries: the (num_bands, step) that fit the widths of measurement and mask, the likeliest first.
+        mask_check: comparison of measurement and mask, or None where there are not both.
+        problem: why the measurement cannot be read, or None.
+    """
+
+    text: str
+    measurement: Measurement | None
+    geometries: tuple[tuple[int, int], ...]
+    mask_check: MaskCheck | None
+    problem: str | None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def describe(
+    *paths: PathLike,
+    mask: PathLike | None = None,
+    key: str | None = None,
+    mask_key: str | None = None,
+    step: float | None = None,
+    num_bands: int | None = None,
+) -> Description:
+    """Describe files: every array with its guessed part, the geometry that fits, and whether the mask belongs.
+
+    Args:
+        paths: any number of data files; the first that holds a measurement is paired with `mask`, with its own mask,
+            or with the first other file that holds one.
+        mask, key, mask_key, step, num_bands: as in `read_measurement`.
+
+    Returns:
+        The description; files that cannot be read are named in its text.
+
+    Raises:
+        InputError: no file given, or none of them can be opened.
+
+    Example:
+        >>> import h5py, numpy as np, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
+        >>> with h5py.File(path, "w") as file:
+        ...     file["mask"] = np.ones((8, 8), np.float32)
+        >>> print(describe(path).text.splitlines()[1])
+          mask (8, 8) float32, 1 .. 1: mask
+    """
+    if not paths:
+        raise InputError("no file to describe; give at least one")
+    lines: list[str] = []
+    opened: list[Container] = []
+    problems: list[InputError] = []
+    for path in [*paths, *([] if mask is None else [mask])]:
+        try:
+            container = open_container(Path(path))
+        except InputError as error:
+            problems.append(error)
+            lines.append(str(error))
+            continue
+        opened.append(container)
+        lines += _container_lines(container)
+    if not opened:
+        raise problems[0]
+
+    source = next((c for c in opened if _holds(c, MEASUREMENT, key)), None)
+    if source is None:
+        source = next((c for c in opened if _lone_image(c) and (mask is None or c.path != Path(mask))), None)
+    if source is None:
+        lines.append("no measurement among the files: nothing to reconstruct")
+        return Description("\n".join(lines), None, (), None, "no measurement among the files")
+    mask_path = mask
+    if mask_path is None and not _holds(source, MASK, mask_key):
+        others = [c for c in opened if c is not source]
+        mask_path = next((c.path for c in others if _holds(c, MASK, mask_key)), None)
+        mask_path = mask_path or next((c.path for c in others if _lone_image(c)), None)
+    return _pair(lines, source, mask_path, key, mask_key, step, num_bands)
+
+
+def _pair(
+    lines: list[str],
+    source: Container,
+    mask: PathLike | None,
+    key: str | None,
+    mask_key: str | None,
+    step: float | None,
+    num_bands: int | None,
+) -> Description:
+    """Read the measurement as it would be read, and compare it with its mask; where what the user says of the bands
+    does not fit, say what does."""
+    try:
+        m = read_measurement(source.path, mask=mask, key=key, mask_key=mask_key, step=step, num_bands=num_bands)
+    except InputError as error:
+        lines.append(f"cannot be reconstructed: {error}")
+        if step is None and num_bands is None:
+            return Description("\n".join(lines), None, (), None, str(error))
+        lines.append("without the step and the number of bands given:")
+        without = _pair(lines, source, mask, key, mask_key, None, None)
+        return replace(without, measurement=None, problem=str(error))
+    lines += ["", f"as a measurement: y {m.y.shape} [{m.unit}], mask {m.mask.shape}, {len(m.shifts)} bands"]
+    lines += [f"  {note}" for note in m.notes]
+    difference = m.y.shape[-1] - m.mask.shape[-1]
+    geometries = tuple(fitting_geometries(difference))
+    if geometries:
+        fits = ", ".join(f"{bands} x step {own_step}" for bands, own_step in geometries)
+        lines.append(f"bands and steps that fit the {difference} columns of dispersion: {fits}")
+    check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+    lines += ["", str(check)]
+    return Description("\n".join(lines), m, geometries, check, None)
+
+
+def _container_lines(container: Container) -> list[str]:
+    lines = [f"{container.path} ({container.format})"]
+    lines += [f"  {_entry_line(container, entry)}" for entry in container.entries] or ["  no arrays"]
+    shown = {name: one_line(value, 80) for name, value in container.attributes.items() if not name.startswith("_")}
+    lines += [f"  attribute {name} = {value}" for name, value in shown.items()]
+    return lines
+
+
+def _entry_line(container: Container, entry: Entry) -> str:
+    if entry.dtype is None:
+        return str(entry)
+    role = role_of(entry)
+    part = f": {role}" if role else ""
+    if np.prod(entry.shape, dtype=float) * entry.dtype.itemsize > MAX_RANGE_BYTES:
+        return f"{entry}{part}"
+    try:
+        values = container.read(entry)
+    except InputError as error:
+        return f"{entry}{part} ({error})"
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    if finite.size == 0:
+        return f"{entry}, no finite value{part}"
+    bad = f", {values.size - finite.size} NaN or Inf" if finite.size < values.size else ""
+    return f"{entry}, {float(finite.min()):g} .. {float(finite.max()):g}{bad}{part}"
+
+
+def _holds(container: Container, names: Sequence[str], key: str | None) -> bool:
+    return (container.entry(key) if key is not None else find(container, tuple(names))) is not None
+
+
+def _lone_image(container: Container) -> bool:
+    """Say whether the file holds one image without a known name, which may be a snapshot or a mask."""
+    images = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
+    return len(images) == 1 and role_of(images[0]) is None

@@ -1,0 +1,1 @@
+"""One file a format: what its bytes say, as a `Container`."""

@@ -1,0 +1,70 @@
+"""Read ENVI files through `spectral`."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files.container import Container, Entry, Selection, damage_as_input_error, declared_bytes, missing_package
+
+MAX_HEADER_BYTES = 1 << 24
+NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
+
+
+def open_envi(path: Path, data_path: Path | None = None) -> Container:
+    """Open an ENVI header and its data file as a `Container` with the entry `image` (C, H, W), or (H, W).
+
+    Without `data_path` the data file is found beside the header by its name.
+
+    Wavelengths of the header become the entry `wavelengths` [nm].
+
+    Raises:
+        InputError: spectral is missing, no data file beside the header, or fewer data than the header declares.
+    """
+    try:
+        from spectral.io import envi
+    except ImportError as error:
+        raise missing_package(path, "spectral", error) from error
+    if path.stat().st_size > MAX_HEADER_BYTES:
+        raise InputError(f"{path}: an ENVI header of {path.stat().st_size} bytes, expected a short text")
+    with damage_as_input_error(path, "ENVI"):
+        header = envi.read_envi_header(os.fspath(path))
+        rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
+        if min(rows, columns, bands) < 1:
+            raise InputError(f"{path}: the ENVI header declares {bands} bands of {rows} x {columns} pixels")
+        data_path = data_path or _envi_data_file(path)
+        dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
+        offset = int(header.get("header offset", 0))
+        needed = declared_bytes((rows, columns, bands), dtype.itemsize) + offset
+        if offset < 0 or data_path.stat().st_size < needed:
+            raise InputError(
+                f"{data_path}: cut short, {bands} bands of {rows} x {columns} {dtype} need {needed} bytes, "
+                f"{data_path.stat().st_size} are there"
+            )
+        centers = header.get("wavelength")
+        unit = NANOMETERS.get(str(header.get("wavelength units", "nm")).lower(), 1.0)
+        wavelengths = None if centers is None else np.array([float(value) for value in centers]) * unit
+    shape = (bands, rows, columns) if bands > 1 else (rows, columns)
+    entries = [Entry("image", shape, dtype.newbyteorder("="), axes="CHW"[-len(shape) :])]
+    if wavelengths is not None:
+        entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
+
+    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+        if entry.name == "wavelengths" and wavelengths is not None:
+            return wavelengths
+        image = envi.open(os.fspath(path), os.fspath(data_path))
+        mapped = image.open_memmap(interleave="bsq", writable=False).reshape(entry.shape)
+        return np.array(mapped if selection is None else mapped[selection], dtype=entry.dtype)
+
+    return Container(path, "ENVI", tuple(entries), read)
+
+
+def _envi_data_file(header: Path) -> Path:
+    """Return the data file beside an ENVI header, from its name alone: the header's text may not choose a file."""
+    stem = header.with_suffix("")
+    for suffix in ("", ".img", ".raw", ".dat", ".bsq", ".bil", ".bip", ".sli", ".hyspex"):
+        candidate = Path(f"{stem}{suffix}")
+        if candidate.is_file() and candidate != header:
+            return candidate
+    raise InputError(f"{header}: no data file beside the ENVI header, expected {stem.name}.img")

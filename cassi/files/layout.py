@@ -1,0 +1,245 @@
+"""How mask and measurement lie on each other: axes, bands, shifts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files.container import Container, Entry
+
+Shifts = tuple[int, ...] | tuple[float, ...]
+DEFAULT_STEP = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which axis counts frames or bands, and what must be transposed so that the dispersion runs along the rows."""
+
+    stack_axis: int | None
+    mask_axis: int | None
+    measurement_transposed: bool
+    mask_transposed: bool
+    notes: tuple[str, ...] = ()
+
+
+def _axis_candidates(container: Container, entry: Entry) -> tuple[int | None, ...]:
+    """Return the axes that may count frames or bands, the likeliest first."""
+    if len(entry.shape) == 2:
+        return (None,)
+    if len(entry.shape) != 3:
+        raise InputError(f"{container.path}: '{entry.name}' has {len(entry.shape)} axes {entry.shape}, expected 2 or 3")
+    if entry.axes is not None and len(entry.axes) == 3:
+        stated = [entry.axes.index(letter) for letter in "NC" if letter in entry.axes]
+        if stated:
+            return (stated[0],)
+    return (2, 0) if container.bands_last else (0, 2)
+
+
+def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:
+    rows, columns = (n for i, n in enumerate(shape) if i != axis)
+    return rows, columns
+
+
+def match_layout(
+    container: Container, entry: Entry, mask_container: Container, mask_entry: Entry, num_bands: int | None
+) -> Layout:
+    """Find the axes for which mask and measurement have equally many rows and the measurement is no narrower.
+
+    Tried in this order: as stored; dispersion down the columns (both are transposed); only the measurement
+    transposed; only the mask transposed. The first that fits is taken, all but the first with a note.
+
+    Raises:
+        InputError: nothing fits; the message says what would.
+    """
+    stacks, planes = _axis_candidates(container, entry), _axis_candidates(mask_container, mask_entry)
+    pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
+    if not pairs:
+        raise InputError(f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of the {num_bands} bands asked for")
+    turns = (
+        (False, False, ()),
+        (True, True, ("the dispersion runs down the columns: measurement and mask are transposed",)),
+        (True, False, ("the measurement is stored transposed to the mask: it is transposed",)),
+        (False, True, ("the mask is stored transposed to the measurement: it is transposed",)),
+    )
+    for turn_y, turn_mask, notes in turns:
+        for stack, plane in pairs:
+            rows, columns = _image(entry.shape, stack)[:: -1 if turn_y else 1]
+            mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if turn_mask else 1]
+            if rows == mask_rows and columns >= mask_columns:
+                return Layout(stack, plane, turn_y, turn_mask, tuple(notes))
+    raise InputError(_misfit(_image(entry.shape, stacks[0]), _image(mask_entry.shape, planes[0]), entry, mask_entry))
+
+
+def _misfit(image: tuple[int, int], mask: tuple[int, int], entry: Entry, mask_entry: Entry) -> str:
+    text = f"mask '{mask_entry.name}' {mask_entry.shape} does not fit measurement '{entry.name}' {entry.shape}: "
+    if image[0] == mask[0]:
+        bands = f"e.g. {mask[1] + 27 * DEFAULT_STEP} columns for 28 bands with step {DEFAULT_STEP}"
+        return text + f"the measurement must be at least as wide as the mask ({bands}); are the two files swapped?"
+    return text + f"both need equally many rows, got {mask[0]} and {image[0]}; crop both to the same rows"
+
+
+def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]:
+    """Return the (num_bands, step) with (num_bands - 1) * step = difference, the usual step 2 first.
+
+    Example:
+        >>> fitting_geometries(6)
+        [(4, 2), (7, 1), (3, 3), (2, 6)]
+    """
+    steps = [step for step in range(1, difference + 1) if difference % step == 0]
+    steps.sort(key=lambda step: (step != DEFAULT_STEP, step))
+    return [(1 + difference // step, step) for step in steps[:limit]]
+
+
+def _what_fits(difference: int) -> str:
+    if difference == 0:
+        return "only step 0 fits (any number of bands)"
+    options = ", ".join(f"{bands} bands with step {step}" for bands, step in fitting_geometries(difference))
+    return f"what fits: {options}"
+
+
+def infer_shifts(
+    y_shape: tuple[int, ...],
+    mask_shape: tuple[int, ...],
+    stored: np.ndarray | None,
+    step: float | None,
+    num_bands: int | None,
+    notes: list[str],
+) -> Shifts:
+    """Return the shift of each band from what is known of step, bands and widths; W' - W = max d - min d.
+
+    Raises:
+        InputError: they contradict each other; the message says which step or band count would fit.
+    """
+    width, detector = mask_shape[-1], y_shape[-1]
+    difference = detector - width
+    if len(mask_shape) == 3:
+        if num_bands not in (None, mask_shape[0]):
+            raise InputError(f"the mask has {mask_shape[0]} bands, {num_bands} were asked for")
+        num_bands = mask_shape[0]
+    sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
+    if stored is not None:
+        if num_bands not in (None, stored.size):
+            raise InputError(f"the mask has {num_bands} bands, 'shifts' holds {stored.size}")
+        _check_span(stored, difference, sizes)
+        return as_shifts(stored)
+    if step is None and num_bands is None:
+        step = DEFAULT_STEP if difference % DEFAULT_STEP == 0 else 1
+        num_bands = 1 + difference // step
+        notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with the usual step {step} px")
+    elif num_bands is None and step is not None:
+        if step == 0 and difference == 0:
+            num_bands = 1
+            notes.append("step 0 and one mask: taken as a single band")
+        elif step == 0 or not _whole(difference / step):
+            raise InputError(f"step {step:g} does not fit: {sizes}; {_what_fits(difference)}")
+        else:
+            num_bands = 1 + round(abs(difference / step))
+            notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with step {step:g} px")
+    elif step is None and num_bands is not None:
+        if num_bands == 1:
+            step = 0.0
+        elif not _whole(difference / (num_bands - 1)):
+            raise InputError(
+                f"{num_bands} bands do not fit: {sizes}, which is no multiple of {num_bands - 1}; "
+                f"{_what_fits(difference)}"
+            )
+        else:
+            step = difference / (num_bands - 1)
+            notes.append(f"step {step:g} px inferred from the widths {detector} and {width} and {num_bands} bands")
+    shifts = np.arange(num_bands or 1) * float(step or 0)
+    _check_span(shifts, difference, f"{num_bands} bands with step {step:g} do not fit: {sizes}")
+    return as_shifts(shifts)
+
+
+def _whole(value: float) -> bool:
+    return abs(value - round(value)) < 1e-6
+
+
+def _check_span(shifts: np.ndarray, difference: int, sizes: str) -> None:
+    """Sub-pixel shifts may fall anywhere within their last column."""
+    span = float(shifts.max() - shifts.min())
+    if abs(span - difference) >= (1 if not _whole(span) else 1e-6):
+        raise InputError(f"{sizes}, but the shifts span {span:g} columns; {_what_fits(difference)}")
+
+
+def as_shifts(values: np.ndarray) -> Shifts:
+    """Return the shifts as integers where all are whole, else as floats.
+
+    Example:
+        >>> as_shifts(np.array([0.0, 2.0]))
+        (0, 2)
+    """
+    if all(_whole(float(value)) for value in values):
+        return tuple(round(float(value)) for value in values)
+    return tuple(float(value) for value in values)
+
+
+def unshear_mask(
+    mask: np.ndarray,
+    stored: np.ndarray | None,
+    step: float | None,
+    named_shift: bool,
+    name: str,
+    notes: list[str],
+) -> tuple[Shifts, np.ndarray] | None:
+    """Bring a mask stored as it lies on the detector (C, H, W') back to one mask (C, H, W) per band.
+
+    m_c[i, j] = M_c[i, j + d_c - min d].  The step is the file's, the user's, or found by matching neighboring bands.
+
+    Returns:
+        Shifts and masks, or None where the bands are not displaced (one mask per video frame).
+
+    Raises:
+        InputError: the shifts leave no column, or are not whole.
+    """
+    shifts = stored
+    if shifts is None:
+        if step is None:
+            step = _lag_between_bands(mask)
+            if step is None and not named_shift:
+                return None
+            step = DEFAULT_STEP if step is None else step
+            notes.append(f"'{name}' is as wide as the measurement: step {step:g} px found between its bands")
+        shifts = np.arange(mask.shape[0]) * float(step)
+    if stored is not None and stored.size != mask.shape[0]:
+        raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
+    offsets = shifts - shifts.min()
+    if not offsets.any():
+        return None
+    if not all(_whole(float(offset)) for offset in offsets):
+        raise InputError(f"the mask '{name}' is displaced by parts of a pixel; store the masks undisplaced (C, H, W)")
+    width = mask.shape[-1] - round(float(offsets.max()))
+    if width < 1:
+        raise InputError(f"the mask '{name}' of {mask.shape[-1]} columns cannot be displaced by {offsets.max():g}")
+    starts = [round(float(offset)) for offset in offsets]
+    outside = any(mask[c, :, :s].any() or mask[c, :, s + width :].any() for c, s in enumerate(starts))
+    bands = np.stack([mask[c, :, s : s + width] for c, s in enumerate(starts)])
+    notes.append(
+        f"'{name}' holds the masks as they lie on the detector: band c is cut out at column c * step, {width} columns"
+        + ("; it is not zero outside them, which is left out" if outside else "")
+    )
+    if all(np.array_equal(bands[0], band) for band in bands[1:]):
+        return as_shifts(shifts), bands[0]
+    return as_shifts(shifts), bands
+
+
+def _lag_between_bands(mask: np.ndarray, reach: int = 16) -> int | None:
+    """Return by how many columns each band of a sheared mask is displaced against the one before, or None.
+
+    The lag with the best correlation of neighboring bands; below 0.5 they are no copies of each other.
+    """
+    reach = min(reach, (mask.shape[-1] - 1) // (mask.shape[0] - 1))
+    rows = mask[:, :: max(1, mask.shape[1] // 128)]  # some rows are enough
+    first, second = rows[:-1].astype(np.float64), rows[1:].astype(np.float64)
+    first -= first.mean()
+    second -= second.mean()
+    best_lag, best = 0, -1.0
+    for lag in range(-reach, reach + 1):
+        cut = mask.shape[-1] - abs(lag)
+        a = first[..., max(-lag, 0) : max(-lag, 0) + cut]
+        b = second[..., max(lag, 0) : max(lag, 0) + cut]
+        norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+        score = float((a * b).sum()) / norm if norm > 0 else -1.0
+        if score > best + 1e-9:
+            best_lag, best = lag, score
+    return best_lag if best > 0.5 and best_lag != 0 else None

@@ -1,0 +1,65 @@
+"""What spectra to expect, from cubes in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from cassi.errors import InputError
+from cassi.priors.gaussian_spectra import SpectralPrior, library_spectral_prior, resampling
+
+__all__ = ["read_spectral_prior"]
+
+
+def read_spectral_prior(
+    paths: Sequence[str | os.PathLike[str]], num_bands: int, wavelengths: Sequence[float] | np.ndarray | None = None
+) -> SpectralPrior:
+    """Mean and covariance of the spectra of a library of cubes, on the bands of a measurement.
+
+    Where file and measurement both know their wavelengths, the spectra are interpolated linearly; otherwise the file
+    must have as many bands as the measurement.
+
+    Args:
+        paths: cubes in any format that `cassi.files.read_cube` reads; each counts alike.
+        num_bands: C of the measurement.
+        wavelengths: (C,) of the measurement [nm], where known.
+
+    Returns:
+        SpectralPrior, at mean level 1.
+
+    Raises:
+        InputError: a file that cannot be read, has another number of bands, does not cover the wavelengths, or whose
+            mean is not positive.
+
+    Example:
+        >>> from cassi.files import write_cube
+        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
+        >>> _ = write_cube(path, np.ones((2, 4, 4), np.float32), wavelengths=[400, 600])
+        >>> read_spectral_prior([path], 3, [400, 500, 600]).mean.tolist()
+        [1.0, 1.0, 1.0]
+    """
+    from cassi.files import read_cube
+
+    priors = []
+    for path in paths:
+        cube, known = read_cube(path)
+        R = None
+        try:
+            if known is not None and wavelengths is not None:
+                R = resampling(known, wavelengths)
+            elif cube.shape[-3] != num_bands:
+                raise ValueError(
+                    f"has {cube.shape[-3]} bands, the measurement {num_bands}; "
+                    "give the wavelengths of both, or a cube with as many bands"
+                )
+            priors.append(library_spectral_prior([torch.from_numpy(cube)], resample=[R]))
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from error
+    if not priors:
+        raise InputError("a spectral prior needs at least one file")
+    mean = torch.stack([prior.mean for prior in priors]).mean(0)
+    moment = torch.stack([prior.covariance + torch.outer(prior.mean, prior.mean) for prior in priors]).mean(0)
+    return SpectralPrior(mean, moment - torch.outer(mean, mean))

@@ -1,0 +1,1 @@
+"""Level 0: the arithmetic, on CPU and GPU; knows neither cameras nor files."""

@@ -1,0 +1,264 @@
+"""The kernels for CUDA devices, in Triton.
+
+One launch each for the forward model, its adjoint and pseudo-inverse, the data step of the solvers, and a dual step of
+total variation.
+
+They compute what `cassi.kernels.cpu` computes on the CPU, for any shifts, sizes and batch, in float32 and float64.
+Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No CUDA graphs are recorded.
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# (the parameters of a kernel are pointers and numbers of Triton's own; only its constants can be annotated)
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 256  # columns a program has at a time
+_ROW_BLOCK = 512  # the same where one program does a whole row
+_TILE = (8, 64)  # rows and columns of a program of the dual step
+
+
+def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
+    """`cassi.kernels.shift_sum.shift_sum` into out (..., H, W'): each voxel is read once."""
+    bands, height, width = x.shape[-3:]
+    detector = out.shape[-1]
+    grid = (out.numel() // detector, triton.cdiv(detector, _BLOCK))
+    args = (bands, height, width, detector, mask.ndim == 3, scale is not None, _BLOCK)
+    _forward[grid](x, mask, _offsets(shifts, x.device), mask if scale is None else scale, out, *args)
+
+
+def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
+    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W), or onto it: each voxel is written once."""
+    bands, height, width = out.shape[-3:]
+    grid = (out.numel() // width, triton.cdiv(width, _BLOCK))
+    args = (bands, height, width, y.shape[-1], mask.ndim == 3, scale is not None, add, _BLOCK)
+    _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
+
+
+def data_step(
+    v: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    weights: Tensor | None,
+    gram: Tensor,
+    rho: float,
+    accelerate: bool,
+    x: Tensor,
+    y_x: Tensor,
+    y_v: Tensor,
+) -> None:
+    """`cassi.kernels.shift_sum.data_step_`: a program reads a row of all bands twice, then from the cache."""
+    bands, height, width = v.shape[-3:]
+    detector = y.shape[-1]
+    back = torch.empty_like(y)
+    total = gram if rho == 0 else gram + rho
+    rows = (v, x, y, y_x, y_v, back)
+    constants = (mask, _offsets(shifts, v.device), mask if weights is None else weights, gram, total)
+    args = (bands, height, width, detector, mask.ndim == 3, weights is not None, accelerate, _ROW_BLOCK)
+    _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
+
+
+def tv_steps(u: Tensor, weight: Tensor, q: Tensor, spare: Tensor, num_iters: int) -> tuple[Tensor, Tensor]:
+    """`cassi.priors.tv.tv_steps` (not coupled): u in place; the dual goes to and fro between q and spare."""
+    height, width = u.shape[-2:]
+    images = u.numel() // (height * width)
+    weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).contiguous()
+    grid = (images * triton.cdiv(height, _TILE[0]), triton.cdiv(width, _TILE[1]))
+    for _ in range(num_iters):
+        _dual_step[grid](u, weights, q, spare, u.numel(), height, width, *_TILE)
+        q, spare = spare, q
+    _primal[grid](u, q, u.numel(), height, width, *_TILE)
+    return q, spare
+
+
+@cache
+def _offsets(shifts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor([d - min(shifts) for d in shifts], dtype=torch.int32, device=device)
+
+
+# Row numbers are 64 bits wide from the start, so that every offset computed from one is.
+
+
+@triton.jit
+def _project_row(
+    x,
+    mask,
+    offsets,
+    j,
+    b,
+    i,
+    C,
+    H,
+    W,
+    PER_BAND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """sum_c m_c x_c at the detector columns j of row i of snapshot b."""
+    total = tl.full([BLOCK], 0.0, x.dtype.element_ty)
+    for c in range(C):
+        k = j - tl.load(offsets + c)
+        inside = (k >= 0) & (k < W)
+        m_row = (c * H + i if PER_BAND else i) * W
+        xv = tl.load(x + ((b * C + c) * H + i) * W + k, mask=inside, other=0.0)
+        total += xv * tl.load(mask + m_row + k, mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
+def _forward(
+    x,
+    mask,
+    offsets,
+    scale,
+    y,
+    C,
+    H,
+    W,
+    D,
+    PER_BAND: tl.constexpr,
+    SCALED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = _project_row(x, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
+    if SCALED:
+        total *= tl.load(scale + i * D + j, mask=j < D, other=0.0)
+    tl.store(y + row * D + j, total, mask=j < D)
+
+
+@triton.jit
+def _adjoint(
+    y,
+    mask,
+    offsets,
+    scale,
+    x,
+    C,
+    H,
+    W,
+    D,
+    PER_BAND: tl.constexpr,
+    SCALED: tl.constexpr,
+    ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    b, c, i = row // H // C, row // H % C, row % H
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < W
+    k = j + tl.load(offsets + c)
+    value = tl.load(y + (b * H + i) * D + k, mask=inside, other=0.0)
+    if SCALED:
+        value *= tl.load(scale + i * D + k, mask=inside, other=0.0)
+    value *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
+    if ADD:
+        value += tl.load(x + row * W + j, mask=inside, other=0.0)
+    tl.store(x + row * W + j, value, mask=inside)
+
+
+@triton.jit
+def _data_step(
+    v,
+    x,
+    y,
+    y_x,
+    y_v,
+    back,
+    mask,
+    offsets,
+    weights,
+    gram,
+    total,
+    C,
+    H,
+    W,
+    D,
+    PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    ACCELERATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    # the smallest normal number: what is not brighter is dark
+    TINY: tl.constexpr = 1.1754943508222875e-38 if v.dtype.element_ty == tl.float32 else 2.2250738585072014e-308
+    for start in range(0, D, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < D
+        forward = _project_row(v, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
+        if WEIGHTED:
+            forward *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+        misfit = tl.load(y + row * D + j, mask=inside, other=0.0) - forward
+        if ACCELERATE:
+            misfit += tl.load(y_x + row * D + j, mask=inside, other=0.0) - forward
+        damped = tl.load(total + i * D + j, mask=inside, other=0.0)
+        lit = damped > TINY
+        r = tl.where(lit, misfit / tl.where(lit, damped, 1.0), 0.0)
+        diagonal = tl.load(gram + i * D + j, mask=inside, other=0.0)
+        tl.store(y_v + row * D + j, forward, mask=inside)
+        tl.store(y_x + row * D + j, forward + diagonal * r, mask=inside)
+        if WEIGHTED:
+            r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+        tl.store(back + row * D + j, r, mask=inside)
+    tl.debug_barrier()  # the row of `back` is complete, and seen by all threads of the program
+    for start in range(0, W, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < W
+        for c in range(C):
+            position = ((b * C + c) * H + i) * W + j
+            m_row = (c * H + i if PER_BAND else i) * W
+            value = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
+            value *= tl.load(mask + m_row + j, mask=inside, other=0.0)
+            tl.store(x + position, tl.load(v + position, mask=inside, other=0.0) + value, mask=inside)
+
+
+@triton.jit
+def _primal_tile(v, qx, qy, o, h, w, W, inside):
+    """v - D^T q at row h, column w, whose offset is o; left of the image and above it q is 0."""
+    right = tl.load(qx + o, mask=inside, other=0.0) - tl.load(qx + o - 1, mask=inside & (w > 0), other=0.0)
+    below = tl.load(qy + o, mask=inside, other=0.0) - tl.load(qy + o - W, mask=inside & (h > 0), other=0.0)
+    return tl.load(v + o, mask=inside, other=0.0) + (right + below)
+
+
+@triton.jit
+def _tile(H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Image, rows, columns and offsets of a program's tile, and which of it lies inside the image."""
+    tiles = (H + ROWS - 1) // ROWS
+    image = (tl.program_id(0) // tiles).to(tl.int64)
+    h = (tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
+    w = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    return image, h, w, (image * H + h) * W + w, (h < H) & (w < W)
+
+
+@triton.jit
+def _dual_step(v, weights, q, q_new, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """q_new = P(q + 1/8 D (v - D^T q)): reads v and q and writes q_new once, five words a voxel."""
+    image, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
+    qx, qy = q, q + size
+    u = _primal_tile(v, qx, qy, o, h, w, W, inside)
+    to_right, to_below = inside & (w < W - 1), inside & (h < H - 1)
+    u_right = _primal_tile(v, qx, qy, o + 1, h, w + 1, W, to_right)
+    u_below = _primal_tile(v, qx, qy, o + W, h + 1, w, W, to_below)
+    a = tl.load(qx + o, mask=inside, other=0.0) + tl.where(to_right, 0.125 * (u_right - u), 0.0)
+    b = tl.load(qy + o, mask=inside, other=0.0) + tl.where(to_below, 0.125 * (u_below - u), 0.0)
+    inverse = 1.0 / tl.maximum(tl.load(weights + image), 1e-30)
+    a_unit, b_unit = a * inverse, b * inverse
+    s = 1.0 / tl.sqrt(tl.maximum(a_unit * a_unit + b_unit * b_unit, 1.0))
+    tl.store(q_new + o, a * s, mask=inside)
+    tl.store(q_new + size + o, b * s, mask=inside)
+
+
+@triton.jit
+def _primal(v, q, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """v <- v - D^T q."""
+    _, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
+    tl.store(v + o, _primal_tile(v, q, q + size, o, h, w, W, inside), mask=inside)

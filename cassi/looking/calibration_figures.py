@@ -1,0 +1,156 @@
+"""Figures of a calibration: the dispersion and how well it fits, the frames, the masks."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from cassi.calibration.estimate import Calibration
+from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
+from cassi.looking.figures import _PALETTE, _STYLE, _layout, _show
+
+__all__ = ["blur", "detector", "dispersion", "masks"]
+
+
+@rc_context(_STYLE)
+def dispersion(calibration: Calibration) -> Figure:
+    """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves.
+
+    Args:
+        calibration: whose curve to draw.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> from cassi.simulation.optical_bench import simulate_bench
+        >>> from cassi.calibration.estimate import calibrate
+        >>> b = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
+        >>> figure = dispersion(calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths))
+    """
+    curve = calibration.dispersion
+    ends = [*curve.wavelengths, *calibration.wavelengths]
+    grid = np.linspace(min(ends), max(ends), 400)
+    figure = Figure(figsize=(6.8, 4.6), layout=_layout())
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    upper.plot(grid, curve(grid), color=_PALETTE[0], label=f"{curve.model}, {len(curve.coefficients)} coefficients")
+    bands = np.asarray(calibration.shifts) + calibration.remainders
+    upper.plot(calibration.wavelengths, bands, "|", color=_PALETTE[0], markersize=9, label=f"{len(bands)} bands")
+    upper.plot(curve.wavelengths, curve.measured, "o", color=_PALETTE[1], label="measured")
+    upper.set_ylabel("displacement [px]")
+    upper.set_title("Dispersion")
+    upper.grid(True)
+    upper.legend()
+    lower.axhline(0, color=_PALETTE[0], linewidth=1)
+    lower.plot(curve.wavelengths, curve.residuals, "o", color=_PALETTE[1], label="measured - fitted")
+    lower.plot(curve.wavelengths, curve.across, "s", color=_PALETTE[2], markersize=4, label="across the dispersion")
+    limit = 1.3 * max(0.02, float(np.abs(curve.residuals).max()), float(np.abs(curve.across).max()))
+    lower.set_ylim(-limit, limit)
+    lower.set_ylabel("[px]")
+    lower.set_xlabel("wavelength [nm]")
+    lower.grid(True)
+    lower.legend(loc="best", ncols=2)
+    return figure
+
+
+@rc_context(_STYLE)
+def detector(calibration: Calibration) -> Figure:
+    """Dark level and relative response of the pixels, bad ones ringed.
+
+    Args:
+        calibration: whose frames to draw.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(9.6, 3.9), layout=_layout())
+    rows, columns = np.nonzero(calibration.bad_pixels)
+    panels = ((calibration.dark, "Dark level [counts]"), (calibration.flat, "Relative response"))
+    for axes, (picture, heading) in zip(figure.subplots(1, 2), panels, strict=True):
+        _show(axes, picture)
+        low, high = np.percentile(picture, (1, 99))
+        axes.images[0].set_clim(low, max(high, low + 1e-6))
+        axes.images[0].set_cmap("cividis")
+        if len(rows):
+            axes.scatter(columns, rows, s=14, facecolors="none", edgecolors=_PALETTE[1], linewidths=0.7)
+        axes.set_title(heading)
+        bar = figure.colorbar(axes.images[0], ax=axes, fraction=0.04, pad=0.02)
+        bar.outline.set_visible(False)
+    figure.suptitle(f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %", fontsize=9)
+    return figure
+
+
+@rc_context(_STYLE)
+def masks(calibration: Calibration) -> Figure:
+    """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first.
+
+    Args:
+        calibration: whose masks to draw.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(12.0, 3.4), layout=_layout())
+    count, height, width = calibration.mask.shape
+    size = min(48, height, width)
+    top, left = (height - size) // 2, (width - size) // 2
+    detail = (slice(top, top + size), slice(left, left + size))
+    panels = [(calibration.mask[0], f"{calibration.wavelengths[0]:.1f} nm")]
+    panels += [
+        (calibration.mask[c][detail], f"{calibration.wavelengths[c]:.1f} nm, {size} x {size} px in the middle")
+        for c in (0, count // 2, count - 1)
+    ]
+    brightest = float(np.percentile(calibration.mask, 99.9)) or 1.0
+    every = figure.subplots(1, 4)
+    for axes, (picture, heading) in zip(every, panels, strict=True):
+        _show(axes, picture)
+        axes.images[0].set_clim(0, brightest)
+        axes.images[0].set_cmap("gray")
+        axes.set_title(heading)
+    bar = figure.colorbar(every[-1].images[0], ax=list(every), fraction=0.03, pad=0.01)
+    bar.outline.set_visible(False)
+    bar.set_label("transmission")
+    return figure
+
+
+@rc_context(_STYLE)
+def blur(calibration: Calibration) -> Figure:
+    """The slit's image at the shortest and the longest wavelength with what was fitted; the blur over wavelength.
+
+    Args:
+        calibration: made with slit frames.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a calibration without slit frames.
+    """
+    spread = calibration.line_spread
+    if spread is None:
+        raise ValueError("the calibration was made without slit frames: its blur is unknown")
+    figure = Figure(figsize=(9.6, 3.6), layout=_layout())
+    left, right = figure.subplots(1, 2)
+    grid = np.linspace(spread.offsets[0], spread.offsets[-1], 400)
+    for n in sorted({0, len(spread.sigma) - 1}):
+        color = _PALETTE[n > 0]
+        left.plot(spread.offsets, spread.profiles[n], "o", markersize=4, color=color)
+        sharp = " or less" if spread.sigma[n] <= SHARPEST else ""
+        label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px{sharp}"
+        left.plot(grid, slit_profile(grid, float(spread.sigma[n]), spread.slit_width), color=color, label=label)
+    left.set_xlim(-8, 8)
+    left.set_xlabel("distance from the slit [px]")
+    left.set_ylabel("light of a total of 1")
+    left.set_title(f"Image of a slit {spread.slit_width:g} px wide")
+    left.grid(True)
+    left.legend()
+    right.plot(spread.wavelengths, spread.sigma, "o-", color=_PALETTE[0])
+    right.axhline(NEGLIGIBLE, color=_PALETTE[1], linewidth=1, label="negligible below")
+    right.set_ylim(0, 1.3 * max(NEGLIGIBLE, float(spread.sigma.max())))
+    right.set_xlabel("wavelength [nm]")
+    right.set_ylabel("standard deviation [px]")
+    right.set_title("Blur along the dispersion")
+    right.grid(True)
+    right.legend()
+    return figure

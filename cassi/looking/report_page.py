@@ -1,0 +1,370 @@
+"""The page of a report: what it holds, how its cubes are packed, and Bokeh's drawings in it.
+
+Bokeh's own script travels inside the page; `page/` beside this file holds the layout and the script that joins
+pointer, keyboard and spectra. Text that comes with the input enters in two places only, `_text` and `_json`, which
+escape it; and the page's content security policy lets no other script run and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cassi.looking.color import cube_to_srgb, wavelength_to_srgb
+from cassi.looking.figures import choose_points
+from cassi.looking.metrics import psnr, residual_whiteness, sam, ssim
+from cassi.looking.report_plots import bokeh_script, drawings
+
+if TYPE_CHECKING:
+    from cassi.looking.report_data import CubeLike, ReportData
+
+__all__ = ["Page", "band_of", "make_page", "thinning"]
+
+CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
+PICTURE_BITS = 8  # of what is only looked at
+MAX_SIDE = 1024  # [pixel]: of larger pictures every k-th pixel is shown
+MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth while a page is made
+
+Array = NDArray[Any]
+
+
+class Page(NamedTuple):
+    """A page, and its content security policy, which a server sends as a header too."""
+
+    html: str
+    policy: str
+
+
+def make_page(data: ReportData, *, live: bool = False) -> Page:
+    """Make the page, with the cubes inside; or `live`, asking the server it came from for bands and spectra.
+
+    Raises:
+        InputError: Bokeh is not installed.
+    """
+    bands, height, width = data.cube.shape
+    thin = thinning(height, width)
+    small = np.stack([band_of(data.cube, c)[::thin, ::thin] for c in range(bands)])
+    finite = small[np.isfinite(small)]
+    centers = data.wavelengths
+    visible = centers is not None and bool(np.any((centers >= 380) & (centers <= 780)))
+    picture = cube_to_srgb(small, centers if visible else None)
+
+    packed = {"picture": _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)}
+    limits: dict[str, tuple[float, float]] = {}
+    pictures = {"measurement": data.measurement, "residual": data.residual}
+    snapshots = {name: snapshot for name, snapshot in pictures.items() if snapshot is not None}
+    for name, snapshot in snapshots.items():
+        limits[name] = _limits(snapshot, around_zero=name == "residual")
+        k = thinning(*snapshot.shape)
+        packed[name] = _pack(np.clip(snapshot[::k, ::k], *limits[name])[None], PICTURE_BITS)
+    if not live:
+        packed["cube"] = _pack(data.cube, CUBE_BITS)
+        if data.truth is not None:
+            packed["truth"] = _pack(data.truth, CUBE_BITS)
+        if data.uncertainty is not None:
+            packed["uncertainty"] = _pack(data.uncertainty, PICTURE_BITS)
+    facts = {
+        "live": live,
+        "shape": [bands, height, width],
+        "thin": thin,
+        "arrays": {name: one.layout for name, one in packed.items()},
+        "limits": limits,
+        "centers": (np.arange(1.0, bands + 1) if centers is None else centers).tolist(),
+        "in_nm": centers is not None,
+        "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
+        "range": [float(v) for v in np.percentile(finite, (0.1, 99.9))] if finite.size else [0.0, 1.0],
+        "truth": data.truth is not None,
+        "uncertainty": data.uncertainty is not None,
+        "points": [[row * thin, column * thin] for row, column in choose_points(np.nan_to_num(small), 3)],
+        "history": [list(record) for record in data.history],
+        "file": Path(data.title).stem,
+    }
+    drawn = drawings(
+        (height, width),
+        {name: (picture.shape[0], picture.shape[1]) for name, picture in snapshots.items()},
+        convergence=bool(data.history),
+        band_label="band" if centers is None else "wavelength [nm]",
+        value_label=f"value [{data.unit[:60]}]" if data.unit else "value",
+    )
+    script = files("cassi").joinpath("page", "page.js").read_text(encoding="utf-8")
+    scripts = (bokeh_script(), script)
+    policy = _policy(scripts, live)
+    blocks = [
+        f'<script type="application/json" id="facts">{_json(facts)}</script>',
+        f'<script type="application/json" id="drawings">{_json(drawn)}</script>',
+        *(f'<script type="text/plain" id="data-{name}">{one.text}</script>' for name, one in packed.items()),
+        *(f"<script>{text}</script>" for text in scripts),
+    ]
+    rounding = packed["cube"].error if "cube" in packed else 0.0
+    html = Template(files("cassi").joinpath("page", "page.html").read_text(encoding="utf-8")).substitute(
+        policy=_text(policy),
+        style=files("cassi").joinpath("page", "page.css").read_text(encoding="utf-8"),
+        title=_text(data.title),
+        lede=_text(_lede(data)),
+        numbers=_numbers(data),
+        color_note="Color as seen in daylight"
+        if visible
+        else "False color: the wavelengths are not known or not visible",
+        aspect=f"{width} / {height}",
+        detector_aspect="{1} / {0}".format(
+            *next((p.shape for p in (data.residual, data.measurement) if p is not None), (1, 1))
+        ),
+        spectra_note=_spectra_note(data, rounding),
+        sections=_residual(data, limits) + _story(data) + _records(data),
+        blocks="\n".join(blocks),
+    )
+    return Page(html, policy)
+
+
+def thinning(height: int, width: int) -> int:
+    """Every how many-th pixel a picture of this size shows: 1 up to 1024 pixels a side."""
+    return max(1, math.ceil(max(height, width) / MAX_SIDE))
+
+
+def band_of(cube: CubeLike, c: int) -> Array:
+    """Band c of a cube, (H, W)."""
+    band: Array = cube[c : c + 1, :, :][0]
+    return band
+
+
+# What the input says, made safe
+
+
+def _text(value: object) -> str:
+    """Text for HTML, between tags or in a quoted attribute."""
+    return escape(str(value), quote=True)
+
+
+def _json(value: object) -> str:
+    """JSON that ends no script element and opens no comment, whatever text is in it; NaN and Inf become null."""
+    text = json.dumps(_finite(value), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _policy(scripts: Sequence[str], live: bool) -> str:
+    """Only these scripts run, by their hash; nothing is fetched, except from the page's own server when it is live."""
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    reach = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {reach}; base-uri 'none'; form-action 'none'"
+    )
+
+
+# Cubes inside the page
+
+
+class _Packed(NamedTuple):
+    """Planes as base64 text; page.js undoes it.
+
+    A value is low + step * level of its plane. Levels are differences along the rows of differences along the columns
+    (which are mostly small), signs folded into the lowest bit, all low bytes before all high bytes, then deflated.
+    """
+
+    text: str
+    layout: dict[str, object]
+    error: float
+
+
+def _pack(planes: CubeLike, bits: int) -> _Packed:
+    """Round planes (P, H, W) to 2^bits - 1 levels each; the last level stands for NaN and infinite values."""
+    count, height, width = planes.shape
+    top = 2**bits - 2
+    folded = np.empty((count, height, width), np.uint16)
+    lows, steps = [], []
+    for p in range(count):
+        plane = band_of(planes, p).astype(np.float64)
+        known = np.isfinite(plane)
+        low, high = (float(plane[known].min()), float(plane[known].max())) if known.any() else (0.0, 0.0)
+        step = (high - low) / top or 1.0
+        levels = np.where(known, np.rint((np.where(known, plane, low) - low) / step), top + 1).astype(np.int32)
+        change = np.diff(np.diff(levels, axis=0, prepend=0), axis=1, prepend=0)
+        folded[p] = (change << 1) ^ (change >> 31)
+        lows.append(low)
+        steps.append(step)
+    deflate = zlib.compressobj(6)
+    packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
+    text = base64.b64encode(packed + deflate.flush()).decode("ascii")
+    layout = {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
+    return _Packed(text, layout, max(steps) / 2)
+
+
+def _limits(picture: Array, *, around_zero: bool) -> tuple[float, float]:
+    """The range that is shown: all but the outermost 0.5 % of the pixels."""
+    finite = picture[np.isfinite(picture)].astype(np.float64)
+    if not finite.size:
+        return -1.0, 1.0
+    if around_zero:
+        bound = float(np.percentile(np.abs(finite), 99.5)) or 1.0
+        return -bound, bound
+    low, high = (float(v) for v in np.percentile(finite, (0.5, 99.5)))
+    return low, high if high > low else low + 1
+
+
+# Text and tables
+
+
+def _lede(data: ReportData) -> str:
+    bands, height, width = data.cube.shape
+    parts = [f"{bands} band{'s' * (bands > 1)}", f"{height} \u00d7 {width} pixels"]
+    if data.wavelengths is not None:
+        parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
+    if data.history:
+        words = {"converged": "converged after", "max_iters": "", "stopped": "stopped after"}
+        status = words.get(str(data.provenance.get("status", "")), "")
+        last = data.history[-1]
+        parts.append(f"{status} {last.iteration} iterations in {last.seconds:.3g} s".strip())
+    return " · ".join(parts)
+
+
+def _numbers(data: ReportData) -> str:
+    """The figures of merit that are known, as a row of large numbers."""
+    found: list[tuple[str, str]] = []
+    if data.truth is not None and math.prod(data.cube.shape) <= MAX_SCORED:
+        estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (data.cube, data.truth))
+        peak = float(np.nanmax(truth))
+        if peak > 0:
+            found.append(("PSNR, peak = brightest true value", f"{psnr(estimate, truth, peak=peak):.2f} dB"))
+            similarity = ssim(estimate, truth, peak=peak, border="valid" if min(estimate.shape[-2:]) >= 11 else "zero")
+            found.append(("SSIM", f"{similarity:.3f}"))
+        found.append(("mean spectral angle", f"{sam(estimate, truth):.2f}°"))
+    if data.residual is not None and data.measurement is not None:
+        black = data.choice.get("black_level", 0.0)
+        light = np.nan_to_num(data.measurement).astype(np.float64) - (black if isinstance(black, float) else 0.0)
+        size = float(np.linalg.norm(light))
+        rest = float(np.linalg.norm(np.nan_to_num(data.residual).astype(np.float64)))
+        if size > 0:
+            found.append(("of the snapshot is not explained", f"{100 * rest / size:.2g} %"))
+    cells = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in found)
+    return f'<dl class="numbers">{cells}</dl>' if found else ""
+
+
+def _spectra_note(data: ReportData, rounding: float) -> str:
+    parts = ["Solid: reconstruction."]
+    if data.truth is not None:
+        parts.append("Dashed: truth.")
+    if data.uncertainty is not None:
+        parts.append(
+            "Shaded: ± one standard deviation; for a box the mean of its pixels' deviations, an upper bound of the "
+            "deviation of its mean."
+        )
+    if rounding:
+        parts.append(f"Values on this page are rounded to within ±{rounding:.1g}; the result file has all digits.")
+    return _text(" ".join(parts))
+
+
+def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> str:
+    if not limits:
+        return ""
+    cards = []
+    for name, heading in (("measurement", "Snapshot"), ("residual", "Residual")):
+        if name in limits:
+            low, high = limits[name]
+            cards.append(
+                f'<figure class="card"><figcaption><h3>{heading}</h3></figcaption>'
+                f'<div class="plot detector" id="plot-{name}" role="img" aria-label="{heading} as a picture"></div>'
+                f'<div class="scale {name}"><span>{low:.3g}</span><i></i><span>{high:.3g}</span></div></figure>'
+            )
+    told = ""
+    if data.residual is not None:
+        white = residual_whiteness(np.nan_to_num(data.residual), np.isfinite(data.residual).astype(np.float64))
+        largest = max(white.vertical, white.horizontal, key=abs)
+        if abs(largest) <= white.limit:
+            verdict = "Neighboring pixels are uncorrelated: what is left looks like white noise."
+        elif largest > 0:
+            verdict = (
+                "Neighboring pixels agree more than noise would: structure of the scene is left in the residual. "
+                "Much of it points to too much smoothing or to a mask that does not fit."
+            )
+        else:
+            verdict = (
+                "Neighboring pixels differ more than noise would: part of the noise is explained, too. A little is "
+                "usual; much of it points to too little smoothing."
+            )
+        told = (
+            f'<p class="verdict">{verdict}</p><p class="note">Correlation of neighbors: vertical '
+            f"{white.vertical:+.3f}, horizontal {white.horizontal:+.3f}; white noise stays within "
+            f"±{white.limit:.2g} nineteen times out of twenty.</p>"
+        )
+    return f'<section><h2>Does it explain the snapshot?</h2>{told}<div class="pair">{"".join(cards)}</div></section>'
+
+
+def _story(data: ReportData) -> str:
+    """How the solver ran, and what was chosen for it."""
+    parts = []
+    if data.history:
+        last = data.history[-1]
+        parts.append(
+            '<section><h2>Convergence</h2><figure class="card"><div class="plot" id="plot-convergence" role="img" '
+            f'aria-label="After {last.iteration} iterations the relative residual is {last.residual:.2g}, the relative '
+            f'change {last.change:.2g}"></div><figcaption class="note">Residual |y \u2212 Φx| / |y|, and change of the '
+            "cube from one iteration to the next, relative.</figcaption></figure></section>"
+        )
+    if data.choice:
+        reason = data.choice.get("reason")
+        said = f'<p class="verdict">{_text(reason)}</p>' if isinstance(reason, str) else ""
+        rest = {name: value for name, value in data.choice.items() if not said or name != "reason"}
+        parts.append(f"<section><h2>Chosen automatically</h2>{said}{_table(rest)}</section>")
+    return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+
+def _records(data: ReportData) -> str:
+    parts = [
+        f"<section><h2>{heading}</h2>{_table(content)}</section>"
+        for heading, content in (("Parameters", data.parameters), ("Provenance", data.provenance))
+        if content
+    ]
+    return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+
+def _table(content: Mapping[str, object]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{_text(str(name).replace("_", " "))}</th><td>{_cell(value)}</td></tr>'
+        for name, value in content.items()
+    )
+    return f'<div class="scroll"><table>{rows}</table></div>'
+
+
+def _cell(value: object) -> str:
+    """A JSON value as HTML: mappings and lists of mappings as tables, lists of text as lists."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return _table(value) if value else "none"
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(one, Mapping) and one.keys() == value[0].keys() for one in value):
+            head = "".join(f'<th scope="col">{_text(str(name).replace("_", " "))}</th>' for name in value[0])
+            body = "".join("<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in one.values()) + "</tr>" for one in value)
+            rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+            return f'<div class="scroll"><table class="grid">{rows}</table></div>'
+        if any(isinstance(one, str | Mapping | list) for one in value):
+            return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
+        return ", ".join(_cell(one) for one in value) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "not given"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else _text(value)
+
+
+def _hex(color: Array) -> str:
+    return "#" + bytes(np.rint(255 * color).astype(np.uint8)).hex()

@@ -1,0 +1,1 @@
+"""Level 3: scenes, masks and snapshots without a laboratory."""

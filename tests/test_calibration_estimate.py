@@ -1,0 +1,495 @@
+"""Calibration from captured frames, against the simulated bench (which shares no code with it) and by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from cassi.calibration.dispersion import Dispersion, fit_dispersion, image_shift
+from cassi.calibration.estimate import Calibration, calibrate, read_calibrated
+from cassi.calibration.frames_on_disk import find_frames, read_frames
+from cassi.errors import InputError
+from cassi.files import Measurement, read_measurement
+from cassi.looking.calibration_figures import detector, masks
+from cassi.looking.calibration_figures import dispersion as dispersion_figure
+from cassi.looking.metrics import psnr
+from cassi.optics.single_disperser import CASSI
+from cassi.running.front_door import reconstruct
+from cassi.simulation.optical_bench import Bench, dispersion, simulate_bench, write_bench
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def found(bench) -> Calibration:
+    return calibrate(bench.dark, bench.flat, bench.mask_frames, bench.mask_wavelengths)
+
+
+def frames(bench: Bench) -> dict[str, np.ndarray]:
+    return {
+        "dark": bench.dark,
+        "flat": bench.flat,
+        "mask_frames": bench.mask_frames,
+        "mask_wavelengths": bench.mask_wavelengths,
+    }
+
+
+# displacement between two images
+
+
+@pytest.mark.parametrize("shift", [(0.0, 0.0), (0.3, -0.4), (-1.5, 2.25), (0.1, 13.7), (0.0, -27.5)])
+def test_image_shift_finds_real_displacements(shift):
+    random = np.random.default_rng(0)
+    wide = ndimage.gaussian_filter(random.random((128, 200)), 1.0)
+    moved = ndimage.shift(wide, shift, order=5, mode="reflect")
+    cut = (slice(32, -32), slice(32, -32))
+    noise = 0.02 * wide.std() * random.standard_normal((2, 64, 136))
+    assert image_shift(wide[cut] + noise[0], moved[cut] + noise[1]) == pytest.approx(shift, abs=0.03)
+
+
+def test_image_shift_is_odd():
+    random = np.random.default_rng(1)
+    a = ndimage.gaussian_filter(random.random((64, 64)), 1.0)
+    b = ndimage.shift(a, (0.2, 1.3), order=5, mode="reflect")
+    there, back = np.array(image_shift(a, b)), np.array(image_shift(b, a))
+    assert there == pytest.approx(-back, abs=0.03)
+
+
+# dispersion
+
+
+@pytest.mark.parametrize("model", ["cauchy", "polynomial"])
+def test_the_dispersion_is_fitted_and_inverted(model):
+    wavelengths = np.linspace(450, 650, 5)
+    scaled = (500 / wavelengths) ** 2 if model == "cauchy" else wavelengths / 500
+    sign = -1 if model == "cauchy" else 1
+    truth = 3 + sign * 30 * scaled + sign * 2 * scaled**2
+    coefficients = (3.0, sign * 30.0, sign * 2.0)
+    curve = Dispersion(model, coefficients, wavelengths, truth, np.zeros(5))
+    np.testing.assert_allclose(curve(wavelengths), truth)
+    np.testing.assert_allclose(curve.residuals, 0, atol=1e-12)
+    np.testing.assert_allclose(curve.wavelength(truth), wavelengths, atol=1e-3)
+    # a little beyond the captured wavelengths is fine, far beyond is not
+    assert curve.wavelength(curve(np.array([655.0]))) == pytest.approx(655, abs=0.1)
+    with pytest.raises(InputError, match="lie beyond the calibrated dispersion"):
+        curve.wavelength(np.array([1000.0]))
+
+
+def test_a_dispersion_to_the_left_is_inverted_too():
+    wavelengths = np.linspace(450, 650, 5)
+    curve = Dispersion("polynomial", (45.0, -50.0), wavelengths, 45 - 0.1 * wavelengths, np.zeros(5))
+    np.testing.assert_allclose(curve.wavelength(np.array([0.0, -10.0, -20.0])), [450, 550, 650], atol=1e-6)
+
+
+def test_a_curve_that_turns_back_is_refused():
+    wavelengths = np.array([450.0, 550.0, 650.0])
+    curve = Dispersion("polynomial", (-9.9, 18.0, -8.18), wavelengths, np.zeros(3), np.zeros(3))
+    with pytest.raises(InputError, match="turns back between 450 and 650 nm"):
+        curve.wavelength(np.array([0.0]))
+
+
+def test_the_order_is_limited_by_the_frames(bench):
+    light = bench.mask_wavelengths[[0, 4]]
+    curve = fit_dispersion(bench.mask_frames[[0, 4]].astype(float), light, order=3)
+    assert len(curve.coefficients) == 2
+
+
+# the whole
+
+
+def test_the_camera_of_the_bench_is_recovered(bench, found):
+    assert found.shifts == bench.shifts
+    assert not found.remainders.any()
+    np.testing.assert_allclose(found.wavelengths, bench.wavelengths, atol=1.0)
+    true = dispersion(bench.mask_wavelengths, num_bands=8, first=450.0, last=650.0)
+    np.testing.assert_allclose(found.dispersion.measured, true, atol=0.05)
+    np.testing.assert_allclose(found.dispersion.across, 0, atol=0.03)
+    # each band's mask is the aperture as it lies, averaged over the two pixels that the band spreads over
+    spread = ndimage.convolve1d(bench.mask, [0.25, 0.5, 0.25], axis=1)
+    for mask in found.mask:
+        inner = (slice(None), slice(4, -4))
+        ratio = mask[inner].mean() / spread[inner].mean()
+        assert np.abs(mask / ratio - spread)[inner].mean() < 0.03
+    assert found.mask.max() < 1.3
+
+
+def test_bad_pixels_are_found_and_others_are_not(bench, found):
+    assert np.array_equal(found.bad_pixels, bench.hot_pixels | bench.dead_pixels)
+
+
+def test_gain_and_read_noise_are_those_of_the_bench(found):
+    assert found.gain / found.scale == pytest.approx(15000 / 4095, rel=0.05)
+    assert found.read_noise == pytest.approx(5.0, rel=0.1)
+    assert found.saturation == 4095
+    assert found.scale == pytest.approx(4095 - 60, abs=2)
+
+
+def test_one_frame_of_each_kind_tells_no_noise(bench):
+    single = calibrate(bench.dark[0], bench.flat[0], bench.mask_frames, bench.mask_wavelengths)
+    assert single.gain is None
+    assert single.read_noise is None
+
+
+def test_correction_by_hand():
+    found = Calibration(
+        mask=np.ones((1, 1, 3), np.float32),
+        shifts=(0,),
+        remainders=np.zeros(1),
+        wavelengths=np.array([500.0]),
+        dark=np.array([[10.0, 20.0, 10.0]]),
+        flat=np.array([[1.0, 0.5, 1.5]]),
+        bad_pixels=np.array([[False, False, True]]),
+        saturation=110.0,
+        scale=100.0,
+        gain=None,
+        read_noise=None,
+        dispersion=Dispersion("polynomial", (0.0,), np.array([500.0]), np.zeros(1), np.zeros(1)),
+    )
+    y, bad = found.correct(np.array([[60, 45, 99]], dtype=np.uint16))
+    assert y.tolist() == [[0.5, 0.5, 0.0]]
+    assert bad.tolist() == [[False, False, True]]
+    y, bad = found.correct(np.array([[[110, 20, 0]], [[10, 110, 0]]]))
+    assert bad.tolist() == [[[True, False, True]], [[False, True, True]]]
+    assert y.tolist() == [[[0.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]]
+    with pytest.raises(InputError, match=r"the frame is \(2, 3\) pixels, the calibration \(1, 3\)"):
+        found.correct(np.zeros((2, 3)))
+
+
+def test_the_operator_leaves_bad_pixels_out(bench, found):
+    A = found.operator()
+    assert A.measurement_shape == bench.snapshot.shape
+    y = A.forward(torch.ones(A.cube_shape))
+    assert torch.equal(y == 0, torch.as_tensor(found.bad_pixels) | (A.gram_diag() == 0))
+
+
+def test_the_order_of_the_mask_frames_does_not_matter(bench, found):
+    order = [3, 0, 4, 2, 1]
+    shuffled = calibrate(bench.dark, bench.flat, bench.mask_frames[order], bench.mask_wavelengths[order])
+    np.testing.assert_allclose(shuffled.mask, found.mask, atol=1e-6)
+
+
+def test_exposures_of_the_mask_frames_do_not_matter(bench, found):
+    level = bench.dark.mean(0)
+    dimmed = bench.mask_frames.astype(float)
+    dimmed[1] = level + 0.5 * (dimmed[1] - level)
+    again = calibrate(bench.dark, bench.flat, dimmed, bench.mask_wavelengths)
+    good = found.mask.mean()
+    assert np.abs(again.mask - found.mask).mean() < 0.01 * good
+
+
+def test_a_mirrored_bench_disperses_to_the_left(bench, found):
+    mirrored = calibrate(
+        bench.dark[..., ::-1], bench.flat[..., ::-1], bench.mask_frames[..., ::-1], bench.mask_wavelengths
+    )
+    assert mirrored.shifts == tuple(-d for d in found.shifts)
+    np.testing.assert_allclose(mirrored.mask[..., ::-1], found.mask, atol=0.02)
+
+
+def test_bands_equally_far_apart_in_wavelength(bench):
+    even = calibrate(**frames(bench), spacing="wavelength", num_bands=9)
+    np.testing.assert_allclose(even.wavelengths, np.linspace(450, 650, 9))
+    np.testing.assert_allclose(even.shifts + even.remainders, even.dispersion(even.wavelengths))
+    assert np.abs(even.remainders).max() <= 0.5
+    cube = torch.zeros(even.mask.shape)
+    cube[3, 10, 20] = 1
+    np.testing.assert_allclose(
+        even.register(cube)[3].numpy(),
+        ndimage.shift(cube[3].numpy().astype(float), (0, -even.remainders[3]), order=3, mode="nearest"),
+        atol=1e-6,
+    )
+
+
+def test_bands_that_fall_on_whole_pixels_need_no_registration(found):
+    cube = torch.ones(found.mask.shape)
+    assert found.register(cube) is cube
+
+
+def test_the_step_and_the_number_of_bands_can_be_chosen(bench):
+    assert calibrate(**frames(bench), step=1).shifts == tuple(range(len(calibrate(**frames(bench), step=1).shifts)))
+    assert calibrate(**frames(bench), num_bands=4).shifts == (0, 5, 10, 15)
+    assert calibrate(**frames(bench), num_bands=5, step=3).shifts == (0, 3, 6, 9, 12)
+
+
+def test_what_is_saved_is_loaded(found, tmp_path):
+    found.save(tmp_path / "c.h5")
+    again = Calibration.load(tmp_path / "c.h5")
+    for name in ("mask", "remainders", "wavelengths", "dark", "flat", "bad_pixels"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    for name in ("shifts", "saturation", "scale", "gain", "read_noise"):
+        assert getattr(again, name) == getattr(found, name)
+    assert again.dispersion.model == found.dispersion.model
+    assert again.dispersion.coefficients == pytest.approx(found.dispersion.coefficients)
+    assert again.summary() == found.summary()
+    with pytest.raises(InputError, match="exists already"):
+        found.save(tmp_path / "c.h5")
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda f: f.__delitem__("flat"), "no calibration, 'flat' is missing"),
+        (lambda f: f["mask"].__setitem__(0, np.nan), "'mask'.*finite"),
+        (lambda f: f["wavelengths"].__setitem__(0, np.nan), "'wavelengths' must be finite"),
+        (
+            lambda f: (f.__delitem__("dark"), f.__setitem__("dark", np.ones((3, 3)))),
+            r"'dark' must be finite and \(64, 78\)",
+        ),
+        (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one finite number"),
+        (lambda f: f.attrs.__setitem__("scale", 0.0), "'scale' must be positive"),
+        (lambda f: f.attrs.__delitem__("saturation"), "no calibration, 'saturation' is missing"),
+        (lambda f: f.attrs.__setitem__("dispersion_model", np.bytes_(b"spline")), "unknown dispersion model 'spline'"),
+    ],
+)
+def test_a_damaged_calibration_is_refused(found, tmp_path, damage, match):
+    found.save(tmp_path / "c.h5")
+    with h5py.File(tmp_path / "c.h5", "r+") as file:
+        damage(file)
+    with pytest.raises(InputError, match=match):
+        Calibration.load(tmp_path / "c.h5")
+
+
+def test_figures_are_drawn(found):
+    assert len(dispersion_figure(found).axes) == 2
+    assert len(detector(found).axes) == 4
+    assert len(masks(found).axes) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"dark": np.zeros((2, 10, 10))}, "dark frames are .10, 10. pixels"),
+        ({"flat": np.zeros(3)}, "flat frames must be"),
+        ({"flat": np.full((64, 78), np.nan)}, "flat frames hold NaN"),
+        ({"flat": np.zeros((64, 78))}, "hot or dead"),
+        ({"mask_wavelengths": [450.0, 550.0]}, "5 mask frames but 2 wavelengths"),
+        ({"mask_wavelengths": [450.0, 450.0, 500.0, 600.0, 650.0]}, "positive and all different"),
+        ({"mask_frames": np.zeros((1, 64, 78)), "mask_wavelengths": [500.0]}, "says nothing about the dispersion"),
+        ({"mask_frames": np.zeros((5, 64, 78))}, "a mask frame shows no light"),
+        ({"bit_depth": 8}, "do not fit into 8 bits"),
+        ({"step": -1.0}, "step between bands must be positive"),
+        ({"step": 1.5}, "equal dispersion need a whole step"),
+        ({"step": 100.0}, "less than a step"),
+        ({"num_bands": 1}, "number of bands must be at least 2"),
+        ({"num_bands": 30, "step": 2.0}, "lie beyond the calibrated dispersion"),
+        ({"spacing": "even"}, "unknown spacing 'even'"),
+        ({"model": "spline"}, "unknown dispersion model 'spline'"),
+        ({"order": 0}, "order of the dispersion model must be at least 1"),
+    ],
+)
+def test_errors_say_what_is_wrong(bench, change, match):
+    with pytest.raises(InputError, match=match):
+        calibrate(**{**frames(bench), **change})
+
+
+# files
+
+
+def test_frames_are_found_by_their_names(bench, tmp_path):
+    write_bench(tmp_path / "bench", bench)
+    files = find_frames(tmp_path / "bench")
+    assert [len(files.dark), len(files.flat), len(files.mask)] == [4, 4, 5]
+    np.testing.assert_allclose(files.wavelengths, bench.mask_wavelengths)
+    np.testing.assert_array_equal(read_frames(files.mask), bench.mask_frames)
+
+
+def test_wavelengths_stand_in_the_names_and_numbers_are_sorted_as_numbers(tmp_path):
+    for name in ("dark", "white", "mask_1050nm", "mask_450.5nm", "mask_900nm"):
+        np.save(tmp_path / f"{name}.npy", np.zeros((4, 4)))
+    files = find_frames(tmp_path)
+    assert files.wavelengths.tolist() == [450.5, 900, 1050]
+    assert files.flat[0].name == "white.npy"
+
+
+def test_a_stack_is_read_as_its_frames(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(12.0).reshape(2, 2, 3))
+    np.save(tmp_path / "b.npy", np.ones((2, 3)))
+    assert read_frames([tmp_path / "a.npy", tmp_path / "b.npy"]).shape == (3, 2, 3)
+    np.save(tmp_path / "c.npy", np.ones((3, 3)))
+    with pytest.raises(InputError, match="capture all with one region"):
+        read_frames([tmp_path / "a.npy", tmp_path / "c.npy"])
+    np.save(tmp_path / "d.npy", np.full((2, 3), np.nan))
+    with pytest.raises(InputError, match="holds NaN or Inf"):
+        read_frames([tmp_path / "d.npy"])
+    np.savez(tmp_path / "e.npz", a=np.ones((2, 3)), b=np.ones((2, 3)))
+    with pytest.raises(InputError, match="expected one frame or one stack"):
+        read_frames([tmp_path / "e.npz"])
+
+
+def test_missing_frames_and_wavelengths_are_named(tmp_path):
+    with pytest.raises(InputError, match="no such folder"):
+        find_frames(tmp_path / "nowhere")
+    np.save(tmp_path / "dark.npy", np.zeros((4, 4)))
+    with pytest.raises(InputError, match=r"no file named flat_\*"):
+        find_frames(tmp_path)
+    for name in ("flat", "mask_1", "mask_2"):
+        np.save(tmp_path / f"{name}.npy", np.zeros((4, 4)))
+    with pytest.raises(InputError, match=r"the wavelengths of mask_1\.npy \.\.\. are unknown"):
+        find_frames(tmp_path)
+    with pytest.raises(InputError, match="must be at known wavelengths"):
+        find_frames(tmp_path, "unknown")
+    assert find_frames(tmp_path, "500,600").wavelengths.tolist() == [500, 600]
+
+
+def test_a_snapshot_is_read_through_its_calibration(bench, found, tmp_path):
+    np.save(tmp_path / "snapshot.npy", bench.snapshot)
+    m = read_calibrated(tmp_path / "snapshot.npy", found)
+    y, bad = found.correct(bench.snapshot)
+    np.testing.assert_array_equal(m.y, y)
+    np.testing.assert_array_equal(m.bad_pixels, bad)
+    assert m.shifts == found.shifts
+    assert m.gain == found.gain
+    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, bench.dark[0], bench.dark[1]]))
+    assert read_calibrated(tmp_path / "stack.npy", found).y.shape == (3, 64, 78)
+    np.testing.assert_array_equal(read_calibrated(tmp_path / "stack.npy", found, frames=0).y, y)
+    assert read_calibrated(tmp_path / "stack.npy", found, frames=slice(1, 3)).y.shape == (2, 64, 78)
+    with pytest.raises(InputError, match="has 3 frames, 3 picks none"):
+        read_calibrated(tmp_path / "stack.npy", found, frames=3)
+    with pytest.raises(InputError, match="single snapshot, it has no frame 1"):
+        read_calibrated(tmp_path / "snapshot.npy", found, frames=1)
+
+
+# from the bench to the cube
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"script_{name}", SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def likeness(cube: torch.Tensor, truth: torch.Tensor) -> float:
+    """PSNR at the best common scale: a cube from an uncalibrated camera has no unit."""
+    scale = (cube * truth).sum() / cube.square().sum()
+    return psnr((scale * cube).clamp(0, 1), truth.clamp(0, 1))
+
+
+def test_from_the_bench_to_a_cube_with_no_other_input(tmp_path, capsys):
+    """Within 1 dB of the cube made with the true operator, and at least 4 dB better than without calibration."""
+    bench, calibration, result = (str(tmp_path / name) for name in ("bench", "calibration.h5", "cube.h5"))
+    assert script("simulate").main(["--bench", bench, "--quiet"]) == 0
+    assert script("calibrate").main([bench, "--output", calibration]) == 0
+    assert "28 from 450.0 to 651" in capsys.readouterr().out
+    assert (tmp_path / "calibration_figures" / "dispersion.png").stat().st_size > 10_000
+    told = ["--calibration", calibration, "--measurement", f"{bench}/snapshot.png", "--output", result]
+    assert script("reconstruct").main([*told, "--figures", "none", "--quiet"]) == 0
+
+    truth = read_measurement(f"{bench}/truth.h5")
+    cube = torch.as_tensor(truth.cube)
+    with h5py.File(result) as file:
+        calibrated = likeness(torch.as_tensor(file["cube"][()]), cube)
+    corrected = read_calibrated(f"{bench}/snapshot.png", Calibration.load(calibration))
+    # the aperture as it lies, over the two pixels that a band spreads over
+    true_mask = ndimage.convolve1d(truth.mask, [0.25, 0.5, 0.25], axis=1)
+    exact = reconstruct(replace(corrected, mask=true_mask, shifts=truth.shifts))
+    raw = read_measurement(f"{bench}/uncalibrated.h5")
+    uncalibrated = reconstruct(Measurement(y=raw.y - np.float32(60), mask=raw.mask, shifts=raw.shifts))
+    assert calibrated > likeness(exact.cube, cube) - 1
+    assert calibrated > likeness(uncalibrated.cube, cube) + 4
+
+
+def test_the_script_ends_in_one_line_where_it_cannot_go_on(tmp_path, capsys):
+    main = script("calibrate").main
+    assert main([str(tmp_path / "nowhere"), "--output", str(tmp_path / "c.h5")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert main(["--dark", "d.png", "--output", str(tmp_path / "c.h5")]) == 2
+    assert "or all of --dark, --flat, --mask-frames" in capsys.readouterr().err
+    assert main([str(tmp_path), "--dark", "d.png", "--output", str(tmp_path / "c.h5")]) == 2
+    error = capsys.readouterr().err
+    assert "not both" in error
+    assert error.count("\n") == 1
+
+
+def test_a_calibration_and_what_it_says_do_not_go_together(found, bench, tmp_path, capsys):
+    found.save(tmp_path / "c.h5")
+    np.save(tmp_path / "snapshot.npy", bench.snapshot)
+    told = ["--calibration", str(tmp_path / "c.h5"), "--measurement", str(tmp_path / "snapshot.npy")]
+    assert script("reconstruct").main([*told, "--num-bands", "8"]) == 2
+    assert "leave out --num-bands" in capsys.readouterr().err
+
+
+def test_align_on_the_command_line_says_what_it_found(bench, tmp_path, capsys):
+    mask = torch.as_tensor(ndimage.gaussian_filter(bench.design, 0.5))
+    y = CASSI(torch.as_tensor(ndimage.shift(mask, (0, 1), mode="nearest")), bench.shifts).forward(
+        torch.as_tensor(bench.cube)
+    )
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["measurement"], file["mask"], file["shifts"] = y.numpy(), mask.numpy(), np.array(bench.shifts)
+    told = ["--measurement", str(tmp_path / "m.h5"), "--solver", "gap-tv", "--figures", "none", "--align"]
+    assert script("reconstruct").main(told) == 0
+    assert "aligned: mask moved by (+1.0" in capsys.readouterr().out
+
+
+def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path, capsys):
+    """The frames of both are the same snapshots, and so are their cubes; the calibration among them is none."""
+    pytest.importorskip("distributed")
+    night = tmp_path / "night"
+    night.mkdir()
+    found.save(night / "calibration.h5")
+    dimmed = (0.8 * bench.snapshot).astype(np.uint16)
+    for name, frame in {"a": bench.snapshot, "b": dimmed}.items():
+        np.save(night / f"{name}.npy", frame)
+    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, dimmed]))
+    main, told = script("reconstruct").main, ["--calibration", str(night / "calibration.h5"), "--solver", "gap-tv"]
+    assert main([*told, "--measurement", str(night), "--output", str(tmp_path / "cubes"), "--quiet"]) == 0
+    stack = [*told, "--measurement", str(tmp_path / "stack.npy"), "--output", str(tmp_path / "of_stack")]
+    assert main([*stack, "--quiet"]) == 0
+    pairs = (("a_cube.h5", "stack_000000_cube.h5"), ("b_cube.h5", "stack_000001_cube.h5"))
+    for of_folder, of_stack in pairs:
+        with h5py.File(tmp_path / "cubes" / of_folder) as one, h5py.File(tmp_path / "of_stack" / of_stack) as other:
+            assert one["cube"].shape == (8, 64, 64)
+            np.testing.assert_array_equal(one["cube"], other["cube"])
+    assert len(list((tmp_path / "cubes").glob("*_cube.h5"))) == 2
+    # the same again computes nothing; another calibration is another camera
+    assert main(stack) == 0
+    assert "0 snapshots in" in capsys.readouterr().out
+    other = replace(found, mask=found.mask * np.float32(0.9))
+    other.save(night / "calibration.h5", overwrite=True)
+    assert main(stack) == 2
+    assert "read.calibration" in capsys.readouterr().err
+
+
+def test_a_stack_for_bands_between_pixels_is_refused(bench, tmp_path, capsys):
+    even = calibrate(**frames(bench), spacing="wavelength", num_bands=9)
+    even.save(tmp_path / "even.h5")
+    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, bench.snapshot]))
+    told = ["--calibration", str(tmp_path / "even.h5"), "--measurement", str(tmp_path / "stack.npy")]
+    assert script("reconstruct").main([*told, "--output", str(tmp_path / "cubes")]) == 2
+    assert "calibrate with --spacing dispersion" in capsys.readouterr().err
+
+
+def test_a_blurred_bench_goes_through_both_scripts(tmp_path, capsys):
+    blurred = simulate_bench(64, 64, num_bands=8, blur=(1.0, 1.5), generator=torch.Generator().manual_seed(0))
+    write_bench(tmp_path / "bench", blurred)
+    calibration, result = str(tmp_path / "c.h5"), str(tmp_path / "cube.h5")
+    assert script("calibrate").main([str(tmp_path / "bench"), "--output", calibration]) == 0
+    assert "blur along the dispersion: sigma" in capsys.readouterr().out
+    assert (tmp_path / "c_figures" / "blur.png").stat().st_size > 10_000
+    told = ["--calibration", calibration, "--measurement", str(tmp_path / "bench" / "snapshot.png"), "--quiet"]
+    told += ["--figures", "none"]
+    assert script("reconstruct").main([*told, "--output", result]) == 0
+    with h5py.File(result) as file:
+        with_blur = likeness(torch.as_tensor(file["cube"][()]), torch.as_tensor(blurred.cube))
+    sharp = Calibration.load(calibration)
+    y, bad = sharp.correct(blurred.snapshot)
+    # the masks without their blur, and the camera without it: the blur is missing altogether
+    without = reconstruct(Measurement(y=y, mask=sharp.mask, shifts=sharp.shifts, bad_pixels=bad))
+    assert with_blur > likeness(without.cube, torch.as_tensor(blurred.cube)) + 0.1
+    for option in (["--psf", "1"], ["--tile", "64"]):
+        assert script("reconstruct").main([*told, *option]) == 2
+        assert f"leave out {option[0]}" in capsys.readouterr().err

@@ -1,0 +1,539 @@
+"""A corpus of damaged, wrong and malicious files: each ends in one line, within bounded memory, inside the file."""
+
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+
+from cassi.files import InputError, open_container, read_cube, read_measurement
+
+RNG = np.random.default_rng(0)
+Y = RNG.random((24, 30)).astype(np.float32)
+MASK = (RNG.random((24, 24)) > 0.5).astype(np.float32)
+MIB = 2**20
+
+
+def one_line(call, *arguments, **options):
+    """Return the message of the InputError that the call must end in."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) <= 1000
+    return message
+
+
+def peak_memory():
+    """Peak resident memory [bytes] since the last `reset_peak`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def reset_peak():
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("the peak memory cannot be reset on this system")
+
+
+# --- the corpus of good files
+
+
+def write_hdf5(path):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("measurement", data=Y, compression="gzip", shuffle=True, chunks=(8, 30))
+        file["mask"] = MASK
+
+
+def write_v73(path):
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, values in (("meas", Y), ("mask", MASK)):
+            dataset = file.create_dataset(name, data=values.T, compression="gzip")
+            dataset.attrs["MATLAB_class"] = np.bytes_("single")
+    with open(path, "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: test".ljust(124) + b"\x00\x02IM")
+
+
+def write_png(path):
+    from PIL import Image
+
+    Image.fromarray((Y * 4000).astype(np.uint16)).save(path)
+
+
+def write_tiff(path):
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    tifffile.imwrite(path, (Y * 4000).astype(np.uint16), compression="zlib")
+
+
+def write_envi(path):
+    envi = pytest.importorskip("spectral.io.envi", reason="needs the extra 'formats'")
+    envi.save_image(str(path), Y[:, :, None], ext=".img", force=True)
+
+
+def write_netcdf(path):
+    h5netcdf = pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {"y": 24, "x": 30, "u": 24}
+        file.create_variable("measurement", ("y", "x"), data=Y)
+        file.create_variable("mask", ("y", "u"), data=MASK)
+
+
+def write_netcdf_classic(path):
+    with scipy.io.netcdf_file(path, "w") as file:
+        for name, size in (("y", 24), ("x", 30), ("u", 24)):
+            file.createDimension(name, size)
+        file.createVariable("measurement", "f4", ("y", "x"))[:] = Y
+        file.createVariable("mask", "f4", ("y", "u"))[:] = MASK
+
+
+CORPUS = {
+    "a.h5": write_hdf5,
+    "seven.mat": write_v73,
+    "five.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}),
+    "packed.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}, do_compression=True),
+    "a.npz": lambda path: np.savez(path, measurement=Y, mask=MASK),
+    "packed.npz": lambda path: np.savez_compressed(path, measurement=Y, mask=MASK),
+    "a.npy": lambda path: np.save(path, Y),
+    "a.png": write_png,
+    "a.tif": write_tiff,
+    "a.hdr": write_envi,
+    "a.nc": write_netcdf,
+    "classic.nc": write_netcdf_classic,
+}
+WITHOUT_MASK = {"a.npy", "a.png", "a.tif", "a.hdr"}
+
+
+def options_of(name):
+    return {"mask": MASK} if name in WITHOUT_MASK else {}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_the_corpus_itself_is_read(tmp_path, name):
+    CORPUS[name](tmp_path / name)
+    m = read_measurement(tmp_path / name, **options_of(name))
+    expected = np.floor(Y * 4000) / 4095 if name in ("a.png", "a.tif") else Y
+    assert np.allclose(m.y, expected, atol=1e-6)
+    assert m.shifts == (0, 2, 4, 6)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_cut_short_at_every_quarter_kilobyte(tmp_path, name):
+    CORPUS[name](tmp_path / name)
+    cut = tmp_path / ("a.img" if name == "a.hdr" else name)
+    whole = cut.read_bytes()
+    for size in range(0, len(whole) - 8, 256):
+        cut.write_bytes(whole[:size])
+        one_line(read_measurement, tmp_path / name, **options_of(name))
+
+
+@pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif"])
+def test_random_bytes_changed(tmp_path, name):
+    """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line."""
+    path = tmp_path / name
+    CORPUS[name](path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(1)
+    seen = 0
+    for trial in range(60):
+        damaged = bytearray(whole)
+        for position in rng.integers(0, len(whole) if trial % 2 else 400, 3):
+            damaged[position] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            read_measurement(path, **options_of(name))
+        except InputError:
+            seen += 1
+    assert seen > 5
+
+
+def test_a_damaged_type_in_a_mat_file(tmp_path):
+    """General readers crash the process on a number type of 0."""
+    scipy.io.savemat(tmp_path / "m.mat", {"meas": Y, "mask": MASK})
+    whole = bytearray((tmp_path / "m.mat").read_bytes())
+    tag = whole.index(struct.pack("<II", 7, Y.nbytes))
+    whole[tag] = 0
+    (tmp_path / "m.mat").write_bytes(whole)
+    assert "holds numbers of type 0" in one_line(read_measurement, tmp_path / "m.mat")
+
+
+def test_big_endian_mat_file(tmp_path):
+    def element(kind, data):
+        return struct.pack(">II", kind, len(data)) + data + b"\0" * (-len(data) % 8)
+
+    def variable(name, values):
+        body = element(6, struct.pack(">II", 7, 0)) + element(5, struct.pack(">ii", *values.shape))
+        return element(14, body + element(1, name) + element(7, values.astype(">f4").tobytes(order="F")))
+
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x01\x00MI"
+    (tmp_path / "m.mat").write_bytes(header + variable(b"meas", Y) + variable(b"mask", MASK))
+    assert np.array_equal(read_measurement(tmp_path / "m.mat").y, Y)
+
+
+# --- no file, wrong kind of file
+
+
+def test_what_is_no_file(tmp_path):
+    assert "no such file" in one_line(read_measurement, tmp_path / "missing.h5")
+    assert "is a folder" in one_line(read_measurement, tmp_path)
+    (tmp_path / "empty.h5").touch()
+    assert "the file is empty" in one_line(read_measurement, tmp_path / "empty.h5")
+    assert "no such file" in one_line(read_measurement, "a\0b.h5")
+    os.mkfifo(tmp_path / "pipe.h5")
+    assert "no regular file" in one_line(read_measurement, tmp_path / "pipe.h5")
+
+
+def test_what_is_no_data_file(tmp_path):
+    (tmp_path / "m.h5").write_text("this is a letter\nof two lines")
+    assert "not HDF5 and no other format known here" in one_line(read_measurement, tmp_path / "m.h5")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
+    assert "found nothing" in one_line(read_measurement, tmp_path / "zip.npz")
+
+
+def test_color_images_are_refused(tmp_path):
+    from PIL import Image
+
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "c.png")
+    assert "a color PNG (mode RGB)" in one_line(read_measurement, tmp_path / "c.png", mask=MASK)
+
+
+# --- wrong content
+
+
+def h5(path, attributes=None, **datasets):
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name] = values
+        file.attrs.update(attributes or {})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"other": Y, "mask": MASK}, "no measurement found, expected one of measurement, .*found mask"),
+        ({"measurement": Y}, r"no mask found, expected one of mask, .*found measurement \(24, 30\) float32"),
+        ({"measurement": Y, "mask": -MASK}, "negative values .lowest -1.; a mask transmits"),
+        ({"measurement": Y, "mask": 0 * MASK}, "zero everywhere: no light would pass"),
+        ({"measurement": Y, "mask": np.full_like(MASK, np.nan)}, "'mask' holds 576 values that are NaN"),
+        ({"measurement": Y * np.inf, "mask": MASK}, "'measurement' holds 720 values that are NaN, Inf"),
+        ({"measurement": Y.astype(float) * 1e300, "mask": MASK}, "too large for float32"),
+        ({"measurement": Y + 1j, "mask": MASK}, "'measurement' is complex: expected real numbers"),
+        ({"measurement": Y, "mask": MASK + 1j}, "'mask' is complex"),
+        ({"measurement": np.bytes_("text"), "mask": MASK}, "'measurement' is text|has 0 axes"),
+        ({"measurement": np.zeros((24, 0)), "mask": MASK}, "is empty, its shape is|does not fit"),
+        ({"measurement": np.zeros(30), "mask": MASK}, r"has 1 axes \(30,\), expected 2 or 3"),
+        ({"measurement": np.zeros((2, 2, 24, 30)), "mask": MASK}, "has 4 axes"),
+        ({"measurement": Y, "mask": np.ones(24)}, r"'mask' has 1 axes \(24,\)"),
+        ({"measurement": Y, "mask": MASK[:20, :22]}, "both need equally many rows, got 20 and 24"),
+        ({"measurement": Y[:, :20], "mask": MASK}, "must be at least as wide as the mask"),
+        ({"measurement": Y, "mask": MASK, "shifts": [0, np.nan]}, "'shifts' must be finite"),
+        ({"measurement": Y, "mask": MASK, "wavelengths": [500.0]}, "1 values, there are 4 bands"),
+        ({"measurement": Y, "mask": MASK, "wavelengths": [1.0, -2, 3, 4]}, "must be positive and finite"),
+        ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones((3, 3))}, "expected that of the measurement"),
+    ],
+)
+def test_wrong_content(tmp_path, content, message):
+    with pytest.raises(InputError, match=message):
+        read_measurement(h5(tmp_path / "m.h5", **content))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": 4}, "step 4 does not fit.*4 bands with step 2, 7 bands with step 1, 3 bands with step 3"),
+        ({"num_bands": 5}, "5 bands do not fit.*4 bands with step 2"),
+        ({"num_bands": 0}, "number of bands must be at least 1"),
+        ({"step": float("nan")}, "the step must be finite"),
+    ],
+)
+def test_wrong_geometry_says_what_fits(tmp_path, options, message):
+    path = h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
+    with pytest.raises(InputError, match=message):
+        read_measurement(path, **options)
+
+
+@pytest.mark.parametrize("value", [np.bytes_("two"), np.nan, [1, 2]])
+def test_attributes_that_are_no_number(tmp_path, value):
+    path = h5(tmp_path / "m.h5", {"step": value}, measurement=Y, mask=MASK)
+    assert "'step' must be one finite number" in one_line(read_measurement, path)
+
+
+def test_matlab_content_that_is_no_array(tmp_path):
+    scipy.io.savemat(tmp_path / "m.mat", {"meas": {"inner": Y}, "mask": MASK})
+    assert "'meas' is a struct (save its fields as variables)" in one_line(read_measurement, tmp_path / "m.mat")
+    scipy.io.savemat(tmp_path / "m.mat", {"meas": Y, "mask": np.array([MASK, 1], dtype=object)})
+    assert "'mask' is a cell array" in one_line(read_measurement, tmp_path / "m.mat")
+    scipy.io.savemat(tmp_path / "m.mat", {"meas": Y + 1j, "mask": MASK})
+    assert "'meas' is complex" in one_line(read_measurement, tmp_path / "m.mat")
+
+
+# --- nothing is executed
+
+
+class Payload:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.mark.parametrize("name", ["m.npy", "m.npz"])
+def test_objects_are_never_unpickled(tmp_path, name):
+    values = np.empty((24, 30), dtype=object)
+    values[0, 0] = Payload(tmp_path / "executed")
+    if name == "m.npy":
+        np.save(tmp_path / name, values, allow_pickle=True)
+    else:
+        np.savez(tmp_path / name, measurement=values)
+    assert "a pickled Python object, never loaded" in one_line(read_measurement, tmp_path / name, mask=MASK)
+    (tmp_path / "raw.npy").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
+    one_line(read_measurement, tmp_path / "raw.npy", mask=MASK)
+    assert not (tmp_path / "executed").exists()
+
+
+# --- nothing outside the file is read
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "elsewhere.h5"
+    h5(path, measurement=Y, mask=MASK)
+    return path
+
+
+def test_external_links_are_not_followed(tmp_path, secret):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["measurement"] = h5py.ExternalLink(secret, "/measurement")
+        file["mask"] = MASK
+    assert "is an external link to the file" in one_line(read_measurement, tmp_path / "m.h5")
+
+
+def test_soft_links_through_external_links_are_not_followed(tmp_path, secret):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["door"] = h5py.ExternalLink(secret, "/")
+        file["measurement"] = h5py.SoftLink("/door/measurement")
+        file["mask"] = MASK
+        file["loop"] = h5py.SoftLink("/loop")
+    assert "soft link to 'door/measurement', which is no array of this file" in one_line(
+        read_measurement, tmp_path / "m.h5"
+    )
+
+
+def test_virtual_datasets_are_refused(tmp_path, secret):
+    layout = h5py.VirtualLayout(shape=Y.shape, dtype="f4")
+    layout[:] = h5py.VirtualSource(str(secret), "measurement", shape=Y.shape)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_virtual_dataset("measurement", layout)
+        file["mask"] = MASK
+    assert "a virtual dataset" in one_line(read_measurement, tmp_path / "m.h5")
+
+
+def test_external_storage_is_refused(tmp_path):
+    (tmp_path / "raw.bin").write_bytes(Y.tobytes())
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("measurement", Y.shape, "f4", external=[(str(tmp_path / "raw.bin"), 0, Y.nbytes)])
+        file["mask"] = MASK
+    assert "stored in another file" in one_line(read_measurement, tmp_path / "m.h5")
+
+
+def test_external_links_of_netcdf_are_not_followed(tmp_path, secret):
+    write_netcdf(tmp_path / "m.nc")
+    with h5py.File(tmp_path / "m.nc", "a") as file:
+        del file["measurement"]
+        file["measurement"] = h5py.ExternalLink(secret, "/measurement")
+    assert "is an external link" in one_line(read_measurement, tmp_path / "m.nc")
+
+
+def test_text_of_variable_length_is_not_read_from_unknown_files(tmp_path):
+    """HDF5 takes the memory that such a text claims to need, or runs in circles in its heap."""
+    path = h5(tmp_path / "m.h5", {"unit": "counts per hour", "note": "x" * 100}, measurement=Y, mask=MASK)
+    assert "unit" not in open_container(path).attributes
+    assert open_container(path, trusted=True).attributes["unit"] == "counts per hour"
+    whole = bytearray(path.read_bytes())
+    text = struct.pack("<I", 100)
+    heap = struct.pack("<Q", whole.index(b"GCOL"))
+    whole[whole.index(text + heap) : whole.index(text + heap) + 4] = struct.pack("<I", 2**31)
+    path.write_bytes(whole)
+    reset_peak()
+    before = peak_memory()
+    assert np.array_equal(read_measurement(path).y, Y)
+    assert peak_memory() - before < 32 * MIB
+
+
+def test_links_within_the_file_work(tmp_path):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["raw/frame"] = Y
+        file["raw/aperture"] = MASK
+        file["measurement"] = h5py.SoftLink("/raw/frame")
+        file["raw/self"] = file["raw"]  # a circle of hard links
+        file["mask"] = file["raw/aperture"]
+    assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
+
+
+def test_envi_header_cannot_name_another_file(tmp_path):
+    write_envi(tmp_path / "a.hdr")
+    (tmp_path / "a.img").rename(tmp_path / "other.bin")
+    text = (tmp_path / "a.hdr").read_text()
+    (tmp_path / "a.hdr").write_text(text + "data file = other.bin\n")
+    assert "no data file beside the ENVI header" in one_line(read_measurement, tmp_path / "a.hdr", mask=MASK)
+
+
+# --- bombs: the sizes declared are far beyond what is stored
+
+
+def bomb_npz(path):
+    header = {"descr": "<f4", "fortran_order": False, "shape": (1, 75 * MIB)}
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("measurement.npy", "w", force_zip64=True) as member,
+    ):
+        np.lib.format.write_array_header_1_0(member, header)
+        for _ in range(300):
+            member.write(bytes(MIB))
+
+
+def bomb_npz_header(path):
+    with zipfile.ZipFile(path, "w") as archive, archive.open("measurement.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
+
+
+def bomb_npy(path):
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
+
+
+def bomb_mat(path):
+    body = struct.pack("<IIII", 6, 8, 7, 0) + struct.pack("<IIii", 5, 8, 20_000, 40_000)
+    body += struct.pack("<II", 1, 4) + b"meas\0\0\0\0" + struct.pack("<II", 7, 3_200_000_000)
+    packed = zlib.compress(struct.pack("<II", 14, 3_200_000_048) + body + bytes(MIB))
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    path.write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
+
+
+def bomb_hdf5_declared(path):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("measurement", (10**6, 10**6), "f4", chunks=(64, 64), compression="gzip")
+        file["mask"] = MASK
+
+
+def bomb_hdf5_chunk_size(path):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("measurement", (24, 30), "f4", maxshape=(None, None), chunks=(20_000, 40_000))
+        file["mask"] = MASK
+
+
+def bomb_hdf5_chunk_content(path):
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("measurement", (24, 30), "f4", chunks=(24, 30), compression="gzip")
+        stream = zlib.compressobj(1)
+        data = b"".join(stream.compress(bytes(MIB)) for _ in range(300)) + stream.flush()
+        dataset.id.write_direct_chunk((0, 0), data)
+        file["mask"] = MASK
+
+
+def bomb_tiff(path):
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    tifffile.imwrite(path, np.zeros((64, 64), np.uint16), compression="zlib", rowsperstrip=64)
+    with tifffile.TiffFile(path) as tiff:
+        tags = {name: tiff.pages.first.tags[name].valueoffset for name in ("ImageWidth", "ImageLength", "RowsPerStrip")}
+    whole = bytearray(path.read_bytes())
+    for offset in tags.values():
+        whole[offset : offset + 2] = b"\xff\xff"
+    path.write_bytes(whole)
+
+
+def bomb_tiff_strip(path):
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    stream = zlib.compressobj(1)
+    data = b"".join(stream.compress(bytes(MIB)) for _ in range(300)) + stream.flush()
+    tifffile.imwrite(path, np.zeros((24, 30), np.uint16), compression="zlib")
+    with tifffile.TiffFile(path) as tiff:
+        tags = tiff.pages.first.tags
+        offset, count = tags["StripOffsets"].valueoffset, tags["StripByteCounts"].valueoffset
+    whole = bytearray(path.read_bytes())
+    whole[offset : offset + 4] = struct.pack("<I", len(whole))
+    whole[count : count + 4] = struct.pack("<I", len(data))
+    path.write_bytes(bytes(whole) + data)
+
+
+def bomb_png(path):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 40_000, 40_000, 16, 0, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+def bomb_netcdf(path):
+    h5netcdf = pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {"y": 10**6, "x": 10**6}
+        file.create_variable("measurement", ("y", "x"), "f4", chunks=(64, 64))
+
+
+def bomb_envi(path):
+    write_envi(path)
+    path.write_text(path.read_text().replace("lines = 24", "lines = 2400000000"))
+
+
+@pytest.mark.parametrize(
+    ("name", "bomb", "message"),
+    [
+        ("b.npz", bomb_npz, "declares 300 MiB"),
+        ("b.npz", bomb_npz_header, "cut short"),
+        ("b.npy", bomb_npy, "cut short"),
+        ("b.mat", bomb_mat, "declares 3052 MiB"),
+        ("b.h5", bomb_hdf5_declared, "declares 3814697 MiB"),
+        ("b.h5", bomb_hdf5_chunk_size, "declares 3052 MiB"),
+        ("b.h5", bomb_hdf5_chunk_content, "refused as a bomb"),
+        ("b.tif", bomb_tiff, "declares 8192 MiB"),
+        ("b.tif", bomb_tiff_strip, "unpacks to more bytes than its shape holds"),
+        ("b.png", bomb_png, "declares 3052 MiB"),
+        ("b.nc", bomb_netcdf, "a decompression bomb"),
+        ("b.hdr", bomb_envi, "cut short"),
+    ],
+)
+def test_bombs_are_refused_within_little_memory(tmp_path, name, bomb, message):
+    bomb(tmp_path / name)
+    # Readers are imported first, so that only the file itself is measured.
+    CORPUS[{"b.h5": "a.h5", "b.mat": "five.mat"}.get(name, name.replace("b.", "a."))](tmp_path / f"warm_{name}")
+    open_container(tmp_path / f"warm_{name}")
+    reset_peak()
+    before = peak_memory()
+    with pytest.raises(InputError, match=message):
+        read_measurement(tmp_path / name, mask=MASK)
+    assert peak_memory() - before < 32 * MIB
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".mat", ".h5", "packed.mat", "packed.h5"])
+def test_honest_files_take_less_than_twice_their_size(tmp_path, suffix):
+    cube = np.random.default_rng(0).integers(0, 50, (8, 512, 512)).astype(np.float32)
+    path = tmp_path / f"c{suffix}"
+    if suffix == ".npy":
+        np.save(path, cube)
+    elif suffix.endswith(".mat"):
+        scipy.io.savemat(path, {"cube": np.moveaxis(cube, 0, -1)}, do_compression="packed" in suffix)
+    else:
+        with h5py.File(path, "w") as file:
+            packing = {"compression": "gzip", "compression_opts": 1} if "packed" in suffix else {}
+            file.create_dataset("cube", data=cube, chunks=(1, 512, 512), **packing)
+    size = cube.nbytes
+    read_cube(path)  # imports and buffers first
+    del cube
+    reset_peak()
+    before = peak_memory()
+    found, _ = read_cube(path)
+    assert found.shape == (8, 512, 512)
+    assert peak_memory() - before < 2 * size + 4 * MIB

@@ -1,0 +1,471 @@
+"""Reading measurements and cubes: keys, axes, geometry, counts, each against hand-made files and numbers."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+
+from cassi.files import InputError, read_cube, read_measurement
+from cassi.files.layout import fitting_geometries, infer_shifts
+from cassi.files.scaling import plan_counts
+
+SHARED = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared captures are not at {SHARED}")
+
+H, W, C, STEP = 12, 10, 4, 2
+DETECTOR = W + (C - 1) * STEP
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(7)
+    return {
+        "measurement": rng.random((H, DETECTOR)).astype(np.float32),
+        "mask": (0.1 + rng.random((H, W))).astype(np.float32),
+        "cube": rng.random((C, H, W)).astype(np.float32),
+    }
+
+
+def write_h5(path, attributes=None, **datasets):
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name] = values
+        file.attrs.update(attributes or {})
+    return path
+
+
+def write_v73(path, **datasets):
+    """A file as MATLAB -v7.3 writes it: a text header, reversed axes, the class of each variable."""
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, values in datasets.items():
+            dataset = file.create_dataset(name, data=np.asarray(values).T)
+            kind = {"float32": "single", "float64": "double", "bool": "logical"}
+            dataset.attrs["MATLAB_class"] = np.bytes_(kind.get(str(values.dtype), str(values.dtype)))
+    with open(path, "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: test".ljust(124) + b"\x00\x02IM")
+    return path
+
+
+def test_hdf5_with_everything(tmp_path, arrays):
+    wavelengths = np.linspace(450, 650, C)
+    bad = np.zeros((H, DETECTOR), bool)
+    bad[2, 3] = True
+    path = write_h5(
+        tmp_path / "m.h5",
+        {"step": STEP, "gain": 100.0, "read_noise": 2.5, "unit": np.bytes_("reflectance")},
+        wavelengths=wavelengths,
+        bad_pixels=bad,
+        mean_band=arrays["cube"].mean(0),
+        **arrays,
+    )
+    m = read_measurement(path)
+    assert m.shifts == (0, 2, 4, 6)
+    assert np.array_equal(m.y, arrays["measurement"])
+    assert m.y.dtype == np.float32
+    assert np.array_equal(m.mask, arrays["mask"])
+    assert np.array_equal(m.cube, arrays["cube"])
+    assert np.array_equal(m.wavelengths, wavelengths)
+    assert np.array_equal(m.bad_pixels, bad)
+    assert np.allclose(m.mean_band, arrays["cube"].mean(0))
+    assert (m.gain, m.read_noise, m.unit, m.source) == (100.0, 2.5, "reflectance", "m.h5")
+    assert m.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert any("4 bands inferred" in note for note in m.notes)
+
+
+@pytest.mark.parametrize("key", ["meas", "meas_real", "y", "measurement", "Meas"])
+@pytest.mark.parametrize("suffix", [".h5", ".mat", "73.mat", ".npz"])
+def test_keys_of_the_field_in_every_format(tmp_path, arrays, key, suffix):
+    content = {key: arrays["measurement"], "mask": arrays["mask"]}
+    path = tmp_path / f"m{suffix}"
+    if suffix == ".h5":
+        write_h5(path, **content)
+    elif suffix == ".mat":
+        scipy.io.savemat(path, content)
+    elif suffix == "73.mat":
+        write_v73(path, **content)
+    else:
+        np.savez(path, **content)
+    m = read_measurement(path, num_bands=C)
+    assert np.array_equal(m.y, arrays["measurement"])
+    assert np.array_equal(m.mask, arrays["mask"])
+    assert m.shifts == (0, 2, 4, 6)
+
+
+def test_the_only_image_of_a_file_is_taken_and_said(tmp_path, arrays):
+    np.save(tmp_path / "capture.npy", arrays["measurement"])
+    np.save(tmp_path / "aperture.npy", arrays["mask"])
+    m = read_measurement(tmp_path / "capture.npy", mask=tmp_path / "aperture.npy")
+    assert np.array_equal(m.y, arrays["measurement"])
+    assert any("'capture', the only image in the file, is taken as the measurement" in note for note in m.notes)
+    assert any("'aperture'" in note and "mask" in note for note in m.notes)
+
+
+def test_key_given_by_the_user(tmp_path, arrays):
+    path = write_h5(tmp_path / "m.h5", a=arrays["measurement"], b=arrays["mask"])
+    m = read_measurement(path, key="a", mask_key="b")
+    assert np.array_equal(m.y, arrays["measurement"])
+    with pytest.raises(InputError, match=r"no array 'c'; found a \(12, 16\) float32, b \(12, 10\) float32"):
+        read_measurement(path, key="c")
+
+
+def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
+    path = write_h5(tmp_path / "m.tif", measurement=arrays["measurement"], mask=arrays["mask"])
+    assert read_measurement(path).shifts == (0, 2, 4, 6)
+
+
+def test_mask_given_as_an_array(tmp_path, arrays):
+    np.save(tmp_path / "y.npy", arrays["measurement"])
+    assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=arrays["mask"]).mask, arrays["mask"])
+
+
+# --- axes
+
+
+def test_matlab_cube_and_masks_have_bands_last(tmp_path, arrays):
+    masks = np.random.default_rng(0).random((C, H, W)).astype(np.float32)
+    content = {
+        "meas": arrays["measurement"],
+        "mask3d": np.moveaxis(masks, 0, -1),
+        "img": np.moveaxis(arrays["cube"], 0, -1),
+    }
+    scipy.io.savemat(tmp_path / "five.mat", content)
+    write_v73(tmp_path / "seven.mat", **content)
+    for name in ("five.mat", "seven.mat"):
+        m = read_measurement(tmp_path / name)
+        assert np.array_equal(m.mask, masks)
+        assert np.array_equal(m.cube, arrays["cube"])
+
+
+def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
+    frames = np.random.default_rng(1).random((5, H, DETECTOR)).astype(np.float32)
+    path = write_h5(tmp_path / "n.h5", measurement=frames, mask=arrays["mask"])
+    assert np.array_equal(read_measurement(path).y, frames)
+    assert np.array_equal(read_measurement(path, frames=3).y, frames[3])
+    assert np.array_equal(read_measurement(path, frames=-1).y, frames[4])
+    assert np.array_equal(read_measurement(path, frames=slice(1, 3)).y, frames[1:3])
+    path = write_h5(tmp_path / "last.h5", measurement=np.moveaxis(frames, 0, -1), mask=arrays["mask"])
+    assert np.array_equal(read_measurement(path).y, frames)
+    with pytest.raises(InputError, match="has 5 frames, there is no frame 5"):
+        read_measurement(path, frames=5)
+    with pytest.raises(InputError, match="picks none of them"):
+        read_measurement(path, frames=slice(5, 9))
+
+
+def test_frame_of_a_single_snapshot(tmp_path, arrays):
+    path = write_h5(tmp_path / "m.h5", **arrays)
+    assert read_measurement(path, frames=0).y.shape == (H, DETECTOR)
+    with pytest.raises(InputError, match="single snapshot"):
+        read_measurement(path, frames=1)
+
+
+def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
+    path = write_h5(
+        tmp_path / "m.h5",
+        measurement=arrays["measurement"].T,
+        mask=arrays["mask"].T,
+        cube=np.swapaxes(arrays["cube"], 1, 2),
+    )
+    m = read_measurement(path)
+    assert np.array_equal(m.y, arrays["measurement"])
+    assert np.array_equal(m.mask, arrays["mask"])
+    assert np.array_equal(m.cube, arrays["cube"])
+    assert any("dispersion runs down the columns" in note for note in m.notes)
+
+
+def test_only_one_of_the_two_is_transposed(tmp_path, arrays):
+    m = read_measurement(write_h5(tmp_path / "a.h5", measurement=arrays["measurement"].T, mask=arrays["mask"]))
+    assert np.array_equal(m.y, arrays["measurement"])
+    assert any("measurement is stored transposed" in note for note in m.notes)
+    m = read_measurement(write_h5(tmp_path / "b.h5", measurement=arrays["measurement"], mask=arrays["mask"].T))
+    assert np.array_equal(m.mask, arrays["mask"])
+    assert any("mask is stored transposed" in note for note in m.notes)
+
+
+# --- geometry
+
+
+@pytest.mark.parametrize(
+    ("difference", "step", "num_bands", "expected"),
+    [
+        (6, None, None, (0, 2, 4, 6)),
+        (5, None, None, (0, 1, 2, 3, 4, 5)),
+        (6, 3, None, (0, 3, 6)),
+        (6, None, 7, (0, 1, 2, 3, 4, 5, 6)),
+        (6, -2, None, (0, -2, -4, -6)),
+        (6, -3, 3, (0, -3, -6)),
+        (0, None, 5, (0, 0, 0, 0, 0)),
+        (0, 0, 3, (0, 0, 0)),
+        (0, None, None, (0,)),
+        (7, 2.1, 4, (0.0, 2.1, 4.2, pytest.approx(6.3))),
+    ],
+)
+def test_shifts_from_widths(difference, step, num_bands, expected):
+    assert infer_shifts((8, 20 + difference), (8, 20), None, step, num_bands, []) == expected
+
+
+def test_what_does_not_fit_says_what_would():
+    with pytest.raises(InputError, match=r"24 bands do not fit.*714.*660.*28 bands with step 2, 55 bands with step 1"):
+        infer_shifts((660, 714), (660, 660), None, None, 24, [])
+    with pytest.raises(InputError, match=r"step 4 does not fit.*28 bands with step 2"):
+        infer_shifts((660, 714), (660, 660), None, 4, None, [])
+    with pytest.raises(InputError, match=r"28 bands with step 1 do not fit.*the shifts span 27 columns.*step 2"):
+        infer_shifts((660, 714), (660, 660), None, 1, 28, [])
+    with pytest.raises(InputError, match="only step 0 fits"):
+        infer_shifts((8, 8), (8, 8), None, 2, 3, [])
+    with pytest.raises(InputError, match="the mask has 3 bands, 4 were asked for"):
+        infer_shifts((8, 14), (3, 8, 8), None, None, 4, [])
+
+
+def test_fitting_geometries_by_hand():
+    assert fitting_geometries(54, limit=9) == [(28, 2), (55, 1), (19, 3), (10, 6), (7, 9), (4, 18), (3, 27), (2, 54)]
+
+
+def test_shifts_of_the_file_any_order(tmp_path, arrays):
+    path = write_h5(tmp_path / "m.h5", shifts=np.array([6, 0, 3]), **arrays)
+    assert read_measurement(path).shifts == (6, 0, 3)
+    path = write_h5(tmp_path / "f.h5", shifts=np.array([0.0, 2.4, 5.5]), **arrays)
+    assert read_measurement(path).shifts == (0.0, 2.4, 5.5)
+    path = write_h5(tmp_path / "w.h5", shifts=np.array([0, 9]), **arrays)
+    with pytest.raises(InputError, match="the shifts span 9 columns; what fits: 4 bands with step 2"):
+        read_measurement(path)
+    with pytest.raises(InputError, match="holds 3 bands, 4 were asked for"):
+        read_measurement(tmp_path / "m.h5", num_bands=4)
+
+
+def test_the_user_overrules_the_file(tmp_path, arrays):
+    path = write_h5(tmp_path / "m.h5", {"step": 3}, shifts=np.array([0, 6]), **arrays)
+    assert read_measurement(path, step=1).shifts == tuple(range(7))
+
+
+def sheared(masks, step):
+    bands, rows, width = masks.shape
+    out = np.full((bands, rows, width + (bands - 1) * abs(step)), 0.25, np.float32)
+    start = 0 if step > 0 else (bands - 1) * -step
+    for c in range(bands):
+        out[c, :, start + c * step : start + c * step + width] = masks[c]
+    return out
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, -2])
+@pytest.mark.parametrize("name", ["mask_3d_shift", "mask3d"])
+def test_sheared_masks_are_cut_out_at_their_shift(tmp_path, step, name):
+    mask = (np.random.default_rng(3).random((32, 24)) > 0.5).astype(np.float32)
+    stored = sheared(np.stack([mask] * 5), step)
+    y = np.ones((32, stored.shape[-1]), np.float32)
+    path = tmp_path / "m.mat"
+    scipy.io.savemat(path, {"meas": y, name: np.moveaxis(stored, 0, -1)})
+    m = read_measurement(path)
+    assert m.shifts == tuple(c * step for c in range(5))
+    assert np.array_equal(m.mask, mask)
+    assert any(f"step {step} px found between its bands" in note for note in m.notes)
+    assert any("not zero outside" in note for note in m.notes)
+
+
+def test_sheared_masks_that_differ_by_band_stay_one_per_band(tmp_path):
+    masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
+    path = write_h5(tmp_path / "m.h5", {"step": 2}, y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2))
+    m = read_measurement(path)
+    assert m.shifts == (0, 2, 4)
+    assert np.array_equal(m.mask, masks)
+
+
+def test_one_mask_per_video_frame_is_not_cut(tmp_path):
+    masks = (np.random.default_rng(5).random((4, 16, 16)) > 0.5).astype(np.float32)
+    path = write_h5(tmp_path / "video.h5", y=np.ones((16, 16), np.float32), mask=masks)
+    m = read_measurement(path)
+    assert m.shifts == (0, 0, 0, 0)
+    assert np.array_equal(m.mask, masks)
+
+
+# --- counts
+
+
+@pytest.mark.parametrize(("maximum", "full"), [(200, 255), (256, 1023), (4000, 4095), (4096, 16383), (60000, 65535)])
+def test_integers_are_scaled_by_the_smallest_bit_depth(tmp_path, arrays, maximum, full):
+    counts = np.zeros((H, DETECTOR), np.uint16)
+    counts[1, 1] = maximum
+    path = write_h5(tmp_path / "m.h5", {"gain": 0.5}, measurement=counts, mask=arrays["mask"])
+    m = read_measurement(path)
+    assert m.scale == full
+    assert m.y[1, 1] == pytest.approx(maximum / full, rel=1e-6)
+    assert m.unit == f"fraction of full scale ({full} counts)"
+    assert m.gain == pytest.approx(0.5 * full)  # electrons per count in the file, per unit of y here
+    assert any("bit depth guessed from the maximum" in note for note in m.notes)
+    assert m.bad_pixels is None
+
+
+def test_levels_and_saturation(tmp_path, arrays):
+    counts = np.full((H, DETECTOR), 1000, np.uint16)
+    counts[0, 0], counts[3, 4] = 4095, 4000
+    path = write_h5(tmp_path / "m.h5", measurement=counts, mask=arrays["mask"])
+    m = read_measurement(path, bit_depth=12, black_level=100)
+    assert m.y[1, 1] == pytest.approx(900 / 3995)
+    assert np.argwhere(m.bad_pixels).tolist() == [[0, 0]]
+    assert any("1 saturated pixels" in note for note in m.notes)
+    m = read_measurement(path, black_level=100, white_level=2100, saturation=4000)
+    assert m.y[1, 1] == pytest.approx(0.45)
+    assert m.unit == "fraction of white level (2100 counts)"
+    assert np.argwhere(m.bad_pixels).tolist() == [[0, 0], [3, 4]]
+    with pytest.raises(InputError, match=r"white level 50 must be above black level 100"):
+        read_measurement(path, black_level=100, white_level=50)
+    with pytest.raises(InputError, match=r"largest count 4095 does not fit 10 bits \(1023\)"):
+        read_measurement(path, bit_depth=10)
+    with pytest.raises(InputError, match=r"bit depth must lie in 1\.\.32"):
+        read_measurement(path, bit_depth=0)
+    with pytest.raises(InputError, match="saturation must be finite"):
+        read_measurement(path, saturation=float("nan"))
+
+
+def test_floats_keep_their_unit():
+    counts = plan_counts(np.dtype("float64"), 3000.0, None)
+    assert (counts.scale, counts.black, counts.unit, counts.saturation) == (1, 0, "as in the file", None)
+    counts = plan_counts(np.dtype("float32"), 3000.0, None, black_level=64, white_level=3064)
+    assert counts.apply(np.array([64.0, 3064.0]), "y")[0].tolist() == [0.0, 1.0]
+
+
+def test_integer_masks_are_divided_by_their_maximum(tmp_path, arrays):
+    mask = np.full((H, W), 50, np.uint8)
+    mask[0, 0] = 200
+    m = read_measurement(write_h5(tmp_path / "m.h5", measurement=arrays["measurement"], mask=mask))
+    assert (m.mask[0, 0], m.mask[1, 1]) == (1.0, 0.25)
+    assert "mask: integers divided by their maximum 200" in m.notes
+    m = read_measurement(write_h5(tmp_path / "b.h5", measurement=arrays["measurement"], mask=mask > 100))
+    assert m.mask.sum() == 1
+
+
+def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
+    y = arrays["measurement"].copy()
+    y[4, 5] = np.nan
+    path = write_h5(tmp_path / "m.h5", measurement=y, mask=arrays["mask"])
+    with pytest.raises(InputError, match="holds 1 values that are NaN"):
+        read_measurement(path)
+    bad = np.zeros((H, DETECTOR), np.uint8)
+    bad[4, 5] = 1
+    np.save(tmp_path / "bad.npy", bad)
+    m = read_measurement(path, bad_pixels=tmp_path / "bad.npy")
+    assert m.y[4, 5] == 0
+    assert np.argwhere(m.bad_pixels).tolist() == [[4, 5]]
+    np.save(tmp_path / "bad.npy", bad[1:])
+    with pytest.raises(InputError, match=r"shape \(11, 16\), expected that of the measurement \(12, 16\)"):
+        read_measurement(path, bad_pixels=tmp_path / "bad.npy")
+
+
+# --- wavelengths and truth
+
+
+def test_wavelengths_given_beside_the_file(tmp_path, arrays):
+    path = write_h5(tmp_path / "m.h5", wavelengths=[0.45, 0.5, 0.55, 0.6], **arrays)
+    assert np.allclose(read_measurement(path).wavelengths, [450, 500, 550, 600])  # micrometers
+    assert read_measurement(path, wavelengths="400:700:4").wavelengths.tolist() == [400, 500, 600, 700]
+    assert read_measurement(path, wavelengths=np.arange(4) + 500).wavelengths.tolist() == [500, 501, 502, 503]
+    assert read_measurement(path, wavelengths="unknown").wavelengths is None
+    path = write_h5(tmp_path / "w.h5", wavelengths=[450, 500], **arrays)
+    with pytest.raises(InputError, match="2 values, there are 4 bands"):
+        read_measurement(path)
+
+
+def test_truth_that_does_not_fit_is_left_out_with_a_note(tmp_path, arrays):
+    content = {**arrays, "cube": np.ones((C + 1, H, W), np.float32)}
+    m = read_measurement(write_h5(tmp_path / "m.h5", **content))
+    assert m.cube is None
+    assert any("is not the truth of 4 bands" in note for note in m.notes)
+
+
+def test_truth_of_a_stack_follows_the_frames(tmp_path, arrays):
+    frames = np.ones((3, H, DETECTOR), np.float32)
+    cubes = np.random.default_rng(2).random((3, C, H, W)).astype(np.float32)
+    path = write_h5(tmp_path / "m.h5", measurement=frames, mask=arrays["mask"], cube=cubes)
+    assert np.array_equal(read_measurement(path).cube, cubes)
+    assert np.array_equal(read_measurement(path, frames=1).cube, cubes[1])
+
+
+def test_cube_axes_are_told_from_sizes(tmp_path):
+    cube = np.random.default_rng(0).random((5, 9, 8)).astype(np.float32)
+    np.savez(tmp_path / "last.npz", hsi=np.moveaxis(cube, 0, -1))
+    assert np.array_equal(read_cube(tmp_path / "last.npz")[0], cube)
+    np.savez(tmp_path / "w.npz", hsi=np.moveaxis(cube, 0, -1), wavelengths=np.arange(9) + 500.0)
+    assert read_cube(tmp_path / "w.npz")[0].shape == (9, 8, 5)  # the number of wavelengths outweighs the sizes
+    np.savez(tmp_path / "first.npz", hsi=cube, wl=np.arange(5) + 500.0)
+    found, wavelengths = read_cube(tmp_path / "first.npz")
+    assert np.array_equal(found, cube)
+    assert wavelengths.tolist() == [500, 501, 502, 503, 504]
+
+
+def test_integer_cubes_are_scaled_by_full_scale(tmp_path):
+    cube = np.zeros((2, 4, 5), np.uint16)
+    cube[1, 2, 3] = 50000
+    np.savez(tmp_path / "c.npz", cube=cube)
+    assert read_cube(tmp_path / "c.npz")[0].max() == pytest.approx(50000 / 65535)
+
+
+def test_cube_errors(tmp_path):
+    np.savez(tmp_path / "c.npz", cube=np.ones(7))
+    with pytest.raises(InputError, match=r"shape \(7,\), expected a cube"):
+        read_cube(tmp_path / "c.npz")
+    np.savez(tmp_path / "c.npz", mask=np.ones((4, 4)))
+    with pytest.raises(InputError, match=r"no cube found.*found mask \(4, 4\) float64"):
+        read_cube(tmp_path / "c.npz")
+
+
+def test_packed_netcdf_is_unpacked(tmp_path, arrays):
+    """Whole numbers with a scale, as the CF conventions allow."""
+    counts = np.arange(H * DETECTOR, dtype=np.int16).reshape(H, DETECTOR)
+    with scipy.io.netcdf_file(tmp_path / "m.nc", "w") as file:
+        for name, size in (("y", H), ("x", DETECTOR), ("u", W)):
+            file.createDimension(name, size)
+        variable = file.createVariable("meas", "i2", ("y", "x"))
+        variable[:] = counts
+        variable.scale_factor, variable.add_offset, variable._FillValue = 0.25, 2.0, np.int16(-1)
+        file.createVariable("mask", "f4", ("y", "u"))[:] = arrays["mask"]
+    m = read_measurement(tmp_path / "m.nc")
+    assert np.allclose(m.y, counts * 0.25 + 2)
+
+
+def test_netcdf_of_an_outside_writer(tmp_path, arrays):
+    xarray = pytest.importorskip("xarray", reason="the outside writer of NetCDF")
+    cube = np.moveaxis(arrays["cube"], 0, 2)
+    for engine in ("scipy", "h5netcdf"):
+        dataset = xarray.Dataset(
+            {"rad": (("y", "x", "band"), cube)}, coords={"wavelength": ("band", np.arange(C) + 500.0)}
+        )
+        dataset.to_netcdf(tmp_path / f"{engine}.nc", engine=engine)
+        found, wavelengths = read_cube(tmp_path / f"{engine}.nc")
+        assert np.array_equal(found, arrays["cube"])
+        assert wavelengths.tolist() == [500, 501, 502, 503]
+
+
+# --- real captures
+
+
+@needs_shared
+@pytest.mark.parametrize("scene", ["scene1", "scene2", "scene3"])
+def test_tsa_captures_open(scene):
+    m = read_measurement(SHARED / f"tsa_real/{scene}.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=28)
+    assert m.y.shape == (660, 714)
+    assert m.mask.shape == (660, 660)
+    assert m.shifts == tuple(range(0, 56, 2))
+
+
+@needs_shared
+def test_smem_and_kaist_and_cave_open():
+    for name in ("02_fern_root", "03_dog_olfactory_membrane"):
+        m = read_measurement(SHARED / f"smem_real/{name}.mat", mask=SHARED / "smem_real/mask.mat", num_bands=24)
+        assert m.shifts == tuple(range(0, 48, 2))
+    m = read_measurement(SHARED / "kaist/scene01.h5")
+    assert len(m.shifts) == 28
+    assert m.mean_band.shape == (256, 256)
+    cloth, _ = read_cube(SHARED / "cave/cloth.mat")
+    feathers, _ = read_cube(SHARED / "cave/feathers.mat")
+    assert cloth.shape == (31, 256, 256)
+    assert feathers.shape == (31, 150, 150)
+    assert cloth.max() == pytest.approx(50642 / 65535)
+
+
+@needs_shared
+def test_wrong_band_count_of_a_real_capture_says_what_fits():
+    with pytest.raises(InputError, match=r"24 bands do not fit.*28 bands with step 2"):
+        read_measurement(SHARED / "tsa_real/scene3.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=24)

@@ -1,0 +1,289 @@
+"""Writing: every format reads back equal, files appear whole or not at all."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+
+from cassi.files import (
+    InputError,
+    Measurement,
+    OutputError,
+    check_output,
+    read_cube,
+    read_measurement,
+    replacing,
+    write_cube,
+    write_measurement,
+)
+
+FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
+NEEDS = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}
+
+
+class Row(NamedTuple):
+    iteration: int
+    residual: float
+
+
+def skip_without_reader(suffix):
+    if suffix in NEEDS:
+        pytest.importorskip(NEEDS[suffix], reason="needs the extra 'formats'")
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("shape", [(3, 5, 4), (8, 4, 6), (1, 5, 7), (28, 16, 16), (2, 3, 5, 4)])
+@pytest.mark.parametrize("with_wavelengths", [True, False])
+def test_written_and_read_back_is_equal(tmp_path, suffix, shape, with_wavelengths):
+    skip_without_reader(suffix)
+    rng = np.random.default_rng(0)
+    cube = rng.standard_normal(shape).astype(np.float32)
+    wavelengths = np.sort(rng.uniform(400, 700, shape[-3])) if with_wavelengths else None
+    path = tmp_path / f"cube{suffix}"
+    if suffix == ".hdr" and len(shape) == 4:
+        with pytest.raises(InputError, match="ENVI holds one cube"):
+            write_cube(path, cube)
+        assert list(tmp_path.iterdir()) == []
+        return
+    write_cube(path, cube, wavelengths=wavelengths, attributes={"version": "1", "none": None, "list": [1, 2]})
+    found, found_wavelengths = read_cube(path)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, cube)
+    if wavelengths is None:
+        assert found_wavelengths is None
+    else:
+        assert np.array_equal(found_wavelengths, wavelengths)
+    assert sorted(p.name for p in tmp_path.iterdir()) == (
+        ["cube.hdr", "cube.img"] if suffix == ".hdr" else [f"cube{suffix}"]
+    )
+
+
+def test_hdf5_layout(tmp_path):
+    path = write_cube(
+        tmp_path / "c.h5",
+        np.zeros((2, 3, 4)),
+        wavelengths=[500, 600],
+        history=[Row(0, 1.0), Row(1, 0.5)],
+        datasets={"residual": np.ones((3, 6))},
+        attributes={"parameters": {"rho": np.float32(0.5)}, "seconds": np.float64(2.5), "done": True, "skip": None},
+    )
+    with h5py.File(path) as file:
+        assert file["cube"].dtype == np.float32
+        assert file["wavelengths"].attrs["units"] == "nm"
+        assert file["history/iteration"][:].tolist() == [0, 1]
+        assert file["history/residual"][:].tolist() == [1.0, 0.5]
+        assert file["residual"].shape == (3, 6)
+        assert json.loads(file.attrs["parameters"]) == {"rho": 0.5}
+        assert (file.attrs["seconds"], bool(file.attrs["done"])) == (2.5, True)
+        assert "skip" not in file.attrs
+
+
+def test_matlab_layout_is_rows_columns_bands(tmp_path):
+    cube = np.random.default_rng(0).random((2, 3, 4)).astype(np.float32)
+    write_cube(tmp_path / "c.mat", cube, history=[Row(0, 1.0)], attributes={"status": "converged"})
+    content = scipy.io.loadmat(tmp_path / "c.mat", simplify_cells=True)
+    assert np.array_equal(content["cube"][:, :, 1], cube[1])
+    assert content["history_residual"] == 1.0
+    assert content["attributes"]["status"] == "converged"
+
+
+def test_netcdf_has_a_wavelength_coordinate(tmp_path):
+    pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
+    xarray = pytest.importorskip("xarray", reason="the outside reader of NetCDF")
+    write_cube(tmp_path / "c.nc", np.zeros((2, 3, 4)), wavelengths=[500, 600.5], attributes={"done": True})
+    with xarray.open_dataset(tmp_path / "c.nc", engine="h5netcdf") as dataset:
+        assert dataset["cube"].dims == ("wavelength", "y", "x")
+        assert dataset["wavelength"].values.tolist() == [500, 600.5]
+        assert dataset["wavelength"].attrs["units"] == "nm"
+
+
+def test_measurement_written_and_read_back_is_equal(tmp_path):
+    rng = np.random.default_rng(1)
+    bad = np.zeros((6, 11), bool)
+    bad[1, 2] = True
+    m = Measurement(
+        y=rng.random((6, 11)).astype(np.float32),
+        mask=rng.random((3, 6, 5)).astype(np.float32),
+        shifts=(6, 0, 1),
+        wavelengths=np.array([450.0, 500.5, 600.1]),
+        cube=rng.random((3, 6, 5)).astype(np.float32),
+        mean_band=rng.random((6, 5)).astype(np.float32),
+        bad_pixels=bad,
+        unit="fraction of full scale (4095 counts)",
+        scale=4095.0,
+        gain=1000.0,
+        read_noise=3.0,
+    )
+    write_measurement(tmp_path / "m.h5", m, attributes={"seed": 7})
+    found = read_measurement(tmp_path / "m.h5")
+    for name in ("y", "mask", "wavelengths", "cube", "mean_band", "bad_pixels"):
+        assert np.array_equal(getattr(found, name), getattr(m, name)), name
+    for name in ("shifts", "unit", "scale", "gain", "read_noise"):
+        assert getattr(found, name) == getattr(m, name), name
+    with h5py.File(tmp_path / "m.h5") as file:
+        assert file.attrs["seed"] == 7
+    write_measurement(tmp_path / "again.h5", m, attributes={"seed": 7})
+    assert (tmp_path / "m.h5").read_bytes() == (tmp_path / "again.h5").read_bytes()
+
+
+def test_measurement_of_a_stack_and_sub_pixel_shifts(tmp_path):
+    m = Measurement(
+        y=np.random.default_rng(0).random((4, 6, 8)).astype(np.float32),
+        mask=np.ones((6, 5), np.float32),
+        shifts=(0.0, 1.2, 2.5),
+    )
+    write_measurement(tmp_path / "m.h5", m)
+    found = read_measurement(tmp_path / "m.h5")
+    assert np.array_equal(found.y, m.y)
+    assert found.shifts == m.shifts
+
+
+def test_measurements_go_to_hdf5_only(tmp_path):
+    m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
+    with pytest.raises(InputError, match=r"expected the suffix \.h5 or \.hdf5"):
+        write_measurement(tmp_path / "m.mat", m)
+
+
+# --- refused output
+
+
+def test_existing_output_is_kept_without_overwrite(tmp_path):
+    path = tmp_path / "c.h5"
+    path.write_bytes(b"precious")
+    with pytest.raises(OutputError, match="exists already"):
+        write_cube(path, np.zeros((2, 3, 4)))
+    assert path.read_bytes() == b"precious"
+    write_cube(path, np.zeros((2, 3, 4)), overwrite=True)
+    assert read_cube(path)[0].shape == (2, 3, 4)
+
+
+def test_existing_envi_data_are_kept_too(tmp_path):
+    (tmp_path / "c.img").write_bytes(b"precious")
+    with pytest.raises(OutputError, match=r"c\.img: exists already"):
+        check_output(tmp_path / "c.hdr")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("c.xyz", "unknown output format '.xyz'"),
+        ("c", "unknown output format ''"),
+        ("nowhere/c.h5", "the folder .*nowhere does not exist"),
+        ("folder.h5", "is a folder"),
+    ],
+)
+def test_output_that_cannot_be(tmp_path, name, message):
+    (tmp_path / "folder.h5").mkdir()
+    with pytest.raises(OutputError, match=message):
+        check_output(tmp_path / name)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_folder_without_the_right_to_write(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="may not be written to"):
+        check_output(tmp_path / "c.h5")
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cube": np.zeros((3, 4))}, r"cube must be \(C, H, W\)"),
+        ({"cube": np.zeros((0, 3, 4))}, "not empty"),
+        ({"cube": np.zeros((2, 3, 4)), "wavelengths": [500]}, "1 wavelengths for 2 bands"),
+        ({"cube": np.zeros((2, 3, 4)), "datasets": {"cube": np.zeros(3)}}, "'cube' is taken"),
+        ({"cube": np.zeros((2, 3, 4)), "attributes": {"a": "x" * 70_000}}, "attribute 'a' is longer"),
+    ],
+)
+def test_content_that_cannot_be_written(tmp_path, arguments, message):
+    with pytest.raises(InputError, match=message):
+        write_cube(tmp_path / "c.h5", **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- interrupted and failed writes
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit])
+def test_an_interrupt_leaves_nothing_behind(tmp_path, error):
+    (tmp_path / "c.h5").write_bytes(b"old")
+
+    def interrupted():
+        with replacing(tmp_path / "c.h5", overwrite=True) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert [p.name for p in tmp_path.iterdir()] == ["c.h5"]
+    assert (tmp_path / "c.h5").read_bytes() == b"old"
+
+
+def test_nothing_is_seen_before_it_is_whole(tmp_path):
+    with replacing(tmp_path / "c.h5") as temporary:
+        temporary.write_bytes(b"half")
+        assert not (tmp_path / "c.h5").exists()
+        assert temporary.parent.parent == tmp_path
+    assert (tmp_path / "c.h5").read_bytes() == b"half"
+
+
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
+    def overtaken():
+        with replacing(tmp_path / "c.h5") as temporary:
+            temporary.write_bytes(b"mine")
+            (tmp_path / "c.h5").write_bytes(b"theirs")
+
+    with pytest.raises(OutputError, match="exists already"):
+        overtaken()
+    assert (tmp_path / "c.h5").read_bytes() == b"theirs"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_disk_full_is_said_plainly(tmp_path, number):
+    with pytest.raises(OutputError, match="the disk is full; free some space"), replacing(tmp_path / "c.h5"):
+        raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_real_writes_that_fail_leave_nothing_behind(tmp_path):
+    """A limit on the file size makes the system refuse writes as a full disk does; the process must end in peace."""
+    suffixes = [s for s in (".h5", ".mat", ".hdr", ".nc", ".tif") if s not in NEEDS or find_spec(NEEDS[s])]
+    program = textwrap.dedent(f"""
+        import resource, numpy as np
+        from cassi.files import OutputError, write_cube
+        cube = np.random.default_rng(0).random((4, 128, 128))
+        for suffix in {suffixes!r}:
+            write_cube({str(tmp_path)!r} + "/warm" + suffix, cube[:, :2, :2])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        for suffix in {suffixes!r}:
+            try:
+                write_cube({str(tmp_path)!r} + "/c" + suffix, cube)
+            except OutputError as error:
+                print(error)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(suffixes)
+    assert all("the disk is full; free some space" in line for line in lines)
+    assert not [p.name for p in tmp_path.iterdir() if not p.name.startswith("warm.")]
+
+
+@pytest.mark.parametrize("suffix", sorted(NEEDS))
+def test_a_missing_package_is_named_before_anything_is_computed(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr("cassi.files.writing.find_spec", lambda name: None)
+    with pytest.raises(OutputError, match=rf"writing this format needs {NEEDS[suffix]}: python -m pip install"):
+        check_output(tmp_path / f"cube{suffix}")
+    check_output(tmp_path / "cube.h5")

@@ -1,0 +1,141 @@
+"""Sums of outer products against the loop over images and pixels, on shapes that reach every product."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cassi.kernels.covariance import covariance_sum, pixel_mean
+
+SHAPES = [
+    (1, 3, 4, 5),
+    (3, 1, 2, 2),
+    (5, 4, 1, 1),
+    (9, 40, 1, 2),
+    (9, 4, 3, 2),
+    (7, 12, 8, 9),
+    (3000, 4, 3, 3),
+    (300, 64, 2, 2),
+    (4, 70, 50, 60),
+    (6, 28, 80, 80),
+    (500, 30, 6, 5),
+]
+
+
+def by_loops(x, mean=None, weights=None):
+    """For each image, for each pixel, add the outer product of its spectrum (large inputs: by one float64 einsum)."""
+    x = x.double()
+    z = x if mean is None else x - mean.double()[:, None, None]
+    w = torch.ones_like(x[:, 0]) if weights is None else weights.double().expand(x[:, 0].shape)
+    if x.numel() > 2000:
+        return torch.einsum("nhw,nchw,ndhw->cd", w, z, z)
+    total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
+    for n in range(x.shape[0]):
+        for i in range(x.shape[2]):
+            for j in range(x.shape[3]):
+                total += w[n, i, j] * torch.outer(z[n, :, i, j], z[n, :, i, j])
+    return total
+
+
+def spectra(shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_the_loop(shape):
+    x = spectra(shape)
+    torch.testing.assert_close(covariance_sum(x), by_loops(x), rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("centered", [False, True])
+def test_mean_and_weights(shape, weighted, centered):
+    x = spectra(shape) + 3
+    weights = spectra((shape[0], *shape[2:])).abs() if weighted else None
+    mean = pixel_mean(x, weights=weights) if centered else None
+    s = covariance_sum(x, mean=mean, weights=weights)
+    torch.testing.assert_close(s, by_loops(x, mean, weights), rtol=1e-11, atol=1e-9)
+    assert torch.equal(s, s.t()) or not weighted
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_float64_accumulation_of_float32_images(shape):
+    x = spectra(shape, torch.float32)
+    s = covariance_sum(x, accumulate=torch.float64)
+    assert s.dtype == torch.float64
+    torch.testing.assert_close(s, by_loops(x), rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(covariance_sum(x).double(), s, rtol=1e-4, atol=1e-5 * float(s.diagonal().max()))
+
+
+def test_by_hand():
+    x = torch.tensor([[1.0, 2.0], [3.0, 5.0]]).view(2, 1, 2)  # pixels (1, 3) and (2, 5)
+    assert covariance_sum(x).tolist() == [[5.0, 13.0], [13.0, 34.0]]
+    assert pixel_mean(x).tolist() == [1.5, 4.0]
+    assert covariance_sum(x, mean=pixel_mean(x)).tolist() == [[0.5, 1.0], [1.0, 2.0]]
+    weights = torch.tensor([[1.0, 3.0]])
+    assert pixel_mean(x, weights=weights).tolist() == [1.75, 4.5]
+    assert covariance_sum(x, weights=weights).tolist() == [[13.0, 33.0], [33.0, 84.0]]
+
+
+def test_integer_weights_are_repetitions():
+    x = spectra((2, 3, 2, 2))
+    repeated = torch.cat([x, x[:1], x[:1]])
+    weights = torch.tensor([3.0, 1.0]).double()[:, None, None]
+    torch.testing.assert_close(covariance_sum(x, weights=weights), covariance_sum(repeated))
+    torch.testing.assert_close(pixel_mean(x, weights=weights), pixel_mean(repeated))
+
+
+def test_a_large_mean_does_not_cancel():
+    x = spectra((20, 5, 16, 16)).float()
+    s = covariance_sum(x + 1000, mean=pixel_mean(x + 1000, accumulate=torch.float64), accumulate=torch.float64)
+    expected = covariance_sum(x, mean=pixel_mean(x, accumulate=torch.float64), accumulate=torch.float64)
+    torch.testing.assert_close(s, expected, rtol=1e-3, atol=1.0)
+
+
+class LargestNewTensor(TorchDispatchMode):
+    """Remembers the size in bytes of the largest storage that an operation allocated."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known, self.largest = {t.untyped_storage().data_ptr() for t in known}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in self.known:
+            self.largest = max(self.largest, result.untyped_storage().nbytes())
+        return result
+
+
+def test_no_copy_of_the_images_is_made():
+    x = spectra((64, 4, 128, 128), torch.float32)  # 16 MiB
+    mean, weights = torch.zeros(4), torch.ones(64, 128, 128)
+    for options in ({}, {"accumulate": torch.float64}, {"mean": mean}, {"weights": weights}):
+        with LargestNewTensor(x, weights) as memory:
+            covariance_sum(x, **options)
+        assert 64 <= memory.largest < 2**21
+
+
+def test_transposed_images_and_derivatives():
+    x = spectra((3, 4, 5, 6))
+    y = x.permute(3, 1, 2, 0)
+    torch.testing.assert_close(covariance_sum(y), by_loops(y))
+    small = spectra((2, 3, 2, 2)).requires_grad_()
+    mean, weights = spectra((3,)).requires_grad_(), spectra((2, 2, 2)).abs().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, m, w: covariance_sum(x, mean=m, weights=w), (small, mean, weights))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: covariance_sum(torch.ones(3, 4)), ValueError, r"\(N, C, H, W\) or \(C, H, W\)"),
+        (lambda: covariance_sum(torch.ones(3, 0, 4, 4)), ValueError, "not empty"),
+        (lambda: covariance_sum(torch.ones(3, 4, 4).int()), TypeError, "x must be floating point"),
+        (lambda: covariance_sum(torch.ones(3, 4, 4), mean=torch.ones(4)), ValueError, r"mean must be \(3,\)"),
+        (lambda: covariance_sum(torch.ones(3, 4, 4), accumulate=torch.int64), TypeError, "accumulate must be"),
+        (lambda: covariance_sum(torch.ones(3, 4, 5), weights=torch.ones(4, 4)), ValueError, "weights must broadcast"),
+        (lambda: pixel_mean(torch.ones(3)), ValueError, r"\(N, C, H, W\)"),
+    ],
+)
+def test_bad_arguments_are_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

@@ -1,0 +1,232 @@
+"""The compiled kernels: safe under threads and after a fork, right beyond 2^31 elements, and dispensable."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import CASSI, gap_tv
+from cassi.kernels import cpu, dispatch
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.priors.tv import tv_prox
+from cassi.solvers.loop import relative_change
+from cassi.solvers.subspace_tv import subspace_tv
+
+needs_numba = pytest.mark.skipif(not cpu.AVAILABLE, reason="numba is not installed, or CASSI_COMPILED=0")
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    """Three threads, also for the little work of a test."""
+    monkeypatch.setattr(cpu, "_SMALL", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def problem(seed: int = 0) -> tuple[CASSI, Tensor]:
+    A = CASSI(random(40, 44, seed=seed).abs(), tuple(range(0, 48, 2)))
+    return A, A.forward(random(2, *A.cube_shape, seed=seed + 1).abs())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 11, 12, 13, 100])
+def test_ranges_cover_every_index_once(count, three_threads):
+    done = np.zeros(count, dtype=int)
+
+    def kernel(array: np.ndarray, start: int, stop: int) -> None:
+        assert start < stop
+        array[start:stop] += 1
+
+    cpu._run(kernel, count, 1 << 30, done)
+    assert done.tolist() == [1] * count
+
+
+def test_what_a_kernel_raises_in_another_thread_is_raised(three_threads):
+    def kernel(start: int, stop: int) -> None:
+        if stop == 100:
+            raise RuntimeError("the last range")
+
+    for _ in range(20):
+        with pytest.raises(RuntimeError, match="the last range"):
+            cpu._run(kernel, 100, 1 << 30)
+
+
+@needs_numba
+def test_more_threads_than_one_change_nothing(three_threads):
+    A, y = problem()
+    x = random(2, *A.cube_shape, seed=5)
+
+    def results() -> list[Tensor]:
+        return [
+            A.forward(x),
+            A.pinv(y),
+            tv_prox(x, 0.3, num_iters=4)[0],
+            gap_tv(A, y, tv_weight=0.1, num_iters=5).x,
+            subspace_tv(A, y, smooth_basis(A.num_bands, 8), num_iters=5)[0].x,
+        ]
+
+    several = results()
+    torch.set_num_threads(1)
+    for a, b in zip(several, results(), strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_numba
+def test_several_callers_at_once(three_threads):
+    problems = [problem(seed) for seed in (0, 10, 20, 30)]
+    expected = [gap_tv(A, y, tv_weight=0.1, num_iters=10).x for A, y in problems]
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(gap_tv, *problems[k % 4], tv_weight=0.1, num_iters=10) for k in range(12)]
+        for k, job in enumerate(jobs):
+            assert torch.equal(job.result().x, expected[k % 4])
+
+
+def _denoise(u: Tensor, q: Tensor, queue: multiprocessing.SimpleQueue) -> None:
+    cpu.tv_prox_(u, torch.tensor(0.3), q, 2)  # nothing of torch's own that is parallel: that hangs after a fork
+    queue.put(u[-1, -1].tolist())
+
+
+@needs_numba
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(three_threads):
+    u, q = random(8, 64, 80), torch.zeros(2, 8, 64, 80)
+    expected = tv_prox(u, 0.3, num_iters=2)[0][-1, -1].tolist()  # the pool of this process is running
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_denoise, args=(u, q, queue), daemon=True)
+    child.start()
+    child.join(30)
+    if child.is_alive():
+        child.kill()
+    assert child.exitcode == 0
+    assert queue.get() == expected
+
+
+def test_what_the_kernels_take():
+    x = random(4, 6)
+    assert cpu.usable(x, None, x.clone()) == cpu.AVAILABLE
+    assert not cpu.usable(x.t())
+    assert not cpu.usable(x.half())
+    assert not cpu.usable(x, x.double())
+    assert not cpu.usable(x[:0])
+    assert not cpu.usable(x.to("meta"))
+    wanted = x.clone().requires_grad_()
+    assert not cpu.usable(wanted)
+    with torch.no_grad():
+        assert cpu.usable(wanted) == cpu.AVAILABLE
+    with cpu.eager():
+        assert not cpu.usable(x)
+        assert dispatch.kernels(x) is None
+    assert cpu.usable(x) == cpu.AVAILABLE
+
+
+@needs_numba
+def test_not_a_number_comes_through():
+    A, y = problem()
+    x = random(*A.cube_shape)
+    x[3, 4, 5] = math.nan
+    assert int(A.forward(x).isnan().sum()) == 1
+    assert tv_prox(x, 0.3, num_iters=2)[0].isnan().any()
+    y[0, 2, 3] = math.inf
+    with pytest.raises(FloatingPointError, match="GAP diverged"):
+        gap_tv(A, y, tv_weight=0.1, num_iters=3)
+
+
+@needs_numba
+@pytest.mark.parametrize("weight", [0.0, 1e-30, 1e-12, 1.0, 1e12, 1e30])
+def test_total_variation_at_any_scale_of_its_weight(weight):
+    """float32 as float64: no square of a weight overflows or vanishes."""
+    v = random(2, 9, 8, dtype=torch.float64)
+    expected, dual = tv_prox(v, weight, num_iters=7)
+    u, q = tv_prox(v.float(), weight, num_iters=7)
+    torch.testing.assert_close(u.double(), expected, rtol=0, atol=2e-6)
+    assert float(q.abs().max()) <= weight * (1 + 1e-6)
+    torch.testing.assert_close(q.double(), dual, rtol=0, atol=2e-6 * max(1e-20, float(dual.abs().max())))
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_relative_change_is_summed_in_double_precision(eager):
+    old = torch.full((3, 700_000), 1e-3)
+    new = old.clone()
+    new[1, 5] += 1
+    with cpu.eager() if eager else torch.no_grad():
+        assert relative_change(new, old) == pytest.approx(1 / (1e-3 * math.sqrt(2.1e6)), rel=1e-6)
+        assert relative_change(old, old) == 0.0
+
+
+def virtual(*shape: int) -> Tensor:
+    """A float32 tensor of zeros whose pages take memory only once they are written."""
+    no_reserve = 0x4000  # MAP_NORESERVE of Linux, which Python 3.11 does not name
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    try:
+        memory = mmap.mmap(-1, 4 * math.prod(shape), flags=flags)
+    except (OSError, ValueError) as error:
+        pytest.skip(f"the system gives no address space of this size: {error}")
+    return torch.frombuffer(memory, dtype=torch.float32).view(shape)
+
+
+@needs_numba
+@pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
+def test_beyond_2_to_the_31_elements():
+    """The last rows of arrays of more than 2^31 elements, as the public functions hand them to the kernels."""
+    bands, height, width = 2, 1200, 1 << 20
+    x, mask, out = virtual(1, bands, height, width), virtual(1, height, width), virtual(1, bands, height, width)
+    y = virtual(1, height, width + 3)
+    assert x.numel() > 1 << 31
+    x[0, 0, -1, :5], x[0, 1, -1, -5:], mask[0, -1] = 2.0, 3.0, 0.5
+    arrays = [t.numpy() for t in (x, mask, out, y)]
+    offsets, last = np.array([0, 3]), (height - 1, height)
+    cpu._forward(arrays[0], arrays[1], offsets, None, arrays[3], *last)
+    assert y[0, -1, :6].tolist() == [1, 1, 1, 1, 1, 0]
+    assert y[0, -1, -6:].tolist() == [0, 1.5, 1.5, 1.5, 1.5, 1.5]
+    cpu._adjoint(arrays[3], arrays[1], offsets, None, arrays[2], False, *last)
+    assert out[0, 0, -1, :6].tolist() == [0.5, 0.5, 0.5, 0.5, 0.5, 0]
+    assert out[0, 1, -1, -5:].tolist() == [0.75] * 5
+
+
+@needs_numba
+@pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
+def test_total_variation_beyond_2_to_the_31_elements():
+    count = (1 << 28) + 1
+    u, q = virtual(count, 2, 4), virtual(2, count, 2, 4)
+    v = random(1, 2, 4)
+    u[-1:] = v
+    weights = virtual(count)
+    weights[-1] = 0.2
+    cpu._tv_prox(u.numpy(), weights.numpy(), q.numpy(), np.float32(1), 5, count - 1, count)
+    expected, dual = tv_prox(v, 0.2, num_iters=5)
+    assert torch.equal(u[-1:], expected)
+    assert torch.equal(q[:, -1:], dual)
+
+
+def test_without_the_kernels():
+    """CASSI_COMPILED=0: the same result, to rounding."""
+    code = (
+        "import torch; from cassi import CASSI, gap_tv; from cassi.kernels import cpu; "
+        "assert not cpu.AVAILABLE; "
+        "A = CASSI.from_step(torch.linspace(0.1, 1, 35).view(5, 7), 2, 3); "
+        "y = A.forward(torch.linspace(0, 1, 105).view(3, 5, 7)); "
+        "print(float(gap_tv(A, y, tv_weight=0.1, num_iters=5).x.norm()))"
+    )
+    environment = {**os.environ, "CASSI_COMPILED": "0", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    A = CASSI.from_step(torch.linspace(0.1, 1, 35).view(5, 7), 2, 3)
+    y = A.forward(torch.linspace(0, 1, 105).view(3, 5, 7))
+    here = float(gap_tv(A, y, tv_weight=0.1, num_iters=5).x.norm())
+    assert float(run.stdout) == pytest.approx(here, rel=1e-5)

@@ -1,0 +1,253 @@
+"""The Triton kernels against eager torch, through Triton's interpreter: right on a machine without a GPU too."""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import CASSI, admm_tv, gap_tv
+from cassi.kernels import cpu, dispatch
+from cassi.priors.tv import tv_prox
+
+triton = pytest.importorskip("triton", reason="Triton is not installed (the extra `test` brings it on Linux)")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A batch of snapshots: what divides no block, and what is 1."""
+
+    batch: tuple[int, ...]
+    height: int
+    width: int
+    shifts: tuple[int, ...]
+    per_band: bool = False
+    weighted: bool = False
+
+
+SIZES = [
+    Size((), 1, 1, (0,)),
+    Size((), 3, 5, (0, 2, 4)),
+    Size((2,), 1, 7, (5, 0, 1), per_band=True),
+    Size((2, 3), 5, 1, (0, -3), weighted=True),
+    Size((), 9, 65, (0, 1, 2, 3, 4), per_band=True, weighted=True),
+    Size((1,), 8, 64, (-1, -1, 4, 2)),
+    Size((), 2, 257, (0, 2, 4), weighted=True),
+    Size((2,), 5, 31, (4, 2, 0), per_band=True),
+    Size((), 2, 530, (3, 0, 511), weighted=True),
+    Size((), 17, 129, (7,)),
+]
+
+
+@pytest.fixture(scope="module")
+def triton_kernels() -> ModuleType:
+    """The kernels decorated while the interpreter is asked for."""
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    sys.modules.pop("cassi.kernels.gpu", None)
+    try:
+        return importlib.import_module("cassi.kernels.gpu")
+    finally:
+        sys.modules.pop("cassi.kernels.gpu", None)
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
+
+
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    return {"rtol": 1e-5, "atol": 5e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-13}
+
+
+def random(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def camera(size: Size, dtype: torch.dtype) -> CASSI:
+    shape = (len(size.shifts),) * size.per_band + (size.height, size.width)
+    mask = random(*shape, seed=1, dtype=dtype).abs()
+    mask[..., :1] = 0  # a dark column of the detector
+    A = CASSI(mask, size.shifts)
+    if not size.weighted:
+        return A
+    weights = random(*A.measurement_shape, seed=2, dtype=dtype).abs()
+    weights[:, -1] = 0
+    return A.weighted(weights)
+
+
+class Backend:
+    """Stands for `cassi.kernels.dispatch.kernels`: counts, and gives these kernels, or none."""
+
+    def __init__(self, module: ModuleType | None) -> None:
+        self.module, self.calls = module, 0
+
+    def __call__(self, *tensors: Tensor | None) -> ModuleType | None:
+        self.calls += 1
+        return self.module
+
+
+@pytest.fixture
+def use(monkeypatch):
+    def choose(module: ModuleType | None) -> Backend:
+        chosen = Backend(module)
+        monkeypatch.setattr("cassi.kernels.shift_sum.kernels", chosen)
+        monkeypatch.setattr("cassi.priors.tv.kernels", chosen)
+        return chosen
+
+    return choose
+
+
+CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
+every_case = pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
+
+
+@every_case
+def test_operator(size, dtype, triton_kernels, use):
+    A = camera(size, dtype)
+    x = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
+    y = random(*size.batch, *A.measurement_shape, seed=4, dtype=dtype)
+
+    def results() -> list[Tensor]:
+        return [A.forward(x), A.adjoint(y), A.pinv(y), A.adjoint(y, out=x.clone(), add=True), A.prox(x, y, 0.3)]
+
+    use(None)
+    expected = results()
+    counter = use(triton_kernels)
+    for got, want in zip(results(), expected, strict=True):
+        torch.testing.assert_close(got, want, **tolerance(dtype))
+    assert counter.calls == 6
+
+
+@every_case
+@pytest.mark.parametrize(("rho", "accelerate", "in_place"), [(0.0, True, False), (0.0, False, True), (0.7, True, True)])
+def test_data_step(size, dtype, rho, accelerate, in_place, triton_kernels, use):
+    A = camera(size, dtype)
+
+    def results() -> list[Tensor]:
+        v = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
+        y, y_x = (random(*size.batch, *A.measurement_shape, seed=s, dtype=dtype) for s in (4, 5))
+        x, y_v = v if in_place else torch.full_like(v, torch.nan), torch.full_like(y, torch.nan)
+        A.data_step_(v, x, y, y_x, y_v, rho=rho, accelerate=accelerate)
+        return [x, y_x, y_v]
+
+    use(None)
+    expected = results()
+    use(triton_kernels)
+    for got, want in zip(results(), expected, strict=True):
+        torch.testing.assert_close(got, want, **tolerance(dtype))
+
+
+@every_case
+@pytest.mark.parametrize("num_iters", [0, 3])
+@pytest.mark.filterwarnings("ignore:overflow")  # a weight of 0 gives an infinite magnitude, and the dual 0
+def test_total_variation(size, dtype, num_iters, triton_kernels, use):
+    v = random(*size.batch, len(size.shifts), size.height, size.width, seed=3, dtype=dtype)
+    weight = torch.linspace(0, 0.8, len(size.shifts), dtype=dtype)[:, None, None]
+    use(None)
+    expected = tv_prox(v, weight, num_iters=num_iters)
+    use(triton_kernels)
+    for got, want in zip(tv_prox(v, weight, num_iters=num_iters), expected, strict=True):
+        torch.testing.assert_close(got, want, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("solve", [gap_tv, admm_tv])
+def test_solvers(solve, triton_kernels, use):
+    A = camera(Size((2,), 4, 6, (0, 3, 1), weighted=True), torch.float64)
+    y = A.forward(random(*A.cube_shape, seed=3, dtype=torch.float64))
+    use(None)
+    expected = solve(A, y, tv_weight=0.1, num_iters=3)
+    use(triton_kernels)
+    torch.testing.assert_close(solve(A, y, tv_weight=0.1, num_iters=3).x, expected.x, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@every_case
+def test_on_the_device(size, dtype):
+    A = camera(size, dtype)
+    x = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
+    y = A.forward(x)
+    on_device = A.to("cuda")
+    torch.testing.assert_close(on_device.forward(x.cuda()).cpu(), y, **tolerance(dtype))
+    torch.testing.assert_close(on_device.pinv(y.cuda()).cpu(), A.pinv(y), **tolerance(dtype))
+    for solve in (gap_tv, admm_tv):
+        expected = solve(A, y, tv_weight=0.1, num_iters=3).x
+        got = solve(on_device, y.cuda(), tv_weight=0.1, num_iters=3).x
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
+def test_beyond_2_to_the_31_elements(triton_kernels):
+    """The first program of a grid, in a cube whose second band lies beyond 2^31 elements."""
+    height, width = 1 << 16, (1 << 15) + 3
+    memory = mmap.mmap(-1, 8 * height * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+    x = torch.frombuffer(memory, dtype=torch.float32).view(2, height, width)
+    x[0, 0, :4], x[1, 0, :4] = 1.0, 2.0
+    mask, offsets, y = torch.full((1, width), 0.5), torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, width + 1)
+    sizes = (2, height, width, width + 1)
+    triton_kernels._forward[(1, 1)](x, mask, offsets, mask, y, *sizes, False, False, 256)
+    assert y[0, :6].tolist() == [0.5, 1.5, 1.5, 1.5, 1, 0]
+    y_x, y_v, back = y.clone(), torch.zeros_like(y), torch.zeros_like(y)
+    gram = torch.ones_like(y)
+    rows = (x, x, y, y_x, y_v, back)
+    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
+    assert torch.equal(y_v, y)
+    assert x[1, 0, :5].tolist() == [2, 2, 2, 2, 0]
+    y += 1
+    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
+    assert x[1, 0, :5].tolist() == [2.5, 2.5, 2.5, 2.5, 0.5]
+
+
+def test_without_triton_there_is_one_warning(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cassi.kernels.gpu", None)
+    dispatch._triton.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"Triton is not installed .* eager torch does the work on the GPU"):
+            assert dispatch._triton() is None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert dispatch._triton() is None
+    finally:
+        dispatch._triton.cache_clear()
+
+
+def test_the_device_chooses():
+    host, meta = torch.ones(2, 2), torch.ones(2, 2, device="meta")
+    assert dispatch.kernels(host, None, host) is (cpu if cpu.AVAILABLE else None)
+    assert dispatch.kernels(meta) is None
+    assert dispatch.kernels(host.t()[:1], host.half()) is None
+
+
+def test_the_kernels_compile_for_a_device_that_is_not_here():
+    """To machine code for compute capability 9.0: the interpreter takes Python that the compiler refuses."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    module = importlib.import_module("cassi.kernels.gpu")
+    if not hasattr(module._forward, "arg_names") or os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("kernels are interpreted in this run")
+    numbers = {"C", "H", "W", "D"}
+    constants = {
+        module._forward: {"PER_BAND": True, "SCALED": True, "BLOCK": 256},
+        module._adjoint: {"PER_BAND": False, "SCALED": False, "ADD": True, "BLOCK": 256},
+        module._data_step: {"PER_BAND": True, "WEIGHTED": True, "ACCELERATE": True, "BLOCK": 512},
+        module._dual_step: {"ROWS": 8, "COLUMNS": 64},
+        module._primal: {"ROWS": 8, "COLUMNS": 64},
+    }
+    for kernel, values in constants.items():
+        signature = {
+            name: "constexpr" if name in values else "i32" if name in numbers else "i64" if name == "size" else "*fp32"
+            for name in kernel.arg_names
+        }
+        if "offsets" in signature:
+            signature["offsets"] = "*i32"
+        indexed = {(kernel.arg_names.index(name),): value for name, value in values.items()}
+        source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=indexed)
+        options = {"enable_fp_fusion": True}
+        assert "cubin" in triton.compile(source, target=target, options=options).asm

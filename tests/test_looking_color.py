@@ -1,0 +1,142 @@
+"""Colors against colour-science (where installed), against a plain integral, and by properties."""
+
+import colorsys
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.looking.color import cube_to_srgb, wavelength_to_srgb
+
+BANDS = np.linspace(450, 650, 28)
+
+
+def patch(spectrum):
+    return np.asarray(spectrum, dtype=np.float32)[:, None, None]
+
+
+def color_of(spectrum, wavelengths, **options):
+    return cube_to_srgb(patch(spectrum), wavelengths, **options)[0, 0]
+
+
+def hue(rgb):
+    return 360 * colorsys.rgb_to_hsv(*(float(v) for v in rgb))[0]
+
+
+@pytest.mark.filterwarnings("ignore:Aligning")
+def test_srgb_of_reflectances_against_colour_science():
+    colour = pytest.importorskip("colour", reason="colour-science is not installed")
+    wavelengths = np.arange(380, 781, 5.0)
+    spectra = {
+        "red": 0.05 + 0.6 / (1 + np.exp(-(wavelengths - 600) / 15)),
+        "leaf": 0.06 + 0.2 * np.exp(-0.5 * ((wavelengths - 552) / 30) ** 2),
+        "sky": 0.6 - 0.0012 * (wavelengths - 380),
+    }
+    for name, spectrum in spectra.items():
+        distribution = colour.SpectralDistribution(dict(zip(wavelengths, spectrum, strict=True)))
+        xyz = colour.sd_to_XYZ(distribution, illuminant=colour.SDS_ILLUMINANTS["D65"]) / 100
+        expected = colour.XYZ_to_sRGB(xyz)
+        assert 0 < expected.min() and expected.max() < 1, "the test needs colors inside sRGB"
+        found = color_of(spectrum, wavelengths, white=1.0)
+        np.testing.assert_allclose(found, expected, atol=2e-3, err_msg=name)
+
+
+def test_table_against_colour_science():
+    colour = pytest.importorskip("colour", reason="colour-science is not installed")
+    from cassi.looking.color import _observer
+
+    table = _observer()
+    observer = colour.MSDS_CMFS["CIE 1931 2 Degree Standard Observer"]
+    np.testing.assert_allclose(table[:, 1:4], observer[table[:, 0]], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(table[:, 4], colour.SDS_ILLUMINANTS["D65"][table[:, 0]], rtol=1e-6)
+
+
+def test_partial_range_and_unequal_spacing_against_a_plain_integral():
+    from cassi.looking.color import _observer
+
+    table = _observer()
+    wavelengths = np.array([450.0, 455, 470, 500, 506, 540, 590, 600, 650])
+    spectrum = np.array([0.3, 0.32, 0.4, 0.5, 0.52, 0.45, 0.3, 0.28, 0.2])
+    grid = np.arange(380, 780.01, 0.5)
+    seen = np.interp(grid, wavelengths, spectrum) * np.interp(grid, table[:, 0], table[:, 4])
+    white = np.interp(grid, table[:, 0], table[:, 4])
+    y_bar = np.interp(grid, table[:, 0], table[:, 2])
+    luminance = np.trapezoid(seen * y_bar, grid) / np.trapezoid(white * y_bar, grid)
+    srgb = color_of(spectrum, wavelengths, white=1.0).astype(float)
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    assert linear @ [0.2126, 0.7152, 0.0722] == pytest.approx(luminance, abs=2e-4)
+
+
+@pytest.mark.parametrize("illuminant", ["D65", "E"])
+@pytest.mark.parametrize("wavelengths", [BANDS, BANDS[::-1], np.array([400.0, 410, 700]), np.array([550.0])])
+def test_flat_spectrum_is_neutral_gray(wavelengths, illuminant):
+    for level, encoded in ((1.0, 1.0), (0.5, 0.735357), (0.18, 0.461356), (0.0, 0.0)):
+        flat = np.full(len(wavelengths), level)
+        found = color_of(flat, wavelengths, white=1.0, illuminant=illuminant)
+        np.testing.assert_allclose(found, encoded, atol=1e-5)
+
+
+def test_single_bands_have_the_hue_of_their_wavelength():
+    hues = {460: (215, 260), 500: (130, 175), 550: (80, 130), 590: (15, 50), 630: (-20, 15)}
+    for wavelength, (low, high) in hues.items():
+        spectrum = np.exp(-0.5 * ((BANDS - wavelength) / 6) ** 2)
+        for color in (color_of(spectrum, BANDS), wavelength_to_srgb(wavelength)):
+            assert low <= (hue(color) + 90) % 360 - 90 <= high, wavelength
+
+
+def test_order_of_bands_does_not_matter():
+    rng = np.random.default_rng(0)
+    cube = rng.random((28, 6, 5)).astype(np.float32)
+    shuffled = rng.permutation(28)
+    expected = cube_to_srgb(cube, BANDS)
+    np.testing.assert_allclose(cube_to_srgb(cube[shuffled], BANDS[shuffled]), expected, atol=1e-6)
+    np.testing.assert_allclose(cube_to_srgb(torch.from_numpy(cube), torch.from_numpy(BANDS)), expected)
+
+
+def test_gamut_keeps_hue_and_never_leaves_the_unit_cube():
+    rng = np.random.default_rng(1)
+    cube = rng.normal(0.3, 1.0, (28, 40, 40))
+    cube[:, 0, 0] = np.nan
+    picture = cube_to_srgb(cube, BANDS)
+    assert picture.shape == (40, 40, 3) and picture.dtype == np.float32
+    assert np.isfinite(picture).all() and picture.min() >= 0 and picture.max() <= 1
+    assert not picture[0, 0].any()
+    orange = 1 / (1 + np.exp(-(BANDS - 575) / 5))
+    moderate, bright = (color_of(scale * orange, BANDS, white=1.0) for scale in (0.3, 1.3))
+    assert hue(bright) == pytest.approx(hue(moderate), abs=12)
+
+
+def test_automatic_white_ignores_scale():
+    cube = np.random.default_rng(2).random((28, 20, 20))
+    np.testing.assert_allclose(cube_to_srgb(4095 * cube, BANDS), cube_to_srgb(cube, BANDS), atol=1e-5)
+    assert not cube_to_srgb(0 * cube, BANDS).any()
+    assert cube_to_srgb(np.zeros((28, 0, 4)), BANDS).shape == (0, 4, 3)
+
+
+def test_unknown_wavelengths_give_the_documented_false_color():
+    cube = np.random.default_rng(3).random((28, 4, 4))
+    np.testing.assert_array_equal(cube_to_srgb(cube, None), cube_to_srgb(cube, BANDS))
+
+
+def test_wavelength_to_srgb_shape_and_range():
+    colors = wavelength_to_srgb(np.arange(300, 900).reshape(20, 30))
+    assert colors.shape == (20, 30, 3)
+    assert colors.min() >= 0 and colors.max() <= 1
+    np.testing.assert_allclose(colors.max(axis=-1), 1)
+    np.testing.assert_array_equal(wavelength_to_srgb(350), wavelength_to_srgb(400))
+
+
+def test_bad_input():
+    cube = np.zeros((28, 4, 4))
+    with pytest.raises(ValueError, match=r"cube must be \(bands, height, width\)"):
+        cube_to_srgb(cube[0], BANDS)
+    with pytest.raises(ValueError, match=r"wavelengths must have shape \(28,\)"):
+        cube_to_srgb(cube, BANDS[:5])
+    with pytest.raises(ValueError, match="finite and distinct"):
+        cube_to_srgb(cube, np.full(28, 500.0))
+    with pytest.raises(ValueError, match="no band lies in the visible range"):
+        cube_to_srgb(cube, BANDS + 500)
+    with pytest.raises(ValueError, match="illuminant must be one of"):
+        cube_to_srgb(cube, BANDS, illuminant="A")
+    with pytest.raises(ValueError, match="white must be positive"):
+        cube_to_srgb(cube, BANDS, white=0.0)

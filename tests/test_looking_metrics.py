@@ -1,0 +1,192 @@
+"""Metrics against scikit-image, hand-computed values and properties."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from cassi.looking.metrics import psnr, residual_whiteness, sam, ssim
+
+
+def pair(shape=(5, 40, 33), noise=0.05, seed=0):
+    rng = np.random.default_rng(seed)
+    row, column = np.mgrid[: shape[-2], : shape[-1]]
+    phase = np.arange(shape[0])[:, None, None]
+    truth = 0.5 + 0.3 * np.sin(0.3 * row + 0.2 * column + phase) + 0.1 * rng.random(shape)
+    return (truth + noise * rng.standard_normal(shape)).astype(np.float32), truth.astype(np.float32)
+
+
+def test_psnr_of_a_constant_error_is_known():
+    truth = np.zeros((3, 8, 8))
+    for convention in ("mean-of-bands", "cube"):
+        assert psnr(truth + 0.1, truth, convention=convention) == pytest.approx(20.0)
+        assert psnr(truth + 40, truth, peak=4000, convention=convention) == pytest.approx(40.0)
+
+
+def test_psnr_conventions_by_hand():
+    truth = np.zeros((2, 4, 4))
+    estimate = np.stack([np.full((4, 4), 0.1), np.full((4, 4), 0.01)])
+    assert psnr(estimate, truth) == pytest.approx((20 + 40) / 2)
+    assert psnr(estimate, truth, convention="cube") == pytest.approx(-10 * math.log10((0.01 + 0.0001) / 2))
+    # 0.1 -> round(25.6) = 26 and 0.01 -> round(2.56) = 3 grey levels, peak 255
+    by_hand = (20 * math.log10(255 / 26) + 20 * math.log10(255 / 3)) / 2
+    assert psnr(estimate, truth, convention="rounded-8bit") == pytest.approx(by_hand)
+
+
+def test_rounded_psnr_is_a_thirtieth_of_a_decibel_below():
+    estimate, truth = pair((4, 128, 128))
+    loss = psnr(estimate, truth) - psnr(estimate, truth, convention="rounded-8bit")
+    assert loss == pytest.approx(20 * math.log10(256 / 255), abs=0.01)
+
+
+def test_psnr_of_known_noise():
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.rand(4, 200, 200, generator=generator)
+    noisy = truth + 0.02 * torch.randn(truth.shape, generator=generator)
+    assert psnr(noisy, truth) == pytest.approx(-20 * math.log10(0.02), abs=0.05)
+
+
+def test_psnr_against_scikit_image():
+    estimate, truth = pair()
+    bands = [peak_signal_noise_ratio(t, e, data_range=1.3) for e, t in zip(estimate, truth, strict=True)]
+    assert psnr(estimate, truth, peak=1.3) == pytest.approx(np.mean(bands), abs=1e-5)
+    whole = peak_signal_noise_ratio(truth, estimate, data_range=1.3)
+    assert psnr(estimate, truth, peak=1.3, convention="cube") == pytest.approx(whole, abs=1e-5)
+
+
+def test_psnr_of_exact_and_broken_estimates():
+    truth = np.ones((2, 4, 4))
+    assert psnr(truth, truth) == math.inf
+    assert math.isnan(psnr(np.full_like(truth, np.nan), truth))
+
+
+def test_psnr_survives_float32_scale():
+    # In float32 a plain sum of squares of counts would lose digits.
+    truth = torch.full((1, 300, 300), 60000.0)
+    assert psnr(truth + 1, truth, peak=65535) == pytest.approx(20 * math.log10(65535), abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3])
+def test_ssim_against_scikit_image(noise):
+    estimate, truth = pair(noise=noise)
+    bands = [
+        structural_similarity(t, e, gaussian_weights=True, sigma=1.5, use_sample_covariance=False, data_range=1.0)
+        for e, t in zip(estimate, truth, strict=True)
+    ]
+    assert ssim(estimate, truth) == pytest.approx(np.mean(bands), abs=1e-5)
+    assert ssim(1000 * estimate, 1000 * truth, peak=1000) == pytest.approx(np.mean(bands), abs=1e-5)
+
+
+def test_ssim_zero_border_against_explicit_padding():
+    estimate, truth = pair((1, 20, 24))
+    padded = [np.pad(band[0], 5) for band in (truth, estimate)]
+    options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 1.0}
+    expected = structural_similarity(*padded, **options)  # scikit-image averages over the inner 20 x 24
+    assert ssim(estimate, truth, border="zero") == pytest.approx(expected, abs=1e-6)
+
+
+def test_ssim_of_equal_and_of_inverted_pictures():
+    _, truth = pair()
+    assert ssim(truth, truth) == pytest.approx(1.0)
+    assert ssim(1 - truth, truth) < 0
+
+
+def test_sam_by_hand():
+    truth = np.array([1.0, 0.0])[:, None, None] * np.ones((1, 1, 3))
+    estimate = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 5.0]])[:, None, :]
+    assert sam(estimate, truth) == pytest.approx((0 + 45 + 90) / 3)
+    assert sam(-truth, truth) == pytest.approx(180)
+
+
+def test_sam_ignores_brightness_and_keeps_small_angles():
+    _, truth = pair()
+    gain = np.random.default_rng(0).uniform(0.1, 9, truth.shape[-2:])
+    assert sam(truth * gain, truth.astype(float)) < 1e-5
+    # A rotation by 1e-7 rad: arccos in float64 would return 0 or 1.2e-6 degrees.
+    a = np.array([1.0, 0.0])[:, None, None]
+    b = np.array([math.cos(1e-7), math.sin(1e-7)])[:, None, None]
+    assert sam(a, b) == pytest.approx(math.degrees(1e-7), rel=1e-6)
+
+
+def test_sam_of_zero_spectra():
+    truth = np.array([[1.0, 0.0], [1.0, 0.0]])[:, None, :]  # second pixel black
+    assert sam(truth + 1, truth) == pytest.approx(0, abs=1e-6)
+    assert sam(0 * truth, truth) == pytest.approx(90)
+    assert math.isnan(sam(truth, 0 * truth))
+
+
+def test_sam_averages_over_frames():
+    estimate, truth = pair()
+    other, _ = pair(seed=5)
+    both = sam(np.stack([estimate, other]), np.stack([truth, truth]))
+    assert both == pytest.approx((sam(estimate, truth) + sam(other, truth)) / 2)
+
+
+def test_whiteness_of_white_noise_stays_within_its_limit():
+    generator = torch.Generator().manual_seed(3)
+    inside = 0
+    for _ in range(50):
+        found = residual_whiteness(torch.randn(40, 60, generator=generator))
+        assert found.limit == pytest.approx(1.96 / math.sqrt(2400))
+        inside += (abs(found.vertical) < found.limit) + (abs(found.horizontal) < found.limit)
+    assert 87 <= inside <= 100  # 95 expected, standard deviation 2.2
+
+
+def test_whiteness_tells_the_directions_apart():
+    noise = torch.randn(200, 200, generator=torch.Generator().manual_seed(4))
+    smeared = noise[:, 1:] + noise[:, :-1]  # correlation 1/2 along the rows, 0 across
+    found = residual_whiteness(smeared)
+    assert found.horizontal == pytest.approx(0.5, abs=0.02)
+    assert found.vertical == pytest.approx(0.0, abs=0.02)
+    assert residual_whiteness(torch.ones(9, 9))[:2] == (1.0, 1.0)
+    assert residual_whiteness(torch.zeros(9, 9))[:2] == (0.0, 0.0)
+
+
+def test_whiteness_weights_leave_pixels_out_and_whiten():
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(120, 120, generator=generator)
+    weights = torch.ones(120, 120)
+    weights[:, 50:60] = 0
+    dirty = noise.clone()
+    dirty[:, 50:60] = 1e6
+    assert max(map(abs, residual_whiteness(dirty, weights)[:2])) < 0.03
+    sigma = 1 + 9 * torch.rand(120, 120, generator=generator)
+    assert max(map(abs, residual_whiteness(noise * sigma, sigma**-2)[:2])) < 0.03
+
+
+def test_torch_and_numpy_agree():
+    estimate, truth = pair()
+    for metric in (psnr, ssim, sam):
+        assert metric(torch.from_numpy(estimate), torch.from_numpy(truth)) == metric(estimate, truth)
+        assert isinstance(metric(estimate, truth), float)
+
+
+@pytest.mark.parametrize("metric", [psnr, ssim, sam])
+def test_shapes_that_cannot_be_compared(metric):
+    with pytest.raises(ValueError, match=r"one shape, got \(2, 16, 16\) and \(3, 16, 16\)"):
+        metric(np.zeros((2, 16, 16)), np.zeros((3, 16, 16)))
+    with pytest.raises(ValueError, match="must end in"):
+        metric(np.zeros(4), np.zeros(4))
+    with pytest.raises(ValueError, match="must not be empty"):
+        metric(np.zeros((0, 16, 16)), np.zeros((0, 16, 16)))
+
+
+def test_options_that_make_no_sense():
+    picture = np.zeros((16, 16))
+    for peak in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="peak must be positive"):
+            psnr(picture, picture, peak=peak)
+        with pytest.raises(ValueError, match="peak must be positive"):
+            ssim(picture, picture, peak=peak)
+    with pytest.raises(ValueError, match="convention must be one of"):
+        psnr(picture, picture, convention="best")
+    with pytest.raises(ValueError, match="border must be one of"):
+        ssim(picture, picture, border="reflect")
+    with pytest.raises(ValueError, match="at least 11 x 11"):
+        ssim(picture[:8], picture[:8])
+    with pytest.raises(ValueError, match="residual must end in"):
+        residual_whiteness(np.zeros(3))
+    with pytest.raises(ValueError, match="weights must be >= 0"):
+        residual_whiteness(picture, picture - 1)

@@ -1,0 +1,420 @@
+"""The report: what it takes from a result file, and what a real browser makes of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from cassi.errors import InputError, OutputError
+from cassi.files import write_cube
+from cassi.looking.report_data import ReportData, read_report, write_report
+from cassi.solvers.loop import Record
+
+pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install -e ".[report]"')
+
+from chromium import Browser, browser  # noqa: F401  (a fixture)
+
+HOSTILE = (
+    "<img src=x onerror=\"window.owned='img'\">",
+    "</script><script>window.owned='script'</script>",
+    '"><svg onload="window.owned=\'svg\'">',
+    "</script><!-- ${policy} $title \u2028 $$\\frac{1}{2}$$ '",
+)
+WAVELENGTHS = np.array([450.0, 500.0, 540.5, 600.0, 650.0])
+BANDS, HEIGHT, WIDTH = 5, 24, 32
+
+
+def scene() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cube, truth, uncertainty. Band 3 is bright on the left, band 4 at the top; the rest is noise."""
+    generator = np.random.default_rng(7)
+    cube = generator.uniform(0, 0.2, (BANDS, HEIGHT, WIDTH)).astype(np.float32)
+    cube[3, :, : WIDTH // 2] += 1
+    cube[4, : HEIGHT // 2] += 1
+    return cube, cube + 0.05, (0.01 + 0.1 * cube).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def result_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result whose every text is hostile."""
+    cube, truth, uncertainty = scene()
+    generator = np.random.default_rng(8)
+    path = tmp_path_factory.mktemp("result") / "result.h5"
+    return write_cube(
+        path,
+        cube,
+        wavelengths=WAVELENGTHS,
+        history=[Record(k, 0.1 * k, 0.5**k, 0.3**k) for k in range(1, 9)],
+        datasets={
+            "truth": truth,
+            "uncertainty": uncertainty,
+            "measurement": generator.random((HEIGHT, WIDTH + 8), np.float32),
+            "residual": generator.normal(0, 0.01, (HEIGHT, WIDTH + 8)).astype(np.float32),
+        },
+        attributes={
+            "input_name": HOSTILE[0],
+            "status": "converged",
+            "unit": HOSTILE[3],
+            "command_line": HOSTILE[1],
+            HOSTILE[2]: HOSTILE[2],
+            "parameters": {HOSTILE[2]: HOSTILE[1], "num_iters": 8},
+            "choice": {
+                "plan": "subspace",
+                "reason": HOSTILE[1],
+                "reasons": [HOSTILE[0], HOSTILE[1]],
+                "held_out": [{HOSTILE[0]: HOSTILE[1], "error": 0.125}],
+                "noise": {"sigma": float("nan"), "note": HOSTILE[3]},
+            },
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def page(result_file: Path) -> Path:
+    return write_report(result_file.with_name("report.html"), result_file)
+
+
+@pytest.fixture
+def opened(browser: Browser, page: Path) -> Browser:  # noqa: F811
+    browser.open(page.as_uri())
+    browser.run("document.getElementById('clear').click()")
+    return browser
+
+
+# Files
+
+
+def test_read_report_takes_everything_from_the_file(result_file: Path) -> None:
+    data = read_report(result_file)
+    cube, truth, uncertainty = scene()
+    np.testing.assert_array_equal(data.cube[:, :, :], cube)
+    np.testing.assert_array_equal(data.truth[1:3, 4:6, 7:9], truth[1:3, 4:6, 7:9])
+    np.testing.assert_array_equal(data.uncertainty[:, 5:6, :], uncertainty[:, 5:6, :])
+    np.testing.assert_array_equal(data.wavelengths, WAVELENGTHS)
+    assert data.measurement.shape == data.residual.shape == (HEIGHT, WIDTH + 8)
+    assert data.history[2] == Record(3, pytest.approx(0.3), 0.125, pytest.approx(0.027))
+    assert (data.title, data.unit) == (HOSTILE[0], HOSTILE[3])
+    assert data.parameters["num_iters"] == 8 and data.choice["plan"] == "subspace"
+    assert data.provenance["status"] == "converged"
+
+
+def test_read_report_picks_the_frame_of_a_stack(tmp_path: Path) -> None:
+    cubes = np.random.default_rng(0).random((3, 2, 4, 5), np.float32)
+    snapshots = np.random.default_rng(1).random((3, 4, 6), np.float32)
+    history = [Record(k, 0.1 * k, 0.5, 0.1 * frame) for frame in range(3) for k in range(1, 4 + frame)]
+    path = write_cube(
+        tmp_path / "stack.h5",
+        cubes,
+        history=history,
+        datasets={"measurement": snapshots},
+        attributes={"notes": ["seen", "so"], "choice": "none"},
+    )
+    data = read_report(path, frame=2)
+    assert [record.iteration for record in data.history] == [1, 2, 3, 4, 5]
+    assert {record.change for record in data.history} == {0.2}
+    assert data.provenance["notes"] == ["seen", "so"]
+    assert data.choice == {"value": "none"}
+    np.testing.assert_array_equal(data.cube[:, 1:3, :], cubes[2, :, 1:3])
+    np.testing.assert_array_equal(data.measurement, snapshots[2])
+    for frame in (3, -1):
+        with pytest.raises(InputError, match=f"no frame {frame}, the file holds 3"):
+            read_report(path, frame=frame)
+
+
+def test_read_report_refuses_what_is_no_result(tmp_path: Path) -> None:
+    np.savez(tmp_path / "cube.npz", cube=np.ones((2, 3, 4)))
+    with pytest.raises(InputError, match=r"npz.*expected a result in HDF5"):
+        read_report(tmp_path / "cube.npz")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["picture"] = np.ones((3, 4))
+    with pytest.raises(InputError, match=r"no cube \(C, H, W\).*picture \(3, 4\)"):
+        read_report(tmp_path / "other.h5")
+    write_cube(tmp_path / "odd.h5", np.ones((2, 3, 4)), datasets={"truth": np.ones((2, 3, 5))})
+    with pytest.raises(InputError, match=r"odd\.h5: truth must have the shape of the cube"):
+        read_report(tmp_path / "odd.h5")
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ({"cube": np.ones((2, 3, 4, 5))}, r"cube must be \(C, H, W\).*select one frame"),
+        ({"uncertainty": np.ones((2, 3, 3))}, "uncertainty must have the shape of the cube"),
+        ({"residual": np.ones(5)}, "residual must be one snapshot"),
+        ({"wavelengths": np.ones(3)}, r"wavelengths must be \(2,\)"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(parts: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        ReportData(**({"cube": np.ones((2, 3, 4))} | parts))
+
+
+def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ReportData(np.random.default_rng(0).random((3, 16, 16)))
+    with pytest.raises(OutputError, match=r"expected the suffix \.html"):
+        write_report(tmp_path / "report.pdf", data)
+    path = write_report(tmp_path / "report.html", data)
+    before = path.read_bytes()
+    with pytest.raises(OutputError, match="exists already"):
+        write_report(path, data)
+    with pytest.raises(InputError, match=r"more than 1 MB; look at the result with scripts/view\.py"):
+        write_report(tmp_path / "large.html", data, max_bytes=10**6)
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_report(tmp_path / "no folder" / "report.html", data)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OutputError, match="No space left"):
+        write_report(path, data, overwrite=True)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_without_bokeh_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "bokeh.resources", None)
+    with pytest.raises(InputError, match=r'pip install -e "\.\[report\]"'):
+        write_report(tmp_path / "report.html", ReportData(np.ones((3, 16, 16))))
+
+
+def test_a_full_size_result_stays_below_10_megabytes(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    y, x = np.mgrid[0:256, 0:256] / 256
+    smooth = [np.sin((3 + c / 9) * x * np.pi) * np.cos(5 * y + c / 5) + 1 for c in range(28)]
+    truth = np.stack(smooth).astype(np.float32)
+    cube = truth + generator.normal(0, 0.02, truth.shape).astype(np.float32)  # a noisy one: it packs badly
+    snapshot = generator.random((256, 310), np.float32)
+    data = ReportData(cube, np.linspace(450, 650, 28), truth, np.abs(cube - truth), snapshot, snapshot - 0.5)
+    size = write_report(tmp_path / "report.html", data).stat().st_size
+    assert 3e6 < size < 10e6
+
+
+# In the browser
+
+
+def click_pixel(opened: Browser, plot: str, row: int, column: int, drag_to: tuple[int, int] | None = None) -> None:
+    from selenium.webdriver import ActionChains
+
+    element = opened.find(f"#plot-{plot}")
+    opened.run("arguments[0].scrollIntoView({block: 'center'})", element)
+
+    def offset(row: int, column: int) -> tuple[float, float]:
+        return ((column + 0.5) / WIDTH - 0.5) * element.rect["width"], ((row + 0.5) / HEIGHT - 0.5) * element.rect[
+            "height"
+        ]
+
+    actions = ActionChains(opened.driver, duration=50).move_to_element_with_offset(element, *offset(row, column))
+    if drag_to is None:
+        actions.click()
+    else:
+        actions.click_and_hold().move_to_element_with_offset(element, *offset(*drag_to)).release()
+    actions.perform()
+
+
+def saved_table(opened: Browser) -> dict[str, list[float]]:
+    for old in opened.downloads.iterdir():
+        old.unlink()
+    opened.find("#save").click()
+    deadline = time.monotonic() + 10
+    while not (done := list(opened.downloads.glob("*.csv"))):
+        assert time.monotonic() < deadline, "no CSV file came"
+        time.sleep(0.05)
+    rows = list(csv.reader(io.StringIO(done[0].read_text())))
+    return {name: [float(row[k]) for row in rows[1:]] for k, name in enumerate(rows[0])}
+
+
+def rounding(cube: np.ndarray, levels: int) -> float:
+    """Half a step where each band is rounded to `levels` steps, and a little for float32 and seven printed digits."""
+    ranges = cube.max(axis=(1, 2)) - cube.min(axis=(1, 2))
+    return 0.501 * float(ranges.max()) / levels + 1e-6
+
+
+def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
+    cube, truth, uncertainty = scene()
+    click_pixel(opened, "picture", 3, 20)
+    opened.wait("document.querySelectorAll('#list li').length === 1")
+    click_pixel(opened, "band", 17, 0)
+    opened.wait("document.querySelectorAll('#list li').length === 2")
+    assert "row 3, column 20" in opened.text("#list li:nth-child(1)")
+    table = saved_table(opened)
+    assert table["band"] == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(table["wavelength_nm"], WAVELENGTHS)
+    for row, column in ((3, 20), (17, 0)):
+        place = f"row {row} column {column}"
+        np.testing.assert_allclose(table[place], cube[:, row, column], atol=rounding(cube, 4094))
+        np.testing.assert_allclose(table[f"{place} truth"], truth[:, row, column], atol=rounding(truth, 4094))
+        spread = uncertainty[:, row, column]
+        np.testing.assert_allclose(table[f"{place} uncertainty"], spread, atol=rounding(uncertainty, 254))
+    drawn = opened.run("return Bokeh.documents[0].get_model_by_name('kept').data.ys.map((ys) => [...ys])")
+    np.testing.assert_allclose(drawn[0], cube[:, 3, 20], atol=rounding(cube, 4094))
+    assert opened.complaints() == []
+
+
+def test_a_dragged_box_gives_its_mean(opened: Browser) -> None:
+    cube, truth, _ = scene()
+    click_pixel(opened, "picture", 15, 20, drag_to=(6, 4))
+    opened.wait("document.querySelectorAll('#list li').length === 1")
+    assert "rows 6\u201315, columns 4\u201320" in opened.text("#list li")
+    table = saved_table(opened)
+    place = "rows 6 to 15 columns 4 to 20"
+    np.testing.assert_allclose(table[place], cube[:, 6:16, 4:21].mean(axis=(1, 2)), atol=rounding(cube, 4094))
+    np.testing.assert_allclose(table[f"{place} truth"], truth[:, 6:16, 4:21].mean(axis=(1, 2)), atol=1e-3)
+    opened.find("#list button").click()
+    assert opened.run("return document.querySelectorAll('#list li').length") == 0
+    assert not opened.find("#save").is_enabled()
+
+
+def eventually(what: Callable[[], bool], seconds: float = 10) -> None:
+    """Drawing takes a moment: look until it is there."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "never came on the screen"
+        time.sleep(0.1)
+
+
+def brightness(opened: Browser, plot: str) -> np.ndarray:
+    """What is on the screen, as one number a pixel of the scene."""
+    opened.run("arguments[0].scrollIntoView({block: 'center'})", opened.find(f"#plot-{plot}"))
+    picture = Image.open(io.BytesIO(opened.find(f"#plot-{plot}").screenshot_as_png)).convert("L")
+    return np.asarray(picture.resize((WIDTH, HEIGHT), Image.Resampling.BOX), dtype=float)
+
+
+def test_the_slider_moves_the_band(opened: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    slider = opened.find("#band")
+    assert opened.text("#band-name") == "540.5 nm, 3 of 5"
+    slider.send_keys(Keys.ARROW_RIGHT)
+    opened.wait("document.getElementById('plot-band').dataset.band === '3'")
+    assert opened.text("#band-name") == "600 nm, 4 of 5"
+    assert slider.get_attribute("aria-valuetext") == "600 nm"
+    # band 3 is bright on the left
+    eventually(lambda: (b := brightness(opened, "band"))[:, :14].mean() > 150 > 80 > b[:, 18:].mean())
+    slider.send_keys(Keys.ARROW_RIGHT)
+    opened.wait("document.getElementById('plot-band').dataset.band === '4'")
+    # band 4 at the top
+    eventually(lambda: (b := brightness(opened, "band"))[:10].mean() > 150 > 80 > b[14:].mean())
+    assert opened.run("return Bokeh.documents[0].get_model_by_name('here').location") == 650
+    color = brightness(opened, "picture")
+    assert color[2:10, 2:14].mean() > color[14:, 18:].mean() + 60
+    assert opened.complaints() == []
+
+
+def test_the_keyboard_reaches_every_pixel(opened: Browser) -> None:
+    from selenium.webdriver import Keys
+
+    picture = opened.find("#plot-picture")
+    picture.send_keys(Keys.ARROW_DOWN)  # the cursor appears in the middle
+    picture.send_keys(Keys.ARROW_DOWN, Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    cube, *_ = scene()
+    row, column = HEIGHT // 2 + 1, WIDTH // 2 - 2
+    opened.wait(f"document.getElementById('under').textContent.startsWith('row {row}, column {column}: ')")
+    picture.send_keys(Keys.ENTER)
+    opened.wait("document.querySelectorAll('#list li').length === 1")
+    np.testing.assert_allclose(
+        saved_table(opened)[f"row {row} column {column}"], cube[:, row, column], atol=rounding(cube, 4094)
+    )
+    for _ in range(5):
+        picture.send_keys(Keys.SHIFT, Keys.ARROW_UP)
+    opened.wait(f"document.getElementById('under').textContent.startsWith('row 0, column {column}: ')")
+    picture.send_keys(Keys.ESCAPE)
+    assert opened.text("#under") == ""
+
+
+def test_hostile_text_stays_text(opened: Browser) -> None:
+    assert opened.text("h1") == HOSTILE[0]
+    assert opened.run("return document.title") == HOSTILE[0]
+    assert opened.run("return window.owned") is None
+    assert opened.run("return document.querySelectorAll('img, svg, h1 *').length") == 0
+    body = opened.run("return document.body.innerText")
+    for text in HOSTILE[:3]:
+        assert body.count(text) >= 2
+    label = "Bokeh.documents[0].get_model_by_name('spectra').left[0].axis_label"
+    assert opened.run(f"return [{label}.type, {label}.text]") == ["PlainText", f"value [{HOSTILE[3]}]"]  # no formula
+    assert opened.complaints() == []
+
+
+def test_the_page_asks_nothing_from_any_network(browser: Browser, page: Path) -> None:  # noqa: F811
+    browser.open(page.as_uri())
+    click_pixel(browser, "picture", 3, 20)
+    assert [address for address in browser.requests() if not address.startswith(("blob:", "data:"))] == [page.as_uri()]
+    # and the policy would not let it
+    told = browser.driver.execute_async_script(
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('fetched'), (e) => done(e.name))"
+    )
+    assert told == "TypeError"
+    assert any("Content Security Policy" in message for message in browser.complaints())
+
+
+def test_dark_mode_and_a_phone(browser: Browser, page: Path) -> None:  # noqa: F811
+    def media(scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def lightness() -> float:
+        browser.run("window.scrollTo(0, 0)")
+        return float(np.asarray(Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("L")).mean())
+
+    try:
+        browser.open(page.as_uri())
+        media("light")
+        eventually(lambda: lightness() > 180)
+        axis = "return Bokeh.documents[0].get_model_by_name('spectra').below[0].major_label_text_color"
+        in_light = browser.run(axis)
+        media("dark")
+        browser.wait("matchMedia('(prefers-color-scheme: dark)').matches")
+        eventually(lambda: lightness() < 60)
+        assert browser.run(axis) != in_light
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.driver.refresh()
+        browser.wait("document.documentElement.dataset.ready === 'yes'")
+        assert browser.run("return document.documentElement.scrollWidth") == 390  # nothing sticks out
+        cards = browser.run("return [...document.querySelectorAll('.look > figure')].map((f) => f.offsetLeft)")
+        assert len(set(cards)) == 1  # one column
+        assert browser.complaints() == []
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_bare_cube_makes_a_page(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    """One band, no wavelengths, a NaN: nothing to compare with, nothing to break."""
+    cube = np.random.default_rng(0).random((1, 12, 16))
+    cube[0, 2, 3] = np.nan
+    browser.open(write_report(tmp_path / "bare.html", ReportData(cube)).as_uri())
+    browser.run("document.getElementById('clear').click()")
+    assert browser.text("#band-name") == "band 1, 1 of 1"
+    assert browser.run("return document.querySelectorAll('section').length") == 0
+    assert not browser.find("#trouble").is_displayed()
+    assert browser.complaints() == []
+
+
+def test_bands_in_falling_order_are_drawn_by_wavelength(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    cube, *_ = scene()
+    page = write_report(tmp_path / "falling.html", ReportData(cube[::-1], WAVELENGTHS[::-1]))
+    browser.open(page.as_uri())
+    browser.run("document.getElementById('clear').click()")
+    click_pixel(browser, "picture", 3, 20)
+    browser.wait("document.querySelectorAll('#list li').length === 1")
+    table = saved_table(browser)
+    assert table["band"] == [5, 4, 3, 2, 1]
+    np.testing.assert_allclose(table["wavelength_nm"], WAVELENGTHS)
+    np.testing.assert_allclose(table["row 3 column 20"], cube[:, 3, 20], atol=rounding(cube, 4094))
+
+
+def test_json_in_a_page_ends_no_script() -> None:
+    from cassi.looking.report_page import _json
+
+    text = _json({"a": list(HOSTILE), "b": float("nan"), "c": [float("inf"), 1.5]})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"a": list(HOSTILE), "b": None, "c": [None, 1.5]}

@@ -1,0 +1,341 @@
+"""The blurred camera against a dense matrix made by loops, CASSI, dot tests, autograd and direct solves."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI
+from cassi.optics.blurred import BlurredCASSI, WarmStarted, gaussian_psf, shifts_from_dispersion
+from cassi.optics.single_disperser import InvertibleOperator
+from cassi.priors.tv import TVDenoiser
+from cassi.solvers.admm import admm
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def tap(psf, c):
+    return (
+        np.ones(1)
+        if psf is None
+        else (psf if psf.ndim == 1 else psf[c]).numpy() / float((psf if psf.ndim == 1 else psf[c]).sum())
+    )
+
+
+def dense(mask, shifts, psf=None, psf_rows=None, weights=None):
+    """Phi by loops over voxels, the two pixels a displacement falls between, and the taps of both functions."""
+    bands, (height, width) = len(shifts), mask.shape[-2:]
+    first, last = math.floor(min(shifts)), math.ceil(max(shifts))
+    columns = width + last - first
+    phi = np.zeros((height, columns, bands, height, width))
+    for c, d in enumerate(shifts):
+        whole = math.floor(d)
+        p, q = tap(psf, c), tap(psf_rows, c)
+        for i in range(height):
+            for j in range(width):
+                light = float((mask if mask.ndim == 2 else mask[c])[i, j])
+                for u, across in enumerate(q):
+                    for t, along in enumerate(p):
+                        for neighbour, share in ((0, 1 - (d - whole)), (1, d - whole)):
+                            row, column = i + u - len(q) // 2, j + t - len(p) // 2 + whole - first + neighbour
+                            if 0 <= row < height and 0 <= column < columns:
+                                phi[row, column, c, i, j] += light * across * along * share
+    phi = phi.reshape(height * columns, -1)
+    return phi if weights is None else weights.numpy().reshape(-1, 1) * phi
+
+
+def uneven(*shape):
+    return random(*shape, seed=9).abs() + 0.05
+
+
+CASES = {
+    "whole shifts": {"shifts": (0, 2, 4)},
+    "half pixels": {"shifts": (0.0, 1.5, 3.0)},
+    "to the left, uneven": {"shifts": (2.3, -0.7, -4.1)},
+    "blur along": {"shifts": (0.0, 1.7, 3.4), "psf": gaussian_psf(0.6)},
+    "even width": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(4)},
+    "blur across": {"shifts": (0.0, 1.7, 3.4), "psf_rows": uneven(3)},
+    "both, wider than the image": {"shifts": (0.0, 0.4, 1.0), "psf": uneven(15), "psf_rows": uneven(13)},
+    "one function a band": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(3, 5)},
+    "one a band, both ways": {"shifts": (3.2, 1.7, 0.0), "psf": uneven(3, 4), "psf_rows": uneven(3, 2)},
+    "mixed": {"shifts": (0.0, 2.0, 4.0), "psf": uneven(5), "psf_rows": uneven(3, 3)},
+    "wide, a band": {"shifts": (0.0, 1.0, 2.5), "psf": uneven(3, 31)},
+    "weights": {
+        "shifts": (0.0, 1.25, 2.5),
+        "psf": uneven(3),
+        "weights": torch.linspace(0, 1, 5 * 9).view(5, 9).double(),
+    },
+    "one band": {"shifts": (0.6,), "psf": uneven(3)},
+    "a displaced point": {"shifts": (0, 1, 2), "psf": torch.tensor([0.0, 0.0, 1.0]).double()},
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def masks(case):
+    bands = len(case["shifts"])
+    return (random(5, 6).abs() > 0.6).double(), random(bands, 5, 6, seed=3)
+
+
+def test_forward_and_adjoint_equal_the_dense_matrix(case):
+    for mask in masks(case):
+        A, phi = BlurredCASSI(mask, **case), torch.from_numpy(dense(mask, **case))
+        x, y = random(*A.cube_shape), random(*A.measurement_shape, seed=1)
+        torch.testing.assert_close(A.forward(x).flatten(), phi @ x.flatten(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(A.adjoint(y).flatten(), phi.T @ y.flatten(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(A.gram_diag().flatten(), (phi @ phi.T).diagonal(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(A.gram(y).flatten(), phi @ (phi.T @ y.flatten()), rtol=0, atol=1e-11)
+        bound = (phi.abs() @ (phi.abs().T @ torch.ones(len(phi), dtype=torch.float64))).view_as(y)
+        torch.testing.assert_close(A.row_bound(), bound, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_adjoint_by_the_dot_test_and_batches(case, batch):
+    A = BlurredCASSI(masks(case)[1], **case)
+    x, y = random(*batch, *A.cube_shape), random(*batch, *A.measurement_shape, seed=1)
+    left, right = (A.forward(x) * y).sum(), (x * A.adjoint(y)).sum()
+    assert abs(left - right) <= 1e-12 * x.norm() * y.norm()
+    if batch:
+        torch.testing.assert_close(A.forward(x)[-1], A.forward(x[-1]))
+        torch.testing.assert_close(A.adjoint(y)[-1], A.adjoint(y[-1]))
+
+
+def test_out_and_add(case):
+    A = BlurredCASSI(masks(case)[1], **case)
+    x, y = random(2, *A.cube_shape), random(2, *A.measurement_shape, seed=1)
+    out = torch.full_like(y, math.nan)
+    assert A.forward(x, out=out) is out and torch.equal(out, A.forward(x))
+    into = torch.full_like(x, math.nan)
+    assert A.adjoint(y, out=into) is into and torch.equal(into, A.adjoint(y))
+    torch.testing.assert_close(A.adjoint(y, out=x.clone(), add=True), x + A.adjoint(y))
+
+
+def test_derivatives_of_cube_measurement_and_mask(case):
+    A = BlurredCASSI(masks(case)[1], **case)
+    x, y = random(*A.cube_shape).requires_grad_(), random(*A.measurement_shape).requires_grad_()
+    assert torch.autograd.gradcheck(A.forward, (x,), fast_mode=True)
+    assert torch.autograd.gradcheck(A.adjoint, (y,), fast_mode=True)
+    mask = masks(case)[0].requires_grad_()
+    assert torch.autograd.gradcheck(lambda m: BlurredCASSI(m, **case).forward(x), (mask,), fast_mode=True)
+    assert torch.autograd.gradcheck(lambda m: BlurredCASSI(m, **case).adjoint(y), (mask,), fast_mode=True)
+
+
+@pytest.mark.parametrize("psf", [None, torch.tensor([1.0]), torch.tensor([0.0, 5.0, 0.0]), torch.tensor([0.0, 1.0])])
+@pytest.mark.parametrize("shifts", [(0, 2, 4), (1, -3, 0), (0, 0, 0)])
+def test_whole_shifts_and_a_point_are_cassi_to_the_bit(psf, shifts):
+    mask = random(7, 6).abs().float()
+    A, B = CASSI(mask, shifts), BlurredCASSI(mask, shifts, psf=psf)
+    x = random(2, *A.cube_shape).float()
+    y = A.forward(x)
+    assert B.measurement_shape == A.measurement_shape
+    assert torch.equal(B.forward(x), y) and torch.equal(B.adjoint(y), A.adjoint(y))
+    torch.testing.assert_close(B.gram_diag(), A.gram_diag())
+    torch.testing.assert_close(B.pinv(y), A.pinv(y))
+    torch.testing.assert_close(B.prox(x, y, 0.3), A.prox(x, y, 0.3))
+    assert B.norm() == pytest.approx(A.norm(), rel=1e-3)
+
+
+def test_where_the_light_goes_by_hand():
+    point = torch.zeros(1, 1, 3)
+    point[0, 0, 1] = 1
+    mask = torch.ones(1, 3)
+    assert BlurredCASSI(mask, (0.25,)).forward(point).tolist() == [[0.0, 0.75, 0.25, 0.0]]
+    psf = torch.tensor([1.0, 2.0, 5.0])
+    assert BlurredCASSI(mask, (0,), psf=psf).forward(point).tolist() == [[0.125, 0.25, 0.625]]
+    assert BlurredCASSI(mask, (0,), psf=psf[:2]).forward(point)[0].tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    column = torch.zeros(1, 3, 1)
+    column[0, 1] = 1
+    down = BlurredCASSI(torch.ones(3, 1), (0,), psf_rows=psf).forward(column)
+    assert down.flatten().tolist() == [0.125, 0.25, 0.625]
+
+
+def well_conditioned():
+    mask = random(6, 8).abs() + 0.5
+    return BlurredCASSI(mask, (0.0, 1.7, 3.4), psf=torch.tensor([0.1, 1.0, 0.1]), tol=1e-10, max_iters=500)
+
+
+def test_pseudo_inverse_of_a_full_rank_camera():
+    A = well_conditioned()
+    phi = torch.from_numpy(dense(A.mask, A.shifts, A.psf))
+    y = A.forward(random(2, *A.cube_shape))
+    expected = (y.flatten(1) @ torch.linalg.pinv(phi).T).view(2, *A.cube_shape)
+    torch.testing.assert_close(A.pinv(y), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(A.forward(A.pinv(y)), y, rtol=0, atol=1e-8)
+    assert isinstance(A, InvertibleOperator)
+
+
+def test_prox_solves_its_normal_equations(case):
+    A = BlurredCASSI(masks(case)[1], **case, tol=1e-12, max_iters=500)
+    v, y, rho = random(*A.cube_shape), random(*A.measurement_shape, seed=1), 0.7
+    for x in (A.prox(v, y, rho), A.prox(v, y, rho, out=v.clone()), A.prox_from(v, y, rho, None)[0]):
+        gradient = A.adjoint(A.forward(x) - y) + rho * (x - v)
+        assert float(gradient.norm()) < 1e-9 * float(A.adjoint(y).norm())
+    aliased = v.clone()
+    assert A.prox(aliased, y, rho, out=aliased) is aliased
+
+
+def test_solver_reports_and_warm_starts():
+    A = well_conditioned()
+    b = random(2, *A.measurement_shape)
+    loose = A.solve(b, 0.1, tol=1e-3)
+    tight = A.solve(b, 0.1, tol=1e-9)
+    assert loose.converged and tight.converged and 0 < loose.iterations < tight.iterations
+    rest = b - A.gram(tight.r) - 0.1 * tight.r
+    assert float(rest.norm() / b.norm()) < 1e-8
+    assert A.solve(b, 0.1, start=tight.r, tol=1e-8).iterations == 0
+    assert A.solve(b, 0.1, start=loose.r, tol=1e-9).iterations < tight.iterations
+    stopped = A.solve(b, 0.0, tol=1e-14, max_iters=2)
+    assert stopped.iterations == 2 and not stopped.converged and stopped.residual > 1e-14
+    assert A.solve(torch.zeros_like(b)).iterations == 0
+    x, solution = A.prox_from(random(2, *A.cube_shape), b, 0.1, loose.r)
+    assert x.shape == (2, *A.cube_shape) and solution.converged
+
+
+def test_a_pixel_of_weight_zero_has_no_say():
+    A = well_conditioned()
+    weights = torch.ones(A.measurement_shape, dtype=torch.float64)
+    weights[2, 3] = 0
+    A = A.weighted(weights)
+    y = A.forward(random(*A.cube_shape))
+    spoiled = y.clone()
+    spoiled[2, 3] = 1e6
+    v = random(*A.cube_shape, seed=5)
+    torch.testing.assert_close(A.pinv(spoiled), A.pinv(y))
+    torch.testing.assert_close(A.prox(v, spoiled, 0.2), A.prox(v, y, 0.2))
+    assert A.solve(spoiled).r[2, 3] == 0
+
+
+def test_pinv_and_prox_are_differentiable_in_the_measurement():
+    A = BlurredCASSI(random(3, 4).abs() + 0.5, (0.0, 1.3), psf=torch.tensor([0.1, 1.0, 0.1]), tol=1e-13, max_iters=500)
+    y, v = random(*A.measurement_shape).requires_grad_(), random(*A.cube_shape).requires_grad_()
+    assert torch.autograd.gradcheck(A.pinv, (y,))
+    assert torch.autograd.gradcheck(lambda v, y: A.prox(v, y, 0.3), (v, y))
+
+
+def test_diagonal_step_never_raises_the_misfit(case):
+    A = BlurredCASSI(masks(case)[1], **case)
+    y, bound = A.forward(random(*A.cube_shape)), A.row_bound()
+    inverse = torch.where(bound > 0, 1 / bound, 0)
+    v, old = torch.zeros(A.cube_shape, dtype=torch.float64), math.inf
+    for _ in range(20):
+        rest = y - A.forward(v)
+        misfit = float((rest**2 * inverse).sum())
+        assert misfit <= old * (1 + 1e-12)
+        old = misfit
+        A.diagonal_step(rest, bound, out=v, add=True)
+
+
+def test_norm_is_the_largest_singular_value(case):
+    mask = masks(case)[1]
+    expected = np.linalg.norm(dense(mask, **case), 2)
+    assert BlurredCASSI(mask, **case).norm() == pytest.approx(expected, rel=5e-3)
+    assert BlurredCASSI(torch.zeros(2, 2), (0.0, 0.5)).norm() == 0
+
+
+def test_conversion_keeps_the_camera():
+    A = BlurredCASSI(
+        random(4, 5).abs(), (0.0, 1.2), psf=uneven(3), psf_rows=uneven(2, 3), weights=uneven(4, 7), tol=1e-3
+    )
+    B = A.to(dtype=torch.float32)
+    assert B.dtype == torch.float32 and B.tol == 1e-3 and B.shifts == A.shifts
+    x = random(*A.cube_shape)
+    torch.testing.assert_close(B.forward(x.float()).double(), A.forward(x), rtol=1e-5, atol=1e-5)
+    assert (A.num_bands, A.height, A.width, A.detector_width, A.device.type) == (2, 4, 5, 7, "cpu")
+
+
+def test_warm_started_proxes_reach_the_prox_of_a_constant_input():
+    A = well_conditioned()
+    v, y = random(*A.cube_shape), random(*A.measurement_shape, seed=1)
+    run = WarmStarted(A, max_iters=1)
+    exact = A.prox(v, y, 0.2)
+    errors = [float((run.prox(v, y, 0.2) - exact).norm()) for _ in range(40)]
+    assert errors[-1] < 1e-3 * errors[0]
+    assert isinstance(run, InvertibleOperator) and run.cube_shape == A.cube_shape
+    assert run.measurement_shape == A.measurement_shape and run.norm() == A.norm()
+    assert torch.equal(run.forward(v), A.forward(v)) and torch.equal(run.adjoint(y), A.adjoint(y))
+    assert torch.equal(run.pinv(y), A.diagonal_step(y, A.row_bound()))
+
+
+def scene(bands=4, side=64):
+    """Discs and stripes of smooth spectra."""
+    i, j = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    t = torch.linspace(0, 1, bands)[:, None, None]
+    cube = 0.2 + 0.3 * t * (torch.sin(i / 5) > 0)
+    for row, column, radius, peak in ((18, 20, 11, 0.1), (44, 40, 14, 0.9), (20, 48, 8, 0.5), (50, 12, 7, 0.3)):
+        inside = (i - row) ** 2 + (j - column) ** 2 < radius**2
+        cube = torch.where(inside, 0.15 + 0.8 * torch.exp(-((t - peak) ** 2) / 0.1), cube)
+    return cube
+
+
+def test_the_right_camera_gains_three_decibels():
+    x = scene()
+    mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    right = BlurredCASSI(mask, (0.0, 1.7, 3.4, 5.1), psf=gaussian_psf(1.0))
+    wrong = CASSI(mask, (0, 2, 3, 5))
+    y = right.forward(x)
+
+    def best(run, y, weights):
+        errors = [
+            float((admm(run(), y, TVDenoiser(w / 0.1), rho=0.1, num_iters=80).x - x).square().mean()) for w in weights
+        ]
+        return -10 * math.log10(min(errors))
+
+    # each with the weight that suits it best: the wrong camera needs a strong one to hide its own errors
+    gain = best(lambda: WarmStarted(right), y, (0.001, 0.003, 0.01)) - best(
+        lambda: wrong, y[:, :-1], (0.01, 0.03, 0.1, 0.3)
+    )
+    assert gain > 3
+
+
+def test_gaussian_psf():
+    psf = gaussian_psf(1.5)
+    t = torch.arange(len(psf)) - len(psf) // 2
+    assert len(psf) % 2 == 1 and torch.equal(psf, psf.flip(0)) and float(psf.sum()) == pytest.approx(1, abs=1e-15)
+    assert float((psf * t**2).sum()) == pytest.approx(1.5**2 + 1 / 12, rel=1e-2)  # a pixel adds 1/12 to the variance
+
+
+def test_dispersion_table():
+    wavelengths = [450.0, 500.0, 600.0]
+    assert shifts_from_dispersion(wavelengths, [450, 550, 650], [0, 10, 16]) == (0, 5, 13)
+    assert shifts_from_dispersion(wavelengths, [650, 550, 450], [16, 10, 0]) == (0, 5, 13)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m: BlurredCASSI(m.int(), (0, 1)), TypeError, "floating-point tensor"),
+        (lambda m: BlurredCASSI(m, ()), ValueError, "one finite number a band"),
+        (lambda m: BlurredCASSI(m, (0, math.nan)), ValueError, "one finite number a band"),
+        (lambda m: BlurredCASSI(m[0], (0, 1)), ValueError, r"mask must be \(H, W\)"),
+        (lambda m: BlurredCASSI(m[None], (0, 1)), ValueError, "mask has 1 bands"),
+        (lambda m: BlurredCASSI(m, (0, 1), psf=torch.ones(3, 3)), ValueError, r"psf must be \(M,\) or \(2, M\)"),
+        (lambda m: BlurredCASSI(m, (0, 1), psf_rows=-torch.ones(3)), ValueError, "psf_rows must be >= 0"),
+        (lambda m: BlurredCASSI(m, (0, 1), psf=torch.zeros(3)), ValueError, "positive sum"),
+        (lambda m: BlurredCASSI(m, (0, 1.5), weights=torch.ones(4, 5)), ValueError, r"weights must be \(4, 7\)"),
+        (lambda m: BlurredCASSI(m, (0, 1), tol=0.0), ValueError, "tol must be positive"),
+        (lambda m: BlurredCASSI(m, (0, 1)).forward(torch.ones(3, 4, 5)), ValueError, r"cube must end in \(2, 4, 5\)"),
+        (lambda m: BlurredCASSI(m, (0, 1)).adjoint(torch.ones(4, 5)), ValueError, r"measurement must end in \(4, 6\)"),
+        (lambda m: BlurredCASSI(m, (0, 1)).forward(torch.ones(2, 4, 5).double()), TypeError, "move one of them"),
+        (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.ones(4, 6), -1.0), ValueError, "rho must be >= 0"),
+        (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan)), FloatingPointError, "NaN or Inf"),
+        (lambda m: BlurredCASSI(m, (0, 1)).prox(torch.ones(2, 4, 5), torch.ones(4, 6), 0), ValueError, "rho must be"),
+        (
+            lambda m: BlurredCASSI(m, (0, 1)).prox_from(torch.ones(2, 4, 5), torch.ones(4, 6), 0, None),
+            ValueError,
+            "rho must be positive",
+        ),
+        (lambda m: gaussian_psf(0.0), ValueError, "must be positive"),
+        (lambda m: shifts_from_dispersion([500], [400, 600], [0]), ValueError, "two lists of one length"),
+        (lambda m: shifts_from_dispersion([500], [400, 400, 600], [0, 1, 2]), ValueError, "strictly"),
+        (lambda m: shifts_from_dispersion([700], [400, 600], [0, 1]), ValueError, "outside the dispersion table"),
+    ],
+)
+def test_bad_arguments_are_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call(torch.ones(4, 5))

@@ -1,0 +1,211 @@
+"""Does the mask fit the measurement: simulated snapshots with a known answer, and the real captures."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter
+
+from cassi.files import read_measurement
+from cassi.optics.mask_match import check_mask
+
+SHARED = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared captures are not at {SHARED}")
+
+SIZE, BANDS = 96, 8
+SHIFTS = tuple(range(0, 2 * BANDS, 2))
+
+
+def scene(seed, bands=BANDS):
+    """A smooth scene with some edges, brighter in the middle bands."""
+    rng = np.random.default_rng(seed)
+    blobs = gaussian_filter(rng.standard_normal((bands, SIZE, SIZE)), (1, 6, 6))
+    image = (blobs > 0) * 0.5 + 0.3
+    return image * np.exp(-((np.arange(bands) - bands / 2) ** 2) / bands)[:, None, None]
+
+
+def snapshot(mask, shifts, seed=0):
+    """The forward model, written out; masks (H, W) or (C, H, W)."""
+    cube = scene(seed, len(shifts))
+    masks = np.broadcast_to(mask, cube.shape)
+    lowest = min(shifts)
+    y = np.zeros((SIZE, SIZE + max(shifts) - lowest))
+    for c, shift in enumerate(shifts):
+        y[:, shift - lowest : shift - lowest + SIZE] += masks[c] * cube[c]
+    return y + 0.02 * y.mean() * np.random.default_rng(seed + 1).standard_normal(y.shape)
+
+
+@pytest.fixture
+def mask():
+    return (np.random.default_rng(5).random((SIZE, SIZE)) > 0.5).astype(np.float64)
+
+
+@pytest.fixture
+def y(mask):
+    return snapshot(mask, SHIFTS)
+
+
+def test_the_right_mask_fits(y, mask):
+    found = check_mask(y, mask, SHIFTS)
+    assert found.matches
+    assert found.verdict.startswith("the mask fits the measurement")
+    assert found.scores["as given"] > 3 * found.chance
+    assert found.displacement == (0, 0)
+    assert max(found.scores, key=found.scores.get) == "as given"
+    assert found.verdict in str(found)
+
+
+@pytest.mark.parametrize("shape", [(16, 3), (12, 20)])
+def test_of_a_few_pixels_nothing_is_claimed(shape):
+    random = np.random.default_rng(0)
+    y, other = random.random((shape[0], shape[1] + 2)), (random.random(shape) > 0.5).astype(float)
+    found = check_mask(y, other, (0, 1, 2))
+    assert found.matches
+    assert "too few to tell" in found.verdict
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_another_mask_is_named_wrong(y, seed):
+    other = (np.random.default_rng(seed).random((SIZE, SIZE)) > 0.5).astype(np.float64)
+    found = check_mask(y, other, SHIFTS)
+    assert not found.matches
+    assert found.verdict.startswith("wrong mask: no orientation of it correlates")
+
+
+@pytest.mark.parametrize(
+    ("turn", "name"),
+    [
+        (lambda m: m[:, ::-1], "flipped left-right"),
+        (lambda m: m[::-1], "flipped up-down"),
+        (lambda m: m[::-1, ::-1], "turned by 180 degrees"),
+        (lambda m: m.T, "transposed"),
+        (lambda m: m.T[:, ::-1], "transposed, flipped up-down"),
+        (lambda m: m.T[::-1], "transposed, flipped left-right"),
+        (lambda m: m.T[::-1, ::-1], "transposed, turned by 180 degrees"),
+    ],
+)
+def test_turned_masks_are_named(y, mask, turn, name):
+    found = check_mask(y, turn(mask), SHIFTS)
+    assert not found.matches
+    assert f"it fits when {name} (" in found.verdict
+    assert max(found.scores, key=found.scores.get) == name
+
+
+def test_a_flipped_measurement_is_a_flipped_mask(y, mask):
+    assert "it fits when flipped left-right" in check_mask(y[:, ::-1], mask, SHIFTS).verdict
+
+
+@pytest.mark.parametrize("moved", [(3, -2), (-5, 0), (4, 6)])
+def test_a_displaced_mask_is_named_with_its_way_back(y, mask, moved):
+    found = check_mask(y, np.roll(mask, moved, axis=(0, 1)), SHIFTS)
+    assert not found.matches
+    assert found.displacement == (-moved[0], -moved[1])
+    assert found.verdict.startswith(f"displaced mask: it fits when moved by {-moved[0]} rows (down)")
+
+
+@pytest.mark.parametrize("true_step", [1, 2, 7])
+@pytest.mark.parametrize("given_step", [1, 2, 7])
+def test_a_wrong_step_and_band_count_is_named(mask, true_step, given_step):
+    y = snapshot(mask, range(0, 15, true_step))
+    found = check_mask(y, mask, range(0, 15, given_step))
+    assert found.matches == (given_step == true_step)
+    if given_step != true_step:
+        assert found.verdict.startswith("wrong number of bands")
+        assert f"{1 + 14 // true_step} bands with step {true_step} explain" in found.verdict
+
+
+def test_dispersion_to_the_left_lies_at_the_same_columns(y, mask):
+    """Equal steps to the left are the same displacements: one mask cannot tell, and the check says no more."""
+    found = check_mask(y, mask, tuple(-s for s in SHIFTS))
+    assert found.matches
+    assert "dispersion reversed" not in found.scores
+
+
+def test_unequal_steps_tell_the_direction(mask):
+    shifts = (0, 1, 3, 6, 10, 15)
+    y = snapshot(mask, shifts)
+    assert check_mask(y, mask, shifts).matches
+    left = tuple(-s for s in shifts)
+    found = check_mask(y, mask, left)
+    assert not found.matches
+    assert found.verdict.startswith("wrong direction: it fits when dispersion reversed")
+    assert check_mask(snapshot(mask, left), mask, left).matches
+
+
+def test_one_mask_per_band_tells_the_direction(mask):
+    masks = np.stack([np.roll(mask, 20 * c, axis=0) for c in range(BANDS)])
+    y = snapshot(masks, SHIFTS)
+    assert check_mask(y, masks, SHIFTS).matches
+    assert "wrong direction" in check_mask(y, masks, SHIFTS[::-1]).verdict
+    assert "it fits when flipped up-down" in check_mask(y, masks[:, ::-1], SHIFTS).verdict
+
+
+def test_sub_pixel_shifts_and_stacks_and_bad_pixels(y, mask):
+    assert check_mask(y, mask, tuple(1.02 * s for s in SHIFTS)).matches
+    assert check_mask(np.stack([y, snapshot(mask, SHIFTS, seed=9)]), mask, SHIFTS).matches
+    spoiled = y.copy()
+    spoiled[10, ::2] = 1e6
+    assert check_mask(spoiled, mask, SHIFTS, bad_pixels=spoiled > 1e5).scores["as given"] == pytest.approx(
+        check_mask(y, mask, SHIFTS).scores["as given"], rel=0.05
+    )
+
+
+def test_the_unit_of_the_measurement_does_not_matter(y, mask):
+    one, other = check_mask(y, mask, SHIFTS), check_mask(1e4 * y + 500, 3 * mask, SHIFTS)
+    assert one.scores["as given"] == pytest.approx(other.scores["as given"], rel=1e-3)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 1234.5])
+def test_without_detail_nothing_is_claimed(y, mask, level):
+    for found in (check_mask(np.full_like(y, level), mask, SHIFTS), check_mask(y, np.full_like(mask, level), SHIFTS)):
+        assert not found.matches
+        assert found.verdict.startswith("nothing to compare")
+
+
+@pytest.mark.parametrize(
+    ("y", "mask", "shifts", "message"),
+    [
+        (np.ones(5), np.ones((4, 4)), (0,), "y must be"),
+        (np.ones((4, 6)), np.ones(4), (0, 2), "y must be"),
+        (np.ones((4, 6)), np.ones((4, 4)), (), "got .* and 0 shifts"),
+        (np.ones((4, 6)), np.ones((3, 4, 4)), (0, 2), "the mask has 3 bands, expected one per shift, 2"),
+        (np.ones((5, 6)), np.ones((4, 4)), (0, 2), "must have the rows of the measurement"),
+        (np.ones((4, 3)), np.ones((4, 4)), (0, 2), "be no wider"),
+        (np.full((4, 6), np.nan), np.ones((4, 4)), (0, 2), "must be finite"),
+    ],
+)
+def test_what_cannot_be_compared(y, mask, shifts, message):
+    with pytest.raises(ValueError, match=message):
+        check_mask(y, mask, shifts)
+
+
+CAPTURES = {
+    "tsa_real/scene3.mat": ("tsa_real/mask.mat", 28),
+    "smem_real/02_fern_root.mat": ("smem_real/mask.mat", 24),
+    "kaist/scene01.h5": (None, 28),
+}
+
+
+@needs_shared
+@pytest.mark.parametrize("name", CAPTURES)
+def test_real_captures(name):
+    own, bands = CAPTURES[name]
+    m = read_measurement(SHARED / name, mask=own and SHARED / own, num_bands=bands)
+    rows = slice(m.y.shape[0] // 4, -m.y.shape[0] // 4)  # enough, and quick
+    y, mask = m.y[rows], m.mask[rows]
+    found = check_mask(y, mask, m.shifts)
+    assert found.matches, found.verdict
+    assert found.scores["as given"] > 4 * found.chance
+    assert "it fits when flipped left-right" in check_mask(y, mask[:, ::-1], m.shifts).verdict
+    if bands == 28:
+        coarse = tuple(range(0, 55, 3))
+        assert "19 bands with step 3 explain" in check_mask(y, mask, coarse).verdict
+
+
+@needs_shared
+def test_the_mask_of_another_instrument():
+    m = read_measurement(SHARED / "tsa_real/scene3.mat", mask=SHARED / "smem_real/mask.mat", num_bands=28)
+    found = check_mask(m.y, m.mask, m.shifts)
+    assert not found.matches
+    assert found.verdict.startswith("wrong mask")

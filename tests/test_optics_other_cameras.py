@@ -1,0 +1,298 @@
+"""Double disperser, video and multi-shot cameras against dense matrices written out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.looking.metrics import psnr
+from cassi.optics.other_cameras import MultiShot, double_disperser, video_camera
+from cassi.optics.single_disperser import CASSI, InvertibleOperator
+from cassi.priors.tv import tv
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+from cassi.solvers.admm import admm_tv
+from cassi.solvers.fista import fista_tv
+from cassi.solvers.gap import gap_tv
+from cassi.solvers.least_squares import least_squares
+
+
+def dense_shot(masks: np.ndarray, shifts: tuple[int, ...], weights: np.ndarray | None) -> np.ndarray:
+    """The matrix of one snapshot, voxel by voxel; masks (C, H, W)."""
+    bands, height, width = masks.shape
+    low = min(shifts)
+    columns = width + max(shifts) - low
+    matrix = np.zeros((height * columns, bands * height * width))
+    for c in range(bands):
+        for i in range(height):
+            for j in range(width):
+                row = i * columns + j + shifts[c] - low
+                weight = 1.0 if weights is None else weights[i, j + shifts[c] - low]
+                matrix[row, (c * height + i) * width + j] = weight * masks[c, i, j]
+    return matrix
+
+
+def dense(A: CASSI | MultiShot) -> np.ndarray:
+    shots = A.shots if isinstance(A, MultiShot) else (A,)
+    blocks = []
+    for shot in shots:
+        masks = shot.mask.expand(shot.cube_shape).double().numpy()
+        blocks.append(dense_shot(masks, shot.shifts, None if shot.weights is None else shot.weights.double().numpy()))
+    return np.concatenate(blocks)
+
+
+def masks(*shape: int, kind: str = "grey", seed: int = 0) -> Tensor:
+    values = torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (values < 0.5).double() if kind == "binary" else values
+
+
+def multishot(num_shots: int, shape: tuple[int, int, int], shifts: tuple[int, ...], *, kind: str = "grey") -> MultiShot:
+    stack = masks(num_shots, *shape, kind=kind)
+    return MultiShot(tuple(CASSI(mask, shifts) for mask in stack))
+
+
+def weighted_multishot() -> MultiShot:
+    A = multishot(2, (3, 4, 5), (0, 1, 2))
+    w = masks(2, 4, 7, seed=4) + 0.5
+    w[0, 1, 3] = 0
+    return A.weighted(w)
+
+
+def opposite() -> MultiShot:
+    """The second snapshot with the disperser turned by 180 degrees: its Gram matrix is not block diagonal."""
+    first, second = masks(2, 4, 5, seed=2)
+    return MultiShot((CASSI(first, (0, 1, 2)), CASSI(second, (0, -1, -2))), tol=1e-13)
+
+
+CAMERAS = {
+    "double disperser": lambda: double_disperser(masks(4, 9), (0, 2, 4)),
+    "double disperser, binary, to the left": lambda: double_disperser(masks(3, 8, kind="binary"), (0, -1, -2, -3)),
+    "double disperser, mask per band": lambda: double_disperser(masks(3, 4, 7), (0, 1, 3)),
+    "video": lambda: video_camera(masks(3, 4, 5)),
+    "video, binary": lambda: video_camera(masks(4, 3, 4, kind="binary")),
+    "two shots": lambda: multishot(2, (3, 4, 5), (0, 1, 2)),
+    "three binary shots": lambda: multishot(3, (4, 4, 6), (0, 2, 4, 6), kind="binary"),
+    "more shots than bands": lambda: multishot(4, (2, 3, 4), (1, 0)),
+    "one shot": lambda: multishot(1, (3, 4, 5), (0, 1, 2)),
+    "two video shots": lambda: MultiShot((video_camera(masks(3, 4, 5)), video_camera(masks(3, 4, 5, seed=1)))),
+    "the same shot twice": lambda: MultiShot((CASSI(masks(4, 5), (0, 1)),) * 2),
+    "offset shifts": lambda: MultiShot((CASSI(masks(4, 5), (0, 1)), CASSI(masks(4, 5, seed=1), (3, 4)))),
+    "weighted": weighted_multishot,
+    "opposite dispersion": opposite,
+}
+
+
+@pytest.fixture(params=CAMERAS, name="A")
+def camera(request: pytest.FixtureRequest) -> CASSI | MultiShot:
+    return CAMERAS[request.param]()
+
+
+def noise(*shape: int, seed: int = 9) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
+    b = torch.tensor(b) if isinstance(b, np.ndarray) else b
+    b = b.reshape(a.shape)
+    return bool((a - b).norm() <= tol * max(1.0, float(b.norm())))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_forward_adjoint_and_pinv_equal_the_dense_matrix(A, batch):
+    matrix = dense(A)
+    x, y = noise(*batch, *A.cube_shape), noise(*batch, *A.measurement_shape)
+    flat_x, flat_y = x.reshape(math.prod(batch), -1).numpy(), y.reshape(math.prod(batch), -1).numpy()
+    assert isinstance(A, InvertibleOperator)
+    assert close(A.forward(x), flat_x @ matrix.T)
+    assert close(A.adjoint(y), flat_y @ matrix)
+    assert close(A.pinv(y), flat_y @ np.linalg.pinv(matrix).T, 1e-8)
+
+
+def test_adjoint_passes_the_dot_test(A):
+    x, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
+    left, right = (A.forward(x) * y).sum(), (x * A.adjoint(y)).sum()
+    assert abs(left - right) < 1e-12 * A.forward(x).norm() * y.norm()
+
+
+def test_pinv_is_moore_penrose(A):
+    x, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
+    x2, y2 = noise(*A.cube_shape, seed=5), noise(*A.measurement_shape, seed=6)
+    assert close(A.forward(A.pinv(A.forward(x))), A.forward(x), 1e-8)
+    assert close(A.pinv(A.forward(A.pinv(y))), A.pinv(y), 1e-8)
+    assert (A.forward(A.pinv(y)) * y2).sum() == pytest.approx(float((y * A.forward(A.pinv(y2))).sum()), abs=1e-8)
+    assert (A.pinv(A.forward(x)) * x2).sum() == pytest.approx(float((x * A.pinv(A.forward(x2))).sum()), abs=1e-8)
+
+
+@pytest.mark.parametrize("rho", [0.03, 2.0])
+def test_prox_solves_its_normal_equations(A, rho):
+    matrix = dense(A)
+    v, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
+    left = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
+    expected = np.linalg.solve(left, matrix.T @ y.reshape(-1).numpy() + rho * v.reshape(-1).numpy())
+    assert close(A.prox(v, y, rho), expected, 1e-9)
+
+
+def test_out_and_add_write_what_the_plain_call_returns(A):
+    x, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
+    out = torch.full_like(y, torch.nan)
+    assert A.forward(x, out=out) is out
+    assert torch.equal(out, A.forward(x))
+    for method in (A.adjoint, A.pinv):
+        out = torch.full_like(x, torch.nan)
+        assert method(y, out=out) is out
+        assert close(out, method(y), 1e-12)
+        out = x.clone()
+        assert method(y, out=out, add=True) is out
+        assert close(out, x + method(y), 1e-12)
+    out = x.clone()
+    assert A.prox(out, y, 0.5, out=out) is out
+    assert close(out, A.prox(x, y, 0.5), 1e-12)
+    assert close(A.prox(x, y, 0.5, out=torch.full_like(x, torch.nan)), out, 1e-12)
+
+
+def test_norm_is_the_largest_singular_value(A):
+    exact = not isinstance(A, MultiShot) or A.shared_dispersion
+    assert A.norm() == pytest.approx(np.linalg.norm(dense(A), 2), rel=1e-12 if exact else 1e-3)
+
+
+def test_gram_diag_is_the_diagonal(A):
+    matrix = dense(A)
+    assert close(A.gram_diag(), np.diag(matrix @ matrix.T))
+
+
+def test_forward_adjoint_pinv_and_prox_are_differentiable(A):
+    x, y = noise(*A.cube_shape).requires_grad_(), noise(*A.measurement_shape).requires_grad_()
+    assert torch.autograd.gradcheck(A.forward, x)
+    assert torch.autograd.gradcheck(A.adjoint, y)
+    if not isinstance(A, MultiShot) or A.shared_dispersion:
+        assert torch.autograd.gradcheck(A.pinv, y)
+        assert torch.autograd.gradcheck(lambda x, y: A.prox(x, y, 0.3), (x, y))
+
+
+def test_the_masks_are_differentiable():
+    x, y, stack = noise(2, 3, 4), noise(2, 3, 5), masks(2, 3, 4).requires_grad_()
+
+    def both(stack: Tensor) -> tuple[Tensor, Tensor]:
+        A = MultiShot(tuple(CASSI(mask, (0, 1)) for mask in stack))
+        return A.forward(x), A.adjoint(y)
+
+    assert torch.autograd.gradcheck(both, stack)
+    assert torch.autograd.gradcheck(lambda m: double_disperser(m, (0, 1, 2)).forward(noise(3, 3, 2)), stack[0])
+
+
+def test_the_double_disperser_shears_the_mask_and_not_the_scene():
+    aperture = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
+    x = torch.zeros(3, 1, 2)
+    x[2, 0, 1] = 1  # band 2 is filtered by the element two columns to the right of its pixel
+    assert double_disperser(aperture, (0, 1, 2)).forward(x).tolist() == [[0, 8]]
+    x = torch.zeros(3, 1, 2)
+    x[2, 0, 0] = 1  # dispersed to the left, band 2 meets the first column
+    assert double_disperser(aperture, (0, -1, -2)).forward(x).tolist() == [[1, 0]]
+
+
+def test_the_video_camera_sums_frames_through_their_masks():
+    A = video_camera(torch.tensor([[[1.0, 0.0]], [[0.5, 2.0]]]))
+    assert A.forward(torch.tensor([[[10.0, 20.0]], [[30.0, 40.0]]])).tolist() == [[25, 80]]
+
+
+def test_shots_keep_their_order():
+    A = MultiShot((CASSI(torch.ones(1, 2), (0, 1)), CASSI(2 * torch.ones(1, 2), (0, 1))))
+    y = A.forward(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
+    assert y.tolist() == [[[1, 0, 1]], [[2, 0, 2]]]
+
+
+def test_a_shot_left_out_by_its_weights_leaves_the_other_alone():
+    A = multishot(2, (3, 4, 5), (0, 1, 2))
+    y = noise(*A.measurement_shape)
+    w = torch.ones(A.measurement_shape, dtype=torch.float64)
+    w[1] = 0
+    assert close(A.weighted(w).pinv(w * y), A.shots[0].pinv(y[0]))
+
+
+def test_single_precision_pinv_stays_bounded_where_masks_nearly_agree():
+    mask = masks(8, 8).float()
+    A = MultiShot((CASSI(mask, (0, 1, 2)), CASSI(mask * (1 + 1e-7), (0, 1, 2))))
+    x = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert A.pinv(A.forward(x)).norm() < 1.01 * x.norm()
+
+
+def test_to_converts_every_shot():
+    A = multishot(2, (3, 4, 5), (0, 1, 2)).to(dtype=torch.float32)
+    assert A.dtype == torch.float32
+    assert A.forward(torch.ones(3, 4, 5)).dtype == torch.float32
+
+
+def test_conjugate_gradients_of_least_squares_agree_with_the_blocks():
+    A = multishot(2, (3, 4, 5), (0, 1, 2))
+    y = A.forward(noise(*A.cube_shape))
+    assert close(least_squares(A, y, tol=1e-12).x, A.pinv(y), 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "match"),
+    [
+        (lambda: double_disperser(torch.ones(4, 4), (0, 2, 4)), ValueError, "wider than the bands spread, 4 columns"),
+        (lambda: video_camera(torch.ones(4, 4)), ValueError, r"masks must be \(C, H, W\)"),
+        (lambda: MultiShot(()), ValueError, "shots is empty"),
+        (
+            lambda: MultiShot((CASSI(torch.ones(4, 4), (0, 1)), CASSI(torch.ones(4, 4), (0, 2)))),
+            ValueError,
+            r"shot 1 maps \(2, 4, 4\) to \(4, 6\)",
+        ),
+        (
+            lambda: MultiShot((CASSI(torch.ones(4, 4), (0, 1)), CASSI(torch.ones(4, 4).double(), (0, 1)))),
+            TypeError,
+            "shot 1 is torch.float64",
+        ),
+        (lambda: opposite().prox(torch.zeros(3, 4, 5), torch.zeros(2, 4, 7), 0.0), ValueError, "rho must be positive"),
+        (lambda: opposite().adjoint(torch.zeros(4, 7)), ValueError, r"must end in \(2, 4, 7\), got \(4, 7\)"),
+        (lambda: opposite().weighted(torch.ones(4, 7)), ValueError, r"weights must be \(2, 4, 7\)"),
+        (lambda: opposite().forward(torch.ones(2, 4, 5)), ValueError, r"cube must end in \(3, 4, 5\)"),
+    ],
+)
+def test_errors_say_what_is_wrong(build, error, match):
+    with pytest.raises(error, match=match):
+        build()
+
+
+@pytest.mark.parametrize("name", ["double disperser", "two shots", "video"])
+def test_admm_and_fista_reach_the_same_minimum(name):
+    A = CAMERAS[name]()
+    y = A.forward(torch.rand(A.cube_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7)))
+
+    def objective(x: Tensor) -> float:
+        return float(0.5 * (A.forward(x) - y).square().sum() + 0.2 * tv(x))
+
+    by_admm = objective(admm_tv(A, y, tv_weight=0.2, tv_iters=20, num_iters=150).x)
+    by_fista = objective(fista_tv(A, y, tv_weight=0.2, tv_iters=20, num_iters=150).x)
+    assert by_admm == pytest.approx(by_fista, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def scene() -> Tensor:
+    return procedural_scene(48, 48, torch.linspace(450, 650, 8), generator=torch.Generator().manual_seed(1))
+
+
+def quality(A: InvertibleOperator, scene: Tensor) -> float:
+    return float(psnr(gap_tv(A, A.forward(scene), tv_weight=0.02, num_iters=40).x, scene))
+
+
+def coded(count: int, width: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [random_mask(48, width, generator=generator) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["single disperser", "double disperser", "video"])
+def test_two_shots_reconstruct_a_scene_better_than_one(scene, kind):
+    shifts = tuple(range(0, 16, 2))
+    if kind == "single disperser":
+        shots = [CASSI(mask, shifts) for mask in coded(2, 48)]
+    elif kind == "double disperser":
+        shots = [double_disperser(mask, shifts) for mask in coded(2, 62)]
+    else:
+        shots = [video_camera(torch.stack(coded(8, 48))), video_camera(torch.stack(coded(16, 48)[8:]))]
+    assert quality(MultiShot(tuple(shots)), scene) > quality(shots[0], scene) + 1

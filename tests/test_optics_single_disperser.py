@@ -1,0 +1,529 @@
+"""The camera against its dense matrix: every method on a grid of sizes, shifts, masks, weights, batches and types."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import BATCHES, GRID, Case, make_mask
+
+from cassi import CASSI
+from cassi.optics.single_disperser import InvertibleOperator, LinearOperator, as_shifts, shifts_from_step
+
+F64 = torch.float64
+
+
+def weights_of(case: Case) -> np.ndarray:
+    """Row weights with about a quarter zeros."""
+    rng = np.random.default_rng(7)
+    shape = (case.size[1], oracle.detector_columns(case.size[2], case.shifts))
+    return rng.uniform(0.5, 2.0, shape) * (rng.random(shape) < 0.75)
+
+
+def camera(case: Case, device: torch.device, weighted: bool) -> tuple[CASSI, np.ndarray]:
+    """The operator and its dense matrix."""
+    weights = weights_of(case) if weighted else None
+    mask = torch.as_tensor(case.mask, device=device)
+    A = CASSI(mask, case.shifts, None if weights is None else torch.as_tensor(weights, device=device))
+    return A, oracle.matrix(case.mask, case.shifts, weights)
+
+
+def dense(A: CASSI, method) -> np.ndarray:
+    """The matrix of a linear method of A, column by column, through its batch axis."""
+    shape = A.cube_shape if method == A.forward else A.measurement_shape
+    n = math.prod(shape)
+    basis = torch.eye(n, dtype=A.dtype, device=A.device).reshape(n, *shape)
+    return method(basis).reshape(n, -1).T.cpu().numpy()
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, device: torch.device):
+    rng = np.random.default_rng(5)
+    A, phi = camera(case, device, weighted)
+    assert (A.num_bands, A.height, A.width) == A.cube_shape == case.size
+    assert A.measurement_shape == (A.height, A.detector_width)
+    assert phi.shape == (math.prod(A.measurement_shape), math.prod(A.cube_shape))
+
+    np.testing.assert_allclose(dense(A, A.forward), phi, atol=1e-15)
+    np.testing.assert_allclose(dense(A, A.adjoint), phi.T, atol=1e-15)
+
+    gram = phi @ phi.T
+    assert np.all(gram[~np.eye(len(gram), dtype=bool)] == 0), "the oracle itself says Phi Phi^T is diagonal"
+    np.testing.assert_allclose(A.gram_diag().cpu().numpy().ravel(), np.diag(gram), atol=1e-14)
+
+    # Moore-Penrose: the outside check, then the four identities
+    P = dense(A, A.pinv)
+    np.testing.assert_allclose(P, np.linalg.pinv(phi, rcond=1e-10), atol=1e-11)
+    np.testing.assert_allclose(phi @ P @ phi, phi, atol=1e-13)
+    np.testing.assert_allclose(P @ phi @ P, P, atol=1e-11)
+    np.testing.assert_allclose((phi @ P).T, phi @ P, atol=1e-13)
+    np.testing.assert_allclose((P @ phi).T, P @ phi, atol=1e-13)
+
+    # prox: the dense normal equations
+    v, y, rho = rng.standard_normal(A.cube_shape), rng.standard_normal(A.measurement_shape), 0.7
+    solved = np.linalg.solve(phi.T @ phi + rho * np.eye(phi.shape[1]), phi.T @ y.ravel() + rho * v.ravel())
+    tv, ty = torch.as_tensor(v, device=device), torch.as_tensor(y, device=device)
+    np.testing.assert_allclose(A.prox(tv, ty, rho).cpu().numpy().ravel(), solved, atol=1e-12)
+
+    assert A.norm() == pytest.approx(np.linalg.svd(phi, compute_uv=False)[0], rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("case", GRID[::3], ids=str)
+def test_single_precision_and_batches(case: Case, weighted: bool, device: torch.device):
+    rng = np.random.default_rng(6)
+    A, phi = camera(case, device, weighted)
+    A = A.to(dtype=torch.float32)
+    pinv = np.linalg.pinv(phi, rcond=1e-10)
+    for batch in BATCHES:
+        x, y = rng.standard_normal((*batch, *A.cube_shape)), rng.standard_normal((*batch, *A.measurement_shape))
+        tx, ty = (torch.as_tensor(a, dtype=torch.float32, device=device) for a in (x, y))
+        for got, M, a, shape in [
+            (A.forward(tx), phi, x, A.measurement_shape),
+            (A.adjoint(ty), phi.T, y, A.cube_shape),
+            (A.pinv(ty), pinv, y, A.cube_shape),
+        ]:
+            expected = (a.reshape(*batch, -1) @ M.T).reshape(*batch, *shape)
+            assert got.dtype == torch.float32
+            np.testing.assert_allclose(got.cpu().numpy(), expected, atol=3e-6 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("shifts", [(0, 2, 4, 6), (1, -4, 0, 2)], ids=str)
+@pytest.mark.parametrize("kind", ["binary", "signed", "per-band"])
+def test_dot_product(shifts, kind, weighted, device, generator):
+    """<Phi x, y> = <x, Phi^T y> to 1e-12, relative."""
+    mask = torch.as_tensor(make_mask(kind, 4, 31, 18), device=device)
+    A = CASSI(mask, shifts)
+    if weighted:
+        A = A.weighted(torch.rand(A.measurement_shape, generator=generator, dtype=F64).to(device))
+    x = torch.randn(2, *A.cube_shape, generator=generator, dtype=F64).to(device)
+    y = torch.randn(2, *A.measurement_shape, generator=generator, dtype=F64).to(device)
+    Ax = A.forward(x)
+    left, right = float((Ax * y).sum()), float((x * A.adjoint(y)).sum())
+    assert abs(left - right) <= 1e-12 * float(Ax.norm() * y.norm())
+
+
+def test_a_pixel_by_hand():
+    """Mask 2 and 3, step 1: the middle detector pixel sees 3 x_0[1] + 2 x_1[0]; gram 4, 13, 9."""
+    A = CASSI.from_step(torch.tensor([[2.0, 3.0]], dtype=F64), step=1, num_bands=2)
+    x = torch.tensor([[[1.0, 10.0]], [[100.0, 1000.0]]], dtype=F64)
+    assert A.forward(x).tolist() == [[2.0, 230.0, 3000.0]]
+    assert A.adjoint(torch.tensor([[1.0, 10.0, 100.0]], dtype=F64)).tolist() == [[[2.0, 30.0]], [[20.0, 300.0]]]
+    assert A.gram_diag().tolist() == [[4.0, 13.0, 9.0]]
+    assert A.norm() == pytest.approx(math.sqrt(13), rel=1e-15)
+    y = torch.tensor([[4.0, 13.0, 9.0]], dtype=F64)
+    torch.testing.assert_close(A.pinv(y), torch.tensor([[[2.0, 3.0]], [[2.0, 3.0]]], dtype=F64))
+    weighted = A.weighted(torch.tensor([[1.0, 2.0, 0.0]], dtype=F64))
+    assert weighted.forward(x).tolist() == [[2.0, 460.0, 0.0]]
+    assert weighted.gram_diag().tolist() == [[4.0, 52.0, 0.0]]
+
+
+def test_from_step_orders_the_bands():
+    mask = torch.ones(2, 3)
+    assert CASSI.from_step(mask, 2, 4).shifts == shifts_from_step(2, 4) == (0, 2, 4, 6)
+    assert CASSI.from_step(mask, -1, 3).shifts == (0, -1, -2)
+    assert CASSI.from_step(mask, 0, 2).shifts == (0, 0)
+    assert CASSI.from_step(mask, 5, 1).measurement_shape == (2, 3)
+
+
+def test_all_zero_shifts_and_masks_per_frame_are_the_video_camera():
+    """y = sum_c m_c x_c, the camera CACTI."""
+    rng = np.random.default_rng(8)
+    mask, x = rng.random((3, 4, 5)), rng.random((3, 4, 5))
+    A = CASSI(torch.as_tensor(mask), (0, 0, 0))
+    np.testing.assert_allclose(A.forward(torch.as_tensor(x)).numpy(), (mask * x).sum(0), atol=1e-15)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_results_into_given_buffers(weighted, device, generator):
+    """out= gets exactly what is returned without it; add= adds; prox may overwrite v."""
+    A = CASSI(torch.rand(4, 5, generator=generator).to(device), (0, 3, 1))
+    if weighted:
+        A = A.weighted(torch.rand(A.measurement_shape, generator=generator).to(device))
+    x = torch.randn(2, *A.cube_shape, generator=generator).to(device)
+    y = torch.randn(2, *A.measurement_shape, generator=generator).to(device)
+    out_y, out_x = torch.full_like(y, math.nan), torch.full_like(x, math.nan)
+    assert A.forward(x, out=out_y) is out_y
+    torch.testing.assert_close(out_y, A.forward(x))
+    for method in (A.adjoint, A.pinv):
+        plain = method(y)
+        assert method(y, out=out_x) is out_x
+        torch.testing.assert_close(out_x, plain)
+        assert method(y, out=out_x.copy_(x), add=True) is out_x
+        torch.testing.assert_close(out_x, x + plain)
+    plain = A.prox(x, y, 0.3)
+    torch.testing.assert_close(A.prox(x, y, 0.3, out=out_x.fill_(math.nan)), plain)
+    v = x.clone()
+    assert A.prox(v, y, 0.3, out=v) is v
+    torch.testing.assert_close(v, plain)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("case", GRID[::4], ids=str)
+def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torch.device, path: str):
+    """y_v = Phi v; r = (rho + gram)^+ (y - y_v + y_x - y_v); x = v + Phi^T r; y_x = y_v + gram r; in place too."""
+    rng = np.random.default_rng(13)
+    A, phi = camera(case, device, weighted)
+    gram = np.diag(phi @ phi.T)
+    for batch in BATCHES:
+        v = rng.standard_normal((*batch, *A.cube_shape))
+        y, y_x = (rng.standard_normal((*batch, *A.measurement_shape)) for _ in range(2))
+        for rho, accelerate in [(0.0, True), (0.0, False), (0.7, True)]:
+            flat = [a.reshape(*batch, -1) for a in (v, y, y_x)]
+            y_v = flat[0] @ phi.T
+            misfit = flat[1] - y_v + (flat[2] - y_v if accelerate else 0.0)
+            total = gram + rho
+            r = np.divide(misfit, total, out=np.zeros_like(misfit), where=total > 1e-12)
+            expected = {"x": flat[0] + r @ phi, "y_v": y_v, "y_x": y_v + gram * r}
+            given_v, given_y, given_y_x = (torch.as_tensor(a, device=device).clone() for a in (v, y, y_x))
+            out_y = torch.full_like(given_y, math.nan)
+            for x in (torch.full_like(given_v, math.nan), given_v):
+                before = x.clone()
+                y_x_now = given_y_x.clone()
+                A.data_step_(given_v, x, given_y, y_x_now, out_y, rho=rho, accelerate=accelerate)
+                got = {"x": x, "y_v": out_y, "y_x": y_x_now}
+                for name, value in expected.items():
+                    flattened = got[name].cpu().numpy().reshape(value.shape)
+                    np.testing.assert_allclose(flattened, value, atol=1e-12, err_msg=name)
+                if x is not given_v:
+                    assert not bool(torch.equal(before, x))
+                    assert torch.equal(given_v, torch.as_tensor(v, device=device)), "v is only read"
+            assert torch.equal(given_y, torch.as_tensor(y, device=device))
+
+
+def test_what_the_data_step_refuses():
+    A = CASSI(MASK, (0, 1, 2))
+    cube, snapshot = torch.zeros(A.cube_shape), torch.zeros(A.measurement_shape)
+    for rho in (-0.1, math.nan):
+        with pytest.raises(ValueError, match=f"rho must be >= 0, got {rho}"):
+            A.data_step_(cube, cube, snapshot, snapshot, snapshot, rho=rho)
+    for position, name in enumerate(["v", "x", "y", "y_x", "y_v"]):
+        arguments = [cube.clone(), cube.clone(), snapshot.clone(), snapshot.clone(), snapshot.clone()]
+        arguments[position] = arguments[position][..., :-1]
+        with pytest.raises(ValueError, match=rf"{name} must end in "):
+            A.data_step_(*arguments)
+        arguments[position] = torch.zeros((2, *(A.cube_shape if position < 2 else A.measurement_shape)))
+        with pytest.raises(ValueError, match="cube and measurement must have the same batch axes, got"):
+            A.data_step_(*arguments)
+        arguments[position] = arguments[position][0].double()
+        with pytest.raises(TypeError, match=rf"{name} is torch.float64"):
+            A.data_step_(*arguments)
+    with pytest.raises(RuntimeError, match="cannot be used where a gradient is wanted"):
+        A.data_step_(cube.clone().requires_grad_(), cube, snapshot, snapshot.clone(), snapshot.clone())
+
+
+def test_arguments_are_not_modified(generator):
+    A = CASSI(torch.rand(4, 5, generator=generator), (0, 3, 1), torch.rand(4, 8, generator=generator))
+    x, y = torch.randn(2, *A.cube_shape, generator=generator), torch.randn(2, *A.measurement_shape, generator=generator)
+    mask, weights, x_before, y_before = A.mask.clone(), A.weights.clone(), x.clone(), y.clone()
+    A.forward(x), A.adjoint(y), A.pinv(y), A.prox(x, y, 1.0), A.gram_diag(), A.norm(), A.open_count()
+    A.weighted(None).right_inverse(y)
+    assert torch.equal(A.mask, mask) and torch.equal(A.weights, weights)
+    assert torch.equal(x, x_before) and torch.equal(y, y_before)
+
+
+def test_nothing_hidden_changes_between_calls(generator):
+    """Two calls with others between, of another batch size and with results overwritten by the caller, are equal."""
+    A = CASSI(torch.rand(4, 5, generator=generator), (0, 1, 2))
+    x, y = torch.randn(3, 4, 5, generator=generator), torch.randn(4, 7, generator=generator)
+
+    def everything() -> list[torch.Tensor]:
+        results = [A.forward(x), A.adjoint(y), A.gram_diag(), A.gram_pinv(), A.pinv(y), A.prox(x, y, 2.0)]
+        return [*results, A.right_inverse(y), A.open_count(), torch.tensor(A.norm())]
+
+    first = everything()
+    kept = [r.clone() for r in first]
+    for r in first:
+        r.fill_(math.nan)  # what was returned belongs to the caller
+    A.forward(torch.randn(2, 3, 4, 5, generator=generator))
+    A.pinv(torch.randn(5, 4, 7, generator=generator))
+    for again, before in zip(everything(), kept, strict=True):
+        assert torch.equal(again, before)
+
+
+def test_the_operator_is_frozen(generator):
+    A = CASSI(torch.rand(4, 5, generator=generator), [0, 1, 2], torch.ones(4, 7))
+    assert isinstance(A.shifts, tuple)
+    for name, value in {"mask": torch.ones(4, 5), "shifts": (0, 1, 3), "weights": None}.items():
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            setattr(A, name, value)
+
+
+def test_the_operator_keeps_its_own_values(generator):
+    """Writing into the tensors or the list it was made from does not change it."""
+    mask, weights, shifts = torch.rand(4, 5, generator=generator), torch.rand(4, 7, generator=generator), [0, 1, 2]
+    A = CASSI(mask, shifts, weights)
+    x = torch.randn(A.cube_shape, generator=generator)
+    y, gram = A.forward(x), A.gram_diag()
+    mask.zero_()
+    weights.mul_(3.0)
+    shifts[0] = 9
+    assert torch.equal(A.forward(x), y)
+    assert torch.equal(A.gram_diag(), gram)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_to_makes_a_new_operator(weighted, device, generator):
+    mask = torch.rand(4, 5, generator=generator)
+    A = CASSI(mask, (2, 0, 1), torch.rand(4, 7, generator=generator) if weighted else None)
+    B = A.to(device=device, dtype=F64)
+    assert B is not A
+    assert (A.dtype, A.device.type) == (torch.float32, "cpu")
+    assert (B.dtype, B.device.type) == (F64, device.type)
+    assert A.to() is not A
+    assert B.shifts == A.shifts
+    assert (B.weights is None) == (A.weights is None)
+    x = torch.randn(A.cube_shape, generator=generator)
+    torch.testing.assert_close(B.forward(x.to(B.mask)).cpu().float(), A.forward(x))
+    torch.testing.assert_close(B.gram_diag().cpu().float(), A.gram_diag())
+
+
+def test_weighted_replaces_the_weights(generator):
+    A = CASSI(torch.rand(4, 5, generator=generator), (0, 1, 2))
+    w1, w2 = torch.rand(4, 7, generator=generator), torch.rand(4, 7, generator=generator)
+    x = torch.randn(A.cube_shape, generator=generator)
+    torch.testing.assert_close(A.weighted(w1).weighted(w2).forward(x), w2 * A.forward(x))
+    torch.testing.assert_close(A.weighted(w1).weighted(w2).gram_diag(), w2**2 * A.gram_diag())
+    assert torch.equal(A.weighted(w1).weighted(None).forward(x), A.forward(x))
+    assert A.weights is None
+
+
+def test_a_pixel_of_weight_zero_is_ignored_whatever_it_holds(generator):
+    """pinv, adjoint and prox give the same bits whatever finite value a left-out detector pixel holds."""
+    A = CASSI(torch.rand(4, 5, generator=generator), (0, 1, 2))
+    keep = (torch.rand(A.measurement_shape, generator=generator) < 0.7).float()
+    assert 0 < keep.sum() < keep.numel()
+    A = A.weighted(keep)
+    x, y = torch.randn(A.cube_shape, generator=generator), torch.randn(A.measurement_shape, generator=generator)
+    spoiled = torch.where(keep == 0, 1e6, y)
+    for method in (A.adjoint, A.pinv, lambda z: A.prox(x, z, 0.5)):
+        assert torch.equal(method(spoiled), method(y))
+
+
+def test_protocols():
+    A = CASSI(torch.ones(2, 3), (0, 1))
+    assert isinstance(A, LinearOperator)
+    assert isinstance(A, InvertibleOperator)
+    assert not isinstance(object(), LinearOperator)
+
+
+# right inverse
+
+
+def test_right_inverse_round_trip_at_full_size(generator):
+    """16 cubes of 28 bands, 256 x 256, step 2, float32: A(right_inverse(y)) is y to rounding, also for a grey mask."""
+    mask = 0.05 + 0.95 * torch.rand(256, 256, generator=generator)
+    A = CASSI.from_step(mask, step=2, num_bands=28)
+    assert A.measurement_shape == (256, 310)
+    y = torch.rand(16, 256, 310, generator=generator)
+    error = (A.forward(A.right_inverse(y)) - y).abs().mean()
+    assert error <= 2 * torch.finfo(torch.float32).eps * y.abs().mean()
+
+
+def test_right_inverse_is_the_overlap_normalized_formula():
+    """shift_back(y / n) / mask with n the number of overlapping bands, for a mask without zeros."""
+    rng = np.random.default_rng(9)
+    mask, shifts = rng.uniform(0.1, 1.0, (4, 6)), (0, 2, 4)
+    y = rng.standard_normal((4, 10))
+    n = np.array([1, 1, 2, 2, 3, 3, 2, 2, 1, 1])  # by hand: bands over each of the 10 columns
+    expected = oracle.adjoint(y / n, np.ones((4, 6)), shifts) / mask
+    A = CASSI(torch.as_tensor(mask), shifts)
+    assert A.open_count().numpy().tolist() == [n.tolist()] * 4
+    np.testing.assert_allclose(A.right_inverse(torch.as_tensor(y)).numpy(), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_right_inverse_where_the_mask_is_zero(case: Case, device: torch.device):
+    """A(right_inverse(y)) = y on every detector pixel that sees an open element, 0 on the others; x = 0 where m = 0."""
+    rng = np.random.default_rng(10)
+    A, phi = camera(case, device, weighted=False)
+    y = rng.standard_normal((2, *A.measurement_shape))
+    x = A.right_inverse(torch.as_tensor(y, device=device))
+    sees_light = (phi != 0).any(axis=1).reshape(A.measurement_shape)
+    np.testing.assert_allclose(A.forward(x).cpu().numpy(), y * sees_light, atol=1e-13)
+    closed = np.broadcast_to(case.mask == 0, A.cube_shape)
+    assert bool(torch.isfinite(x).all())
+    assert np.all(x.cpu().numpy()[:, closed] == 0)
+    np.testing.assert_array_equal(A.open_count().cpu().numpy().ravel(), (phi != 0).sum(axis=1))
+
+
+def test_right_inverse_is_not_the_pseudo_inverse():
+    """It explains y with a larger cube: |right_inverse(y)| >= |pinv(y)|, strictly for a grey mask."""
+    A = CASSI(torch.tensor([[0.1, 1.0, 0.5]], dtype=F64), (0, 1))
+    y = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=F64)
+    torch.testing.assert_close(A.forward(A.right_inverse(y)), y)
+    torch.testing.assert_close(A.forward(A.pinv(y)), y)
+    assert A.right_inverse(y).norm() > 1.1 * A.pinv(y).norm()
+
+
+# derivatives
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("mask_shape", [(2, 3), (3, 2, 3)], ids=["shared", "per-band"])
+@pytest.mark.parametrize("shifts", [(0, 1, 2), (1, -2, 0)], ids=str)
+def test_derivatives_in_x_y_and_the_mask(shifts, mask_shape, weighted, generator):
+    """Against finite differences: forward, adjoint, pinv, prox, gram_diag; second derivatives of the linear ones."""
+    mask = (torch.rand(mask_shape, generator=generator, dtype=F64) + 0.3).requires_grad_()
+    width = oracle.detector_columns(3, shifts)
+    w = torch.rand(2, width, generator=generator, dtype=F64) if weighted else None
+    x = torch.randn(3, 2, 3, generator=generator, dtype=F64).requires_grad_()
+    y = torch.randn(2, 2, width, generator=generator, dtype=F64).requires_grad_()
+    check, check_twice = torch.autograd.gradcheck, torch.autograd.gradgradcheck
+    assert check(lambda x, m: CASSI(m, shifts, w).forward(x), (x, mask))
+    assert check(lambda y, m: CASSI(m, shifts, w).adjoint(y), (y, mask))
+    assert check(lambda y, m: CASSI(m, shifts, w).pinv(y), (y, mask))
+    assert check(lambda x, y, m: CASSI(m, shifts, w).prox(x, y, 0.5), (x, y[0].detach().requires_grad_(), mask))
+    assert check(lambda m: CASSI(m, shifts, w).gram_diag(), (mask,))
+    assert check_twice(lambda x, m: CASSI(m, shifts, w).forward(x), (x, mask))
+    assert check_twice(lambda y, m: CASSI(m, shifts, w).adjoint(y), (y[0].detach().requires_grad_(), mask))
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_backward_of_forward_is_adjoint(weighted, device, generator):
+    A = CASSI(torch.rand(4, 5, generator=generator, dtype=F64).to(device), (2, 0, 1))
+    if weighted:
+        A = A.weighted(torch.rand(A.measurement_shape, generator=generator, dtype=F64).to(device))
+    x = torch.randn(2, *A.cube_shape, generator=generator, dtype=F64).to(device).requires_grad_()
+    y = torch.randn(2, *A.measurement_shape, generator=generator, dtype=F64).to(device).requires_grad_()
+    (gx,) = torch.autograd.grad(A.forward(x), x, y.detach())
+    assert torch.equal(gx, A.adjoint(y.detach()))
+    (gy,) = torch.autograd.grad(A.adjoint(y), y, x.detach())
+    torch.testing.assert_close(gy, A.forward(x.detach()), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("which", ["mask", "weights"])
+def test_two_backward_passes_through_one_operator(which, generator):
+    """No autograd graph is kept inside: a second loss through the same operator has its own."""
+    mask, weights = torch.rand(2, 3, generator=generator), torch.rand(2, 4, generator=generator)
+    leaf = {"mask": mask, "weights": weights}[which].requires_grad_()
+    A = CASSI(mask, (0, 1), weights)
+    y = torch.randn(2, 4, generator=generator)
+    first, second = (torch.autograd.grad(A.pinv(y).square().sum(), leaf)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert float(first.norm()) > 0
+
+
+def test_the_gradient_is_finite_at_dark_pixels():
+    mask = torch.tensor([[0.0, 1.0]], dtype=F64, requires_grad=True)
+    A = CASSI(mask, (0, 1))
+    y = torch.tensor([[1.0, 2.0, 3.0]], dtype=F64)
+    for value in (A.pinv(y), A.prox(A.pinv(y), y, 0.1), A.right_inverse(y)):
+        (gradient,) = torch.autograd.grad(value.sum(), mask)
+        assert bool(torch.isfinite(gradient).all())
+
+
+def test_the_operator_with_a_learned_mask_follows_it(generator):
+    """A mask that wants a gradient stays live: after a step in place the operator is the new mask's."""
+    mask = torch.rand(2, 3, generator=generator).requires_grad_()
+    A = CASSI(mask, (0, 1))
+    with torch.no_grad():
+        mask.mul_(2.0)
+    fresh = CASSI(mask.detach(), (0, 1))
+    torch.testing.assert_close(A.gram_diag(), fresh.gram_diag())
+    y = torch.randn(2, 4, generator=generator)
+    torch.testing.assert_close(A.pinv(y), fresh.pinv(y))
+
+
+# errors
+
+
+MASK = torch.ones(4, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: CASSI(np.ones((4, 5)), (0, 1)), TypeError, "mask must be a real floating-point tensor, got ndarray"),
+        (lambda: CASSI(MASK.int(), (0, 1)), TypeError, r"floating-point tensor, got torch.int32; convert it"),
+        (lambda: CASSI(MASK.to(torch.complex64), (0,)), TypeError, r"got torch.complex64"),
+        (lambda: CASSI(MASK, 3), TypeError, "shifts must be a sequence of integers, got 3"),
+        (lambda: CASSI(MASK, (0, None)), TypeError, "shifts must be a sequence of integers"),
+        (lambda: CASSI(MASK, (0, 1.5)), TypeError, r"whole pixels, got \(0, 1.5\)"),
+        (lambda: CASSI(MASK, (0, math.nan)), TypeError, r"whole pixels, got \(0, nan\)"),
+        (lambda: CASSI(MASK, (0, math.inf)), TypeError, r"whole pixels, got \(0, inf\)"),
+        (lambda: CASSI(MASK, ()), ValueError, "shifts is empty"),
+        (lambda: CASSI(MASK[0], (0,)), ValueError, r"mask must be \(H, W\) or \(C, H, W\) and not empty, got \(5,\)"),
+        (lambda: CASSI(MASK[None, None], (0,)), ValueError, r"not empty, got \(1, 1, 4, 5\)"),
+        (lambda: CASSI(MASK[:0], (0,)), ValueError, r"not empty, got \(0, 5\)"),
+        (lambda: CASSI(torch.ones(3, 4, 5), (0, 1)), ValueError, "mask has 3 bands but there are 2 shifts"),
+        (lambda: CASSI(MASK, (0, 1), torch.ones(4, 5)), ValueError, r"weights must be \(4, 6\).* got \(4, 5\)"),
+        (lambda: CASSI(MASK, (0, 1), -torch.ones(4, 6)), ValueError, "weights must be finite and >= 0"),
+        (lambda: CASSI(MASK, (0,), torch.full((4, 5), math.nan)), ValueError, "weights must be finite and >= 0"),
+        (lambda: CASSI(MASK, (0,), torch.full((4, 5), math.inf)), ValueError, "weights must be finite and >= 0"),
+        (lambda: CASSI.from_step(MASK, 2, 0), ValueError, "num_bands must be at least 1, got 0"),
+        (lambda: CASSI.from_step(MASK, 0.5, 3), TypeError, "whole pixels"),
+        (lambda: CASSI(MASK, (0,)).to(dtype=torch.int64), TypeError, "got torch.int64"),
+        (lambda: as_shifts((0, 1.25)), ValueError, r"whole pixels, got \(0, 1.25\)"),
+    ],
+)
+def test_what_cannot_be_a_camera(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
+
+
+def test_shifts_that_are_whole_numbers_of_any_type_are_taken():
+    for shifts in ([0, 2], np.array([0, 2]), torch.tensor([0, 2]), (0.0, 2.0)):
+        A = CASSI(MASK, shifts)
+        assert A.shifts == (0, 2)
+        assert all(type(d) is int for d in A.shifts)
+    assert as_shifts((0.0, 1.9999999999, -3)) == (0, 2, -3)
+
+
+def cube_calls(A: CASSI, x: torch.Tensor):
+    yield lambda: A.forward(x)
+    yield lambda: A.prox(x, torch.ones(A.measurement_shape), 1.0)
+
+
+def measurement_calls(A: CASSI, y: torch.Tensor):
+    yield from (lambda: A.adjoint(y), lambda: A.pinv(y), lambda: A.right_inverse(y))
+    yield lambda: A.prox(torch.ones(A.cube_shape), y, 1.0)
+
+
+def test_wrong_shapes_and_types():
+    A = CASSI(MASK, (0, 1, 2))
+    for shape in [(4, 5), (2, 4, 5), (3, 5, 4), (3, 4, 5, 1), (5,), ()]:
+        for call in cube_calls(A, torch.ones(shape)):
+            with pytest.raises(ValueError, match=r"cube must end in \(3, 4, 5\), got .*the operator has 3 bands"):
+                call()
+    for shape in [(4, 5), (7, 4), (4, 7, 1), (7,), ()]:
+        for call in measurement_calls(A, torch.ones(shape)):
+            with pytest.raises(ValueError, match=r"measurement must end in \(4, 7\), got .*7 detector columns"):
+                call()
+    for call in cube_calls(A, torch.ones(3, 4, 5, dtype=F64)):
+        with pytest.raises(TypeError, match=r"cube is torch.float64 on cpu, the mask torch.float32 on cpu"):
+            call()
+    for call in measurement_calls(A, torch.ones(4, 7, dtype=torch.int32)):
+        with pytest.raises(TypeError, match=r"measurement is torch.int32 on cpu, the mask torch.float32 on cpu"):
+            call()
+    with pytest.raises(TypeError, match=r"cube is torch.float32 on meta"):
+        A.forward(torch.ones(3, 4, 5, device="meta"))
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (2, 4, 7), (3, 4, 7)])
+def test_buffers_of_another_shape_are_refused(shape):
+    """A buffer that is too wide would keep stale columns without a word."""
+    A = CASSI(MASK, (0, 1, 2))
+    with pytest.raises(ValueError, match=r"out must be \(4, 7\), got"):
+        A.forward(torch.ones(3, 4, 5), out=torch.empty(shape))
+    with pytest.raises(ValueError, match=r"out must be \(3, 4, 5\), got"):
+        A.adjoint(torch.ones(4, 7), out=torch.empty(*shape, 5), add=True)
+
+
+@pytest.mark.parametrize("rho", [0.0, -1.0, math.nan])
+def test_prox_needs_a_positive_penalty(rho):
+    A = CASSI(MASK, (0, 1, 2))
+    with pytest.raises(ValueError, match=r"rho must be positive, got .*A\.pinv"):
+        A.prox(torch.ones(A.cube_shape), torch.ones(A.measurement_shape), rho)
+
+
+def test_right_inverse_needs_an_operator_without_weights():
+    A = CASSI(MASK, (0, 1), torch.ones(4, 6))
+    with pytest.raises(ValueError, match="right_inverse is defined without weights"):
+        A.right_inverse(torch.ones(4, 6))

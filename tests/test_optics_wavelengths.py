@@ -1,0 +1,87 @@
+"""Wavelength presets and what users type."""
+
+import h5py
+import numpy as np
+import pytest
+
+from cassi.errors import InputError
+from cassi.optics.wavelengths import PRESETS, check_wavelengths, parse_wavelengths
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "middle", "last", "count"),
+    [
+        ("tsa-net-28", 453.3, 529.5, 648.1, 28),
+        ("mst-28", 453.5, 529.5, 648.0, 28),
+        ("cave-31", 400.0, 540.0, 700.0, 31),
+    ],
+)
+def test_presets(name, first, middle, last, count):
+    found = parse_wavelengths(name.upper(), count)
+    assert found.shape == (count,)
+    assert (found[0], found[14], found[-1]) == (first, middle, last)
+    assert np.all(np.diff(found) > 0)
+    assert len(PRESETS[name].source) > 20
+
+
+def test_the_two_lists_in_use_differ_by_less_than_a_nanometer():
+    assert np.abs(np.subtract(PRESETS["tsa-net-28"].wavelengths, PRESETS["mst-28"].wavelengths)).max() < 1
+
+
+@pytest.mark.parametrize("text", ["unknown", "Unknown", "none", " "])
+def test_unknown(text):
+    assert parse_wavelengths(text, 28) is None
+
+
+def test_ranges_and_lists():
+    assert parse_wavelengths("450:650:5", 5).tolist() == [450, 500, 550, 600, 650]
+    assert parse_wavelengths("650:450:3", 3).tolist() == [650, 550, 450]
+    assert parse_wavelengths("500:500:1", 1).tolist() == [500]
+    assert parse_wavelengths("450, 510.5,600", 3).tolist() == [450, 510.5, 600]
+    assert parse_wavelengths("0.45,0.6", 2).tolist() == [450, 600]  # micrometers
+
+
+def test_files(tmp_path):
+    (tmp_path / "w.txt").write_text("450\n500.5\n600\n")
+    (tmp_path / "w.csv").write_text("450,500.5;600")
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["wavelengths"] = [450, 500.5, 600]
+    for name in ("w.txt", "w.csv", "w.h5"):
+        assert parse_wavelengths(str(tmp_path / name), 3).tolist() == [450, 500.5, 600]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mst-29", r"expected a preset \(cave-31, mst-28, tsa-net-28\), start:stop:count"),
+        ("450:650", "expected a preset"),
+        ("450:650:x", "expected start:stop:count in nm, for example 450:650:28"),
+        ("450:650:2.5", "expected start:stop:count"),
+        ("450:650:0", "expected start:stop:count"),
+        ("450:inf:3", "expected start:stop:count"),
+        ("450:650:1e300", "expected start:stop:count"),
+        ("450:650:28", "28 values, there are 3 bands; give one for each"),
+        ("450,500,-600", "must be positive and finite"),
+        ("450,500,nan", "must be positive and finite"),
+    ],
+)
+def test_what_is_no_list(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_wavelengths(text, 3)
+
+
+def test_files_without_wavelengths(tmp_path):
+    (tmp_path / "w.txt").write_text("450 blue")
+    with pytest.raises(InputError, match="expected numbers only"):
+        parse_wavelengths(str(tmp_path / "w.txt"), 2)
+    (tmp_path / "w.txt").write_text("1 " * 600_000)
+    with pytest.raises(InputError, match="expected a short list"):
+        parse_wavelengths(str(tmp_path / "w.txt"), 2)
+    np.savez(tmp_path / "w.npz", mask=np.ones((2, 2)))
+    with pytest.raises(InputError, match="no wavelengths found; it holds mask"):
+        parse_wavelengths(str(tmp_path / "w.npz"), 2)
+
+
+def test_arrays_are_checked():
+    with pytest.raises(InputError, match="1 values, there are 2 bands"):
+        check_wavelengths(np.array([450.0]), 2, "wavelengths")

@@ -1,0 +1,241 @@
+"""Non-local low-rank denoising: on photographs against total variation, and by its properties."""
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cassi.kernels import cpu
+from cassi.priors.nonlocal_lowrank import NonlocalDenoiser, nonlocal_lowrank, singular_value_gain
+from cassi.priors.tv import tv_prox
+
+
+def photograph(name):
+    data = pytest.importorskip("skimage.data", reason="scikit-image holds the photographs")
+    image = torch.from_numpy(getattr(data, name)().astype(np.float32) / 255)
+    image = image[None] if image.ndim == 2 else image.permute(2, 0, 1)
+    return F.avg_pool2d(image, 2)[:, 20:180, 60:220].contiguous()
+
+
+def noise_like(x, seed=0):
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+
+
+def psnr(x, truth):
+    return -10 * math.log10(float((x - truth).square().mean()))
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """Three images with edges and a repeated texture, and their noisy version, sigma 0.1."""
+    i, j = torch.meshgrid(torch.arange(48.0), torch.arange(40.0), indexing="ij")
+    base = 0.5 + 0.3 * torch.sign(torch.sin(i / 4)) * (j > 18) + 0.2 * (i + j > 50)
+    x = torch.stack([base, 0.5 * base, 0.3 - 0.1 * base])
+    return x, x + 0.1 * noise_like(x)
+
+
+@pytest.mark.parametrize("name", ["camera", "astronaut"])
+@pytest.mark.parametrize("sigma", [0.05, 0.1])
+def test_beats_total_variation_on_photographs(name, sigma):
+    x = photograph(name)
+    y = x + sigma * noise_like(x)
+    total_variation = max(
+        psnr(tv_prox(y, weight * sigma, num_iters=60, coupled=coupled)[0], x)
+        for weight in (0.5, 0.75, 1.0)
+        for coupled in (False, True)
+    )
+    patch = 7 if name == "camera" else 5
+    assert psnr(nonlocal_lowrank(y, sigma, patch=patch)[0], x) > total_variation + 0.7
+
+
+def test_sigma_zero_is_no_op(scene):
+    _, y = scene
+    u, _ = nonlocal_lowrank(y, 0.0)
+    assert torch.equal(u, y) and u is not y
+
+
+def test_tiny_noise_changes_little(scene):
+    x, _ = scene
+    assert float((nonlocal_lowrank(x, 1e-5)[0] - x).abs().max()) < 1e-3
+
+
+def test_constant_images_stay_and_pure_noise_goes(scene):
+    constant = torch.full((2, 30, 31), 0.7)
+    torch.testing.assert_close(nonlocal_lowrank(constant, 0.1)[0], constant)
+    noise = noise_like(torch.empty(2, 64, 64))
+    assert float(nonlocal_lowrank(noise, 1.0)[0].square().mean()) < 0.1
+
+
+def test_groups_are_reused(scene):
+    _, y = scene
+    u, groups = nonlocal_lowrank(y, 0.1)
+    again, same = nonlocal_lowrank(y, 0.1, groups=groups)
+    assert same is groups and torch.equal(u, again)
+    other, _ = nonlocal_lowrank(y.flip(1), 0.1, groups=groups)
+    assert not torch.allclose(other, u)
+
+
+def test_groups_hold_the_reference_and_only_the_window(scene):
+    _, y = scene
+    patch, stride, window = 5, 4, 6
+    _, groups = nonlocal_lowrank(y, 0.1, patch=patch, stride=stride, window=window, group=20)
+    n_h, n_w = 44, 36
+    assert groups.shape == (12 * 10, 20)
+    rows, columns = [*range(0, n_h, stride), n_h - 1], [*range(0, n_w, stride), n_w - 1]
+    for g, (r, c) in enumerate((r, c) for r in rows for c in columns):
+        members = groups[g].tolist()
+        assert r * n_w + c in members and len(set(members)) == 20
+        assert all(abs(k // n_w - r) <= window and abs(k % n_w - c) <= window for k in members)
+
+
+def test_the_nearest_patches_are_found_without_noise():
+    generator = torch.Generator().manual_seed(0)
+    tile = torch.rand(1, 8, 8, generator=generator)
+    y = tile.repeat(1, 5, 5)  # period 8: only positions 8 apart are equal
+    _, groups = nonlocal_lowrank(y, 1e-3, patch=5, stride=4, window=10, group=4)
+    middle = groups[len(groups) // 2]
+    assert len({(int(k) // 36 % 8, int(k) % 36 % 8) for k in middle}) == 1
+
+
+def test_scaling_the_images_and_the_noise_scales_the_result(scene):
+    _, y = scene
+    u, groups = nonlocal_lowrank(y, 0.1)
+    torch.testing.assert_close(nonlocal_lowrank(1000 * y, 100.0, groups=groups)[0], 1000 * u, rtol=1e-3, atol=0.5)
+    scales = torch.tensor([1.0, 10.0, 0.1])
+    v, _ = nonlocal_lowrank(scales[:, None, None] * y, 0.1 * scales, groups=groups)
+    torch.testing.assert_close(v, scales[:, None, None] * u, rtol=1e-3, atol=5e-3)
+
+
+def test_adding_a_constant_adds_it_to_the_result(scene):
+    _, y = scene
+    u, groups = nonlocal_lowrank(y.double(), 0.1)
+    torch.testing.assert_close(nonlocal_lowrank(y.double() + 5, 0.1, groups=groups)[0], u + 5)
+
+
+def test_a_rotation_of_the_images_among_each_other_rotates_the_result(scene):
+    _, y = scene
+    rotation, _ = torch.linalg.qr(noise_like(torch.empty(3, 3, dtype=torch.float64), seed=4))
+    u, groups = nonlocal_lowrank(y.double(), 0.1)
+    turned = torch.einsum("kc,chw->khw", rotation, y.double())
+    v, _ = nonlocal_lowrank(turned, 0.1, groups=groups)
+    torch.testing.assert_close(v, torch.einsum("kc,chw->khw", rotation, u), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 5), (2, 5, 9), (1, 7, 30), (4, 13, 17)])
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": 5}, {"stride": 1, "window": 3}, {"group": 1}, {"patch": 3, "stride": 2}]
+)
+def test_any_size_is_covered(shape, options):
+    y = 1 + 0.1 * noise_like(torch.empty(shape))
+    u, _ = nonlocal_lowrank(y, 0.1, **options)
+    assert u.shape == y.shape and bool(torch.isfinite(u).all())
+    assert float((u - 1).abs().max()) < 0.5
+
+
+def test_the_argument_and_the_thread_count_are_left_alone(scene):
+    _, y = scene
+    before, threads = y.clone(), torch.get_num_threads()
+    nonlocal_lowrank(y, 0.1)
+    assert torch.equal(y, before) and torch.get_num_threads() == threads
+
+
+def test_gain_is_the_published_shrinkage_and_the_best_of_all():
+    # Gavish & Donoho in their normalization: noise of variance 1/b, aspect ratio beta = a/b, singular value y
+    a, b = 20, 50
+    beta, y = a / b, torch.tensor([1.0, 1.7, 2.0, 4.0], dtype=torch.float64)
+    eta = torch.where(y > 1 + math.sqrt(beta), ((y**2 - beta - 1) ** 2 - 4 * beta).clamp(min=0).sqrt() / y, 0)
+    torch.testing.assert_close(singular_value_gain(b * y**2, a, b), eta / y)
+    torch.testing.assert_close(singular_value_gain(b * y**2, b, a), eta / y)
+    # on a matrix of rank one in noise no other factor for the first singular value does better
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(200, 1, generator=generator), torch.randn(1, 300, generator=generator)
+    signal = 40 * (left / left.norm()) @ (right / right.norm())
+    u, s, v = torch.linalg.svd(signal + torch.randn(200, 300, generator=generator), full_matrices=False)
+    gains = torch.linspace(0, 1, 101)
+    errors = [float((g * s[0] * torch.outer(u[:, 0], v[0]) - signal).norm()) for g in gains]
+    assert abs(float(gains[int(np.argmin(errors))]) - float(singular_value_gain(s[0] ** 2, 200, 300))) < 0.03
+
+
+def test_denoiser_for_solvers(scene):
+    x, y = scene
+    denoise = NonlocalDenoiser(0.1, refresh=2, stride=5)
+    first = denoise(y.clone(), 0)
+    torch.testing.assert_close(first, nonlocal_lowrank(y, 0.1, stride=5)[0])
+    torch.testing.assert_close(denoise(y.clone(), 1), first)
+    batch = torch.stack([y, y.flip(0)])
+    both = NonlocalDenoiser(0.1, stride=5)(batch.clone(), 0)
+    torch.testing.assert_close(both[0], first)
+    stronger = NonlocalDenoiser(0.05, start=2.0, decay=0.5, stride=5)
+    torch.testing.assert_close(stronger(y.clone(), 0), first)
+    assert psnr(stronger(y.clone(), 1), x) < psnr(first, x)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda y: nonlocal_lowrank(y[0], 0.1), ValueError, r"z must be \(K, H, W\)"),
+        (lambda y: nonlocal_lowrank(y.int(), 0.1), ValueError, "floating point"),
+        (lambda y: nonlocal_lowrank(y, -0.1), ValueError, "sigma must be positive"),
+        (lambda y: nonlocal_lowrank(y, torch.tensor([0.1, 0.0, 0.1])), ValueError, "sigma must be positive"),
+        (lambda y: nonlocal_lowrank(y, torch.ones(2)), ValueError, "sigma must be one number or 3"),
+        (lambda y: nonlocal_lowrank(y, 0.1, stride=6), ValueError, "1 <= stride <= patch"),
+        (lambda y: nonlocal_lowrank(y, 0.1, window=0), ValueError, "window >= 1"),
+        (lambda y: nonlocal_lowrank(y, 0.1, group=0), ValueError, "group >= 1"),
+        (lambda y: nonlocal_lowrank(y[:, :4], 0.1), ValueError, "smaller than a patch"),
+        (lambda y: nonlocal_lowrank(y, 0.1, groups=torch.tensor([[10**6]])), ValueError, "not of an image"),
+        (lambda y: nonlocal_lowrank(y * math.nan, 0.1), FloatingPointError, "NaN or Inf"),
+        (lambda y: NonlocalDenoiser(0.1, refresh=0), ValueError, "refresh must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_named(scene, call, error, words):
+    with pytest.raises(error, match=words):
+        call(scene[1])
+
+
+@pytest.mark.skipif(not cpu.AVAILABLE, reason="numba is not installed, or CASSI_COMPILED=0")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("patch", "group", "count"), [(5, 32, 3), (5, 20, 3), (7, 9, 1), (4, 1, 2)])
+def test_the_compiled_kernel_and_torch_agree(scene, dtype, patch, group, count):
+    y = scene[1][:count].to(dtype)
+    options = {"patch": patch, "stride": 3, "group": group}
+    with cpu.eager():
+        expected, groups = nonlocal_lowrank(y, 0.1, **options)
+    found, same = nonlocal_lowrank(y, 0.1, **options)
+    assert torch.equal(same, groups)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("path", ["kernel", "torch"])
+@pytest.mark.parametrize("value", [0.0, 0.1, 3.7, 1e9])
+def test_constant_and_huge_images(value, path):
+    with cpu.eager() if path == "torch" else contextlib.nullcontext():
+        flat = torch.full((3, 39, 29), value)
+        torch.testing.assert_close(nonlocal_lowrank(flat, 0.5, patch=2, stride=2, window=3, group=11)[0], flat)
+        large = 1e10 * noise_like(torch.zeros(3, 20, 20))
+        assert bool(torch.isfinite(nonlocal_lowrank(large, 0.5)[0]).all())
+
+
+def test_groups_of_another_image_are_refused(scene):
+    y = scene[1]
+    _, groups = nonlocal_lowrank(y, 0.1)
+    for other in (groups[:3], -groups, groups.float(), groups[:, :0], groups + 10_000):
+        with pytest.raises(ValueError, match="are not of an image of"):
+            nonlocal_lowrank(y, 0.1, groups=other)
+    for size in ((60, 40), (48, 60), (40, 48)):
+        with pytest.raises(ValueError, match="are not of an image of"):
+            nonlocal_lowrank(torch.zeros(3, *size), 0.1, groups=groups)
+
+
+def test_the_number_of_threads_changes_nothing(scene):
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            results.append(nonlocal_lowrank(scene[1], 0.1)[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*results)

@@ -1,0 +1,333 @@
+"""Total variation: values and derivatives by loops, the prox by closed forms, certificates and an outside solver."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+from cassi.kernels import cpu
+from cassi.priors.tv import TVDenoiser, differences, differences_adjoint, tv, tv_gap, tv_prox, tv_prox_
+
+F64 = torch.float64
+SIZES = [(1, 1, 1), (1, 1, 6), (2, 5, 1), (3, 4, 4), (2, 5, 3), (1, 7, 6)]
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+# values and differences
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_differences_and_their_adjoint_are_the_dense_matrix(size):
+    bands, height, width = size
+    d = oracle.difference_matrix(height, width)
+    x = randn(2, *size)
+    expected = np.stack([d @ x[b, c].numpy().ravel() for b in range(2) for c in range(bands)])
+    got = differences(x)
+    assert got.shape == (2, 2, *size)
+    np.testing.assert_allclose(got.movedim(0, 2).reshape(2 * bands, -1).numpy(), expected, atol=1e-15)
+    q = differences(randn(*size, seed=1))  # a dual is 0 at the last column and row
+    np.testing.assert_allclose(
+        differences_adjoint(q).numpy().reshape(bands, -1), q.movedim(0, 1).reshape(bands, -1).numpy() @ d, atol=1e-14
+    )
+
+
+def test_differences_by_hand():
+    x = torch.tensor([[1.0, 3.0], [7.0, 0.0]])
+    assert differences(x).tolist() == [[[2.0, 0.0], [-7.0, 0.0]], [[6.0, -3.0], [0.0, 0.0]]]
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_tv_is_the_sum_over_pixels(size, coupled):
+    x = randn(*size)
+    assert float(tv(x, coupled=coupled)) == pytest.approx(oracle.tv(x.numpy(), coupled), rel=1e-13, abs=1e-15)
+
+
+def test_tv_by_hand():
+    """One bright pixel in the corner of two bands: right and down differences 3 and 3, then 4 and 4."""
+    x = torch.zeros(2, 3, 3, dtype=F64)
+    x[0, 0, 0], x[1, 0, 0] = 3.0, 4.0
+    assert float(tv(x)) == pytest.approx(7 * math.sqrt(2), rel=1e-15)
+    assert float(tv(x, coupled=True)) == pytest.approx(5 * math.sqrt(2), rel=1e-15)
+
+
+# closed forms of the prox
+
+
+@pytest.mark.parametrize("axis", ["width", "height"])
+@pytest.mark.parametrize(("weight", "expected"), [(0.0, (0.0, 4.0)), (1.0, (1.0, 3.0)), (2.0, (2, 2)), (9.0, (2, 2))])
+def test_two_pixels(axis, weight, expected, path):
+    """They approach by the weight each until they meet."""
+    v = torch.tensor([0.0, 4.0], dtype=F64)
+    v = v[None, None, :] if axis == "width" else v[None, :, None]
+    u, _ = tv_prox(v, weight, num_iters=200)
+    torch.testing.assert_close(u.flatten(), torch.tensor(expected, dtype=F64), rtol=0, atol=1e-12)
+
+
+def test_a_step_edge(path):
+    """Two plateaus of widths 2 and 4: each moves by weight / its width, whatever the height."""
+    v = torch.tensor([0.0, 0.0, 6.0, 6.0, 6.0, 6.0], dtype=F64).expand(1, 3, 6).contiguous()
+    u, _ = tv_prox(v, 1.0, num_iters=3000)
+    row = torch.tensor([0.5, 0.5, 5.75, 5.75, 5.75, 5.75], dtype=F64)
+    torch.testing.assert_close(u, row.expand(1, 3, 6), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_weight_zero_changes_nothing(coupled, path):
+    v = randn(2, 3, 5, 6)
+    u, dual = tv_prox(v, 0.0, num_iters=7, coupled=coupled)
+    assert torch.equal(u, v)
+    assert float(dual.abs().max()) < 1e-18
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_constant_image_is_a_fixed_point(coupled, path):
+    v = torch.tensor([2.5, -1.0], dtype=F64)[:, None, None].expand(2, 5, 6).contiguous()
+    u, dual = tv_prox(v, 3.0, num_iters=20, coupled=coupled)
+    assert torch.equal(u, v)
+    assert dual.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_huge_weight_leaves_the_mean_of_each_band(coupled, path):
+    v = randn(3, 7, 6)
+    u, _ = tv_prox(v, 1e3, num_iters=2500, coupled=coupled)
+    torch.testing.assert_close(u, v.mean((-2, -1), keepdim=True).expand_as(v), rtol=0, atol=1e-9)
+
+
+# against an outside solver, and certified
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("size", SIZES[1:], ids=str)
+@pytest.mark.parametrize("weight", [0.05, 0.6])
+def test_the_prox_against_an_outside_solver(size, weight, coupled, path):
+    v = randn(*size)
+    u, dual = tv_prox(v, weight, num_iters=4000, coupled=coupled)
+    exact = oracle.tv_prox(v.numpy(), weight, coupled=coupled)
+    np.testing.assert_allclose(u.numpy(), exact, atol=2e-5)
+    assert tv_gap(u, dual, weight, coupled=coupled) <= 1e-7
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("num_iters", [0, 1, 3, 10, 100])
+def test_the_gap_certifies_the_distance_to_the_solution(num_iters, coupled, path):
+    """1/2 |u - u*|^2 <= gap at every stage, with u* from outside; u = v - D^T q, and q feasible."""
+    v, weight = randn(2, 5, 6, seed=3), 0.4
+    exact = torch.as_tensor(oracle.tv_prox(v.numpy(), weight, coupled=coupled))
+    u, dual = tv_prox(v, weight, num_iters=num_iters, coupled=coupled)
+    gap = tv_gap(u, dual, weight, coupled=coupled)
+    assert 0.5 * float((u - exact).square().sum()) <= gap + 1e-9
+    torch.testing.assert_close(u, v - differences_adjoint(dual))
+    size = dual.square().sum((0, 1) if coupled else 0).sqrt()
+    assert float(size.max()) <= weight * (1 + 1e-12)
+    d = oracle.difference_matrix(5, 6)
+    by_hand = weight * oracle.tv(u.numpy(), coupled)
+    by_hand -= sum(float((d @ u[c].numpy().ravel()) @ dual[:, c].reshape(-1).numpy()) for c in range(2))
+    assert gap == pytest.approx(by_hand, rel=1e-10)
+
+
+def test_the_gap_falls_with_the_iterations(path):
+    v = randn(2, 9, 8)
+    gaps = [tv_gap(*tv_prox(v, 0.3, num_iters=n), 0.3) for n in (1, 4, 16, 64, 256)]
+    assert all(later < 0.6 * earlier for earlier, later in itertools.pairwise(gaps))
+
+
+def test_single_precision_follows_double(path):
+    v = randn(3, 16, 15)
+    u64, _ = tv_prox(v, 0.2, num_iters=50)
+    u32, dual = tv_prox(v.float(), 0.2, num_iters=50)
+    assert u32.dtype == dual.dtype == torch.float32
+    torch.testing.assert_close(u32.double(), u64, rtol=0, atol=2e-6)
+
+
+def test_the_compiled_path_equals_the_eager_one(monkeypatch):
+    if not cpu.AVAILABLE:
+        pytest.skip("numba is not installed")
+    for shape in [(1, 1, 1), (2, 1, 9), (3, 9, 1), (2, 3, 33, 47)]:
+        for dtype, tolerance in ((torch.float32, 2e-6), (F64, 1e-13)):
+            v, dual = randn(*shape, dtype=dtype), 0.05 * differences(randn(*shape, seed=1, dtype=dtype))
+            results = []
+            for use in (True, False):
+                with monkeypatch.context() as patch:
+                    if not use:
+                        patch.setattr(cpu, "usable", lambda *tensors: False)
+                    results.append(tv_prox(v, 0.3, num_iters=9, dual=dual))
+            for a, b in zip(*results, strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+# invariances
+
+
+def prox(v: torch.Tensor, weight: float | torch.Tensor = 0.3, **options) -> torch.Tensor:
+    return tv_prox(v, weight, num_iters=40, **options)[0]
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_symmetries(coupled, path):
+    """Transposition, order of bands, a constant, a common factor: each iterate follows exactly."""
+    v = randn(3, 6, 7)
+    u = prox(v, coupled=coupled)
+    close = {"rtol": 0, "atol": 1e-12}
+    torch.testing.assert_close(prox(v.mT.contiguous(), coupled=coupled).mT, u, **close)
+    torch.testing.assert_close(prox(v.flip(0).contiguous(), coupled=coupled).flip(0), u, **close)
+    torch.testing.assert_close(prox(v + 5.0, coupled=coupled), u + 5.0, **close)
+    torch.testing.assert_close(prox(-v, coupled=coupled), -u, **close)
+    torch.testing.assert_close(prox(1e3 * v, 300.0, coupled=coupled) / 1e3, u, **close)
+    torch.testing.assert_close(u.mean((-2, -1)), v.mean((-2, -1)), **close)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_single_row_or_column_may_be_flipped(axis, path):
+    """In one dimension the direction of the differences does not matter; in two it does (a property of the model)."""
+    v = randn(2, 1, 9) if axis == -1 else randn(2, 9, 1)
+    torch.testing.assert_close(prox(v.flip(axis).contiguous()).flip(axis), prox(v), rtol=0, atol=1e-12)
+
+
+def test_the_prox_does_not_expand(path):
+    """|prox(a) - prox(b)|^2 <= <prox(a) - prox(b), a - b>."""
+    a, b = randn(2, 6, 7), randn(2, 6, 7, seed=1)
+    difference = tv_prox(a, 0.3, num_iters=3000)[0] - tv_prox(b, 0.3, num_iters=3000)[0]
+    assert float(difference.square().sum()) <= float((difference * (a - b)).sum()) + 1e-6
+
+
+def test_one_band_coupled_is_uncoupled(path):
+    v = randn(4, 1, 6, 7)
+    for a, b in zip(tv_prox(v, 0.3, num_iters=15), tv_prox(v, 0.3, num_iters=15, coupled=True), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+def test_equal_bands_coupled_share_the_weight():
+    """C equal bands have the coupled TV sqrt(C) TV(u), so each is denoised with weight / sqrt(C)."""
+    v = randn(1, 6, 7)
+    coupled, _ = tv_prox(v.expand(4, 6, 7).contiguous(), 0.6, num_iters=30, coupled=True)
+    alone, _ = tv_prox(v, 0.3, num_iters=30)
+    torch.testing.assert_close(coupled, alone.expand(4, 6, 7), rtol=0, atol=1e-12)
+
+
+def test_coupled_bands_keep_their_edges_together():
+    """A faint edge survives where a strong band has one at the same place; alone the same weight removes it."""
+    v = torch.zeros(2, 4, 8, dtype=F64)
+    v[0, :, 4:], v[1, :, 4:] = 10.0, 0.4
+    alone, _ = tv_prox(v, 1.0, num_iters=4000)
+    coupled, _ = tv_prox(v, 1.0, num_iters=4000, coupled=True)
+    assert float(alone[1].max() - alone[1].min()) < 1e-6
+    assert float(coupled[1].max() - coupled[1].min()) > 0.35
+
+
+# batches, weights per band, warm start, buffers
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_leading_axes_are_a_batch(coupled, path):
+    v = randn(2, 2, 3, 5, 6)
+    u, dual = tv_prox(v, 0.3, num_iters=8, coupled=coupled)
+    for index in np.ndindex(2, 2):
+        one, one_dual = tv_prox(v[index].contiguous(), 0.3, num_iters=8, coupled=coupled)
+        torch.testing.assert_close(u[index], one, rtol=0, atol=1e-13)
+        torch.testing.assert_close(dual[:, index[0], index[1]], one_dual, rtol=0, atol=1e-13)
+
+
+def test_a_weight_for_each_band(path):
+    v, weights = randn(2, 3, 5, 6), torch.tensor([0.0, 0.2, 0.9], dtype=F64)[:, None, None]
+    u, _ = tv_prox(v, weights, num_iters=12)
+    for c, w in enumerate((0.0, 0.2, 0.9)):
+        torch.testing.assert_close(u[:, c], tv_prox(v[:, c : c + 1], w, num_iters=12)[0][:, 0], rtol=0, atol=1e-13)
+    per_cube = torch.tensor([0.1, 0.5], dtype=F64)[:, None, None, None]
+    torch.testing.assert_close(tv_prox(v, per_cube, num_iters=12)[0][1], prox12(v[1], 0.5), rtol=0, atol=1e-13)
+
+
+def prox12(v: torch.Tensor, weight: float) -> torch.Tensor:
+    return tv_prox(v, weight, num_iters=12)[0]
+
+
+def test_the_gap_with_a_weight_for_each_band():
+    v, weights = randn(2, 5, 6), torch.tensor([0.1, 0.7], dtype=F64)[:, None, None]
+    u, dual = tv_prox(v, weights, num_iters=9)
+    apart = sum(tv_gap(u[c : c + 1], dual[:, c : c + 1], float(weights[c])) for c in range(2))
+    assert tv_gap(u, dual, weights) == pytest.approx(apart, rel=1e-12)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_warm_start_goes_on_exactly(coupled, path):
+    """n + m steps are n steps and then m from the dual handed over, bit for bit; nothing given is modified."""
+    v = randn(2, 3, 6, 7)
+    before = v.clone()
+    whole = tv_prox(v, 0.3, num_iters=11, coupled=coupled)
+    _, dual = tv_prox(v, 0.3, num_iters=4, coupled=coupled)
+    kept = dual.clone()
+    resumed = tv_prox(v, 0.3, num_iters=7, dual=dual, coupled=coupled)
+    assert torch.equal(whole[0], resumed[0]) and torch.equal(whole[1], resumed[1])
+    assert torch.equal(dual, kept) and torch.equal(v, before)
+    tv_prox(randn(3, 6, 7), 0.1, num_iters=3, coupled=coupled)  # another call between: nothing is stored
+    again = tv_prox(v, 0.3, num_iters=11, coupled=coupled)
+    assert torch.equal(whole[0], again[0]) and torch.equal(whole[1], again[1])
+
+
+def test_zero_steps_apply_the_dual(path):
+    v, dual = randn(2, 5, 6), 0.1 * differences(randn(2, 5, 6, seed=1))
+    u, same = tv_prox(v, 1.0, num_iters=0, dual=dual)
+    torch.testing.assert_close(u, v - differences_adjoint(dual))
+    assert torch.equal(same, dual)
+
+
+def test_any_memory_layout_and_out(path):
+    v = randn(6, 7, 3).permute(2, 0, 1)
+    expected = prox(v.contiguous())
+    torch.testing.assert_close(prox(v), expected, rtol=0, atol=1e-13)
+    sliced = randn(3, 8, 9)[:, 1:7, 1:8]
+    torch.testing.assert_close(prox(sliced), prox(sliced.contiguous()), rtol=0, atol=1e-13)
+    out = torch.full((3, 6, 7), math.nan, dtype=F64)
+    assert prox(v, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+
+
+# the denoiser of the solvers
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_the_denoiser_is_the_warm_started_prox(coupled, path):
+    """Call k: weight * max(1, start * decay^k), dual from call k - 1, in place."""
+    denoise = TVDenoiser(0.2, num_iters=3, coupled=coupled, start=2.0, decay=0.5)
+    dual = None
+    for k, weight in enumerate([0.4, 0.2, 0.2]):
+        v = randn(2, 5, 6, seed=k)
+        expected, dual = tv_prox(v, weight, num_iters=3, dual=dual, coupled=coupled)
+        x = v.clone()
+        assert denoise(x, k) is x
+        torch.testing.assert_close(x, expected, rtol=0, atol=1e-13)
+
+
+# errors
+
+
+def test_what_is_refused():
+    v = torch.zeros(2, 3, 4)
+    with pytest.raises(ValueError, match=r"weight must be >= 0, got -1\.0"):
+        tv_prox(v, -1.0, num_iters=1)
+    with pytest.raises(ValueError, match=r"weight must be >= 0, got nan"):
+        tv_prox(v, math.nan, num_iters=1)
+    with pytest.raises(ValueError, match=r"weight must be >= 0, got -2\.0"):
+        tv_prox(v, torch.tensor([1.0, -2.0])[:, None, None], num_iters=1)
+    with pytest.raises(ValueError, match=r"coupled TV has one weight for all bands, got weights of shape \(2, 1, 1\)"):
+        tv_prox(v, torch.ones(2, 1, 1), num_iters=1, coupled=True)
+    with pytest.raises(ValueError, match=r"dual must be \(2, 2, 3, 4\), got \(2, 3, 4\)"):
+        tv_prox(v, 1.0, num_iters=1, dual=torch.zeros(2, 3, 4))
+    for bad in (-0.1, math.nan):
+        with pytest.raises(ValueError, match=f"weight must be >= 0, got {bad}"):
+            TVDenoiser(bad)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_negative_number_of_steps_is_refused(coupled):
+    with pytest.raises(ValueError, match="number of dual steps must be >= 0, got -1"):
+        tv_prox_(torch.ones(2, 4, 4), torch.ones(2, 1, 1), torch.zeros(2, 2, 4, 4), num_iters=-1, coupled=coupled)

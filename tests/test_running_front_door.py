@@ -1,0 +1,422 @@
+"""One call from a measurement to a cube: scale, stacks, bad pixels, inference, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI, InputError, gap_tv, reconstruct
+from cassi.choice import automatic
+from cassi.files import Measurement
+from cassi.looking.metrics import psnr
+from cassi.optics.blurred import BlurredCASSI, gaussian_psf
+from cassi.running.front_door import SOLVERS, pick_device, score
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+
+TV_SOLVERS = [name for name in SOLVERS if name.endswith("tv") or name == "subspace"]
+H, W, C, STEP = 24, 20, 4, 2
+
+
+@pytest.fixture(scope="module")
+def camera() -> CASSI:
+    mask = (torch.rand(H, W, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    return CASSI.from_step(mask, STEP, C)
+
+
+@pytest.fixture(scope="module")
+def scene() -> torch.Tensor:
+    """Two flat squares of different spectra on a flat ground."""
+    x = torch.full((C, H, W), 0.2)
+    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
+    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
+    return x
+
+
+@pytest.fixture(scope="module")
+def y(camera: CASSI, scene: torch.Tensor) -> torch.Tensor:
+    return camera.forward(scene)
+
+
+def test_a_scene_of_flat_patches_is_recovered_better_than_by_least_squares(camera, scene, y):
+    tv = psnr(reconstruct(y, camera.mask, num_bands=C, num_iters=100).cube, scene)
+    linear = psnr(reconstruct(y, camera.mask, num_bands=C, solver="least-squares").cube, scene)
+    assert tv > linear + 5
+
+
+def test_least_squares_is_the_pseudo_inverse(camera, y):
+    result = reconstruct(y, camera.mask, step=STEP, num_bands=C, solver="least-squares")
+    torch.testing.assert_close(result.cube, camera.pinv(y))
+    assert result.residual < 1e-6
+
+
+def test_gap_tv_by_hand_gives_the_same_cube(camera, y):
+    result = reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", num_iters=7, tv_weight=0.25)
+    level = float(y.sum() / camera.forward(torch.ones(C, H, W)).sum())
+    by_hand = gap_tv(camera, y / level, tv_weight=0.25, num_iters=7).x * level
+    torch.testing.assert_close(result.cube, by_hand)
+    assert [record.iteration for record in result.history] == list(range(1, 8))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("factor", [1 / 64, 1000.0, 3.7e4])
+def test_a_measurement_in_other_units_gives_the_same_cube_in_those_units(camera, y, solver, factor):
+    reference = reconstruct(y, camera.mask, num_bands=C, solver=solver)
+    scaled = reconstruct(y * factor, camera.mask, num_bands=C, solver=solver)
+    assert (scaled.cube / factor - reference.cube).norm() < 2e-3 * reference.cube.norm()
+    assert len(scaled.history) == pytest.approx(len(reference.history), rel=0.1)
+    assert scaled.residual == pytest.approx(reference.residual, rel=0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_each_frame_of_a_stack_is_reconstructed_as_if_it_were_alone(camera, y, solver):
+    frames = torch.stack([y, 500 * y.flip(0)])
+    stack = reconstruct(frames, camera.mask, num_bands=C, solver=solver, num_iters=5)
+    assert stack.cube.shape == (2, C, H, W)
+    assert stack.residual_image.shape == frames.shape
+    for k in range(2):
+        alone = reconstruct(frames[k], camera.mask, num_bands=C, solver=solver, num_iters=5)
+        assert torch.equal(stack.cube[k], alone.cube)
+    assert len(stack.choice["frames"]) == 2
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_what_stands_at_a_bad_pixel_does_not_matter(camera, y, solver):
+    bad = torch.zeros(H, W + STEP * (C - 1), dtype=torch.bool)
+    bad[3, 7] = bad[10, 11] = True
+    cubes = []
+    for value in (0.0, 1e6, math.nan, -math.inf):
+        spoiled = y.masked_fill(bad, value)
+        result = reconstruct(spoiled, camera.mask, num_bands=C, bad_pixels=bad, solver=solver, num_iters=5)
+        assert not result.residual_image[bad].any()
+        cubes.append(result.cube)
+    assert all(torch.equal(cubes[0], cube) for cube in cubes[1:])
+    ignored = reconstruct(y.masked_fill(bad, 1e6), camera.mask, num_bands=C, solver=solver, num_iters=5)
+    assert not torch.allclose(ignored.cube, cubes[0], rtol=0.1)
+
+
+def test_a_measurement_object_brings_everything_along(camera, y):
+    nm = np.array([450.0, 500.0, 560.0, 650.0])
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=camera.shifts, wavelengths=nm, unit="photons")
+    result = reconstruct(m, num_iters=4)
+    same = reconstruct(y, camera.mask, shifts=camera.shifts, wavelengths=nm.tolist(), num_iters=4)
+    assert torch.equal(result.cube, same.cube)
+    assert result.unit == "photons"
+    np.testing.assert_array_equal(result.wavelengths, nm)
+    np.testing.assert_array_equal(same.wavelengths, nm)
+
+
+@pytest.mark.parametrize(
+    "given", [{"step": STEP}, {"num_bands": C}, {"step": STEP, "num_bands": C}, {"shifts": (0, 2, 4, 6)}, {}]
+)
+def test_what_is_not_given_of_step_and_bands_follows_from_the_widths(camera, y, given):
+    result = reconstruct(y.numpy(), camera.mask.numpy(), num_iters=2, **given)
+    assert result.cube.shape == (C, H, W)
+    assert result.parameters["shifts"] == [0, 2, 4, 6]
+
+
+def test_bands_dispersed_to_the_left_and_a_mask_per_band(scene):
+    masks = torch.rand(C, H, W, generator=torch.Generator().manual_seed(2))
+    A = CASSI(masks, (0, -1, -2, -3))
+    result = reconstruct(A.forward(scene), masks, shifts=(0, -1, -2, -3), solver="least-squares")
+    torch.testing.assert_close(result.cube, A.pinv(A.forward(scene)))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_dispersion_between_pixels(camera, scene, solver):
+    A = BlurredCASSI(camera.mask, (0.0, 1.7, 3.6, 5.5))
+    y = A.forward(scene)
+    result = reconstruct(y, camera.mask, shifts=A.shifts, solver=solver, num_iters=20)
+    assert result.residual < 0.1
+    rounded = reconstruct(y, camera.mask, shifts=(0, 2, 4, 6), solver=solver, num_iters=20)
+    assert (result.cube - scene).norm() < (rounded.cube - scene).norm()
+
+
+def test_integers_and_double_precision_are_taken_as_they_are(camera, y):
+    counts = (1000 * y).round()
+    expected = reconstruct(counts, camera.mask, num_bands=C, num_iters=3).cube
+    for values in (counts.int(), counts.double(), counts.to(torch.int64).numpy().astype(np.uint16)):
+        assert torch.equal(reconstruct(values, camera.mask, num_bands=C, num_iters=3).cube, expected)
+
+
+@pytest.mark.parametrize("solver", TV_SOLVERS)
+def test_the_budget_stops_the_iteration(camera, y, solver):
+    result = reconstruct(y, camera.mask, num_bands=C, solver=solver, num_iters=10_000, budget=0.05)
+    assert result.status == "stopped"
+    assert len(result.history) < 10_000
+    assert all(record.seconds < 0.05 for record in result.history[:-1])
+
+
+def test_the_automatic_choice_fits_the_budget(camera, y):
+    free = reconstruct(y, camera.mask, num_bands=C)
+    hurried = reconstruct(y, camera.mask, num_bands=C, budget=1e-3)
+    assert len(hurried.history) < len(free.history)
+
+
+def test_the_automatic_choice_tells_its_evidence(camera, y):
+    result = reconstruct(y, camera.mask, num_bands=C, gain=1000.0, read_noise=3.0, uncertainty=True, num_iters=20)
+    assert result.choice["candidates"]
+    assert "held-out" in result.choice["reason"]
+    assert json.loads(json.dumps(result.choice)) == result.choice
+    assert result.uncertainty.shape == result.cube.shape
+    assert (result.uncertainty >= 0).all() and result.uncertainty.any()
+    # Phi^+ Phi is a projection: the trace is the number of lit detector pixels
+    assert result.visibility.shape == result.cube.shape
+    assert float(result.visibility.sum()) == pytest.approx(int((camera.gram_diag() > 0).sum()), rel=1e-4)
+    assert (result.cube >= 0).all()
+    scaled = reconstruct(100 * y, camera.mask, num_bands=C, gain=10.0, read_noise=3.0, uncertainty=True, num_iters=20)
+    torch.testing.assert_close(scaled.cube / 100, result.cube, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(scaled.uncertainty / 100, result.uncertainty, rtol=2e-2, atol=2e-3)
+
+
+def test_the_monitor_sees_every_iteration_and_may_stop(camera, y):
+    seen = []
+
+    def monitor(record, cube):
+        seen.append((record.iteration, float(cube.mean())))
+        return record.iteration == 3
+
+    result = reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", monitor=monitor)
+    assert [iteration for iteration, _ in seen] == [1, 2, 3]
+    assert result.status == "stopped"
+    assert seen[-1][1] == pytest.approx(1, rel=0.2)  # the cube at mean level 1
+
+
+def test_a_black_measurement_gives_a_black_cube(camera, y):
+    result = reconstruct(torch.zeros_like(y), camera.mask, num_bands=C)
+    assert not result.cube.any()
+    assert result.residual == 0
+
+
+def test_residual_image_is_measurement_minus_prediction(camera, y):
+    result = reconstruct(y, camera.mask, num_bands=C, num_iters=3)
+    torch.testing.assert_close(result.residual_image, y - camera.forward(result.cube))
+    assert result.residual == pytest.approx(float((y - camera.forward(result.cube)).norm() / y.norm()), rel=1e-5)
+
+
+def test_input_tensors_are_left_alone(camera, y):
+    before, mask = y.clone(), camera.mask.clone()
+    reconstruct(y, mask, num_bands=C, num_iters=3)
+    assert torch.equal(y, before)
+    assert torch.equal(mask, camera.mask)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_to_xarray_labels_the_axes(camera, y, known):
+    pytest.importorskip("xarray", reason="xarray is an extra")
+    nm = [450.0, 500.0, 560.0, 650.0]
+    result = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, num_iters=2, wavelengths=nm if known else None)
+    labelled = result.to_xarray()
+    band = "wavelength" if known else "band"
+    assert labelled.dims == ("frame", band, "y", "x")
+    assert labelled[band].values.tolist() == (nm if known else [1, 2, 3, 4])
+    np.testing.assert_array_equal(labelled.isel(frame=1, y=3, x=4).values, result.cube[1, :, 3, 4].numpy())
+
+
+def test_to_xarray_without_xarray_says_what_to_install(camera, y, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(ImportError, match=r"\.\[formats\]"):
+        reconstruct(y, camera.mask, num_bands=C, num_iters=1).to_xarray()
+
+
+def test_scores_clip_the_estimate_and_use_peak_one():
+    truth = torch.full((3, 16, 16), 0.5)
+    scores = score(truth + 0.1, truth=truth, mean_band=truth[0])
+    assert scores["psnr"] == pytest.approx(20, abs=1e-3)
+    assert scores["mean_band_psnr"] == pytest.approx(20, abs=1e-3)
+    assert scores["sam"] == pytest.approx(0, abs=1e-3)
+    assert score(torch.full((3, 16, 16), 9.0), truth=torch.ones(3, 16, 16))["psnr"] == math.inf
+    assert score(truth) == {}
+
+
+ARRAYS = {
+    "no mask": ({"mask": None}, "a mask is needed"),
+    "rank": ({"measurement": torch.ones(5)}, r"the measurement must be \(H, W'\)"),
+    "empty": ({"measurement": torch.ones(0, 4)}, "not empty"),
+    "complex": ({"measurement": torch.ones(H, W, dtype=torch.complex64)}, "real"),
+    "mask rank": ({"mask": torch.ones(W)}, "the mask must be"),
+    "rows": ({"mask": torch.ones(H - 1, W)}, "23 rows and the measurement 24"),
+    "nan": ({"measurement": torch.full((H, W + 6), math.nan)}, "NaN or Inf; mark those pixels"),
+    "inf mask": ({"mask": torch.full((H, W), math.inf)}, "the mask holds NaN or Inf"),
+    "dark mask": ({"mask": torch.zeros(H, W)}, "zero everywhere"),
+    "width": ({"num_bands": 6}, r"6 bands do not fit.*what fits: 4 bands with step 2"),
+    "twice": ({"step": 2, "shifts": (0, 2, 4, 6)}, "give one of them"),
+    "count": ({"num_bands": 3, "shifts": (0, 2, 4, 6)}, "4 shifts were given for 3 bands"),
+    "wavelengths": ({"wavelengths": [450.0, 550.0]}, "wavelengths"),
+    "solver": ({"solver": "magic"}, "unknown solver 'magic', expected one of auto"),
+    "quality": ({"quality": "superb"}, "unknown quality"),
+    "quality of another": ({"quality": "best", "solver": "gap-tv"}, 'a choice of solver "auto"'),
+    "iterations": ({"num_iters": 0}, "at least 1, got 0"),
+    "weight": ({"tv_weight": -1.0}, "must be positive, got -1"),
+    "weight nan": ({"tv_weight": math.nan}, "must be positive, got nan"),
+    "weight of auto": ({"tv_weight": 1.0}, "auto takes no TV weight"),
+    "uncertain": ({"uncertainty": True, "solver": "gap-tv"}, 'only solvers "auto" and "gaussian" estimate'),
+    "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, "least-squares takes no TV weight"),
+    "budget": ({"budget": 0.0}, "positive number of seconds"),
+    "bad shape": ({"bad_pixels": np.zeros((3, 3), bool)}, r"bad_pixels must be bool \(24, 26\)"),
+    "bad type": ({"bad_pixels": np.zeros((H, W + 6))}, "bad_pixels must be bool"),
+    "all bad": ({"bad_pixels": np.ones((H, W + 6), bool)}, "every detector pixel"),
+    "gain": ({"gain": -2.0}, "the gain must be positive"),
+    "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
+    "device": ({"device": "toaster"}, "unknown device 'toaster'"),
+}
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_what_cannot_be_used_is_said_in_one_line(camera, y, case):
+    changed, message = ARRAYS[case]
+    call = {"measurement": y, "mask": camera.mask} | changed
+    with pytest.raises(InputError, match=message) as caught:
+        reconstruct(call.pop("measurement"), call.pop("mask"), **call)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_measurement_object_and_a_mask_are_one_too_many(camera, y):
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=camera.shifts)
+    with pytest.raises(InputError, match="leave out mask, step"):
+        reconstruct(m, camera.mask, step=2)
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(InputError, match=r"'cuda:99' is not there.*use auto or cpu"):
+        pick_device("cuda:99")
+    with pytest.raises(InputError, match="not supported"):
+        pick_device("meta")
+    assert pick_device("auto").type in ("cpu", "cuda")
+
+
+def test_importing_the_package_loads_neither_h5py_nor_matplotlib():
+    code = "import sys, cassi; print([m for m in ('h5py', 'matplotlib', 'xarray') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_lines_of_the_readme_run(monkeypatch, capsys):
+    root = Path(__file__).parent.parent
+    monkeypatch.chdir(root)
+    monkeypatch.setitem(automatic.EFFORTS, "default", automatic.Effort(10, 10))  # that the lines run is what is tested
+    code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    names: dict[str, object] = {}
+    exec(code[1], names)
+    assert names["x"].shape == (28, 256, 256)
+    assert "held-out" in capsys.readouterr().out
+
+
+def test_knowing_the_blur_is_worth_3_db():
+    """A dispersion of 1.7 px a band and a Gaussian blur of 1 px, against whole pixels and no blur."""
+    generator = torch.Generator().manual_seed(0)
+    truth = procedural_scene(40, 40, torch.linspace(450, 650, 6).tolist(), generator=generator)
+    mask = random_mask(40, 40, generator=generator)
+    shifts = [1.7 * c for c in range(6)]
+    y = BlurredCASSI(mask, tuple(shifts), psf=gaussian_psf(1.0).float()).forward(truth)
+    settings = {"solver": "subspace", "num_iters": 25}
+    right = reconstruct(y, mask, shifts=shifts, psf=1.0, **settings).cube
+    taps = reconstruct(y, mask, shifts=shifts, psf=gaussian_psf(1.0), **settings).cube
+    whole = [round(d) for d in shifts]
+    wrong = reconstruct(y[:, : 40 + whole[-1]], mask, shifts=whole, **settings).cube
+    assert torch.equal(right, taps)
+    assert psnr(right, truth) > psnr(wrong, truth) + 3
+
+
+# --- the black level -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dim():
+    """A camera with many pixels that no light reaches, and a snapshot of a scene through it."""
+    generator = torch.Generator().manual_seed(3)
+    A = CASSI.from_step((torch.rand(64, 64, generator=generator) > 0.5).float(), step=2, num_bands=8)
+    x = torch.rand(8, 64, 64, generator=generator).cumsum(-1) / 40
+    return A, A.forward(x)
+
+
+@pytest.mark.parametrize("solver", ["auto", "gap-tv"])
+def test_a_black_level_left_in_is_found_and_taken_off(dim, solver):
+    A, y = dim
+    noisy = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(4))
+    settings = {"num_bands": 8, "solver": solver, "num_iters": 30}
+    clean, lifted = reconstruct(noisy, A.mask, **settings), reconstruct(noisy + 0.5, A.mask, **settings)
+    assert "black_level" not in clean.choice
+    assert lifted.choice["black_level"] == pytest.approx(0.5, abs=0.005)
+    torch.testing.assert_close(lifted.cube, clean.cube, atol=0.05 * float(clean.cube.max()), rtol=0)
+    torch.testing.assert_close(lifted.residual_image.mean(), clean.residual_image.mean(), atol=0.005, rtol=0)
+    kept = reconstruct(noisy + 0.5, A.mask, black_level=0.0, **settings)
+    assert "black_level" not in kept.choice
+    told = reconstruct(noisy + 0.5, A.mask, black_level=0.5, **settings)
+    torch.testing.assert_close(told.cube, clean.cube, atol=1e-3, rtol=1e-3)
+    if solver == "auto":
+        assert "black level of 0.5" in lifted.choice["reason"]
+
+
+def test_frames_of_a_stack_have_black_levels_of_their_own(dim):
+    A, y = dim
+    found = reconstruct(torch.stack([y + 0.5, y, y + 1]), A.mask, num_bands=8, solver="least-squares")
+    levels = [choice.get("black_level", 0.0) for choice in found.choice["frames"]]
+    assert levels == pytest.approx([0.5, 0.0, 1.0], abs=0.01)
+
+
+def test_light_is_no_black_level(dim):
+    """Bad pixels are not looked at, and where light reaches every pixel there is nothing to tell it from."""
+    A, y = dim
+    bad = torch.zeros(A.measurement_shape, dtype=torch.bool)
+    bad[:5] = True
+    lifted = torch.where(bad, y + 100, y)
+    assert "black_level" not in reconstruct(lifted, A.mask, num_bands=8, bad_pixels=bad, solver="least-squares").choice
+    # where elements of both signs cancel, light arrives all the same
+    signs = torch.ones(2, 32, 32)
+    signs[1, :, ::4] = -1
+    signed = CASSI(signs, (0, 0))
+    y = signed.forward(torch.stack([torch.full((32, 32), 3.0), torch.ones(32, 32)]))
+    assert "black_level" not in reconstruct(y, signs, shifts=(0, 0), solver="least-squares").choice
+    full = CASSI.from_step(torch.ones(16, 16), step=0, num_bands=3)
+    y = full.forward(torch.ones(3, 16, 16)) + 1
+    assert "black_level" not in reconstruct(y, full.mask, shifts=(0, 0, 0), solver="least-squares").choice
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"black_level": math.nan, "num_bands": 8}, "black level must be a finite number"),
+        ({"num_bands": -1}, "number of bands must lie in 1..10000, got -1"),
+        ({"num_bands": 10**9}, "number of bands must lie in"),
+        ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
+    ],
+)
+def test_numbers_that_cannot_be(dim, settings, message):
+    A, y = dim
+    with pytest.raises(InputError, match=message):
+        reconstruct(y, A.mask, **settings)
+
+
+def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
+    A, y = dim
+    found = reconstruct(y, A.mask, num_bands=8, solver="least-squares", psf=1.0, num_iters=200)
+    assert found.residual < 1
+
+
+def test_wavelengths_may_be_a_text(camera, y):
+    one, two = (
+        reconstruct(y, camera.mask, num_bands=4, wavelengths=w, solver="least-squares")
+        for w in ("450:600:4", [450, 500, 550, 600])
+    )
+    assert list(one.wavelengths) == list(two.wavelengths) == [450, 500, 550, 600]
+
+
+def test_read_noise_needs_the_gain(camera, y):
+    with pytest.raises(InputError, match="needs the gain too"):
+        reconstruct(y, camera.mask, num_bands=4, read_noise=5.0)
+
+
+@pytest.mark.parametrize("psf", [-1, 0.0, math.nan])
+def test_a_blur_that_is_no_width_is_refused(camera, y, psf):
+    with pytest.raises(InputError, match=r"the blur \(psf\) must be a positive standard deviation"):
+        reconstruct(y, camera.mask, num_bands=4, psf=psf)

@@ -1,0 +1,491 @@
+"""Many snapshots: nothing finished is lost or done again, nothing half written is ever seen, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI, InputError, reconstruct
+from cassi.errors import OutputError
+from cassi.files import read_measurement
+from cassi.running import many, stores
+from cassi.running.many import Frame, find_frames, frames_at_once, reconstruct_many
+
+pytest.importorskip("distributed", reason="many frames need the extra batch")
+zarr = pytest.importorskip("zarr", reason="many frames need the extra batch")
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "reconstruct.py"
+N, H, W, C = 5, 16, 14, 3
+MASK = (torch.rand(H, W, generator=torch.Generator().manual_seed(5)) > 0.5).float()
+SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
+
+
+def snapshots(count: int = N, size: tuple[int, int] = (H, W)) -> np.ndarray:
+    generator = torch.Generator().manual_seed(6)
+    A = CASSI.from_step(MASK[: size[0], : size[1]], 2, C)
+    return torch.stack([A.forward(torch.rand(C, *size, generator=generator)) for _ in range(count)]).numpy()
+
+
+def save(path: Path, **content: np.ndarray) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, values in content.items():
+            file[name] = values
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of five snapshots, frame0.h5 to frame4.h5; their mask lies beside it."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for k, y in enumerate(snapshots()):
+        save(folder / f"frame{k}.h5", measurement=y)
+    save(tmp_path / "mask.h5", mask=MASK.numpy())
+    return folder
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Path:
+    save(tmp_path / "mask.h5", mask=MASK.numpy())
+    return save(tmp_path / "stack.h5", measurement=snapshots())
+
+
+def reader(source: Path) -> partial:
+    return partial(read_measurement, mask=source.parent / "mask.h5", num_bands=C)
+
+
+def run(source: Path, output: Path, **options) -> many.BatchReport:
+    options = {"read": reader(source), "solve": SOLVE} | options
+    frames = find_frames(source, count=N if source.is_file() else None)
+    return reconstruct_many(frames, output, **options)
+
+
+def cube_of(output: Path, name: str) -> np.ndarray:
+    with h5py.File(output / f"{name}_cube.h5") as file:
+        return file["cube"][:]
+
+
+def times(output: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in output.glob("*_cube.h5")}
+
+
+def index(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
+
+
+# What a run makes
+
+
+@pytest.mark.parametrize("at_once", [1, 3, None])
+def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
+    threads = torch.get_num_threads()
+    report = run(folder, tmp_path / "out", batch=at_once)
+    assert (report.computed, report.found, report.failed) == (N, 0, {})
+    for k, y in enumerate(snapshots()):
+        alone = SOLVE(y, MASK, num_bands=C).cube.numpy()
+        np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), alone)
+    assert [(line["frame"], line["status"]) for line in index(tmp_path / "out")] == [
+        (f"frame{k}", "done") for k in range(N)
+    ]
+    assert torch.get_num_threads() == threads
+
+
+def test_results_carry_their_provenance(folder, tmp_path):
+    run(folder, tmp_path / "out", attributes={"command_line": "reconstruct.py --all"})
+    with h5py.File(tmp_path / "out" / "frame2_cube.h5") as file:
+        assert file.attrs["command_line"] == "reconstruct.py --all"
+        assert file.attrs["input_name"] == "frame2.h5"
+        assert len(file.attrs["fingerprint"]) == 64
+        assert file["history/iteration"].shape == (6,)
+
+
+def test_a_stack_a_folder_and_a_zarr_store_agree(stack, folder, tmp_path):
+    run(folder, tmp_path / "out")
+    run(stack, tmp_path / "frames")
+    run(stack, tmp_path / "all.zarr")
+    cubes = zarr.open_group(tmp_path / "all.zarr", mode="r")["cube"]
+    assert cubes.shape == (N, C, H, W)
+    assert cubes.chunks == (1, C, H, W)
+    for k in range(N):
+        expected = cube_of(tmp_path / "out", f"frame{k}")
+        np.testing.assert_array_equal(cube_of(tmp_path / "frames", f"stack_{k:06d}"), expected)
+        np.testing.assert_array_equal(cubes[k], expected)
+
+
+# Going on where a run stopped
+
+
+def test_a_second_run_has_nothing_to_do(folder, tmp_path):
+    run(folder, tmp_path / "out")
+    before = times(tmp_path / "out")
+    report = run(folder, tmp_path / "out")
+    assert (report.computed, report.found) == (0, N)
+    assert times(tmp_path / "out") == before
+    assert len(index(tmp_path / "out")) == N
+
+
+def test_only_what_is_missing_is_computed(folder, tmp_path):
+    out = tmp_path / "out"
+    run(folder, out)
+    before, cube = times(out), cube_of(out, "frame3")
+    (out / "frame3_cube.h5").unlink()
+    assert run(folder, out).computed == 1
+    after = times(out)
+    assert {name for name in after if after[name] != before[name]} == {"frame3_cube.h5"}
+    np.testing.assert_array_equal(cube_of(out, "frame3"), cube)
+
+
+def test_another_parameter_is_noticed_and_named(folder, tmp_path):
+    out = tmp_path / "out"
+    run(folder, out)
+    before = times(out)
+    other = partial(SOLVE, tv_weight=0.7)
+    with pytest.raises(
+        InputError, match=r"5 of 5 results were made otherwise .*tv_weight was not given, is 0\.7.*--over"
+    ):
+        run(folder, out, solve=other)
+    assert times(out) == before
+    assert run(folder, out, solve=other, overwrite=True).computed == N
+    assert (
+        run(folder, out, solve=other, overwrite=True).computed == 0
+    )  # the same command goes on, it does not start over
+
+
+def test_another_input_is_noticed_and_only_it_replaced(folder, tmp_path):
+    out = tmp_path / "out"
+    run(folder, out)
+    before = times(out)
+    save(folder / "frame1.h5", measurement=2 * snapshots()[1])
+    with pytest.raises(InputError, match=r"1 of 5 results .*first frame1.*their input files have changed"):
+        run(folder, out)
+    assert run(folder, out, overwrite=True).computed == 1
+    assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
+
+
+def test_another_mask_under_the_same_name_is_noticed(folder, tmp_path):
+    run(folder, tmp_path / "out")
+    save(tmp_path / "mask.h5", mask=1 - MASK.numpy())
+    with pytest.raises(InputError, match=r"read\.mask\.sha256 was"):
+        run(folder, tmp_path / "out")
+
+
+def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "frame4_cube.h5").write_text("precious")
+    with pytest.raises(InputError, match="first frame4"):
+        run(folder, tmp_path / "out")
+    assert (tmp_path / "out" / "frame4_cube.h5").read_text() == "precious"
+
+
+def test_a_frame_that_fails_is_recorded_and_tried_again(folder, tmp_path):
+    out = tmp_path / "out"
+    good = snapshots()[2]
+    save(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
+    (folder / "frame3.h5").write_bytes((folder / "frame3.h5").read_bytes()[:700])
+    report = run(folder, out)
+    assert report.computed == N - 2
+    assert set(report.failed) == {"frame2", "frame3"}
+    assert "NaN" in report.failed["frame2"]
+    assert {line["frame"]: line["status"] for line in index(out)}["frame2"] == "failed"
+    save(folder / "frame2.h5", measurement=good)
+    report = run(folder, out)
+    assert (report.computed, report.found, set(report.failed)) == (1, N - 2, {"frame3"})
+
+
+def test_a_fault_in_the_computation_fails_one_frame_with_its_kind(folder, tmp_path):
+    def solve(m, monitor):
+        if m.source == "frame0.h5":
+            raise FloatingPointError("diverged\nat iteration 3")
+        return SOLVE(m, monitor=monitor)
+
+    report = run(folder, tmp_path / "out", solve=solve)
+    assert report.failed == {"frame0": "FloatingPointError: diverged at iteration 3"}
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write, written = stores.write_result, []
+
+    def until_full(path, *args, **options):
+        if len(written) == 2:
+            raise OutputError(f"{path}: the disk is full")
+        written.append(path)
+        write(path, *args, **options)
+
+    monkeypatch.setattr(stores, "write_result", until_full)
+    with pytest.raises(OutputError, match="disk is full"):
+        run(folder, out, batch=1)
+    monkeypatch.undo()
+    before = times(out)
+    assert len(before) == 2
+    report = run(folder, out)
+    assert (report.computed, report.found) == (N - 2, 2)
+    assert before.items() <= times(out).items()
+
+
+def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    add = stores.Log.add
+
+    def interrupted(self, name, status, what):
+        add(self, name, status, what)
+        if status == "done":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores.Log, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, out, batch=1)
+    monkeypatch.undo()
+    finished = times(out)
+    assert finished
+    report = run(folder, out)
+    assert (report.computed, report.found) == (N - len(finished), len(finished))
+    assert not list(out.glob(".*.part"))
+
+
+def test_what_a_killed_run_left_half_written_is_removed(folder, tmp_path):
+    (tmp_path / "out" / ".frame1_cube.h5.12ab.part").mkdir(parents=True)
+    (tmp_path / "out" / ".frame1_cube.h5.12ab.part" / "frame1_cube.h5").write_text("half")
+    run(folder, tmp_path / "out")
+    assert not list((tmp_path / "out").glob(".*.part"))
+
+
+def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
+    pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
+    with stores.locked(tmp_path / "out"), pytest.raises(OutputError, match="another run is writing there"):
+        run(folder, tmp_path / "out")
+
+
+def test_an_output_that_cannot_be_made(folder, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(OutputError, match="cannot be written"):
+        run(folder, tmp_path / "taken")
+
+
+def test_a_zarr_store_goes_on_too(stack, tmp_path):
+    out = tmp_path / "all.zarr"
+    run(stack, out)
+    group = zarr.open_group(out, mode="r+")
+    expected = group["cube"][:]
+    group["fingerprint"][2] = 0
+    group["cube"][2] = -1
+    (out / "cube" / "c" / "2" / "0" / "0" / "0.12ab.partial").write_text("half")
+    report = run(stack, out)
+    assert (report.computed, report.found) == (1, N - 1)
+    np.testing.assert_array_equal(zarr.open_group(out, mode="r")["cube"][:], expected)
+    assert not list(out.rglob("*.partial"))
+    with pytest.raises(InputError, match="tv_weight"):
+        run(stack, out, solve=partial(SOLVE, tv_weight=0.7))
+    with pytest.raises(InputError, match="made for other frames"):
+        reconstruct_many([Frame("other", str(stack), 0)], out, read=reader(stack), solve=SOLVE)
+
+
+def test_a_frame_of_another_size_does_not_go_into_the_store(folder, tmp_path):
+    save(folder / "frame4.h5", measurement=snapshots(1, (H, W - 4))[0], mask=MASK[:, : W - 4].numpy())
+    for k in range(N - 1):
+        save(folder / f"frame{k}.h5", measurement=snapshots()[k], mask=MASK.numpy())
+    report = run(folder, tmp_path / "all.zarr", read=partial(read_measurement, num_bands=C))
+    assert set(report.failed) == {"frame4"}
+    assert "use a folder" in report.failed["frame4"]
+    assert np.isnan(zarr.open_group(tmp_path / "all.zarr", mode="r")["cube"][4]).all()
+
+
+# More processes, more machines
+
+
+def test_a_running_scheduler_is_used(folder, tmp_path):
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        assert run(folder, tmp_path / "out", scheduler=cluster.scheduler_address).computed == N
+    np.testing.assert_array_equal(
+        cube_of(tmp_path / "out", "frame1"), SOLVE(snapshots()[1], MASK, num_bands=C).cube.numpy()
+    )
+
+
+def die_once(measurement, monitor, flag):
+    """Kill the process that reconstructs frame 2, the first time."""
+    if measurement.source == "frame2.h5" and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SOLVE(measurement, monitor=monitor)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path):
+    report = run(folder, tmp_path / "out", workers=1, solve=partial(die_once, flag=tmp_path / "died"))
+    assert (tmp_path / "died").exists()
+    assert (report.computed, report.failed) == (N, {})
+    for k, y in enumerate(snapshots()):
+        np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
+
+
+def test_a_worker_that_dask_gives_up_is_started_anew():
+    """As one that dies while it is being started."""
+    from distributed import LocalCluster, Status
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        lost = cluster.workers[0]
+        with many._replacing_lost(cluster, 1):
+            cluster.sync(lost.close)
+            stop = time.monotonic() + 60
+            while (now := cluster.workers.get(0, lost)) is lost or now.status != Status.running:
+                assert time.monotonic() < stop, "no worker came back"
+                time.sleep(0.05)
+
+
+def test_no_scheduler_there(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(many, "CONNECT_SECONDS", 0.5)
+    with pytest.raises(InputError, match="no Dask scheduler answers at tcp://127"):
+        run(folder, tmp_path / "out", scheduler="tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(("missing", "output"), [("distributed", "out"), ("zarr", "out.zarr")])
+def test_a_missing_package_is_named(folder, tmp_path, monkeypatch, missing, output):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(InputError, match=r"\.\[batch\]"):
+        run(folder, tmp_path / output)
+
+
+# Which frames, how many at a time
+
+
+def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
+    (folder / "notes.txt").write_text("no snapshot")
+    (folder / ".hidden.h5").write_text("")
+    (folder / "frame0_cube.h5").write_text("a result")
+    names = [f"frame{k}" for k in range(N)]
+    assert [frame.name for frame in find_frames(folder)] == names
+    assert [frame.name for frame in find_frames(folder / "frame[13].h5")] == ["frame1", "frame3"]
+    assert [frame.name for frame in find_frames(folder, leave_out=[folder / "frame0.h5"])] == names[1:]
+    assert find_frames("s.h5", count=2) == [Frame("s_000000", "s.h5", 0), Frame("s_000001", "s.h5", 1)]
+
+
+def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
+    (folder / "frame1.mat").write_bytes((folder / "frame1.h5").read_bytes())
+    with pytest.raises(InputError, match="results of one name"):
+        find_frames(folder)
+    with pytest.raises(InputError, match="no snapshots there"):
+        find_frames(tmp_path / "*.nothing")
+    with pytest.raises(InputError, match="no frames"):
+        reconstruct_many([], tmp_path / "out")
+    (folder / "frame1.mat").unlink()
+    with pytest.raises(InputError, match="at least 1"):
+        run(folder, tmp_path / "out", batch=0)
+
+
+def test_as_many_frames_as_memory_and_cores_allow(monkeypatch):
+    monkeypatch.setattr(many, "_cores", lambda: 6)
+    assert frames_at_once((3, 16, 16), torch.device("cpu")) == 6
+    assert frames_at_once((28, 10**6, 10**6), torch.device("cpu")) == 1
+
+
+# The command line
+
+
+def command(folder: Path, *options: object) -> list[str]:
+    mask = folder.parent / "mask.h5"
+    argv = ["--measurement", folder, "--mask", mask, "--num-bands", C, "--solver", "gap-tv", *options]
+    return [str(a) for a in argv]
+
+
+@pytest.fixture
+def program():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("reconstruct_script", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_folder_on_the_command_line(folder, program, capsys):
+    assert program.main(command(folder, "--iterations", 6, "--dry-run")) == 0
+    assert "5 snapshots" in capsys.readouterr().out
+    assert program.main(command(folder, "--iterations", 6)) == 0
+    out = folder.with_name("in_cubes")
+    assert capsys.readouterr().out.startswith("5 snapshots in ")
+    np.testing.assert_array_equal(cube_of(out, "frame1"), SOLVE(snapshots()[1], MASK, num_bands=C).cube.numpy())
+    assert program.main(command(folder, "--iterations", 7, "--quiet")) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "num_iters was 6, is 7" in error
+
+
+def test_a_failed_frame_gives_exit_code_1_and_its_reason(folder, program, capsys):
+    save(folder / "frame2.h5", measurement=np.full_like(snapshots()[2], np.nan))
+    assert program.main(command(folder, "--iterations", 2, "--quiet")) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("reconstruct.py: error: frame2: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_integer_frames_share_one_scale(folder, program):
+    """The dark frame alone would pass for 8 bits; its cube has the unit of the others all the same."""
+    bright = np.round(1000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16)
+    for k, counts in enumerate((bright, bright // 10)):
+        save(folder / f"frame{k}.h5", measurement=counts)
+    for k in range(2, 5):
+        (folder / f"frame{k}.h5").unlink()
+    assert program.main(command(folder, "--iterations", 30, "--quiet")) == 0
+    out = folder.with_name("in_cubes")
+    ratio = cube_of(out, "frame0").mean() / cube_of(out, "frame1").mean()
+    assert 9 < ratio < 11
+
+
+def test_floats_beside_integers_keep_their_unit(folder, program):
+    save(folder / "frame0.h5", measurement=np.round(2000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16))
+    assert program.main(command(folder, "--iterations", 2, "--quiet")) == 0
+    np.testing.assert_array_equal(
+        cube_of(folder.with_name("in_cubes"), "frame1"),
+        reconstruct(snapshots()[1], MASK, num_bands=C, solver="gap-tv", num_iters=2).cube.numpy(),
+    )
+
+
+@pytest.mark.parametrize(("options", "message"), [(["--figures", "f"], "figures"), (["--batch", "0"], "at least 1")])
+def test_wrong_options_for_many(folder, program, capsys, options, message):
+    assert program.main(command(folder, *options)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_pattern_needs_an_output(folder, program, capsys):
+    assert program.main(command(folder / "*.h5")) == 2
+    assert "--output" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_killed_again_and_again_it_finishes_and_loses_nothing(folder, tmp_path):
+    out = tmp_path / "out"
+    argv = [sys.executable, SCRIPT, *command(folder, "--iterations", 1500, "--output", out, "--batch", 1, "--quiet")]
+    for finished in (1, 3):
+        with subprocess.Popen(argv) as killed:
+            while killed.poll() is None and len(times(out)) < finished:
+                time.sleep(0.002)
+            killed.kill()
+        for path in out.glob("*_cube.h5"):  # every file that is there is whole
+            with h5py.File(path) as file:
+                assert np.isfinite(file["cube"][:]).all()
+    before = times(out)
+    assert len(before) >= 3
+    subprocess.run(argv, check=True)
+    after = times(out)
+    assert len(after) == N
+    assert before.items() <= after.items()
+    assert not list(out.glob(".*.part"))
+    solve = partial(reconstruct, solver="gap-tv", num_iters=1500)
+    for k, y in enumerate(snapshots()):
+        np.testing.assert_array_equal(cube_of(out, f"frame{k}"), solve(y, MASK, num_bands=C).cube.numpy())

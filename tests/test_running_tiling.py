@@ -1,0 +1,216 @@
+"""Tiles: which detector pixels a block may use, the windows, and tiled against whole frames."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from cassi.errors import InputError, OutputError
+from cassi.files import Measurement, read_cube
+from cassi.files.cube_parts import cube_in_parts
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.single_disperser import CASSI
+from cassi.running.front_door import reconstruct
+from cassi.running.tiling import crop, reconstruct_tiled, solve_tiled, tile_grid
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+from cassi.solvers.gap import gap_tv
+
+HEIGHT, WIDTH, BANDS = 72, 96, 6
+
+
+def frame(seed=4, step=1, height=HEIGHT, width=WIDTH):
+    generator = torch.Generator().manual_seed(seed)
+    truth = procedural_scene(height, width, np.linspace(450, 650, BANDS).tolist(), generator=generator)
+    A = CASSI.from_step(random_mask(height, width, generator=generator), step, BANDS)
+    return A, A.forward(truth), truth
+
+
+def measurement(A, y, **more):
+    return Measurement(y=y.numpy(), mask=A.mask.numpy(), shifts=A.shifts, **more)
+
+
+def psnr(x, reference):
+    return float(10 * torch.log10(reference.max() ** 2 / ((x - reference) ** 2).mean()))
+
+
+def solved(A, y, solve, **settings):
+    x = torch.zeros(A.cube_shape, dtype=y.dtype)
+    history = solve_tiled(A, y, solve, lambda r, c, v: x[:, r, c].add_(v), **settings)
+    return x, history
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "tile", "reach"), [(72, 96, 40, 8), (5, 7, 2, 3), (9, 9, 9, 4), (8, 8, 1, 0)]
+)
+def test_windows_sum_to_one_and_tiles_cover_the_frame(height, width, tile, reach):
+    A = CASSI.from_step(torch.ones(height, width), 1, 3)
+    total = torch.zeros(height, width, dtype=torch.float64)
+    for one in tile_grid(A, tile, reach=reach):
+        total[one.kept] += one.window
+        assert float(one.window.min()) >= 0
+        for kept, block in zip(one.kept, one.block, strict=True):
+            assert block.start <= kept.start < kept.stop <= block.stop
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-14)
+
+
+CAMERAS = {
+    "right": lambda m: CASSI.from_step(m, 2, 4),
+    "left": lambda m: CASSI.from_step(m, -1, 4),
+    "uneven": lambda m: CASSI(m, (3, 0, 7, 4)),
+    "between pixels": lambda m: BlurredCASSI(m, (0.0, 1.7, 3.4, -0.5)),
+    "blurred": lambda m: BlurredCASSI(m, (0.0, 2.0, 4.5, 6.0), psf=torch.ones(4), psf_rows=torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_a_block_uses_the_pixels_that_its_own_scene_explains_and_no_others(name, generator):
+    """Light the frame outside the block only: a pixel has weight 1 just where none of that light can arrive."""
+    mask = torch.rand(21, 40, generator=generator, dtype=torch.float64) + 0.5
+    A = CAMERAS[name](mask)
+    x = torch.rand(A.cube_shape, generator=generator, dtype=torch.float64) + 0.5
+    y = A.forward(x)
+    tiles = tile_grid(A, 12, reach=2)
+    assert len(tiles) == 8
+    for tile in tiles:
+        rows, columns = tile.block
+        a, b = crop(A, y, tile)
+        detector = slice(columns.start, columns.stop + A.measurement_shape[1] - A.cube_shape[2])
+        outside = x.clone()
+        outside[:, rows, columns] = 0
+        foreign = A.forward(outside)[rows, detector] > 1e-12
+        left_out = a.weights == 0
+        assert bool(left_out[foreign].all())
+        if name != "uneven":  # gaps between its shifts leave some pixels beyond the block without foreign light
+            assert bool(foreign[left_out].all())
+        torch.testing.assert_close(a.forward(x[:, rows, columns]), b)
+        # what is kept has all its detector pixels
+        kept = [slice(k.start - s.start, k.stop - s.start) for k, s in zip(tile.kept, tile.block, strict=True)]
+        inside = torch.zeros(a.cube_shape, dtype=torch.float64)
+        inside[:, kept[0], kept[1]] = 1
+        plain = a.weighted(None)
+        assert float(plain.forward(inside).sum()) == pytest.approx(float(a.forward(inside).sum()))
+
+
+def test_tiles_of_the_closed_form_are_those_of_the_whole():
+    A, y, _ = frame()
+    x, history = solved(A, y, lambda a, b: a.pinv(b), tile=48)
+    torch.testing.assert_close(x, A.pinv(y))
+    assert len(history) == 4
+    assert max(record.residual for record in history) < 1e-6
+
+
+def test_gap_tv_in_tiles():
+    A, y, _ = frame()
+    whole = gap_tv(A, y, tv_weight=0.1, num_iters=30).x
+    x, _ = solved(A, y, lambda a, b: gap_tv(a, b, tv_weight=0.1, num_iters=30).x, tile=48)
+    assert psnr(x, whole) > 60
+
+
+@pytest.mark.parametrize("solver", ["subspace", "gap-tv", "admm-tv", "fista-tv", "least-squares", "gaussian"])
+def test_every_solver_agrees_with_the_whole_frame(solver, tmp_path):
+    A, y, _ = frame()
+    m = measurement(
+        A, y * 1000, bad_pixels=torch.rand(y.shape, generator=torch.Generator().manual_seed(1)).numpy() < 0.01
+    )
+    num_iters = {"least-squares": None, "gaussian": 150}.get(solver, 25)
+    whole = reconstruct(m, solver=solver, num_iters=num_iters, device="cpu")
+    result = reconstruct_tiled(m, tmp_path / "cube.h5", tile=48, solver=solver, num_iters=num_iters, device="cpu")
+    x, _ = read_cube(tmp_path / "cube.h5")
+    assert psnr(torch.from_numpy(x), whole.cube) > 50
+    assert result.residual == pytest.approx(whole.residual, rel=0.02, abs=1e-4)
+
+
+def test_auto_in_tiles_has_no_seam(tmp_path):
+    A, y, truth = frame(height=64)
+    m = measurement(A, y, wavelengths=np.linspace(450, 650, BANDS), unit="counts", source="a.h5")
+    path = tmp_path / "cube.h5"
+    result = reconstruct_tiled(m, path, tile=48, num_iters=60, seed=3, attributes={"command_line": "x"}, device="cpu")
+    with h5py.File(path) as file:
+        x = torch.from_numpy(file["cube"][:])
+        assert file["history/residual"].shape == (len(result.history),) == (4,)
+        residual = torch.from_numpy(file["residual"][:])
+        assert file.attrs["unit"] == "counts"
+        assert file.attrs["command_line"] == "x"
+        assert json.loads(file.attrs["choice"])["solver"] == "subspace-tv"
+        assert file["wavelengths"][0] == 450
+    torch.testing.assert_close(residual, y - A.forward(x), rtol=0, atol=1e-5)
+    assert result.residual == pytest.approx(float((y - A.forward(x)).norm() / y.norm()), rel=1e-5)
+    assert psnr(x, truth) > psnr(A.pinv(y), truth) + 3
+    step = (x[:, :, 1:] - x[:, :, :-1] - truth[:, :, 1:] + truth[:, :, :-1]).abs().mean((0, 1))
+    assert float(step[47]) < 2 * float(step.median())
+    again = tmp_path / "again.h5"
+    reconstruct_tiled(m, again, tile=48, num_iters=60, seed=3, device="cpu")
+    np.testing.assert_array_equal(read_cube(again)[0], x.numpy())
+
+
+def test_errors(tmp_path):
+    A, y, _ = frame()
+    m = measurement(A, y)
+    with pytest.raises(ValueError, match="at least 1"):
+        tile_grid(A, 0)
+    with pytest.raises(ValueError, match="one snapshot"):
+        solve_tiled(A, y[None], lambda a, b: a.pinv(b), lambda r, c, v: None, tile=48)
+    for settings, words in (
+        ({"solver": "magic"}, "unknown solver"),
+        ({"tile": 0}, "all border; take 64 px or more"),
+        ({"tile": 8, "reach": 9}, "all border; take 18 px or more"),
+        ({"solver": "least-squares", "tv_weight": 1.0}, "no TV weight"),
+    ):
+        with pytest.raises(InputError, match=words):
+            reconstruct_tiled(m, tmp_path / "a.h5", **settings)
+    with pytest.raises(InputError, match="one frame at a time"):
+        reconstruct_tiled(Measurement(y=y.numpy()[None], mask=A.mask.numpy(), shifts=A.shifts), tmp_path / "a.h5")
+    with pytest.raises(OutputError, match="only HDF5"):
+        reconstruct_tiled(m, tmp_path / "a.tif", solver="least-squares")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_file_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), cube_in_parts(tmp_path / "cube.h5", (1, 2, 2)) as parts:  # noqa: PT012
+        parts.add(slice(0, 2), slice(0, 2), np.ones((1, 2, 2), np.float32))
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+# the benchmark and the program
+
+
+def test_the_benchmark_sees_a_seam():
+    from benchmarks.tiles import interior_psnr, seam, tiles
+
+    whole = torch.arange(64.0).expand(2, 64, 64).clone()
+    whole = whole + whole.mT
+    assert seam(whole, whole, 16) == pytest.approx(1)
+    broken = whole.clone()
+    broken[:, :, 32:] += 1  # one of the three borders between columns is twice as steep
+    assert seam(broken, whole, 16) == pytest.approx(4 / 3)
+    assert interior_psnr(whole + 1.26, whole) == pytest.approx(40 - 20 * np.log10(1.26 * 100 / 94), abs=0.2)
+    table = tiles(64, 40, large=0, num_bands=4, step=1, num_iters=10, solvers=("gap-tv",), report=lambda line: None)
+    assert float(table.splitlines()[-1].split("|")[5]) > 50
+
+
+def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
+    from cassi.files import write_measurement
+
+    A, y, _ = frame()
+    write_measurement(tmp_path / "m.h5", measurement(A, y))
+    settings = ("--measurement", "m.h5", "--device", "cpu", "--solver", "gap-tv", "--iterations", "5", "--tile", "48")
+    main = runpy.run_path(str(Path(__file__).resolve().parents[1] / "scripts" / "reconstruct.py"))["main"]
+    monkeypatch.chdir(tmp_path)
+    assert main([*settings, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    x, _ = read_cube(tmp_path / "m_cube.h5")
+    whole = reconstruct(measurement(A, y), solver="gap-tv", num_iters=5, device="cpu")
+    assert psnr(torch.from_numpy(x), whole.cube) > 50
+    assert not (tmp_path / "m_figures").exists()
+    assert main([*settings, "--overwrite", "--figures", "f"]) == 2
+    assert "whole cube" in capsys.readouterr().err
+    assert main([*settings, "--overwrite", "--uncertainty"]) == 2
+    assert "--uncertainty does not go with --tile" in capsys.readouterr().err

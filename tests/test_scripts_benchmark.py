@@ -1,0 +1,198 @@
+"""The benchmark: its clock and its counts, that it refuses to time what disagrees, and one small run of all of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import speed as module
+from benchmarks import throughput as many
+from benchmarks import timing
+from benchmarks.quality import simulated_scenes
+from benchmarks.sections import replace_section
+from benchmarks.speed import Comparison, Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
+from benchmarks.throughput import frames_a_minute
+
+CPU = torch.device("cpu")
+SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmark.py"
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(timing, "_SETTLE", 0.0)
+    monkeypatch.setattr(timing, "_TURN", 0.0)
+
+
+def test_times_in_turns(monkeypatch):
+    """On a clock of its own: no machine's load shows."""
+    order: list[str] = []
+    now = [0.0]
+
+    def wait(name: str, seconds: float) -> None:
+        order.append(name)
+        now[0] += seconds
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
+    ways = {"a": lambda: wait("a", 0.002), "b": lambda: wait("b", 0.02), "slow": lambda: wait("slow", 0.3)}
+    times = timing.time_in_turns(ways, device=CPU, seconds=0.5)
+    assert times == pytest.approx({"a": 0.002, "b": 0.02, "slow": 0.3})
+    assert order.count("slow") == 2
+    turns = "".join(order[order.index("slow") + 4 :]).replace("slow", "")
+    assert turns.startswith("aaaaaabb" + "bbaaaaaa" + "aaaaaabb")  # one call not timed, then for 10 ms; in turns
+    assert order.count("a") == 2 + 3 * (order.count("b") - 2)
+
+
+def test_quantiles_of_the_turns():
+    assert timing._quantile([5.0, 1.0, 2.0, 4.0], 0.5) == 3.0
+    assert timing._quantile([5.0, 1.0, 2.0, 4.0, 3.0], 0.25) == 2.0
+    assert timing._quantile([7.0], 0.25) == 7.0
+
+
+def test_allocations_are_those_of_torch():
+    a = torch.zeros(1000)
+    sizes = timing.allocations(lambda: torch.dist(a, a))
+    assert sizes.count(4000) == 1 and sizes.count(-4000) == 1  # the difference, inside the operation
+    assert timing.peak_memory(lambda: [torch.zeros(1000) + 1 for _ in range(5)], CPU) >= 6 * 4000
+    assert timing.peak_memory(lambda: [(torch.zeros(1000) + 1).sum() for _ in range(5)], CPU) < 3 * 4000
+
+
+def test_a_comparison_as_a_table():
+    row = Comparison("forward", "B=1", {"loop": 2.0, "ours": 0.5}, {"ours": 0.75})
+    assert row.speedup("ours") == 4
+    assert row.markdown().splitlines() == [
+        "| forward, B=1 | ms | speed against loop | of bandwidth |",
+        "|---|---|---|---|",
+        "| loop | 2e+03 | 1.00 |  |",
+        "| ours | 500 | 4.00 | 0.75 |",
+    ]
+
+
+def test_what_disagrees_is_not_timed():
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"b differs from a by 1\.0e\+00 of the largest value"):
+        timing.check_agreement({"a": lambda: x, "b": lambda: 2 * x})
+
+
+def test_slope():
+    assert module._slope([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("compare", [module.compare_forward, module.compare_inverse, module.compare_gradient])
+def test_every_way_is_timed(compare, hurried):
+    row = compare(Size(2, 3, 6, 5), CPU, 0.01)
+    assert {"cassi", "cassi, eager"} < set(row.seconds)
+    assert all(t > 0 for t in row.seconds.values())
+    assert next(iter(row.seconds)) in {"Method 1, loop", "shift_back(y / alpha) / mask"}
+
+
+def test_time_to_quality_counts_the_iterations_needed():
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    (scene,) = simulated_scenes(None, size=24)
+    solve = tv_solvers(scene.A, scene.y)["GAP-TV"]
+    after = [scene_psnr(scene, solve(num_iters=n).x) for n in (1, 2, 3)]
+    assert after[0] < after[1] < after[2]
+    assert iterations_to(solve, scene, after[1] - 1e-6) == 2
+    assert iterations_to(solve, scene, 99.0) is None
+
+
+def test_a_small_run_of_everything(hurried, monkeypatch):
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    small = list(simulated_scenes(None, size=24))
+    monkeypatch.setattr(module, "QUICK_SIZES", (Size(1, 3, 8, 7),))
+    monkeypatch.setattr(module, "simulated_scenes", lambda *_args, **_options: small)
+    monkeypatch.setattr(module, "growth", lambda *_args, **_options: "growth")
+    monkeypatch.setattr(module, "siblings", lambda device, *, quick: iter([f"siblings {quick}"]))
+    parts: list[str] = []
+    text = speed(CPU, quick=True, report=parts.append)
+    assert text == "\n\n".join(p.rstrip("\n") for p in parts) + "\n"
+    for piece in (
+        "processor",
+        "allocator",
+        "commit",
+        "Method 3",
+        "peak memory",
+        "GPU: not measured",
+        "siblings True",
+        "Frames a minute: not measured with --quick.",
+        "Tiles: not measured with --quick.",
+        "scikit-image loop",
+    ):
+        assert piece in text
+    assert "| procedural | GAP-TV |" in time_to_quality(small, CPU)
+
+
+def test_growth_of_memory_is_in_proportion(hurried):
+    lines = module.growth(CPU, smallest=8, seconds=0.01).splitlines()
+    exponents = [float(line.split("|")[-2]) for line in lines[4:]]
+    assert len(exponents) == 3
+    assert all(0.8 < e < 1.2 for e in exponents)
+
+
+def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
+    spec = importlib.util.spec_from_file_location("benchmark_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main(["speed", "--data", str(tmp_path / "none")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert script.main(["speed", "--device", "cuda"]) == 2
+        assert capsys.readouterr().err == "error: there is no CUDA device here; use --device cpu\n"
+    monkeypatch.setattr(script, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
+    assert script.main(["speed", "--quick", "--output", str(tmp_path / "docs" / "results.md")]) == 0
+    text = (tmp_path / "docs" / "results.md").read_text()
+    assert "\nMade by `python scripts/benchmark.py speed --device cpu --quick`.\n\ncpu None True\n" in text
+
+
+def test_a_run_replaces_its_own_section_and_nothing_else(tmp_path):
+    page = tmp_path / "results.md"
+    page.write_text(
+        "# Results\n\nBy hand.\n\n## Quality\n\nBefore.\n\n<!-- begin quality -->\nold\n<!-- end quality -->\n\n"
+        "After.\n\n## Speed\n\nBy hand, too.\n"
+    )
+    replace_section(page, "speed", "Speed, measured", "run speed", "| \\1 |\n")
+    replace_section(page, "quality", "Quality", "run quality", "new")
+    replace_section(page, "speed", "Speed, measured", "run speed", "| \\2 |\n")
+    assert page.read_text() == (
+        "# Results\n\nBy hand.\n\n## Quality\n\nBefore.\n\n"
+        "<!-- begin quality -->\nMade by `run quality`.\n\nnew\n<!-- end quality -->\n\n"
+        "After.\n\n## Speed\n\nBy hand, too.\n\n## Speed, measured\n\n"
+        "<!-- begin speed -->\nMade by `run speed`.\n\n| \\2 |\n<!-- end speed -->\n"
+    )
+    for text in (
+        "<!-- begin tiles -->",
+        "<!-- end tiles --><!-- begin tiles -->",
+        2 * "<!-- begin tiles --><!-- end tiles -->",
+    ):
+        page.write_text(text)
+        with pytest.raises(ValueError, match="expected one <!-- begin tiles --> and one <!-- end tiles --> after it"):
+            replace_section(page, "tiles", "Tiles", "run tiles", "new")
+        assert page.read_text() == text
+
+
+def test_the_page_of_results_has_a_place_for_every_benchmark():
+    page = (SCRIPT.parents[1] / "docs" / "results.md").read_text()
+    for name in ("quality", "speed", "tiles"):
+        assert page.count(f"<!-- begin {name} -->") == page.count(f"<!-- end {name} -->") == 1
+
+
+def test_frames_a_minute_leave_out_the_start(tmp_path):
+    for k, second in enumerate([100, 101, 110, 112, 114, 116, 118, 120]):  # the third is the first that counts
+        path = tmp_path / f"{k}_cube.h5"
+        path.touch()
+        os.utime(path, (second, second))
+    assert frames_a_minute(tmp_path) == pytest.approx(30)
+
+
+def test_every_way_to_work_through_frames(monkeypatch):
+    pytest.importorskip("distributed", reason="many frames need the extra batch")
+    ways = {"one process": {"batch": 1}}
+    monkeypatch.setattr(many, "WAYS", ways)
+    text = many.throughput(8, size=16, num_bands=3, num_iters=2)
+    assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
+    assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
+    with pytest.raises(ValueError, match="count must be at least 8 to leave out start-up, got 7"):
+        many.throughput(7)

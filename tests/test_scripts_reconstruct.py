@@ -1,0 +1,460 @@
+"""The command line: what it writes, what it says, and that nothing it is given makes it lose anything."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI, reconstruct
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts" / "reconstruct.py"
+H, W, C, STEP = 20, 18, 4, 2
+NM = np.array([450.0, 500.0, 560.0, 650.0])
+
+LIBRARY = sys.modules["cassi.running.front_door"]  # the module; the package's attribute of this name is the function
+
+spec = importlib.util.spec_from_file_location("reconstruct_script", SCRIPT)
+assert spec is not None and spec.loader is not None
+program = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(program)
+
+
+def scene() -> dict[str, np.ndarray]:
+    generator = torch.Generator().manual_seed(3)
+    mask = (torch.rand(H, W, generator=generator) > 0.5).float()
+    cube = torch.full((C, H, W), 0.2)
+    cube[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
+    y = CASSI.from_step(mask, STEP, C).forward(cube)
+    return {"measurement": y.numpy(), "mask": mask.numpy(), "cube": cube.numpy(), "wavelengths": NM}
+
+
+def write(path: Path, content: dict[str, np.ndarray], **attributes: object) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, values in content.items():
+            file[name] = values
+        file.attrs.update(attributes)
+    return path
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    return write(tmp_path / "m.h5", scene(), step=STEP)
+
+
+def call(*args: object, figures: bool = False) -> int:
+    arguments = [str(a) for a in args]
+    if "--iterations" not in arguments:
+        arguments += ["--iterations", "5"]
+    return program.main(arguments if figures else [*arguments, "--figures", "none"])
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """The one line on stderr."""
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert err.startswith("reconstruct.py: error: ")
+    return err
+
+
+# What it writes
+
+
+def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
+    assert program.main(["--measurement", str(snapshot), "--solver", "gap-tv"]) == 0
+    captured = capsys.readouterr()
+    assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
+    pictures = {p.name for p in (snapshot.parent / "m_figures").iterdir()}
+    assert pictures == {
+        f"{n}.png" for n in ("summary", "snapshot", "bands", "srgb", "spectra", "convergence", "covariance")
+    }
+    line = captured.out.splitlines()[-1]
+    found = re.match(r"residual ([\d.e+-]+), ([\d.]+) s, PSNR ([\d.]+) dB, SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)
+    assert found, line
+    with h5py.File(snapshot.parent / "m_cube.h5") as file:
+        cube = file["cube"][:]
+        error = np.square(np.clip(cube, 0, 1) - scene()["cube"]).mean((1, 2))
+        assert float(found[3]) == pytest.approx(np.mean(-10 * np.log10(error)), abs=0.006)
+        assert float(found[1]) == pytest.approx(file.attrs["residual"], rel=0.01)
+    assert "step 2" in captured.out
+    assert "solver: gap-tv" in captured.out
+    assert "GAP: " in captured.err  # the progress bar
+
+
+def test_output_file_holds_cube_history_and_provenance(snapshot, tmp_path):
+    output = tmp_path / "r.h5"
+    argv = ["--measurement", str(snapshot), "--output", str(output), "--solver", "gap-tv", "--tv-weight", "0.4"]
+    assert call(*argv, "--seed", 7) == 0
+    expected = reconstruct(
+        scene()["measurement"], scene()["mask"], num_bands=C, solver="gap-tv", num_iters=5, tv_weight=0.4
+    )
+    with h5py.File(output) as file:
+        assert file["cube"].shape == (C, H, W)
+        assert file["cube"].dtype == np.float32
+        np.testing.assert_array_equal(file["cube"][:], expected.cube.numpy())
+        np.testing.assert_array_equal(file["wavelengths"][:], NM)
+        np.testing.assert_array_equal(file["history/iteration"][:], [1, 2, 3, 4, 5])
+        np.testing.assert_allclose(file["history/residual"][:], [r.residual for r in expected.history], rtol=1e-5)
+        assert {"seconds", "change"} < set(file["history"])
+        np.testing.assert_array_equal(file["measurement"][:], scene()["measurement"])
+        np.testing.assert_array_equal(file["truth"][:], scene()["cube"])
+        np.testing.assert_allclose(file["residual"][:], expected.residual_image.numpy(), atol=1e-6)
+        attributes = dict(file.attrs)
+    assert attributes["status"] == "max_iters"
+    assert attributes["input_name"] == "m.h5"
+    assert len(attributes["input_sha256"]) == 64
+    assert attributes["version"].startswith("cassi ")
+    assert "--tv-weight 0.4" in attributes["command_line"]
+    parameters = json.loads(attributes["parameters"])
+    assert parameters["tv_weight"] == 0.4
+    assert parameters["seed"] == 7
+    assert parameters["shifts"] == [0, 2, 4, 6]
+    assert json.loads(attributes["choice"])["solver"] == "gap-tv"
+    assert attributes["scale"] == 1
+    assert attributes["unit"]
+
+
+def test_quiet_says_nothing(snapshot, capsys):
+    assert call("--measurement", snapshot, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys):
+    content = scene()
+    frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])
+    stack = write(tmp_path / "stack.h5", {"meas": frames})
+    mask = write(tmp_path / "mask.h5", {"mask": content["mask"]})
+    argv = ["--measurement", stack, "--mask", mask, "--num-bands", C, "--wavelengths", "450:650:4"]
+    argv += ["--solver", "gap-tv", "--figures", tmp_path / "a" / "b", "--output", tmp_path / "out.h5"]
+    assert call(*argv, figures=True) == 0
+    assert (tmp_path / "a" / "b" / "summary.png").exists()
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["cube"].shape == (2, C, H, W)
+        alone = reconstruct(frames[1], content["mask"], num_bands=C, solver="gap-tv", num_iters=5)
+        np.testing.assert_array_equal(file["cube"][1], alone.cube.numpy())
+        np.testing.assert_allclose(file["wavelengths"][:], [450, 516.6667, 583.3333, 650], rtol=1e-6)
+        assert file.attrs["mask_name"] == "mask.h5"
+        assert len(file.attrs["mask_sha256"]) == 64
+
+
+def test_integer_counts_are_scaled_and_it_is_said_how(tmp_path, capsys):
+    content = scene()
+    counts = np.round(content["measurement"] * 1000).astype(np.uint16)
+    path = write(tmp_path / "counts.h5", {"measurement": counts, "mask": content["mask"]}, step=STEP)
+    assert call("--measurement", path, "--bit-depth", 12) == 0
+    assert "4095" in capsys.readouterr().out
+    with h5py.File(tmp_path / "counts_cube.h5") as file:
+        assert file.attrs["scale"] == 4095
+
+
+def test_mean_band_is_scored_where_the_file_has_it(tmp_path, capsys):
+    content = scene()
+    content["mean_band"] = content.pop("cube").mean(0)
+    assert call("--measurement", write(tmp_path / "m.h5", content, step=STEP)) == 0
+    assert re.search(r"mean-band PSNR \d+\.\d\d dB", capsys.readouterr().out)
+
+
+def test_report_beside_the_result(snapshot, capsys):
+    pytest.importorskip("bokeh", reason="the report is an extra")
+    assert call("--measurement", snapshot, "--report") == 0
+    page = snapshot.with_name("m_report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") or page.lower().startswith("<!doctype html>")
+    assert "m_report.html" in capsys.readouterr().out
+    snapshot.with_name("m_cube.h5").unlink()
+    assert call("--measurement", snapshot, "--report") == 2
+    assert "m_report.html: exists already" in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--report", "page.pdf"], "expected the suffix .html"),
+        (["--report", "no/such/page.html"], "does not exist"),
+        (["--report", "--output", "cube.tif"], "made from an HDF5 result"),
+    ],
+)
+def test_a_report_that_cannot_be_made(snapshot, capsys, monkeypatch, options, message):
+    pytest.importorskip("bokeh", reason="the report is an extra")
+    monkeypatch.chdir(snapshot.parent)
+    assert call("--measurement", snapshot, *options) == 2
+    assert message in refused(capsys)
+
+
+def test_dry_run_tells_and_writes_nothing(snapshot, capsys):
+    assert call("--measurement", snapshot, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "measurement (20, 24) float32" in out
+    assert "4 x step 2" in out
+    assert "would reconstruct a cube 4 x 20 x 18" in out
+    assert "m_cube.h5" in out
+    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
+
+
+def test_dry_run_of_what_cannot_be_reconstructed(snapshot, capsys):
+    assert call("--measurement", snapshot, "--dry-run", "--num-bands", 6) == 2
+    assert "4 bands with step 2" in refused(capsys)
+
+
+def test_a_flipped_mask_is_named_before_computing(tmp_path, capsys):
+    generator = torch.Generator().manual_seed(4)
+    mask = (torch.rand(64, 64, generator=generator) > 0.5).float()
+    y = CASSI.from_step(mask, STEP, C).forward(torch.full((C, 64, 64), 0.5))
+    for name, given in (("right", mask), ("flipped", mask.flip(0))):
+        path = write(tmp_path / f"{name}.h5", {"measurement": y.numpy(), "mask": given.numpy()}, step=STEP)
+        assert call("--measurement", path, "--solver", "least-squares") == 0
+        captured = capsys.readouterr()
+        assert ("fits when flipped up-down" in captured.err) == (name == "flipped")
+        assert ("the mask fits the measurement" in captured.out) == (name == "right")
+
+
+def test_budget_stops_the_run(snapshot):
+    assert call("--measurement", snapshot, "--solver", "gap-tv", "--iterations", 1_000_000, "--budget", "0.2s") == 0
+    with h5py.File(snapshot.with_name("m_cube.h5")) as file:
+        assert file.attrs["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10", 10), ("10s", 10), ("2min", 120), ("1m30s", 90), ("1.5h", 5400), ("0.5", 0.5)]
+)
+def test_durations(text, seconds):
+    assert program.duration(text) == seconds
+
+
+# What it refuses
+
+
+def test_an_existing_result_is_refused_before_computing(snapshot, capsys, monkeypatch):
+    result = snapshot.with_name("m_cube.h5")
+    result.write_bytes(b"precious")
+
+    def compute(*args, **kwargs):
+        raise AssertionError("computed although the result exists")
+
+    monkeypatch.setattr(LIBRARY, "reconstruct", compute)
+    assert call("--measurement", snapshot) == 2
+    assert "--overwrite" in refused(capsys)
+    assert result.read_bytes() == b"precious"
+
+
+def test_overwrite_replaces_it(snapshot):
+    snapshot.with_name("m_cube.h5").write_bytes(b"old")
+    assert call("--measurement", snapshot, "--overwrite") == 0
+    assert h5py.is_hdf5(snapshot.with_name("m_cube.h5"))
+
+
+def test_the_result_may_not_replace_an_input(snapshot, capsys):
+    before = snapshot.read_bytes()
+    assert call("--measurement", snapshot, "--output", snapshot.parent / "." / "m.h5", "--overwrite") == 2
+    assert "would replace an input" in refused(capsys)
+    assert snapshot.read_bytes() == before
+
+
+def spoil(content: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """One fault in an otherwise good file."""
+    y, mask = content["measurement"].copy(), content["mask"].copy()
+    y_nan, y_inf, negative = y.copy(), y.copy(), mask.copy()
+    y_nan[2, 3], y_inf[2, 3], negative[1, 1] = np.nan, np.inf, -0.5
+    faults = {
+        "no measurement": {"picture": y, "mask": mask, "other": mask},
+        "no mask": {"measurement": y},
+        "nan": {"measurement": y_nan},
+        "inf": {"measurement": y_inf},
+        "negative mask": {"mask": negative},
+        "dark mask": {"mask": np.zeros_like(mask)},
+        "narrow": {"measurement": y[:, :-3]},
+        "rows": {"mask": mask[:-2]},
+        "rank": {"measurement": y[None, None]},
+        "vector": {"measurement": y[0]},
+        "complex": {"measurement": y.astype(np.complex64)},
+        "text": {"measurement": np.array([b"hello"])},
+        "empty": {"measurement": np.zeros((0, 0), np.float32)},
+    }
+    changed = faults[name]
+    return changed if name.startswith("no ") else {"measurement": y, "mask": mask} | changed
+
+
+CONTENT = {
+    "no measurement": r"no measurement found.*picture",
+    "no mask": r"no mask found.*measurement",
+    "nan": r"NaN",
+    "inf": r"Inf",
+    "negative mask": r"negative",
+    "dark mask": r"zero",
+    "narrow": r"(15|21).*(bands|step)",
+    "rows": r"rows",
+    "rank": r"shape|rank|axes|dimension|\(",
+    "vector": r"shape|rank|axes|dimension|\(",
+    "complex": r"complex",
+    "text": r"shape|rank|axes|text",
+    "empty": r"empty|zero|0",
+}
+
+
+@pytest.mark.parametrize("fault", CONTENT)
+def test_a_file_that_cannot_be_used_is_named_in_one_line(tmp_path, capsys, fault):
+    path = write(tmp_path / "m.h5", spoil(scene(), fault), step=STEP)
+    assert call("--measurement", path) == 2
+    message = refused(capsys)
+    assert re.search(CONTENT[fault], message), message
+    assert [p.name for p in tmp_path.iterdir() if not p.name.endswith("_figures")] == ["m.h5"]
+
+
+def test_a_wrong_band_count_names_those_that_fit(snapshot, capsys):
+    assert call("--measurement", snapshot, "--num-bands", 6, "--step", 2) == 2
+    assert "4 bands with step 2" in refused(capsys)
+
+
+def test_missing_file(tmp_path, capsys):
+    assert call("--measurement", tmp_path / "nowhere.h5") == 2
+    assert "nowhere.h5" in refused(capsys)
+
+
+def test_not_hdf5(tmp_path, capsys):
+    (tmp_path / "m.h5").write_text("this is a letter, not a measurement")
+    assert call("--measurement", tmp_path / "m.h5") == 2
+    assert "m.h5" in refused(capsys)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
+def test_truncated_file(snapshot, capsys, keep):
+    data = snapshot.read_bytes()
+    snapshot.write_bytes(data[: int(keep * len(data))])
+    assert call("--measurement", snapshot) == 2
+    assert "m.h5" in refused(capsys)
+
+
+def test_missing_folder_for_the_result(snapshot, tmp_path, capsys):
+    assert call("--measurement", snapshot, "--output", tmp_path / "no" / "such" / "cube.h5") == 2
+    assert "does not exist" in refused(capsys)
+
+
+def test_folder_that_may_not_be_written(snapshot, capsys, monkeypatch):
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
+    assert call("--measurement", snapshot) == 2
+    assert "may not be written" in refused(capsys)
+
+
+def test_figures_folder_that_cannot_be_made(snapshot, tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    assert call("--measurement", snapshot, "--figures", tmp_path / "taken", figures=True) == 2
+    assert "figures" in refused(capsys)
+
+
+def test_device_that_is_not_there(snapshot, capsys):
+    assert call("--measurement", snapshot, "--device", "cuda:99") == 2
+    assert "cuda:99" in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--measurement", "m.h5", "--solver", "magic"],
+        ["--measurement", "m.h5", "--num-bands", "many"],
+        ["--measurement", "m.h5", "--budget", "soon"],
+        ["--measurement", "m.h5", "--budget", "0s"],
+        ["--measurement", "m.h5", "--no-such-option"],
+    ],
+)
+def test_a_wrong_command_line_is_one_line(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        program.main(argv)
+    assert caught.value.code == 2
+    refused(capsys)
+
+
+@pytest.mark.parametrize("option", [("--iterations", "0"), ("--tv-weight", "-1"), ("--gain", "0")])
+def test_values_out_of_range(snapshot, capsys, option):
+    assert call("--measurement", snapshot, *option) == 2
+    refused(capsys)
+
+
+def test_an_unexpected_failure_is_one_line_unless_debugging(snapshot, capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(LIBRARY, "reconstruct", broken)
+    assert call("--measurement", snapshot, "--quiet") == 1
+    assert "internal error, RuntimeError: two lines (--debug" in refused(capsys)
+    with pytest.raises(RuntimeError):
+        call("--measurement", snapshot, "--quiet", "--debug")
+
+
+def test_divergence_is_one_line(snapshot, capsys, monkeypatch):
+    def diverge(*args, **kwargs):
+        raise FloatingPointError("GAP diverged at iteration 3")
+
+    monkeypatch.setattr(LIBRARY, "reconstruct", diverge)
+    assert call("--measurement", snapshot, "--quiet") == 1
+    assert "iteration 3" in refused(capsys)
+
+
+# As a user runs it
+
+
+def test_help_teaches_with_examples():
+    shown = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "python scripts/reconstruct.py --measurement m.h5" in shown
+    assert "exit codes" in shown
+
+
+def test_full_disk_leaves_nothing_behind(snapshot):
+    resource = pytest.importorskip("resource", reason="file size limits are a POSIX matter")
+    limit = 2000  # bytes a file: less than the cube takes
+    found = subprocess.run(
+        [sys.executable, SCRIPT, "--measurement", snapshot, "--figures", "none", "--quiet", "--iterations", "2"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert found.returncode == 2, found.stderr
+    assert "disk is full" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_leaves_no_half_file(snapshot, sent, code):
+    command = [sys.executable, SCRIPT, "--measurement", snapshot, "--figures", "none"]
+    with subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE) as run:
+        assert run.stderr is not None
+        seen = b""
+        while b"residual" not in seen:  # the progress bar of a running iteration
+            seen += run.stderr.read(1)
+        run.send_signal(sent)
+        rest = run.stderr.read()
+        assert run.wait(30) == code
+    assert b"Traceback" not in rest
+    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
+
+
+# Real captures, where they are
+
+
+def test_a_benchmark_scene_reaches_its_quality(shared_data, tmp_path, capsys):
+    scene01 = shared_data / "kaist" / "scene01.h5"
+    assert call("--measurement", scene01, "--output", tmp_path / "c.h5", "--iterations", 60) == 0
+    found = re.search(r"mean-band PSNR ([\d.]+) dB", capsys.readouterr().out)
+    assert found and float(found[1]) >= 27.5
+
+
+def test_a_real_capture_needs_only_its_mask_and_band_count(shared_data, tmp_path, capsys):
+    folder = shared_data / "tsa_real"
+    argv = ["--measurement", folder / "scene3.mat", "--mask", folder / "mask.mat", "--num-bands", 28]
+    assert call(*argv, "--output", tmp_path / "c.h5", "--solver", "least-squares") == 0
+    with h5py.File(tmp_path / "c.h5") as file:
+        assert file["cube"].shape == (28, 660, 660)

@@ -1,0 +1,310 @@
+"""The simulated camera against its statistics, masks and scene by their properties, the script as a program."""
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI
+from cassi.files import read_measurement, write_cube
+from cassi.simulation.camera import detect, random_mask, simulate
+from cassi.simulation.scene import procedural_scene
+
+ROOT = Path(__file__).resolve().parents[1]
+BANDS = torch.linspace(450, 650, 28)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# The camera
+
+
+def test_without_a_camera_the_measurement_is_exact():
+    cube, mask = torch.rand(3, 5, 4, generator=seeded()), torch.rand(5, 4, generator=seeded(1))
+    shot = simulate(cube, mask, (0, 2, 5))
+    expected = torch.zeros(5, 9)
+    for band, shift in enumerate((0, 2, 5)):
+        expected[:, shift : shift + 4] += mask * cube[band]
+    torch.testing.assert_close(shot.y, expected)
+    assert shot.gain is None and shot.read_noise is None and shot.count is None
+    assert not shot.variance.any()
+
+
+def test_poisson_variance_is_the_mean_over_the_gain():
+    light = torch.cat([torch.full((300, 100), level) for level in (0.05, 0.5, 2.0)], dim=1)
+    shot = detect(light, full_well=5000, generator=seeded())
+    assert shot.gain == pytest.approx(2500)
+    for k, level in enumerate((0.05, 0.5, 2.0)):
+        part = shot.y[:, 100 * k : 100 * k + 100]
+        # Of 30,000 samples the variance has a relative standard deviation of sqrt(2 / 30000) = 0.8 %.
+        assert part.var().item() == pytest.approx(level / 2500, rel=0.04)
+        assert part.mean().item() == pytest.approx(level, abs=5 * math.sqrt(level / 2500 / 30000))
+        assert shot.variance[0, 100 * k].item() == pytest.approx(level / 2500, rel=1e-5)
+
+
+def test_electrons_are_whole_without_read_noise():
+    shot = detect(torch.rand(50, 50, generator=seeded()), full_well=300, generator=seeded(1))
+    electrons = shot.y.double() * shot.gain
+    assert (electrons - electrons.round()).abs().max() < 1e-3
+    assert electrons.max() > 200
+
+
+def test_read_noise_adds_to_photon_noise():
+    light = torch.full((300, 200), 0.5)
+    shot = detect(light, full_well=1000, read_noise=40, generator=seeded())
+    expected = (1000 + 40**2) / 2000**2
+    assert shot.y.var().item() == pytest.approx(expected, rel=0.03)
+    torch.testing.assert_close(shot.variance, torch.full_like(light, expected))
+    assert shot.read_noise == 40
+
+
+def test_stated_variance_whitens_the_noise():
+    cube = procedural_scene(48, 48, BANDS, generator=seeded())
+    mask = random_mask(48, 48, generator=seeded(1))
+    shifts = tuple(range(0, 56, 2))
+    shot = simulate(cube, mask, shifts, full_well=2000, read_noise=20, bit_depth=10, generator=seeded(2))
+    noise = shot.y - CASSI(mask, shifts).forward(cube)
+    lit = shot.y > 60 / shot.gain  # away from zero, where the digitizer cuts
+    assert (noise**2 / shot.variance)[lit].mean().item() == pytest.approx(1, abs=0.1)
+
+
+def test_quantization_levels():
+    light = torch.linspace(0, 3, 1000).view(10, 100)
+    shot = detect(light, bit_depth=4)
+    assert len(shot.y.unique()) == 16
+    assert shot.count == pytest.approx(3 / 15)
+    assert shot.y.min() == 0 and shot.y.max().item() == pytest.approx(3)
+    assert (shot.y - light).abs().max() <= 0.1 + 1e-6
+    assert (shot.y - light).var().item() == pytest.approx(0.2**2 / 12, rel=0.1)
+    assert shot.variance[0, 0].item() == pytest.approx(0.2**2 / 12)
+
+
+def test_digitizer_cuts_below_zero_and_above_full_scale():
+    light = torch.zeros(100, 100)
+    light[:50] = 1
+    shot = detect(light, full_well=100, read_noise=10, bit_depth=8, generator=seeded())
+    assert shot.y.min() == 0 and shot.y.max() == pytest.approx(1)
+
+
+def test_seeds_make_the_noise():
+    light = torch.rand(20, 20, generator=seeded())
+    first, again, other = (detect(light, full_well=100, read_noise=3, generator=seeded(s)).y for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_dtype_and_batch_follow_the_cube():
+    cube = torch.rand(2, 3, 6, 5, generator=seeded(), dtype=torch.float64)
+    shot = simulate(cube, torch.ones(6, 5), (0, 1, 2), full_well=1e3, generator=seeded())
+    assert shot.y.shape == (2, 6, 7) and shot.y.dtype == shot.variance.dtype == torch.float64
+
+
+def test_cameras_that_cannot_be():
+    light = torch.ones(4, 4)
+    cases = [
+        ({"full_well": 0.0, "generator": seeded()}, "full_well must be positive"),
+        ({"full_well": math.inf, "generator": seeded()}, "full_well must be positive"),
+        ({"full_well": 100.0, "read_noise": -1, "generator": seeded()}, "read_noise must be >= 0"),
+        ({"read_noise": 1.0}, "needs full_well"),
+        ({"bit_depth": 0}, "bit_depth must be 1 to 24"),
+        ({"full_well": 100.0}, "needs a generator"),
+    ]
+    for options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            detect(light, **options)
+    for broken in (-light, light * math.nan):
+        with pytest.raises(ValueError, match="finite and >= 0"):
+            detect(broken)
+    with pytest.raises(ValueError, match="black everywhere"):
+        detect(0 * light, bit_depth=8)
+
+
+# Masks
+
+
+@pytest.mark.parametrize("kind", ["binary", "grey", "blue-noise"])
+@pytest.mark.parametrize("transmission", [0.3, 0.5, 0.8])
+def test_mask_range_and_mean(kind, transmission):
+    mask = random_mask(120, 90, kind=kind, transmission=transmission, generator=seeded())
+    assert mask.shape == (120, 90) and mask.dtype == torch.float32
+    assert mask.min() >= 0 and mask.max() <= 1
+    assert mask.mean().item() == pytest.approx(transmission, abs=0.02)
+    if kind != "grey":
+        assert set(mask.unique().tolist()) == {0.0, 1.0}
+    again = random_mask(120, 90, kind=kind, transmission=transmission, generator=seeded())
+    assert torch.equal(mask, again)
+
+
+def test_grey_mask_is_uniform_at_one_half():
+    mask = random_mask(100, 100, kind="grey", generator=seeded())
+    counts = torch.histc(mask, bins=10, min=0, max=1)
+    assert (counts - 1000).abs().max() < 150  # five standard deviations
+
+
+def test_blue_noise_has_little_power_at_low_frequencies():
+    def low_power(kind):
+        mask = random_mask(128, 128, kind=kind, generator=seeded())
+        power = torch.fft.fft2(mask - mask.mean()).abs() ** 2 / mask.numel() / mask.var()
+        frequency = torch.hypot(torch.fft.fftfreq(128)[:, None], torch.fft.fftfreq(128)[None])
+        return power[frequency < 0.15].mean().item()
+
+    assert low_power("binary") == pytest.approx(1, abs=0.2)
+    assert low_power("blue-noise") < 0.3
+    assert random_mask(128, 128, kind="blue-noise", generator=seeded()).mean() == 0.5
+
+
+def test_masks_that_cannot_be():
+    with pytest.raises(ValueError, match="at least 1 x 1"):
+        random_mask(0, 4, generator=seeded())
+    for transmission in (0.0, 1.0):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            random_mask(4, 4, transmission=transmission, generator=seeded())
+    with pytest.raises(ValueError, match="kind must be one of"):
+        random_mask(4, 4, kind="red", generator=seeded())
+
+
+# The painted scene
+
+
+def test_scene_range_and_reproducibility():
+    scene = procedural_scene(96, 128, BANDS, generator=seeded(3))
+    assert scene.shape == (28, 96, 128) and scene.dtype == torch.float32
+    assert scene.isfinite().all() and scene.min() >= 0 and scene.max() <= 1
+    assert 0.2 < scene.mean() < 0.5
+    assert torch.equal(scene, procedural_scene(96, 128, BANDS, generator=seeded(3)))
+    assert (scene - procedural_scene(96, 128, BANDS, generator=seeded(4))).abs().mean() > 0.02
+
+
+def test_scene_spectra_are_smooth_yet_many():
+    spectra = procedural_scene(128, 128, BANDS, generator=seeded()).reshape(28, -1).double()
+    second_difference = spectra[2:] - 2 * spectra[1:-1] + spectra[:-2]
+    assert second_difference.square().mean() < 1e-3 * spectra.square().mean()
+    eigenvalues = torch.linalg.eigvalsh(torch.cov(spectra)).flip(0)
+    share = eigenvalues.cumsum(0) / eigenvalues.sum()
+    assert share[2] < 0.99 < share[7]  # more than three pigments, fewer than eight directions for 99 %
+
+
+def test_scene_is_a_function_of_wavelength():
+    few = torch.tensor([650.0, 450.0, 550.0])
+    scene = procedural_scene(40, 40, few, generator=seeded())
+    many = procedural_scene(40, 40, torch.tensor([450.0, 500, 550, 600, 650]), generator=seeded())
+    torch.testing.assert_close(scene, many[[4, 0, 2]])
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (16, 5), (7, 40)])
+def test_scene_at_tiny_sizes(size):
+    assert procedural_scene(*size, [550.0], generator=seeded()).isfinite().all()
+
+
+def test_scenes_that_cannot_be():
+    with pytest.raises(ValueError, match="at least 1 x 1"):
+        procedural_scene(0, 8, BANDS, generator=seeded())
+    for wavelengths in ([], [math.nan], [[450.0]]):
+        with pytest.raises(ValueError, match="list of finite numbers"):
+            procedural_scene(8, 8, wavelengths, generator=seeded())
+
+
+# The program
+
+
+def run(*arguments, cwd=ROOT):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "scripts" / "simulate.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def test_script_writes_a_measurement_that_fits_its_truth(tmp_path):
+    output = tmp_path / "m.h5"
+    done = run("--size", "40x48", "--wavelengths", "440:700:6", "--step", -3, "--full-well", 1e6, "--output", output)
+    assert done.returncode == 0, done.stderr
+    assert "6 bands of 40 x 48 px, step -3 px" in done.stdout
+    m = read_measurement(output)
+    assert m.shifts == (0, -3, -6, -9, -12, -15) and m.y.shape == (40, 63)
+    np.testing.assert_allclose(m.wavelengths, np.linspace(440, 700, 6))
+    exact = CASSI(torch.from_numpy(m.mask), m.shifts).forward(torch.from_numpy(m.cube)).numpy()
+    assert m.gain * exact.max() == pytest.approx(1e6, rel=1e-5) and m.read_noise == 0
+    assert ((m.y - exact) ** 2 * m.gain).sum() / exact.sum() == pytest.approx(1, abs=0.15)
+
+
+def test_script_takes_cube_and_mask_from_files(tmp_path):
+    cube = np.random.default_rng(0).random((5, 20, 16)).astype(np.float32)
+    write_cube(tmp_path / "cube.h5", cube, wavelengths=[500, 520, 540, 560, 580])
+    np.savez(tmp_path / "mask.npz", mask=np.eye(18, 14, dtype=np.float32))
+    options = ("--size", "18x14", "--num-bands", 3, "--step", 1, "--output", tmp_path / "m.h5")
+    done = run("--cube", tmp_path / "cube.h5", "--mask", tmp_path / "mask.npz", *options)
+    assert done.returncode == 0, done.stderr
+    m = read_measurement(tmp_path / "m.h5")
+    np.testing.assert_array_equal(m.cube, cube[2:, 1:19, 1:15])
+    np.testing.assert_array_equal(m.mask, np.eye(18, 14))
+    np.testing.assert_array_equal(m.wavelengths, [540, 560, 580])
+    assert m.y.shape == (18, 16)
+
+
+def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    main = importlib.import_module("simulate").main  # a process for each case would take a second each
+    out = tmp_path / "m.h5"
+    existing = tmp_path / "there.h5"
+    existing.write_bytes(b"precious")
+    write_cube(tmp_path / "cube.h5", np.ones((3, 8, 8)))
+    cases = [
+        (("--output", existing), "exists already"),
+        (("--output", out, "--cube", tmp_path / "absent.h5"), "absent.h5"),
+        (("--output", out, "--cube", tmp_path / "cube.h5", "--num-bands", 4), "has 3 bands"),
+        (("--output", out, "--read-noise", 5, "--size", 8), "needs full_well"),
+        (("--output", out, "--size", "0x8"), "is no size"),
+        (("--output", out, "--mask", "red", "--size", 8), "neither binary, grey, blue-noise nor a file"),
+        (("--output", tmp_path / "m.png"), "expected the suffix .h5"),
+    ]
+    for arguments, message in cases:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as leave:  # argparse's way out
+            code = leave.code
+        error = capsys.readouterr().err
+        assert code == 2, (arguments, error)
+        assert message in error and error.count("\n") == 1, error
+    assert existing.read_bytes() == b"precious"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cube.h5", "there.h5"]
+
+
+def test_script_ends_with_exit_code_2_and_no_traceback(tmp_path):
+    done = run("--cube", tmp_path / "absent.h5", "--output", tmp_path / "m.h5")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("simulate.py: error: ") and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_script_teaches():
+    done = run("--help")
+    assert done.returncode == 0
+    assert "examples:" in done.stdout and "--full-well" in done.stdout and "exit codes" in done.stdout
+
+
+def test_example_is_what_its_readme_says():
+    path = ROOT / "data" / "example.h5"
+    assert path.stat().st_size < 2_000_000
+    m = read_measurement(path)
+    assert m.y.shape == (256, 310) and m.mask.shape == (256, 256) and m.cube.shape == (28, 256, 256)
+    assert m.shifts == tuple(range(0, 56, 2)) and m.read_noise == 5
+    np.testing.assert_array_equal(m.cube * 512, np.round(m.cube * 512))
+    exact = CASSI(torch.from_numpy(m.mask), m.shifts).forward(torch.from_numpy(m.cube)).numpy()
+    assert m.gain * exact.max() == pytest.approx(20_000, rel=1e-5)
+    variance = (m.gain * exact + 5**2 + (m.gain / m.scale) ** 2 / 12) / m.gain**2
+    lit = exact * m.gain > 50
+    assert ((m.y - exact) ** 2 / variance)[lit].mean() == pytest.approx(1, abs=0.03)
+    import h5py
+
+    with h5py.File(path) as file:
+        command = file.attrs["command_line"]
+    assert command in (ROOT / "data" / "README.md").read_text()
+    painted = procedural_scene(256, 256, torch.linspace(450, 650, 28, dtype=torch.float64), generator=seeded(0))
+    assert np.abs(painted.numpy() - m.cube).max() < 1.1 / 1024

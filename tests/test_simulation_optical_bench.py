@@ -1,0 +1,143 @@
+"""The simulated bench: what its frames must show, from the numbers that its docstring states."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.errors import InputError
+from cassi.files import open_container, read_measurement
+from cassi.simulation.optical_bench import Bench, dispersion, simulate_bench, write_bench
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
+
+
+def test_dispersion_is_2_3_px_a_band_at_the_blue_end_and_1_8_at_the_red():
+    band = 200 / 27
+    ends = np.array([450.0, 450.001, 649.999, 650.0])
+    d = dispersion(ends, num_bands=28, first=450.0, last=650.0)
+    assert d[0] == 0
+    assert (d[1] - d[0]) / 0.001 * band == pytest.approx(2.3, rel=1e-4)
+    assert (d[3] - d[2]) / 0.001 * band == pytest.approx(1.8, rel=1e-4)
+
+
+def test_frames_are_twelve_bit_counts_of_one_size(bench):
+    stacks = (bench.dark, bench.flat, bench.mask_frames, bench.snapshot[None])
+    assert all(stack.dtype == np.uint16 and stack.shape[1:] == (64, 78) for stack in stacks)
+    assert max(int(stack.max()) for stack in stacks) <= 4095
+    assert bench.cube.shape == (8, 64, 64)
+    assert bench.shifts == (0, 2, 4, 6, 8, 10, 12, 14)
+
+
+def test_bands_lie_a_step_apart_on_the_dispersion_curve(bench):
+    d = dispersion(bench.wavelengths, num_bands=8, first=450.0, last=650.0)
+    np.testing.assert_allclose(d, bench.shifts, atol=1e-3)
+
+
+def test_dark_frames_hold_the_dark_level_and_hot_pixels(bench):
+    mean = bench.dark.mean(0)
+    assert np.median(mean) == pytest.approx(60, abs=1)
+    assert (mean[bench.hot_pixels] > 300).all()
+    # 5 electrons of read noise at 15000 / 4095 electrons a count, and rounding
+    spread = bench.dark[:, ~bench.hot_pixels].std(0, ddof=1)
+    assert np.sqrt((spread**2).mean()) == pytest.approx(np.hypot(5 * 4095 / 15000, 12**-0.5), rel=0.02)
+
+
+def test_flat_frames_have_photon_noise(bench):
+    good = ~(bench.hot_pixels | bench.dead_pixels)
+    light = bench.flat[:, good] - bench.dark.mean(0)[good]
+    excess = light.var(0, ddof=1).mean() - bench.dark[:, good].var(0, ddof=1).mean()
+    assert light.mean() / excess == pytest.approx(15000 / 4095, rel=0.05)
+
+
+def test_the_mask_moves_with_the_wavelength(bench):
+    """The first mask frame is the mask where it lies; the last the same, further right by the dispersion."""
+    frames = bench.mask_frames - bench.dark.mean(0)
+    good = ~(bench.hot_pixels | bench.dead_pixels)
+    move = dispersion(bench.mask_wavelengths, num_bands=8, first=450.0, last=650.0)
+
+    def correlation(frame: np.ndarray, right: int) -> float:
+        window = (slice(None), slice(right, right + 64))
+        a, b = frame[window][good[window]], bench.mask[good[window]]
+        return float(np.corrcoef(a, b)[0, 1])
+
+    for frame, d in zip(frames, move, strict=True):
+        best = max(range(15), key=lambda right: correlation(frame, right))
+        assert best == round(d)
+    assert correlation(frames[0], 0) > 0.95
+
+
+def test_the_mask_lies_where_it_was_put(bench):
+    """Its difference from the drawn one is what a displacement by (0.4, -0.3) makes: a slope along each axis."""
+    from scipy import ndimage
+
+    drawn = ndimage.gaussian_filter(bench.design, 0.5)
+    right, down = np.gradient(drawn, axis=1), np.gradient(drawn, axis=0)
+    change = (bench.mask - drawn)[4:-4, 4:-4]
+    assert (change * right[4:-4, 4:-4]).sum() < 0
+    assert (change * down[4:-4, 4:-4]).sum() > 0
+
+
+def test_the_snapshot_is_the_cube_through_the_mask_up_to_the_optics(bench):
+    """The triple loop of the textbook, from the truth: it cannot be exact, the bench is continuous, but it is close."""
+    y = np.zeros((64, 78))
+    for band, d in zip(bench.cube, bench.shifts, strict=True):
+        y[:, d : d + 64] += bench.mask * band
+    response = (bench.flat - bench.dark.mean(0)).mean(0)
+    good = ~(bench.hot_pixels | bench.dead_pixels)
+    seen = (bench.snapshot - bench.dark.mean(0)) / (response / response.max()) / bench.counts_per_unit
+    ratio = seen[good].sum() / y[good].sum()
+    assert ratio == pytest.approx(1, abs=0.2)
+    assert np.linalg.norm(seen[good] / ratio - y[good]) < 0.15 * np.linalg.norm(y[good])
+
+
+def test_the_seed_decides(bench):
+    again = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
+    other = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(1))
+    assert np.array_equal(bench.snapshot, again.snapshot)
+    assert not np.array_equal(bench.snapshot, other.snapshot)
+
+
+@pytest.mark.parametrize("frame_format", ["png", "tif", "h5"])
+def test_frames_are_read_back_equal(bench, tmp_path, frame_format):
+    if frame_format == "tif":
+        pytest.importorskip("tifffile")
+    write_bench(tmp_path / "bench", bench, frame_format=frame_format)
+    names = {"dark_04": bench.dark[3], "flat_01": bench.flat[0], "mask_05": bench.mask_frames[4]}
+    for name, frame in {**names, "snapshot": bench.snapshot}.items():
+        container = open_container(tmp_path / "bench" / f"{name}.{frame_format}")
+        assert np.array_equal(container.read(container.entries[0]).reshape(frame.shape), frame)
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "bench" / "wavelengths.txt"), bench.mask_wavelengths)
+    truth = read_measurement(tmp_path / "bench" / "truth.h5")
+    assert truth.shifts == bench.shifts
+    np.testing.assert_array_equal(truth.cube, bench.cube)
+    assert read_measurement(tmp_path / "bench" / "uncalibrated.h5").cube is None
+
+
+def test_a_folder_in_use_is_left_alone(bench, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="not an empty folder"):
+        write_bench(tmp_path, bench)
+    with pytest.raises(InputError, match="unknown frame format 'jpg'"):
+        write_bench(tmp_path / "new", bench, frame_format="jpg")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"height": 8}, "height must be at least 32, got 8"),
+        ({"num_bands": 1}, "num_bands must be at least 2"),
+        ({"step": 0}, "step must be at least 1"),
+        ({"num_mask_frames": 1}, "num_mask_frames must be at least 2"),
+        ({"num_frames": 0}, "num_frames must be at least 1"),
+        ({"first": 700.0}, "wavelengths must be positive and rise"),
+        ({"step": 5}, "8 bands of 5 px span 35 px"),
+    ],
+)
+def test_errors_say_what_is_wrong(change, match):
+    with pytest.raises(ValueError, match=match):
+        simulate_bench(**{"height": 32, "width": 32, "num_bands": 8, **change}, generator=torch.Generator())

@@ -1,0 +1,668 @@
+"""The solvers by theorem and against dense text-book loops; no recorded numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import oracle
+import pytest
+import scipy.sparse.linalg
+import torch
+from cases import make_mask
+
+from cassi import CASSI, admm, admm_tv, fista, fista_tv, gap, gap_tv, least_squares
+from cassi.priors.tv import tv, tv_prox
+from cassi.solvers.least_squares import conjugate_gradients
+
+F64 = torch.float64
+
+
+class Plain:
+    """The same camera as a stranger would write it: forward and adjoint only."""
+
+    def __init__(self, A: CASSI) -> None:
+        self.A, self.cube_shape, self.measurement_shape = A, A.cube_shape, A.measurement_shape
+
+    def forward(self, x, *, out=None):
+        return self.A.forward(x)
+
+    def adjoint(self, y, *, out=None, add=False):
+        return self.A.adjoint(y)
+
+
+class Foreign(Plain):
+    """A camera of another make that offers what gap, admm and fista ask for, but is no CASSI."""
+
+    def forward(self, x, *, out=None):
+        return self.A.forward(x, out=out)
+
+    def adjoint(self, y, *, out=None, add=False):
+        return self.A.adjoint(y, out=out, add=add)
+
+    def pinv(self, y, *, out=None, add=False):
+        return self.A.pinv(y, out=out, add=add)
+
+    def prox(self, v, y, rho, *, out=None):
+        return self.A.prox(v, y, rho, out=out)
+
+    def norm(self):
+        return self.A.norm()
+
+
+def camera(size=(3, 5, 4), shifts=(0, 1, 2), kind="grey", weighted=False, dtype=F64) -> tuple[CASSI, np.ndarray]:
+    """An operator and its dense matrix."""
+    mask = make_mask(kind, *size)
+    weights = None
+    if weighted:
+        rng = np.random.default_rng(11)
+        shape = (size[1], oracle.detector_columns(size[2], shifts))
+        weights = rng.uniform(0.5, 2.0, shape) * (rng.random(shape) < 0.8)
+    A = CASSI(torch.as_tensor(mask), shifts, None if weights is None else torch.as_tensor(weights)).to(dtype=dtype)
+    return A, oracle.matrix(mask, shifts, weights)
+
+
+def scene(A: CASSI, seed: int = 0) -> torch.Tensor:
+    """A cube of flat patches whose brightness varies over the bands."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.zeros(A.cube_shape, dtype=A.dtype)
+    for _ in range(4):
+        i, j = (int(torch.randint(0, n, (), generator=generator)) for n in (A.height, A.width))
+        x[:, i:, j:] = torch.rand(A.num_bands, 1, 1, generator=generator, dtype=A.dtype)
+    return x
+
+
+def noisy(A: CASSI, seed: int = 0) -> torch.Tensor:
+    noise = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(seed + 1), dtype=A.dtype)
+    y = A.forward(scene(A, seed)) + 0.05 * noise
+    return y if A.weights is None else y * (A.weights != 0)
+
+
+def shrink(x: torch.Tensor, k: int) -> torch.Tensor:
+    """A denoiser that is no projection, depends on k, and moves light between pixels."""
+    soft = x.sign() * (x.abs() - 0.02).clamp(min=0)
+    return soft + (0.2 / (k + 1)) * (soft.roll(1, -1) - soft)
+
+
+SOLVERS = {
+    "gap_tv": partial(gap_tv, tv_weight=0.05),
+    "gap_tv plain": partial(gap_tv, tv_weight=0.05, accelerate=False),
+    "gap_tv coupled": partial(gap_tv, tv_weight=0.05, coupled=True),
+    "gap_tv continued": partial(gap_tv, tv_weight=0.05, continuation=4.0),
+    "admm_tv": partial(admm_tv, tv_weight=0.05),
+    "admm_tv coupled": partial(admm_tv, tv_weight=0.05, coupled=True),
+    "fista_tv": partial(fista_tv, tv_weight=0.05),
+    "fista_tv coupled": partial(fista_tv, tv_weight=0.05, coupled=True),
+}
+every_solver = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS.keys())
+
+
+# the update lines, against dense loops
+
+
+def dense_gap(phi, y, v, denoise, num_iters, accelerate):
+    pinv, b, history = torch.linalg.pinv(phi), y.clone(), []
+    for k in range(num_iters):
+        misfit = y - phi @ v
+        if accelerate:
+            b = b + misfit
+        x = v + pinv @ (b - phi @ v)
+        v_new = denoise(x, k)
+        history.append((float(misfit.norm() / y.norm()), float((v_new - v).norm() / v.norm())))
+        v = v_new
+    return v, history
+
+
+def dense_admm(phi, y, z, prox, num_iters, rho):
+    n, u, history = phi.shape[1], torch.zeros_like(z), []
+    for k in range(num_iters):
+        x = torch.linalg.solve(phi.T @ phi + rho * torch.eye(n, dtype=F64), phi.T @ y + rho * (z - u))
+        z_new = prox(x + u, k)
+        u = u + x - z_new
+        history.append((float((y - phi @ z).norm() / y.norm()), float((z_new - z).norm() / z.norm())))
+        z = z_new
+    return z, history
+
+
+def dense_fista(phi, y, x, prox, num_iters):
+    L, z, t, history = float(torch.linalg.matrix_norm(phi, 2)) ** 2, x, 1.0, []
+    for k in range(num_iters):
+        x_new = prox(z + phi.T @ (y - phi @ z) / L, k)
+        t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        z = x_new + (t - 1) / t_new * (x_new - x)
+        history.append((float((y - phi @ x_new).norm() / y.norm()), float((x_new - x).norm() / x.norm())))
+        x, t = x_new, t_new
+    return x, history
+
+
+METHODS = {
+    "gap": (partial(gap, accelerate=True), partial(dense_gap, accelerate=True)),
+    "gap plain": (partial(gap, accelerate=False), partial(dense_gap, accelerate=False)),
+    "admm": (partial(admm, rho=0.4), partial(dense_admm, rho=0.4)),
+    "fista": (fista, dense_fista),
+}
+every_method = pytest.mark.parametrize(("solve", "dense"), METHODS.values(), ids=METHODS.keys())
+
+
+@every_method
+@pytest.mark.parametrize("start", ["default", "zero", "given"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("kind", ["per-band", "dark-column"])
+@pytest.mark.parametrize("make", [lambda A: A, Foreign], ids=["CASSI", "foreign"])
+def test_the_iterates_are_those_of_the_equations(solve, dense, start, weighted, kind, make):
+    A, phi = camera(kind=kind, weighted=weighted)
+    phi, y = torch.as_tensor(phi), noisy(A)
+    x0 = {"default": None, "zero": torch.zeros(A.cube_shape, dtype=F64), "given": scene(A, 5)}[start]
+    first = torch.linalg.pinv(phi) @ y.flatten() if x0 is None else x0.flatten()
+
+    def flat(x: torch.Tensor, k: int) -> torch.Tensor:
+        return shrink(x.reshape(A.cube_shape), k).flatten()
+
+    for num_iters in (1, 2, 7):
+        expected, history = dense(phi, y.flatten(), first, flat, num_iters)
+        result = solve(make(A), y, shrink, num_iters=num_iters, x0=x0)
+        torch.testing.assert_close(result.x, expected.reshape(A.cube_shape), rtol=0, atol=1e-12)
+        assert (result.status, len(result.history)) == ("max_iters", num_iters)
+        for record, (residual, change) in zip(result.history, history, strict=True):
+            assert record.residual == pytest.approx(residual, rel=1e-9, abs=1e-13)
+            assert record.change == pytest.approx(change if math.isfinite(change) else 1.0, rel=1e-9)
+
+
+@every_method
+def test_a_denoiser_may_work_in_place_or_not(solve, dense):
+    """New tensor, own argument, a view, one buffer for every call: the same iterates."""
+    A, _ = camera()
+    y = noisy(A)
+    buffer = torch.empty(A.cube_shape, dtype=F64)
+    expected = solve(A, y, shrink, num_iters=6)
+    for denoise in (
+        lambda x, k: x.copy_(shrink(x, k)),
+        lambda x, k: buffer.copy_(shrink(x, k)),
+        lambda x, k: shrink(x.mT.contiguous().mT, k),
+    ):
+        result = solve(A, y, denoise, num_iters=6)
+        torch.testing.assert_close(result.x, expected.x, rtol=0, atol=1e-14)
+        assert [r.change for r in result.history] == pytest.approx([r.change for r in expected.history], rel=1e-12)
+    flat = solve(A, y, lambda x, k: x.mean(0, keepdim=True).expand(3, -1, -1), num_iters=4)
+    same = solve(A, y, lambda x, k: x.mean(0, keepdim=True).expand(3, -1, -1).contiguous(), num_iters=4)
+    torch.testing.assert_close(flat.x, same.x, rtol=0, atol=1e-14)
+
+
+# theorems
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("kind", ["binary", "grey", "dark-column", "per-band"])
+def test_plain_gap_tv_never_raises_its_objective(kind, coupled):
+    """It is proximal gradient with step 1 on F(v) = 1/2 (y - Phi v)^T (Phi Phi^T)^+ (y - Phi v) + w TV(v)."""
+    A, phi = camera(kind=kind)
+    y, weight, values = noisy(A), 0.1, []
+
+    def monitor(record, v):
+        values.append(oracle.gap_objective(v.numpy(), y.numpy(), phi, weight, coupled))
+
+    options = {"tv_weight": weight, "tv_iters": 150, "coupled": coupled, "accelerate": False}
+    gap_tv(A, y, num_iters=60, x0=torch.zeros(A.cube_shape, dtype=F64), monitor=monitor, **options)
+    assert values[0] > 1.05 * values[-1]
+    assert all(later <= earlier + 1e-7 * values[0] for earlier, later in itertools.pairwise(values))
+
+
+def test_plain_gap_tv_ends_at_the_fixed_point():
+    """v = prox_{w TV}(v + Phi^+ (y - Phi v)), with prox and Phi^+ from outside."""
+    A, phi = camera()
+    y, weight = noisy(A), 0.1
+    v = gap_tv(A, y, tv_weight=weight, tv_iters=30, accelerate=False, num_iters=1500).x.numpy()
+    x = v + (np.linalg.pinv(phi) @ (y.numpy().ravel() - phi @ v.ravel())).reshape(v.shape)
+    np.testing.assert_allclose(oracle.tv_prox(x, weight), v, atol=1e-5)
+
+
+def test_accelerated_gap_tv_fits_exact_data():
+    """Bregman iteration: Phi v tends to y, where plain GAP keeps a misfit; and the cube beats Phi^+ y."""
+    A, _ = camera((4, 12, 12), (0, 1, 2, 3), "binary")
+    truth = scene(A)
+    y = A.forward(truth)
+    accelerated = gap_tv(A, y, tv_weight=0.05, tv_iters=10, num_iters=300)
+    plain = gap_tv(A, y, tv_weight=0.05, tv_iters=10, num_iters=300, accelerate=False)
+    assert accelerated.history[-1].residual < 2e-3
+    assert plain.history[-1].residual > 5 * accelerated.history[-1].residual
+    assert (accelerated.x - truth).norm() < 0.6 * (A.pinv(y) - truth).norm()
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("kind", ["grey", "dark-column"])
+def test_admm_tv_and_fista_tv_reach_the_certified_minimum(kind, coupled):
+    """Both end at the minimum of 1/2 |Phi x - y|^2 + w TV(x), by a bound from outside.
+
+    With x+ = prox_{w TV/L}(x - grad/L) from the outside solver and G = L (x - x+), convexity gives
+    F(x+) - F(z) <= <G, x - z> for every z, so F is within |G| |x - z| of the value at any z.
+    """
+    A, phi = camera(kind=kind)
+    y, weight = noisy(A), 0.05
+    L = float(np.linalg.norm(phi, 2)) ** 2
+    objectives = []
+    for solve in (admm_tv, fista_tv):
+        x = solve(A, y, tv_weight=weight, tv_iters=6, num_iters=600, coupled=coupled).x.numpy()
+        gradient = (phi.T @ (phi @ x.ravel() - y.numpy().ravel())).reshape(x.shape)
+        better = oracle.tv_prox(x - gradient / L, weight / L, coupled=coupled)
+        mapping = L * (x - better)
+        assert np.linalg.norm(mapping) <= 2e-3 * np.linalg.norm(gradient)
+        objectives.append(oracle.tv_objective(x, y.numpy(), phi, weight, coupled))
+    assert objectives[0] == pytest.approx(objectives[1], rel=5e-5)
+    assert objectives[0] < 0.9 * oracle.tv_objective(A.pinv(y).numpy(), y.numpy(), phi, weight, coupled)
+
+
+def test_the_penalty_of_admm_does_not_move_the_minimum():
+    A, phi = camera()
+    y, weight = noisy(A), 0.05
+    values = [
+        oracle.tv_objective(
+            admm_tv(A, y, tv_weight=weight, tv_iters=25, num_iters=800, rho=rho).x.numpy(), y.numpy(), phi, weight
+        )
+        for rho in (0.05, 0.5)
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+@every_solver
+def test_units_do_not_matter(solve):
+    """y and tv_weight times 1000: the cube times 1000, stopped at the same iteration."""
+    A, _ = camera((3, 8, 7))
+    y = noisy(A)
+    result = solve(A, y, num_iters=200, tol=3e-3)
+    scaled = solve(A, 1000 * y, tv_weight=50.0, num_iters=200, tol=3e-3)
+    assert result.status == scaled.status == "converged"
+    assert 3 < len(result.history) == len(scaled.history) < 200
+    torch.testing.assert_close(scaled.x / 1000, result.x, rtol=1e-9, atol=1e-9)
+    for a, b in zip(result.history, scaled.history, strict=True):
+        assert a.residual == pytest.approx(b.residual, rel=1e-8)
+        assert a.change == pytest.approx(b.change, rel=1e-6)
+
+
+@every_solver
+def test_single_precision_follows_double(solve):
+    A, _ = camera((3, 8, 7))
+    y = noisy(A)
+    single = solve(A.to(dtype=torch.float32), y.float(), num_iters=20)
+    assert single.x.dtype == torch.float32
+    torch.testing.assert_close(single.x.double(), solve(A, y, num_iters=20).x, rtol=0, atol=2e-5)
+
+
+@every_solver
+def test_a_batch_is_one_by_one(solve):
+    A, _ = camera((3, 6, 7), weighted=True)
+    y = torch.stack([noisy(A, seed) for seed in range(6)]).reshape(2, 3, *A.measurement_shape)
+    together = solve(A, y, num_iters=12).x
+    assert together.shape == (2, 3, *A.cube_shape)
+    for index in np.ndindex(2, 3):
+        torch.testing.assert_close(together[index], solve(A, y[index], num_iters=12).x, rtol=0, atol=1e-12)
+
+
+@every_solver
+@pytest.mark.parametrize("kind", ["dark-column", "binary"])
+def test_what_a_left_out_pixel_holds_has_no_influence(solve, kind):
+    """Pixels of weight 0, and pixels no light can reach, may hold anything finite."""
+    A, phi = camera((3, 6, 7), kind=kind, weighted=True)
+    y = noisy(A)
+    blind = torch.as_tensor((phi == 0).all(axis=1).reshape(A.measurement_shape))
+    assert 0 < blind.sum() < blind.numel()
+    spoiled = torch.where(blind, 1e6, y)
+    assert torch.equal(solve(A, spoiled, num_iters=15).x, solve(A, y, num_iters=15).x)
+
+
+@every_solver
+def test_what_is_given_is_not_modified_and_nothing_is_remembered(solve):
+    A, _ = camera((3, 6, 7))
+    y, x0 = noisy(A), scene(A, 3)
+    y_before, x0_before = y.clone(), x0.clone()
+    first = solve(A, y, x0=x0, num_iters=9)
+    kept = first.x.clone()
+    assert torch.equal(y, y_before) and torch.equal(x0, x0_before)
+    assert first.x.data_ptr() != x0.data_ptr()
+    solve(A, noisy(A, 4), num_iters=5)
+    again = solve(A, y, x0=x0, num_iters=9)
+    assert torch.equal(first.x, kept), "a later call wrote into an earlier result"
+    assert torch.equal(again.x, kept)
+    assert [r[2:] for r in again.history] == [r[2:] for r in first.history]
+
+
+@every_solver
+def test_a_dark_frame_gives_a_dark_cube(solve):
+    """y = 0, from the default start and from a given one."""
+    A, _ = camera((3, 6, 7))
+    y = torch.zeros(A.measurement_shape, dtype=F64)
+    assert solve(A, y, num_iters=3).x.count_nonzero() == 0
+    assert bool(solve(A, y, num_iters=3, x0=scene(A)).x.isfinite().all())
+
+
+@every_solver
+def test_it_does_not_stop_at_the_first_projection(solve):
+    """From Phi^+ y the first projection changes nothing; the change that counts is the one after denoising."""
+    A, _ = camera((3, 8, 7))
+    result = solve(A, noisy(A), num_iters=50, tol=1e-3)
+    assert len(result.history) > 3
+    changes = [r.change for r in result.history]
+    assert changes[0] > 1e-2
+    assert all(change >= 1e-3 for change in changes[:-1])
+
+
+def test_tv_weight_zero_keeps_the_pseudo_inverse():
+    """Without a prior the start is the answer: GAP stays at Phi^+ y; ADMM and FISTA stay at least squares."""
+    A, _ = camera(kind="dark-column")
+    y = noisy(A)
+    for solve in (gap_tv, admm_tv, fista_tv):
+        result = solve(A, y, tv_weight=0.0, num_iters=10)
+        torch.testing.assert_close(result.x, A.pinv(y), rtol=0, atol=1e-13)
+
+
+def test_more_tv_weight_means_less_tv():
+    A, _ = camera((3, 8, 7))
+    y = noisy(A)
+    for solve in (partial(gap_tv, accelerate=False), admm_tv, fista_tv):
+        values = [oracle.tv(solve(A, y, tv_weight=w, num_iters=150).x.numpy()) for w in (0.01, 0.1, 1.0)]
+        assert values[0] > 1.05 * values[1] > 1.1 * values[2]
+
+
+def test_continuation_starts_with_a_larger_weight_and_ends_with_the_given_one():
+    A, _ = camera((3, 8, 7))
+    y = noisy(A)
+    one = gap_tv(A, y, tv_weight=0.2, num_iters=1).x
+    torch.testing.assert_close(gap_tv(A, y, tv_weight=0.05, continuation=4.0, num_iters=1).x, one)
+    options = {"tv_weight": 0.05, "num_iters": 800, "accelerate": False, "tv_iters": 10}
+    torch.testing.assert_close(
+        gap_tv(A, y, continuation=4.0, **options).x, gap_tv(A, y, **options).x, atol=1e-5, rtol=0
+    )
+
+
+# monitor, tolerance, failure
+
+
+@every_solver
+def test_the_monitor_sees_the_history_and_may_stop(solve):
+    A, _ = camera()
+    seen = []
+
+    def monitor(record, x):
+        seen.append((record, x.clone()))
+        return record.iteration == 4
+
+    result = solve(A, noisy(A), num_iters=9, monitor=monitor)
+    assert (result.status, len(result.history)) == ("stopped", 4)
+    assert tuple(record for record, _ in seen) == result.history
+    assert torch.equal(seen[-1][1], result.x)
+    assert torch.equal(seen[1][1], solve(A, noisy(A), num_iters=2).x), "the monitor sees the cube of its iteration"
+
+
+@every_solver
+def test_progress_goes_to_stderr_when_asked(solve, capsys):
+    A, _ = camera()
+    solve(A, noisy(A), num_iters=2, progress=True)
+    assert solve.func.__name__.split("_")[0].upper() in capsys.readouterr().err
+    solve(A, noisy(A), num_iters=2)
+    assert capsys.readouterr() == ("", "")
+
+
+@every_solver
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
+    A, _ = camera()
+    y = noisy(A)
+    y[2, 3] = bad
+    with pytest.raises(FloatingPointError, match=r"(GAP|ADMM|FISTA) diverged: residual .* at iteration 1;"):
+        solve(A, y, num_iters=5)
+
+
+@every_method
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_failing_denoiser_is_named_by_its_iteration(solve, dense, bad):
+    A, _ = camera()
+    with pytest.raises(FloatingPointError, match=r"diverged: residual .* at iteration 3; check the measurement"):
+        solve(A, noisy(A), lambda x, k: x * bad if k == 2 else x * 0.9, num_iters=9)
+
+
+@every_solver
+def test_what_solvers_refuse(solve):
+    A, _ = camera()
+    y = noisy(A)
+    for options, match in [
+        ({"num_iters": 0}, "num_iters must be at least 1, got 0"),
+        ({"tol": -1.0}, r"tol must be >= 0, got -1\.0"),
+        ({"tv_weight": -0.1}, r"weight must be >= 0, got -"),
+        ({"x0": torch.zeros(2, 5, 4, dtype=F64)}, r"\(3, 5, 4\).* got \(2, 5, 4\)"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            solve(A, y, **{"num_iters": 3, **options})
+    for shape in [(2, 3, 5, 4), (1, 3, 5, 4)]:
+        with pytest.raises(ValueError, match=r"same batch axes|out must be|must have the shape"):
+            solve(A, y, num_iters=3, x0=torch.zeros(shape, dtype=F64))
+    with pytest.raises(ValueError, match=r"measurement must end in \(5, 6\), got \(5, 7\)"):
+        solve(A, torch.zeros(5, 7, dtype=F64), num_iters=3)
+    with pytest.raises(TypeError, match=r"measurement is torch.float32 on cpu, the mask torch.float64"):
+        solve(A, y.float(), num_iters=3)
+
+
+@pytest.mark.parametrize("rho", [0.0, -1.0, math.nan])
+def test_admm_needs_a_positive_penalty(rho):
+    A, _ = camera()
+    with pytest.raises(ValueError, match="rho must be positive, got"):
+        admm(A, noisy(A), shrink, rho=rho, num_iters=3)
+    with pytest.raises(ValueError, match="rho must be positive, got"):
+        admm_tv(A, noisy(A), tv_weight=0.1, rho=rho, num_iters=3)
+
+
+@every_solver
+@pytest.mark.parametrize("which", ["measurement", "mask"])
+def test_a_wanted_gradient_never_gives_a_stale_cube(solve, which):
+    """The loops work in place: they refuse, and under no_grad the cube is the one found without gradients."""
+    A, _ = camera()
+    y = noisy(A)
+    expected = solve(A, y, num_iters=5).x
+    if which == "mask":
+        A = CASSI(A.mask.clone().requires_grad_(), A.shifts)
+    else:
+        y.requires_grad_()
+    with pytest.raises(RuntimeError, match=r"gradient is wanted|gradient; call it under torch\.no_grad"):
+        solve(A, y, num_iters=5)
+    with torch.no_grad():
+        assert torch.equal(solve(A, y, num_iters=5).x, expected)
+
+
+# least squares
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("kind", ["grey", "binary", "dark-column", "per-band"])
+@pytest.mark.parametrize("damping", [0.0, 1e-3, 0.5])
+def test_ridge_by_four_ways(damping, kind, weighted):
+    """Closed form, preconditioned and plain conjugate gradients, scipy's LSQR and the dense normal equations."""
+    A, phi = camera((3, 5, 6), kind=kind, weighted=weighted)
+    y = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(2), dtype=F64)  # not in the range
+    closed = least_squares(A, y, damping=damping)
+    assert (closed.status, len(closed.history)) == ("max_iters", 1)
+    expected = scipy.sparse.linalg.lsqr(phi, y.numpy().ravel(), damp=damping**0.5, atol=1e-15, btol=1e-15)[0]
+    np.testing.assert_allclose(closed.x.numpy().ravel(), expected, atol=1e-9)
+    if damping:
+        normal = np.linalg.solve(phi.T @ phi + damping * np.eye(phi.shape[1]), phi.T @ y.numpy().ravel())
+    else:
+        normal = np.linalg.lstsq(phi, y.numpy().ravel(), rcond=1e-12)[0]
+    np.testing.assert_allclose(closed.x.numpy().ravel(), normal, atol=1e-10)
+    for operator in (A, Plain(A)):
+        result = least_squares(operator, y, damping=damping, method="cg", num_iters=500, tol=1e-12)
+        assert result.status == "converged"
+        torch.testing.assert_close(result.x, closed.x, rtol=0, atol=1e-9)
+    assert torch.equal(least_squares(A, y, damping=damping, method="closed").x, closed.x)
+    torch.testing.assert_close(least_squares(Plain(A), y, damping=damping, num_iters=500, tol=1e-12).x, closed.x)
+    residual = float((y - A.forward(closed.x)).norm() / y.norm())
+    assert closed.history[0].residual == pytest.approx(residual, rel=1e-12)
+
+
+def test_the_preconditioner_solves_the_camera_in_one_step():
+    A, _ = camera(kind="dark-column")
+    y = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(2), dtype=F64)
+    assert len(least_squares(A, y, damping=0.1, method="cg", tol=1e-10).history) == 1
+    assert len(least_squares(Plain(A), y, damping=0.1, method="cg", tol=1e-10).history) > 3
+
+
+def test_least_squares_of_a_batch():
+    A, _ = camera(kind="dark-column")
+    y = torch.stack([noisy(A, s) for s in range(4)]).reshape(2, 2, *A.measurement_shape)
+    closed = least_squares(A, y, damping=0.1).x
+    iterated = least_squares(Plain(A), y, damping=0.1, num_iters=300, tol=1e-12).x
+    for index in np.ndindex(2, 2):
+        torch.testing.assert_close(closed[index], least_squares(A, y[index], damping=0.1).x, rtol=0, atol=1e-14)
+        torch.testing.assert_close(iterated[index], closed[index], rtol=0, atol=1e-10)
+
+
+def test_least_squares_ignores_left_out_pixels():
+    A, phi = camera(kind="dark-column", weighted=True)
+    y = noisy(A)
+    blind = torch.as_tensor((phi == 0).all(axis=1).reshape(A.measurement_shape))
+    spoiled = torch.where(blind, 1e6, y)
+    for damping in (0.0, 0.1):
+        for method in ("closed", "cg"):
+            options = {"damping": damping, "method": method, "tol": 1e-12}
+            torch.testing.assert_close(
+                least_squares(A, spoiled, **options).x, least_squares(A, y, **options).x, rtol=0, atol=1e-12
+            )
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.1])
+@pytest.mark.parametrize("method", ["closed", "cg"])
+def test_the_monitor_of_least_squares_sees_the_cube(method, damping):
+    A, _ = camera()
+    for operator in (A,) if method == "closed" else (A, Plain(A)):
+        seen = []
+        options = {"damping": damping, "method": method}
+        result = least_squares(
+            operator, noisy(A), monitor=lambda r, x, seen=seen: seen.append((r, x.clone())), **options
+        )
+        assert tuple(r for r, _ in seen) == result.history
+        torch.testing.assert_close(seen[-1][1], result.x)
+
+
+def test_what_least_squares_refuses():
+    A, _ = camera()
+    y = noisy(A)
+    for damping in (-1.0, math.nan):
+        with pytest.raises(ValueError, match=f"damping must be >= 0, got {damping}"):
+            least_squares(A, y, damping=damping)
+    with pytest.raises(ValueError, match='method must be "auto", "closed" or "cg", got \'qr\''):
+        least_squares(A, y, method="qr")
+    with pytest.raises(ValueError, match='Plain has no closed form; use method="cg"'):
+        least_squares(Plain(A), y, method="closed")
+    for method in ("closed", "cg"):
+        with pytest.raises(FloatingPointError, match=r"diverged: residual nan, .* at iteration 1"):
+            least_squares(A, y * math.nan, method=method)
+
+
+# conjugate gradients
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+@pytest.mark.parametrize("start", [False, True])
+def test_conjugate_gradients_solve_a_dense_system(preconditioned, start):
+    """In at most n steps; the residual in the history is the true one; M singular but consistent included."""
+    rng = np.random.default_rng(12)
+    factor = rng.standard_normal((8, 8)) * np.logspace(0, 1.5, 8)[:, None]
+    for M in (factor @ factor.T, (factor[:, :5] @ factor[:, :5].T)):
+        x_true = rng.standard_normal(8)
+        M_t, b = torch.as_tensor(M), torch.as_tensor(M @ x_true)
+        x0 = torch.as_tensor(M @ rng.standard_normal(8)) if start else None
+        kept = None if x0 is None else x0.clone()
+        residuals = []
+        diagonal = torch.diagonal(M_t).reciprocal()
+        result = conjugate_gradients(
+            lambda x, M_t=M_t: M_t @ x,
+            b,
+            preconditioner=diagonal.mul if preconditioned else None,
+            x0=x0,
+            num_iters=40,
+            tol=1e-10,
+            monitor=lambda r, x, M_t=M_t, b=b, out=residuals: out.append(float((b - M_t @ x).norm() / b.norm())),
+        )
+        assert result.status == "converged"
+        assert float((M_t @ result.x - b).norm()) <= 1e-9 * float(b.norm())
+        assert [r.residual for r in result.history] == pytest.approx(residuals, rel=1e-3, abs=1e-10)
+        assert x0 is None or torch.equal(x0, kept)
+
+
+def test_conjugate_gradients_end_after_as_many_steps_as_eigenvalues():
+    M = torch.diag(torch.tensor([1.0, 1.0, 4.0, 4.0, 9.0], dtype=F64))
+    result = conjugate_gradients(lambda x: M @ x, torch.ones(5, dtype=F64), tol=1e-12)
+    assert (result.status, len(result.history)) == ("converged", 3)
+    torch.testing.assert_close(result.x, torch.tensor([1, 1, 0.25, 0.25, 1 / 9], dtype=F64))
+
+
+def test_conjugate_gradients_of_nothing():
+    result = conjugate_gradients(lambda x: 2 * x, torch.zeros(4))
+    assert (result.status, len(result.history)) == ("converged", 1)
+    assert result.x.count_nonzero() == 0
+
+
+def test_conjugate_gradients_name_the_iteration_that_failed():
+    calls = iter([1.0, 1.0, math.nan])
+    M = torch.diag(torch.arange(1.0, 9.0))
+    with pytest.raises(FloatingPointError, match="CG diverged: residual nan, change nan at iteration 3"):
+        conjugate_gradients(lambda x: next(calls) * (M @ x), torch.ones(8))
+
+
+def warm_started(weight: float):
+    """The TV prox with its dual handed on from call to call."""
+    dual = None
+
+    def prox(v: torch.Tensor, k: int) -> torch.Tensor:
+        nonlocal dual
+        u, dual = tv_prox(v, weight, num_iters=3, dual=dual)
+        return u
+
+    return prox
+
+
+def test_each_tv_solver_is_its_solver_with_the_tv_prox():
+    """gap with weight w, admm with w / rho (rho a tenth of max gram_diag if not given), fista with w / L."""
+    A, _ = camera()
+    y, w, L = noisy(A), 0.05, A.norm() ** 2
+    steps = {"num_iters": 6}
+    for got, expected in [
+        (gap_tv(A, y, tv_weight=w, tv_iters=3, memory=1.0, **steps), gap(A, y, warm_started(w), **steps)),
+        (admm_tv(A, y, tv_weight=w, rho=0.3, **steps), admm(A, y, warm_started(w / 0.3), rho=0.3, **steps)),
+        (admm_tv(A, y, tv_weight=w, **steps), admm(A, y, warm_started(10 * w / L), rho=L / 10, **steps)),
+        (fista_tv(A, y, tv_weight=w, **steps), fista(A, y, warm_started(w / L), g=lambda x: w * tv(x), **steps)),
+    ]:
+        torch.testing.assert_close(got.x, expected.x, rtol=0, atol=1e-13)
+
+
+def test_fista_tv_settles_with_the_few_dual_steps_of_its_default():
+    """Momentum on an inexact prox must not wander: within 1 % of the objective that long ADMM runs reach."""
+    A, phi = camera((4, 16, 16), (0, 1, 2, 3))
+    y = noisy(A)
+    for weight in (0.05, 0.5):
+        best = admm_tv(A, y, tv_weight=weight, tv_iters=20, num_iters=1500).x
+        got = fista_tv(A, y, tv_weight=weight, num_iters=400).x
+        reached, bound = (oracle.tv_objective(x.numpy(), y.numpy(), phi, weight) for x in (got, best))
+        assert reached <= 1.01 * bound
+
+
+def test_fista_restarts_its_momentum_where_the_objective_rose():
+    """Given g, the step after a rise is taken without momentum, cube by cube; against a dense loop."""
+    A, phi = camera()
+    phi, y = torch.as_tensor(phi), torch.stack([noisy(A), 3 * noisy(A, 4)])
+    L = float(torch.linalg.matrix_norm(phi, 2)) ** 2
+
+    def worse(x: torch.Tensor, k: int) -> torch.Tensor:
+        return shrink(x, k) * (1.5 if k % 3 == 2 else 1.0)
+
+    for n in range(2):
+        x = torch.linalg.pinv(phi) @ y[n].flatten()
+        z, t, objective, restarts = x, 1.0, math.inf, 0
+        for k in range(8):
+            x_new = worse((z + phi.T @ (y[n].flatten() - phi @ z) / L).reshape(A.cube_shape), k).flatten()
+            old, objective = objective, float(0.5 * (phi @ x_new - y[n].flatten()).square().sum() + x_new.abs().sum())
+            restarts += objective > old
+            t = 1.0 if objective > old else t
+            t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+            x, z, t = x_new, x_new + (t - 1) / t_new * (x_new - x), t_new
+        assert 0 < restarts < 8
+        both = fista(A, y, worse, num_iters=8, g=lambda x: x.abs().sum((-3, -2, -1))).x
+        torch.testing.assert_close(both[n].flatten(), x, rtol=0, atol=1e-12)

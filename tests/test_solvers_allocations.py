@@ -1,0 +1,93 @@
+"""No iteration of a solver allocates a cube, and what a run holds at its peak is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+from benchmarks.textbook_shift_sum import data_step_naive
+from benchmarks.timing import allocations, peak_memory
+from torch import Tensor
+
+from cassi import CASSI, admm_tv, gap, gap_tv
+from cassi.kernels import cpu
+
+BANDS, HEIGHT, WIDTH = 16, 64, 64
+CUBE = 4 * BANDS * HEIGHT * WIDTH
+
+
+@pytest.fixture(scope="module")
+def camera() -> tuple[CASSI, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    A = CASSI.from_step(torch.rand(HEIGHT, WIDTH, generator=generator), step=1, num_bands=BANDS)
+    return A, A.forward(torch.rand(*A.cube_shape, generator=generator))
+
+
+def cubes_allocated(run: Callable[[], object]) -> int:
+    run()  # what is made once, such as compiled code, is made
+    return sum(size >= CUBE for size in allocations(run))
+
+
+def run_gap(A: CASSI, y: Tensor, n: int, **options: float) -> None:
+    gap_tv(A, y, tv_weight=0.1, num_iters=n, **options)
+
+
+SOLVERS = {
+    "gap": run_gap,
+    "gap plain": partial(run_gap, accelerate=False),
+    "gap coupled": partial(run_gap, coupled=True),
+    "admm": lambda A, y, n: admm_tv(A, y, tv_weight=0.1, num_iters=n),
+    "admm coupled": lambda A, y, n: admm_tv(A, y, tv_weight=0.1, num_iters=n, coupled=True),
+}
+LARGEST = {"gap": 5.0, "gap plain": 5.0, "gap coupled": 6.0, "admm": 5.0, "admm coupled": 6.0}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("eager", [False, True], ids=["default", "eager"])
+def test_an_iteration_allocates_no_cube(name, eager, camera):
+    with cpu.eager() if eager else nullcontext():
+        once, often = (cubes_allocated(partial(SOLVERS[name], *camera, n)) for n in (1, 6))
+    assert once >= 3  # two cubes and the dual: the count sees them
+    assert often == once
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("eager", [False, True], ids=["default", "eager"])
+def test_peak_memory(name, eager, camera):
+    """Two cubes, the dual, which is two more, small workspaces; where the bands are coupled, one cube more."""
+    with cpu.eager() if eager else nullcontext():
+        SOLVERS[name](*camera, 1)
+        peak = peak_memory(partial(SOLVERS[name], *camera, 4), torch.device("cpu")) / CUBE
+    assert 4 <= peak <= LARGEST[name]
+
+
+def test_the_count_can_tell(camera):
+    """A denoiser and a data step that make new cubes are seen."""
+    A, y = camera
+
+    def run(n: int) -> None:
+        gap(A, y, lambda x, k: 0.5 * x, num_iters=n)
+
+    assert cubes_allocated(partial(run, 6)) == cubes_allocated(partial(run, 1)) + 5
+    x = A.pinv(y)
+    assert cubes_allocated(lambda: data_step_naive(x, y, A.mask, A.shifts, A.gram_diag())) == 4
+
+
+def test_the_operator_allocates_its_result_alone(camera):
+    A, y = camera
+    x = A.pinv(y)
+    out = torch.empty_like(x)
+    assert cubes_allocated(lambda: A.forward(x)) == 0
+    assert cubes_allocated(lambda: A.adjoint(y)) == 1
+    assert cubes_allocated(lambda: A.pinv(y, out=out)) == 0
+    assert cubes_allocated(lambda: A.prox(x, y, 0.1, out=out)) == 0
+
+
+def test_the_gradient_keeps_no_cube(camera):
+    """Forward and backward with respect to the cube: one cube, the gradient."""
+    A, y = camera
+    x = A.pinv(y).requires_grad_()
+    assert cubes_allocated(lambda: torch.autograd.grad(A.forward(x), x, y)) == 1

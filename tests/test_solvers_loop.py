@@ -1,0 +1,158 @@
+"""The loop every solver runs in, its records and its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from cassi import Record, Result
+from cassi.solvers.loop import Loop, overwrite, relative_change, relative_norm
+
+V = torch.zeros(1)
+
+
+def run(changes: list[float], *, tol: float = 0.0, monitor=None, num_iters: int | None = None, **values) -> Result:
+    """A solver whose changes are given."""
+    loop = Loop(len(changes) if num_iters is None else num_iters, tol=tol, monitor=monitor, progress=False, name="Test")
+    for k in loop:
+        loop.record(V, residual=values.get("residual", 0.5), change=changes[k])
+    return loop.result(V)
+
+
+def test_it_does_the_iterations_asked_for():
+    result = run([0.3, 0.2, 0.1])
+    assert [r.iteration for r in result.history] == [1, 2, 3]
+    assert [r.change for r in result.history] == [0.3, 0.2, 0.1]
+    assert all(isinstance(r, Record) and r.residual == 0.5 for r in result.history)
+    seconds = [r.seconds for r in result.history]
+    assert seconds == sorted(seconds) and seconds[0] >= 0
+    assert result.x is V
+    assert result.status == "max_iters"
+    assert result.message == "did its 3 iterations"
+
+
+def test_it_converges_at_the_first_change_below_tol():
+    result = run([0.3, 0.1, 0.09, 0.01], tol=0.1)
+    assert (result.status, len(result.history)) == ("converged", 3)
+    assert result.message == "converged after 3 iterations"
+
+
+def test_tol_zero_never_stops_early():
+    assert len(run([0.0, 0.0, 0.0]).history) == 3
+
+
+def test_the_monitor_may_stop_it():
+    seen = []
+
+    def monitor(record: Record, x: torch.Tensor) -> bool:
+        seen.append(record)
+        assert x is V
+        return record.iteration == 2
+
+    result = run([0.3, 0.2, 0.1], monitor=monitor)
+    assert result.status == "stopped"
+    assert result.message == "was stopped after 2 iterations, by request or by the time budget"
+    assert tuple(seen) == result.history
+
+
+def test_the_monitor_sees_every_iteration_the_last_included():
+    seen = []
+    result = run([0.3, 0.01], tol=0.1, monitor=lambda record, x: seen.append(record))
+    assert result.status == "converged"
+    assert tuple(seen) == result.history
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_divergence_names_the_solver_and_the_iteration(bad):
+    with pytest.raises(FloatingPointError, match=r"Test diverged: residual 0\.5, change (nan|inf) at iteration 2;"):
+        run([0.1, bad])
+    with pytest.raises(FloatingPointError, match=r"Test diverged: residual (nan|inf), change 0\.1 at iteration 1;"):
+        run([0.1], residual=bad)
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="num_iters must be at least 1, got 0"):
+        run([], num_iters=0)
+    for tol in (-1.0, math.nan):
+        with pytest.raises(ValueError, match=f"tol must be >= 0, got {tol}"):
+            run([0.1], tol=tol)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_the_progress_bar_shows_only_when_asked(progress, capsys):
+    loop = Loop(2, tol=0.0, monitor=None, progress=progress, name="Named")
+    for _ in loop:
+        loop.record(V, residual=0.5, change=0.1)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert ("Named" in captured.err) == progress
+
+
+def test_a_result_is_frozen():
+    result, record = run([0.1]), Record(1, 0.0, 0.5, 0.1)
+    for name in ("x", "history", "status"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            setattr(result, name, None)
+    with pytest.raises(AttributeError, match="set"):
+        record.residual = 0.0
+    assert record._fields == ("iteration", "seconds", "residual", "change")
+    assert isinstance(result.history, tuple)
+
+
+def test_relative_norm():
+    def scalar(value: float) -> torch.Tensor:
+        return torch.tensor(value)
+
+    assert relative_norm(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 10.0])) == 0.5
+    assert relative_norm(torch.tensor([3.0, 4.0]), scalar(10.0)) == 0.5
+    assert relative_norm(scalar(0.0), scalar(0.0)) == 0.0
+    assert relative_norm(scalar(7.0), scalar(0.0)) == 1.0
+    assert math.isnan(relative_norm(scalar(math.nan), scalar(0.0)))
+    assert math.isnan(relative_norm(scalar(math.nan), scalar(math.nan)))
+    assert math.isnan(relative_norm(scalar(1.0), scalar(math.nan)))
+    assert relative_norm(scalar(math.inf), scalar(0.0)) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 1000, 300_001])
+def test_relative_change(size, dtype, path, generator):
+    """|new - old| / |old|, also above the size that is summed in one piece, and in any layout."""
+    new, old = (torch.randn(3, size, generator=generator, dtype=dtype) for _ in range(2))
+    expected = float((new.double() - old.double()).norm() / old.double().norm())
+    assert relative_change(new, old) == pytest.approx(expected, rel=1e-6)
+    assert relative_change(new.T, old.T) == pytest.approx(expected, rel=1e-6)
+    assert relative_change(old, old) == 0.0
+    assert relative_change(new, torch.zeros_like(new)) == 1.0
+    assert relative_change(torch.zeros_like(new), torch.zeros_like(new)) == 0.0
+    for bad in (math.nan, math.inf):
+        spoiled = new.clone()
+        spoiled[2, size // 2] = bad
+        assert not math.isfinite(relative_change(spoiled, old))
+        assert not math.isfinite(relative_change(spoiled, torch.zeros_like(old)))
+        assert not math.isfinite(relative_change(old, spoiled))
+
+
+def test_relative_change_needs_equal_shapes():
+    with pytest.raises(ValueError, match=r"both must have the shape \(2, 3\), got \(1, 2, 3\)"):
+        relative_change(torch.zeros(1, 2, 3), torch.zeros(2, 3))
+
+
+def test_overwrite():
+    buffer, value = torch.zeros(2, 3), torch.arange(6.0).reshape(2, 3)
+    overwrite(buffer, value)
+    assert torch.equal(buffer, value)
+    overwrite(buffer, buffer)
+    assert torch.equal(buffer, value)
+    for bad in (torch.zeros(3, 2), torch.zeros(2, 1), torch.zeros(2, 3, dtype=torch.float64)):
+        with pytest.raises(
+            ValueError, match=r"the denoiser must return torch.float32 of shape \(2, 3\), as it was given"
+        ):
+            overwrite(buffer, bad)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_a_relative_norm_does_not_overflow(scale):
+    assert relative_norm(scale * torch.ones(5), 2 * scale * torch.ones(5)) == pytest.approx(0.5)

@@ -1,0 +1,581 @@
+"""Spectral bases against NumPy and SciPy, and the subspace solver against dense convex solves of what it states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+import scipy.fft
+import torch
+from cases import make_mask
+
+from cassi import CASSI, gap
+from cassi.optics.blurred import BlurredCASSI, gaussian_psf
+from cassi.optics.other_cameras import MultiShot
+from cassi.priors.spectral_basis import (
+    analyse,
+    coefficient_weights,
+    principal_basis,
+    smooth_basis,
+    subspace_denoiser,
+    synthesise,
+)
+from cassi.priors.tv import TVDenoiser, tv_prox
+from cassi.solvers.subspace_tv import STEP, majorizer, mean_level, subspace_tv
+
+F64 = torch.float64
+
+
+def orthonormal(rows: torch.Tensor) -> bool:
+    return torch.allclose(rows @ rows.T, torch.eye(len(rows), dtype=rows.dtype), atol=1e-12)
+
+
+def camera(size=(4, 5, 6), shifts=(0, 1, 2, 3), kind="grey", weights=None, dtype=F64) -> CASSI:
+    mask = torch.from_numpy(make_mask(kind, *size)).to(dtype)
+    return CASSI(mask, shifts, None if weights is None else weights.to(dtype))
+
+
+def row_weights(A: CASSI) -> torch.Tensor:
+    """Some pixels left out, the others of different trust."""
+    rng = np.random.default_rng(5)
+    w = rng.uniform(0.5, 1.5, A.measurement_shape) * (rng.random(A.measurement_shape) < 0.8)
+    return torch.from_numpy(w).to(A.mask)
+
+
+def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
+    """A cube >= 0 of a few flat patches whose spectra are smooth."""
+    rng = np.random.default_rng(seed)
+    C, H, W = A.cube_shape
+    x = np.empty((*batch, C, H, W))
+    t = np.linspace(0, 1, C)
+    for index in np.ndindex(*batch):
+        spectra = [0.2 + rng.random() + 0.3 * np.cos(math.pi * t * rng.integers(1, 3)) for _ in range(2)]
+        x[index] = np.where(
+            (np.arange(W) < rng.integers(1, W))[None, None], spectra[0][:, None, None], spectra[1][:, None, None]
+        )
+        x[index][:, : H // 2] *= 0.6
+    return torch.from_numpy(x).to(A.mask)
+
+
+# --- bases ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5, 28])
+@pytest.mark.parametrize("K", [1, 3, 40])
+def test_equal_spacing_is_the_dct(bands, K):
+    """Row k is SciPy's orthonormal DCT-II vector k, for a count, and for equally spaced wavelengths alike."""
+    expected = scipy.fft.dct(np.eye(bands), type=2, norm="ortho", axis=0)[:K]
+    found = smooth_basis(bands, K)
+    assert found.shape == (min(K, bands), bands) and found.dtype == F64
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+    assert torch.equal(smooth_basis(np.int64(bands), K), found)
+    np.testing.assert_allclose(smooth_basis(450 + 7.5 * np.arange(bands), K).numpy(), expected, atol=1e-10)
+
+
+def test_wavelengths_in_descending_order_reverse_the_columns():
+    lam = np.array([400.0, 410, 425, 470, 500, 610, 700])
+    up, down = smooth_basis(lam, 5), smooth_basis(lam[::-1].copy(), 5)
+    torch.testing.assert_close(down[::2], up.flip(1)[::2])  # even cosines
+    assert orthonormal(down) and torch.allclose(down[0], torch.full((7,), 7**-0.5, dtype=F64))
+
+
+def test_unordered_wavelengths_permute_the_columns():
+    lam = np.array([400.0, 410, 425, 470, 500, 610, 700])
+    order = np.random.default_rng(0).permutation(7)
+    torch.testing.assert_close(smooth_basis(lam[order].tolist(), 4), smooth_basis(lam, 4)[:, order])
+
+
+def test_unequal_spacing_holds_functions_smooth_in_wavelength():
+    """A cosine over wavelength is in the span of the basis over wavelength, not in that over the band number."""
+    lam = np.concatenate([np.linspace(400, 450, 20), np.linspace(500, 1000, 8)])
+    rows = smooth_basis(lam, 6)
+    assert orthonormal(rows)
+    cosine = np.cos(2 * np.pi * (1 / 56 + 27 / 28 * (lam - 400) / 600))  # the second cosine, written out
+    torch.testing.assert_close(rows.T @ (rows @ torch.from_numpy(cosine)), torch.from_numpy(cosine))
+    by_index = smooth_basis(28, 6).numpy()
+    assert np.linalg.norm(cosine - by_index.T @ (by_index @ cosine)) > 0.01 * np.linalg.norm(cosine)
+
+
+@pytest.mark.parametrize(
+    ("bands", "K", "message"),
+    [
+        (0, 3, "at least one band"),
+        (3, 0, "one component"),
+        ([], 2, "at least one band"),
+        ([500.0, 500.0, 600.0], 2, "all different"),
+        ([math.nan], 1, "finite"),
+        ([500.0, math.nan], 2, "finite"),
+        ([500.0, math.inf], 2, "finite"),
+    ],
+)
+def test_smooth_basis_refuses(bands, K, message):
+    with pytest.raises(ValueError, match=message):
+        smooth_basis(bands, K)
+
+
+def test_principal_basis_is_brightness_and_the_eigenvectors_of_the_rest():
+    rng = np.random.default_rng(1)
+    C, K = 9, 4
+    spectra = rng.random((200, C)).cumsum(1)
+    covariance = np.cov(spectra.T)
+    found = principal_basis(torch.from_numpy(covariance), K).numpy()
+    flat = np.full(C, C**-0.5)
+    np.testing.assert_allclose(found[0], flat, atol=1e-12)
+    centering = np.eye(C) - np.outer(flat, flat)
+    values, vectors = np.linalg.eigh(centering @ covariance @ centering)
+    strongest = vectors[:, np.argsort(values)[::-1][: K - 1]].T
+    np.testing.assert_allclose(np.abs((found[1:] * strongest).sum(1)), 1, atol=1e-10)  # the same up to sign, in order
+
+
+@pytest.mark.parametrize(("C", "K"), [(1, 1), (1, 4), (5, 5), (5, 9), (6, 3)])
+@pytest.mark.parametrize("rank", [0, 1, 9])
+def test_principal_basis_is_orthonormal_whatever_the_rank(C, K, rank):
+    rng = np.random.default_rng(2)
+    factor = rng.standard_normal((C, rank))
+    rows = principal_basis(torch.from_numpy(factor @ factor.T), K)
+    assert rows.shape == (min(K, C), C) and orthonormal(rows)
+    torch.testing.assert_close(rows[0], torch.full((C,), C**-0.5, dtype=F64))
+
+
+def test_principal_basis_refuses():
+    with pytest.raises(ValueError, match=r"must be \(C, C\), got \(2, 3\)"):
+        principal_basis(torch.ones(2, 3), 2)
+    with pytest.raises(ValueError, match="NaN or Inf"):
+        principal_basis(torch.full((2, 2), math.nan), 2)
+
+
+def test_coefficient_weights_by_hand():
+    assert coefficient_weights(8).tolist() == [0.6, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert coefficient_weights(1).tolist() == [0.6]
+
+
+def test_analyse_and_synthesise_are_an_adjoint_pair_and_span_the_subspace(generator):
+    B = smooth_basis(6, 3)
+    x = torch.randn(2, 6, 4, 5, dtype=F64, generator=generator)
+    z = torch.randn(2, 3, 4, 5, dtype=F64, generator=generator)
+    assert math.isclose(float((analyse(x, B) * z).sum()), float((x * synthesise(z, B)).sum()), rel_tol=1e-12)
+    torch.testing.assert_close(analyse(synthesise(z, B), B), z)
+    np.testing.assert_allclose(synthesise(z, B)[1, :, 2, 3].numpy(), B.numpy().T @ z[1, :, 2, 3].numpy())
+    assert analyse(x.float(), B).dtype == torch.float32
+
+
+def test_subspace_denoiser_works_on_coefficient_images(generator):
+    """With the identity it is the projection on the span; with a spatial prior, the same prior between B and B^T."""
+    B = smooth_basis(6, 3)
+    x = torch.randn(6, 4, 5, dtype=F64, generator=generator)
+    flat = subspace_denoiser(B, lambda z, k: z)(x, 0)
+    torch.testing.assert_close(subspace_denoiser(B, lambda z, k: z)(flat, 1), flat)
+    torch.testing.assert_close(flat[:, 0, 0], (B.T @ B) @ x[:, 0, 0])
+    seen = []
+    subspace_denoiser(B, lambda z, k: (seen.append((tuple(z.shape), k)), z)[1])(x, 7)
+    assert seen == [((3, 4, 5), 7)]
+    u, _ = tv_prox(analyse(x, B), 0.3, num_iters=4)
+    torch.testing.assert_close(subspace_denoiser(B, TVDenoiser(0.3, num_iters=4))(x, 0), synthesise(u, B))
+
+
+# --- the solver: one step, two ways --------------------------------------------------------------------------------
+
+CAMERAS = {
+    "grey": {},
+    "per-band": {"kind": "per-band"},
+    "signed": {"kind": "signed"},
+    "negative": {"shifts": (0, -2, -4, -6)},
+    "unequal": {"shifts": (3, -2, 0, -2)},
+    "video": {"shifts": (0, 0, 0, 0), "kind": "per-band"},
+    "one-band": {"size": (1, 3, 4), "shifts": (2,)},
+    "many": {"size": (7, 9, 3), "shifts": (0, 2, 3, 5, 8, 9, 13), "kind": "binary"},
+    "dark-column": {"kind": "dark-column"},
+}
+
+
+def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w, strength):
+    """The docstring's lines with dense matrices, detector pixel by detector pixel; z and e at the end."""
+    _C, H, W = A.cube_shape
+    phi = oracle.matrix(A.mask.double().numpy(), A.shifts, None if A.weights is None else A.weights.double().numpy())
+    gram = np.diag(phi @ phi.T)
+    D = np.where(gram > 0, gram, 1)
+    sees = phi @ np.kron(B.T, np.eye(H * W))  # Phi B^T
+    flat = y.double().numpy().ravel()
+    level = flat.sum() / phi.sum() if flat.sum() > 0 and phi.sum() > 0 else 1.0
+    a = np.where(gram > 0, strength / (level * tv_weight) * np.broadcast_to(variance, y.shape).ravel() / D, 0)
+    gamma, omega = 1 - np.minimum(1, a), np.where(gram > 0, 1 / D, 0) / np.maximum(1, a)
+    e, z, q = np.zeros_like(flat), sees.T @ (omega * flat), None
+    up = np.kron(B.T, np.eye(H * W))
+    u = np.zeros(len(up))
+    for _ in range(num_iters):
+        r = flat - sees @ z
+        e = gamma * (e + r)
+        step = sees.T @ (omega * (e + r))
+        if nonnegative:
+            p = np.maximum(u - up @ z, 0)
+            step += STEP * up.T @ (2 * p - u)
+            u = p
+        v = torch.from_numpy((z + step).reshape(len(B), H, W))
+        denoised, q = tv_prox(v, tv_weight * torch.from_numpy(w).view(-1, 1, 1), num_iters=3, dual=q)
+        z = denoised.numpy().ravel()
+    return z.reshape(len(B), H, W), e.reshape(y.shape)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("name", CAMERAS)
+def test_the_lines_of_the_docstring(name, nonnegative, weighted, path):
+    """Compiled and eager runs agree with the equations written in dense matrices, with noise that differs by pixel."""
+    A = camera(**CAMERAS[name])
+    if weighted:
+        A = A.weighted(row_weights(A))
+    B = smooth_basis(A.num_bands, 3)
+    y = A.forward(scene(A))
+    rng = np.random.default_rng(4)
+    variance = torch.from_numpy(rng.uniform(0, 2, A.measurement_shape) ** 4)  # some a > 1, some near 0
+    weights = torch.tensor([0.3, 0.7, 2.0], dtype=F64)[: len(B)]
+    result, state = subspace_tv(
+        A,
+        y,
+        B,
+        variance=variance,
+        tv_weight=0.7,
+        prior_strength=0.5,
+        weights=weights,
+        nonnegative=nonnegative,
+        num_iters=7,
+    )
+    z, e = dense_run(A, y, B.numpy(), variance.numpy(), nonnegative, 7, 0.7, weights.numpy(), 0.5)
+    scale = np.abs(z).max()
+    np.testing.assert_allclose(state.z.numpy() / scale, z / scale, atol=1e-9)
+    lit = A.gram_diag().numpy() > 0
+    np.testing.assert_allclose(state.e.numpy()[lit] / scale, e[lit] / scale, atol=1e-8)
+    torch.testing.assert_close(result.x, torch.einsum("kc,khw->chw", B, state.z))
+
+
+@pytest.mark.parametrize("batch", [(2,), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_batch_axes(batch, dtype, path):
+    """Snapshots of a stack are reconstructed as they are alone, once the levels they share are the same."""
+    A = camera((4, 8, 9), dtype=dtype, shifts=(0, -1, 2, 1))
+    y = A.forward(scene(A, batch).clone())
+    y = y / y.sum((-1, -2), keepdim=True) * 50
+    B = smooth_basis(4, 3)
+    many = subspace_tv(A, y, B, variance=0.01, num_iters=6)[0].x
+    assert many.shape == (*batch, 4, 8, 9) and many.dtype == dtype
+    for index in np.ndindex(*batch):
+        alone = subspace_tv(A, y[index], B, variance=0.01, num_iters=6)[0].x
+        torch.testing.assert_close(many[index], alone, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-5)
+
+
+def test_compiled_equals_eager_on_a_larger_camera(monkeypatch):
+    from cassi.kernels import cpu
+
+    A = camera((11, 16, 20), shifts=tuple(range(0, 22, 2)), kind="per-band", dtype=torch.float32)
+    A = A.weighted(row_weights(A))
+    y = A.forward(scene(A))
+    fast = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
+    monkeypatch.setattr(cpu, "usable", lambda *tensors: False)
+    slow = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
+    torch.testing.assert_close(fast.x, slow.x, rtol=1e-4, atol=1e-4)
+
+
+# --- what it converges to ------------------------------------------------------------------------------------------
+
+
+def objective(z, y, sees, sigma2, w, kappa) -> float:
+    """1/2 sum r^2 / sigma^2 + kappa sum_k w_k TV(z_k), rows of weight 0 left out."""
+    r = (y.ravel() - sees @ z.ravel()) / np.sqrt(sigma2.ravel())
+    return 0.5 * float(r @ r) + kappa * sum(w[k] * oracle.tv(z[k : k + 1]) for k in range(len(w)))
+
+
+def minimise(y, sees, sigma2, w, kappa, shape, up=None, iters=1500) -> np.ndarray:
+    """The minimiser of `objective` by ADMM with dense inverses, where up z >= 0 if given: splits gradients and cube."""
+    K, H, W = shape
+    d = np.kron(np.eye(K), oracle.difference_matrix(H, W))
+    scaled = sees / np.sqrt(sigma2.ravel())[:, None]
+    target = scaled.T @ (y.ravel() / np.sqrt(sigma2.ravel()))
+    rho = 0.05 * np.linalg.norm(scaled, 2) ** 2
+    normal = scaled.T @ scaled + rho * d.T @ d
+    if up is not None:
+        normal = normal + rho * up.T @ up
+    inverse = np.linalg.inv(normal + 1e-12 * np.eye(len(normal)))
+    q, p = np.zeros(len(d)), np.zeros(len(d))
+    s, t = (None, None) if up is None else (np.zeros(len(up)), np.zeros(len(up)))
+    limit = (kappa / rho) * np.repeat(w, H * W).reshape(K, 1, H * W)
+    for _ in range(iters):
+        right = target + rho * d.T @ (q - p)
+        if up is not None:
+            right = right + rho * up.T @ (s - t)
+        z = inverse @ right
+        v = (d @ z + p).reshape(K, 2, H * W)
+        size = np.sqrt((v**2).sum(1, keepdims=True))
+        q = (v * np.maximum(1 - limit / np.maximum(size, 1e-300), 0)).ravel()
+        p = p + d @ z - q
+        if up is not None:
+            s = np.maximum(up @ z + t, 0)
+            t = t + up @ z - s
+    return z.reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """A tiny camera with pixels left out, a noisy measurement whose variance differs by pixel, and its matrices."""
+    A = camera((4, 5, 6), shifts=(0, 2, 1, -1), kind="per-band")
+    keep = (torch.rand(A.measurement_shape, generator=torch.Generator().manual_seed(8)) < 0.85).to(F64)
+    A = A.weighted(keep)
+    rng = np.random.default_rng(9)
+    x = scene(A)
+    x[:, 2:] *= 0.02  # a dark part, where noise makes radiance negative
+    clean = A.forward(x)
+    variance = torch.from_numpy(0.02 + 0.1 * rng.random(A.measurement_shape) ** 3)
+    y = (clean + variance.sqrt() * torch.from_numpy(rng.standard_normal(A.measurement_shape))) * keep
+    B = smooth_basis(4, 3)
+    up = np.kron(B.numpy().T, np.eye(30))
+    rows = np.flatnonzero(keep.numpy().ravel())
+    sees = (oracle.matrix(A.mask.numpy(), A.shifts) @ up)[rows]  # rows left out are gone, not weighted
+    cut = [t.numpy().ravel()[rows] for t in (y, variance)]
+    return A, y, variance, B, sees, cut, up
+
+
+@pytest.mark.parametrize("strength", [0.4, 4.0])
+def test_fixed_point_minimises_the_stated_objective(noisy, strength):
+    """Without non-negativity: kappa = strength / level, whatever lambda, and a, on both sides of 1."""
+    A, y, variance, B, sees, (y_cut, sigma2), _ = noisy
+    w = coefficient_weights(3).numpy()
+    kappa = strength / mean_level(A, y)
+    best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6))
+    least = objective(best, y_cut, sees, sigma2, w, kappa)
+    for tv_weight in (0.05, 0.6, 3.0):
+        _, state = subspace_tv(
+            A, y, B, variance=variance, tv_weight=tv_weight, prior_strength=strength, nonnegative=False, num_iters=1200
+        )
+        found = objective(state.z.numpy(), y_cut, sees, sigma2, w, kappa)
+        assert abs(found / least - 1) < 1e-4, (tv_weight, found, least)
+
+
+def test_fixed_point_minimises_it_among_cubes_without_negative_radiance(noisy):
+    """Again whatever lambda; and the constraint is at work: without it some radiance is clearly negative."""
+    A, y, variance, B, sees, (y_cut, sigma2), up = noisy
+    w, kappa = coefficient_weights(3).numpy(), 0.4 / mean_level(A, y)
+    best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6), up, iters=4000)
+    least = objective(best, y_cut, sees, sigma2, w, kappa)
+    for tv_weight in (0.05, 0.6):
+        result, state = subspace_tv(A, y, B, variance=variance, tv_weight=tv_weight, prior_strength=0.4, num_iters=3000)
+        found = objective(state.z.numpy(), y_cut, sees, sigma2, w, kappa)
+        assert abs(found / least - 1) < 1e-4, (tv_weight, found, least)
+        assert float(result.x.min()) > -1e-4 * float(result.x.max())
+        torch.testing.assert_close(state.z, torch.from_numpy(best), atol=2e-3, rtol=0)
+    options = {"variance": variance, "tv_weight": 0.6, "prior_strength": 0.4, "num_iters": 600}
+    assert float(subspace_tv(A, y, B, **options, nonnegative=False)[0].x.min()) < -0.01
+
+
+@pytest.mark.parametrize("variance", [0.0, 0.1, 100.0])
+@pytest.mark.parametrize(("size", "shifts"), [((3, 8, 8), (0, 0, 0)), ((4, 8, 9), (0, 1, 2, 3)), ((1, 6, 6), (0,))])
+def test_negative_measurements_do_not_make_it_diverge(size, shifts, variance):
+    """Offset-corrected darkness is negative half the time: data and pull then tug at the same voxels."""
+    A = CASSI(torch.ones(size[1:], dtype=F64), shifts)
+    y = torch.randn(A.measurement_shape, dtype=F64, generator=torch.Generator().manual_seed(1)) + 0.3
+    result, _ = subspace_tv(A, y, smooth_basis(size[0], 3), variance=variance, num_iters=400)
+    assert result.history[-1].change < 0.01
+    assert float(result.x.abs().max()) < 2 * float(y.abs().max())
+
+
+@pytest.mark.parametrize("kind", ["per-band", "dark-column"])
+def test_without_noise_it_is_accelerated_gap_in_the_subspace(kind, path):
+    """From the same start z = B Phi^+ y: e^k is the sum of misfits, and b^k - Phi v^k = e^k + r^k."""
+    A = camera((5, 7, 6), shifts=(0, 2, 4, 6, 8), kind=kind)
+    A = A.weighted((row_weights(A) > 0).to(F64))
+    y = A.forward(scene(A))
+    B, w = smooth_basis(5, 4), coefficient_weights(4).view(-1, 1, 1)
+    start = synthesise(analyse(A.pinv(y), B), B)
+    expected = gap(A, y, subspace_denoiser(B, TVDenoiser(0.2 * w, num_iters=3)), num_iters=25, x0=start)
+    found, _ = subspace_tv(A, y, B, tv_weight=0.2, nonnegative=False, num_iters=25)
+    torch.testing.assert_close(found.x, expected.x, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose([r.residual for r in found.history], [r.residual for r in expected.history], rtol=1e-7)
+
+
+def test_without_noise_the_limit_explains_the_measurement():
+    A = camera((4, 6, 7), kind="binary")
+    x = synthesise(analyse(scene(A) + 0.1, smooth_basis(4, 3)), smooth_basis(4, 3))
+    assert float(x.min()) > 0
+    result, _ = subspace_tv(A, A.forward(x), smooth_basis(4, 3), num_iters=1500)
+    assert result.history[-1].residual < 1e-3
+
+
+# --- properties ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "scale", "rtol"), [(F64, 1000.0, 1e-9), (torch.float32, 1024.0, 1e-6)])
+def test_scale_equivariance(dtype, scale, rtol, path):
+    A = camera((4, 8, 9), dtype=dtype)
+    y = A.forward(scene(A))
+    y = y + 0.05 * torch.randn(y.shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    B = smooth_basis(4, 4)
+    one = subspace_tv(A, y, B, variance=0.02 * y.clamp(min=0) + 0.01, num_iters=40, tol=1e-4)[0]
+    other = subspace_tv(A, y * scale, B, variance=(0.02 * y.clamp(min=0) + 0.01) * scale**2, num_iters=40, tol=1e-4)[0]
+    assert len(one.history) == len(other.history)
+    torch.testing.assert_close(other.x, one.x * scale, rtol=rtol, atol=rtol * scale)
+
+
+def test_what_a_left_out_pixel_said_does_not_matter(path):
+    """Weight 0 in operator and measurement equals a camera whose detector never had that pixel's light path."""
+    A = camera((4, 6, 7), kind="per-band")
+    y = A.forward(scene(A))
+    keep = (torch.rand(y.shape, generator=torch.Generator().manual_seed(2)) < 0.9).to(F64)
+    B = smooth_basis(4, 3)
+    one = subspace_tv(A.weighted(keep), y * keep, B, variance=0.01, num_iters=30)[0].x
+    absurd = torch.where(keep > 0, y, 1e6)
+    other = subspace_tv(
+        A.weighted(keep), absurd * keep, B, variance=torch.where(keep > 0, 0.01 * keep, 1e9), num_iters=30
+    )[0]
+    assert torch.equal(one, other.x)
+    told = subspace_tv(A.weighted(keep), absurd, B, variance=0.01, num_iters=30, tv_weight=0.5, nonnegative=False)[0].x
+    assert bool(torch.isfinite(told).all()) and float(told.abs().max()) < 100
+
+
+def test_a_state_goes_on_exactly_and_is_not_modified(path):
+    A = camera((4, 8, 9))
+    y = A.forward(scene(A))
+    B = smooth_basis(4, 3)
+    whole, end = subspace_tv(A, y, B, variance=0.01, num_iters=12)
+    _, middle = subspace_tv(A, y, B, variance=0.01, num_iters=5)
+    kept = [t.clone() for t in (middle.z, middle.e, middle.q)]
+    rest, again = subspace_tv(A, y, B, variance=0.01, num_iters=7, state=middle)
+    assert torch.equal(whole.x, rest.x) and torch.equal(end.e, again.e) and torch.equal(end.q, again.q)
+    assert all(torch.equal(a, b) for a, b in zip(kept, (middle.z, middle.e, middle.q), strict=True))
+
+
+def test_inputs_are_left_alone(path):
+    A = camera((4, 8, 9))
+    y, B, v = A.forward(scene(A)), smooth_basis(4, 3), torch.full(A.measurement_shape, 0.01, dtype=F64)
+    w = coefficient_weights(3)
+    before = [t.clone() for t in (y, B, v, w)]
+    subspace_tv(A, y, B, variance=v, weights=w, num_iters=3)
+    assert all(torch.equal(a, b) for a, b in zip(before, (y, B, v, w), strict=True))
+
+
+def test_monitor_status_and_history():
+    A = camera((4, 8, 9))
+    y, B = A.forward(scene(A)), smooth_basis(4, 3)
+    seen = []
+    result, _ = subspace_tv(
+        A, y, B, num_iters=50, monitor=lambda r, z: (seen.append(tuple(z.shape)), len(seen) == 4)[1]
+    )
+    assert result.status == "stopped" and len(result.history) == 4 and seen == [(3, 8, 9)] * 4
+    result, state = subspace_tv(A, y, B, num_iters=3)
+    assert result.status == "max_iters" and [r.iteration for r in result.history] == [1, 2, 3]
+    result, _ = subspace_tv(A, y, B, variance=0.1, num_iters=3000, tol=1e-5)
+    assert result.status == "converged" and result.history[-1].change < 1e-5 <= result.history[-2].change
+    # the residual of iteration k is that of the coefficients it started from
+    one, state = subspace_tv(A, y, B, num_iters=1)
+    two, _ = subspace_tv(A, y, B, num_iters=2)
+    misfit = float((y - A.forward(one.x)).norm() / y.norm())
+    assert math.isclose(two.history[1].residual, misfit, rel_tol=1e-9)
+    change = float((analyse(two.x, B) - state.z).norm() / state.z.norm())
+    assert math.isclose(two.history[1].change, change, rel_tol=1e-9)
+
+
+def test_a_prior_of_ones_own_in_place_of_tv(path):
+    """A denoiser that is the TV prox gives what the solver gives; so does one with a buffer of its own."""
+    A = camera((4, 8, 9))
+    y, B, w = A.forward(scene(A)), smooth_basis(4, 3), coefficient_weights(3).view(-1, 1, 1)
+    expected, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9)
+    own = TVDenoiser(0.3 * w, num_iters=3)
+    found, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9, denoise=own)
+    torch.testing.assert_close(found.x, expected.x)
+    inner, buffer = TVDenoiser(0.3 * w, num_iters=3), torch.empty(3, 8, 9, dtype=F64)
+    reused, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9, denoise=lambda z, k: buffer.copy_(inner(z.clone(), k)))
+    torch.testing.assert_close(reused.x, expected.x)
+    np.testing.assert_allclose([r.change for r in reused.history], [r.change for r in expected.history], rtol=1e-6)
+
+
+def test_mean_level_of_a_flat_scene_is_its_brightness():
+    A = camera((4, 8, 9), kind="per-band")
+    A = A.weighted(row_weights(A))
+    assert math.isclose(mean_level(A, A.forward(torch.full(A.cube_shape, 2.5, dtype=F64))), 2.5)
+    assert math.isclose(mean_level(A, A.forward(torch.full((3, *A.cube_shape), 2.5, dtype=F64))), 2.5)
+    assert mean_level(A, torch.zeros(A.measurement_shape, dtype=F64)) == 1
+    assert mean_level(A, torch.full(A.measurement_shape, -1.0, dtype=F64)) == 1
+
+
+def test_errors():
+    A = camera((4, 8, 9))
+    y = A.forward(scene(A))
+    with pytest.raises(ValueError, match=r"basis must be \(K, 4\) for this camera, got \(3, 5\)"):
+        subspace_tv(A, y, smooth_basis(5, 3))
+    with pytest.raises(ValueError, match=r"basis must be \(K, 4\)"):
+        subspace_tv(A, y, torch.ones(4, dtype=F64))
+    for bad in (-1.0, math.nan, torch.full(A.measurement_shape, -1e-3)):
+        with pytest.raises(ValueError, match="variance must be >= 0"):
+            subspace_tv(A, y, smooth_basis(4, 3), variance=bad)
+    for bad in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="tv_weight must be positive"):
+            subspace_tv(A, y, smooth_basis(4, 3), tv_weight=bad)
+    with pytest.raises(ValueError, match=r"weights must be \(3,\), one for each component, got \(2,\)"):
+        subspace_tv(A, y, smooth_basis(4, 3), weights=torch.ones(2))
+    broken = y.clone()
+    broken[0, 0] = math.nan
+    with pytest.raises(FloatingPointError, match=r"subspace TV diverged.*iteration 1"):
+        subspace_tv(A, broken, smooth_basis(4, 3))
+    _, state = subspace_tv(A, y, smooth_basis(4, 3), num_iters=1)
+    for K, size in ((2, (4, 8, 9)), (4, (4, 8, 9)), (3, (4, 16, 9)), (3, (4, 8, 8))):
+        other = camera(size)
+        with pytest.raises(ValueError, match="state must hold z"):
+            subspace_tv(other, other.forward(scene(other)), smooth_basis(4, K), state=state)
+    with pytest.raises(ValueError, match="state must hold z"):
+        subspace_tv(A, y.expand(2, -1, -1), smooth_basis(4, 3), state=state)
+    with pytest.raises(ValueError, match=r"y must end in \(8, 12\) for this camera, got \(8, 11\)"):
+        subspace_tv(A, y[:, 1:], smooth_basis(4, 3))
+    with pytest.raises(ValueError, match="num_iters must be at least 1"):
+        subspace_tv(A, y, smooth_basis(4, 3), num_iters=0)
+    with pytest.raises(ValueError, match="tv_iters must be >= 0, got -1"):
+        subspace_tv(A, y, smooth_basis(4, 3), tv_iters=-1)
+    # the compiled kernel writes where these say: another shape must never reach it
+    for u in (torch.zeros(3, 8, 9), torch.zeros(1, 1, 1), torch.zeros(7), torch.zeros(2, 4, 8, 9)):
+        with pytest.raises(ValueError, match="state must hold z"):
+            subspace_tv(A, y, smooth_basis(4, 3), state=replace(state, u=u.double()))
+    with pytest.raises(ValueError, match="state must hold z"):
+        subspace_tv(A, y, smooth_basis(4, 3), state=replace(state, q=torch.zeros(2, dtype=F64)))
+
+
+# --- other cameras -------------------------------------------------------------------------------------------------
+
+
+def dense(A) -> np.ndarray:
+    """The matrix of any camera, column by column."""
+    n = math.prod(A.cube_shape)
+    columns = A.forward(torch.eye(n, dtype=F64).view(n, *A.cube_shape))
+    return columns.reshape(n, -1).T.numpy()
+
+
+def others() -> dict[str, object]:
+    masks = [torch.from_numpy(make_mask("grey", 4, 5, 6, seed=s)) for s in range(2)]
+    return {
+        "blurred": BlurredCASSI(masks[0], (0.0, 1.3, 2.6, 4.2), psf=gaussian_psf(0.8).double()),
+        "two shots": MultiShot(tuple(CASSI(m, (0, 1, 2, 3)) for m in masks)),
+        "turned": MultiShot((CASSI(masks[0], (0, 1, 2, 3)), CASSI(masks[1], (3, 2, 1, 0)))),
+    }
+
+
+@pytest.mark.parametrize("name", ["blurred", "two shots", "turned"])
+def test_other_cameras(name):
+    """The diagonal bounds their Gram matrix, and the fixed point minimises the same objective."""
+    A = others()[name]
+    phi = dense(A)
+    y0 = torch.from_numpy(phi @ scene(camera()).numpy().ravel()).view(A.measurement_shape)
+    D = majorizer(A, y0)
+    assert np.linalg.eigvalsh(np.diag(D.numpy().ravel()) - phi @ phi.T).min() > -1e-9
+    rng = np.random.default_rng(3)
+    y = y0 + 0.1 * torch.from_numpy(rng.standard_normal(y0.shape))
+    B, w = smooth_basis(4, 3), coefficient_weights(3).numpy()
+    _, state = subspace_tv(A, y, B, variance=0.01, prior_strength=0.4, nonnegative=False, num_iters=1000)
+    sees, sigma2 = phi @ np.kron(B.numpy().T, np.eye(30)), np.full(y.numel(), 0.01)
+    kappa = 0.4 / mean_level(A, y)
+    best = minimise(y.numpy(), sees, sigma2, w, kappa, (3, 5, 6))
+    least = objective(best, y.numpy(), sees, sigma2, w, kappa)
+    assert abs(objective(state.z.numpy(), y.numpy(), sees, sigma2, w, kappa) / least - 1) < 1e-4
+
+
+def test_the_majorizer_of_the_plain_camera_is_its_gram():
+    A = camera(kind="signed")
+    phi = oracle.matrix(A.mask.numpy(), A.shifts)
+    np.testing.assert_allclose(np.diag(majorizer(A, torch.zeros(A.measurement_shape)).numpy().ravel()), phi @ phi.T)
