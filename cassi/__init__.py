@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from cassi.calibration.pose import align
 from cassi.errors import InputError
-from cassi.optics.other_cameras import MultiShot, double_disperser, video_camera
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.other_cameras import double_disperser, video_camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import smooth_spectral_prior
 from cassi.running.front_door import Reconstruction, reconstruct
@@ -15,11 +16,11 @@ from cassi.solvers.gap import gap, gap_tv
 from cassi.solvers.gaussian_posterior import gaussian_map
 from cassi.solvers.least_squares import least_squares
 from cassi.solvers.loop import Record, Result
+from cassi.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration, calibrate
 
-__version__ = "0.1.0"
 __all__ = [
     "CASSI",
     "Calibration",

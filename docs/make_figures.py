@@ -18,10 +18,11 @@ from matplotlib.figure import Figure
 from selenium import webdriver
 
 import cassi
-from cassi.files import Measurement, read_measurement
+from cassi.files import read_measurement
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.figures import save_figures
 from cassi.looking.report_data import write_report
+from cassi.optics.measurement import Measurement
 from cassi.running.front_door import score, write_result
 
 HERE = Path(__file__).parent

@@ -36,6 +36,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
+    from cassi.version import PROGRAM
+
     p = Parser(
         prog="calibrate.py",
         description=__doc__,
@@ -88,14 +90,8 @@ def parser() -> Parser:
     p.add_argument("--overwrite", action="store_true", help="replace an existing file")
     p.add_argument("--quiet", action="store_true", help="print nothing but errors")
     p.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
-    p.add_argument("--version", action="version", version=_version())
+    p.add_argument("--version", action="version", version=PROGRAM)
     return p
-
-
-def _version() -> str:
-    from cassi import __version__
-
-    return f"cassi {__version__}"
 
 
 def main(argv: list[str] | None = None) -> int:

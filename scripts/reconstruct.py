@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cassi.calibration.estimate import Calibration
     from cassi.calibration.pose import Alignment
-    from cassi.files import Measurement
+    from cassi.optics.measurement import Measurement
     from cassi.running.front_door import Reconstruction
 
 EXAMPLES = """\
@@ -75,6 +75,7 @@ def duration(text: str) -> float:
 
 def parser() -> Parser:
     from cassi.running.front_door import SOLVERS
+    from cassi.version import PROGRAM
 
     p = Parser(
         prog="reconstruct.py",
@@ -181,14 +182,8 @@ def parser() -> Parser:
     p.add_argument("--dry-run", action="store_true", help="say what is in the files and what would be done, then stop")
     p.add_argument("--quiet", action="store_true", help="print nothing but errors")
     p.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
-    p.add_argument("--version", action="version", version=_version())
+    p.add_argument("--version", action="version", version=PROGRAM)
     return p
-
-
-def _version() -> str:
-    from cassi import __version__
-
-    return f"cassi {__version__}"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from cassi.simulation.camera import Snapshot
+    from cassi.optics.detector import Snapshot
 
 EXAMPLES = """\
 examples:
@@ -59,6 +59,8 @@ def size(text: str) -> tuple[int, int]:
 
 
 def parser() -> Parser:
+    from cassi.version import PROGRAM
+
     p = Parser(
         prog="simulate.py",
         description=__doc__,
@@ -122,14 +124,8 @@ def parser() -> Parser:
     p.add_argument("--overwrite", action="store_true", help="replace an existing file")
     p.add_argument("--quiet", action="store_true", help="print nothing but errors")
     p.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
-    p.add_argument("--version", action="version", version=_version())
+    p.add_argument("--version", action="version", version=PROGRAM)
     return p
-
-
-def _version() -> str:
-    from cassi import __version__
-
-    return f"cassi {__version__}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -163,9 +159,11 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     """Make the scene and the mask, photograph, write, report."""
     import torch
 
-    from cassi.files import InputError, Measurement, check_output, write_measurement
-    from cassi.optics.single_disperser import shifts_from_step
-    from cassi.simulation.camera import round_to_bits, simulate
+    from cassi.files import InputError, check_output, write_measurement
+    from cassi.optics.detector import round_to_bits
+    from cassi.optics.geometry import shifts_from_step
+    from cassi.optics.measurement import Measurement
+    from cassi.simulation.camera import simulate
 
     say = (lambda text: None) if args.quiet else print
     if args.bench is not None:
@@ -205,9 +203,11 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
         gain=shot.gain,
         read_noise=shot.read_noise,
     )
+    from cassi.version import PROGRAM
+
     attributes = {
         "command_line": shlex.join(["python", "scripts/simulate.py", *argv]),
-        "version": _version(),
+        "version": PROGRAM,
         "scene": Path(args.cube).name if args.cube else args.scene,
         "mask_kind": args.mask if args.mask in MASK_KINDS else Path(args.mask).name,
         "step": args.step,
@@ -265,7 +265,7 @@ def make_cube(
     import torch
 
     from cassi.files import InputError, read_cube
-    from cassi.optics.wavelengths import parse_wavelengths
+    from cassi.files.wavelength_files import parse_wavelengths
     from cassi.simulation.scene import procedural_scene
 
     if args.num_bands is not None and args.num_bands < 1:

@@ -28,7 +28,8 @@ import psutil
 import torch
 
 from cassi import CASSI, Reconstruction, reconstruct
-from cassi.files import Measurement, read_measurement
+from cassi.files import read_measurement
+from cassi.optics.measurement import Measurement
 from cassi.running.many import BatchReport, find_frames, reconstruct_many
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene

@@ -18,10 +18,11 @@ from cassi.calibration.dispersion import Dispersion, fit_dispersion, image_shift
 from cassi.calibration.estimate import Calibration, calibrate, read_calibrated
 from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.errors import InputError
-from cassi.files import Measurement, read_measurement
+from cassi.files import read_measurement
 from cassi.looking.calibration_figures import detector, masks
 from cassi.looking.calibration_figures import dispersion as dispersion_figure
 from cassi.looking.metrics import psnr
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
 from cassi.simulation.optical_bench import Bench, dispersion, simulate_bench, write_bench

@@ -20,9 +20,10 @@ from cassi.choice.automatic import fold_spread, held_out_error, hold_out, recons
 from cassi.choice.refine import Effort
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.other_cameras import MultiShot
+from cassi.optics.detector import detect
+from cassi.optics.multi_shot import MultiShot
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.simulation.camera import detect, random_mask
+from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
 

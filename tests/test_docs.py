@@ -25,7 +25,8 @@ from scipy.io import savemat
 import cassi.choice.automatic
 import cassi.looking.figures
 from cassi import CASSI
-from cassi.files import Measurement, write_measurement
+from cassi.files import write_measurement
+from cassi.optics.measurement import Measurement
 from cassi.simulation.scene import procedural_scene
 
 ROOT = Path(__file__).resolve().parents[1]

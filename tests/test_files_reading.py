@@ -10,8 +10,8 @@ import pytest
 import scipy.io
 
 from cassi.files import InputError, read_cube, read_measurement
-from cassi.files.layout import fitting_geometries, infer_shifts
 from cassi.files.scaling import plan_counts
+from cassi.optics.geometry import fitting_geometries, infer_shifts
 
 SHARED = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared captures are not at {SHARED}")

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from cassi import CASSI
-from cassi.optics.blurred import BlurredCASSI, WarmStarted, gaussian_psf, shifts_from_dispersion
-from cassi.optics.single_disperser import InvertibleOperator
+from cassi.optics.blurred import BlurredCASSI, WarmStarted
+from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.psf import gaussian_psf, shifts_from_dispersion
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.admm import admm
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from cassi.looking.metrics import psnr
-from cassi.optics.other_cameras import MultiShot, double_disperser, video_camera
-from cassi.optics.single_disperser import CASSI, InvertibleOperator
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.other_cameras import double_disperser, video_camera
+from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.priors.tv import tv
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from cassi.errors import InputError
-from cassi.optics.wavelengths import PRESETS, check_wavelengths, parse_wavelengths
+from cassi.files.wavelength_files import parse_wavelengths
+from cassi.optics.wavelengths import PRESETS, check_wavelengths
 
 
 @pytest.mark.parametrize(

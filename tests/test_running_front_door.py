@@ -15,9 +15,10 @@ import torch
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
-from cassi.files import Measurement
 from cassi.looking.metrics import psnr
-from cassi.optics.blurred import BlurredCASSI, gaussian_psf
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.measurement import Measurement
+from cassi.optics.psf import gaussian_psf
 from cassi.running.front_door import SOLVERS, pick_device, score
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from cassi.errors import InputError, OutputError
-from cassi.files import Measurement, read_cube
+from cassi.files import read_cube
 from cassi.files.cube_parts import cube_in_parts
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
 from cassi.running.tiling import crop, reconstruct_tiled, solve_tiled, tile_grid

@@ -13,7 +13,8 @@ import torch
 
 from cassi import CASSI
 from cassi.files import read_measurement, write_cube
-from cassi.simulation.camera import detect, random_mask, simulate
+from cassi.optics.detector import detect
+from cassi.simulation.camera import random_mask, simulate
 from cassi.simulation.scene import procedural_scene
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,8 +13,9 @@ import torch
 from cases import make_mask
 
 from cassi import CASSI, gap
-from cassi.optics.blurred import BlurredCASSI, gaussian_psf
-from cassi.optics.other_cameras import MultiShot
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.psf import gaussian_psf
 from cassi.priors.spectral_basis import (
     analyse,
     coefficient_weights,

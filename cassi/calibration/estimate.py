@@ -24,9 +24,10 @@ from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
 from cassi.calibration.line_spread import SHARPEST, LineSpread, fit_line_spread, sharpen
 from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError
-from cassi.files import Container, Entry, Measurement, file_sha256, open_container, write_arrays
+from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]

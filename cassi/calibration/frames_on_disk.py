@@ -12,7 +12,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files import open_container
-from cassi.optics.wavelengths import parse_wavelengths
+from cassi.files.wavelength_files import parse_wavelengths
 
 __all__ = ["BenchFrames", "find_frames", "mask_wavelengths", "read_frames", "slit_wavelengths"]
 
@@ -40,7 +40,7 @@ def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) 
 
     Args:
         folder: where they are.
-        wavelengths: as for `cassi.optics.wavelengths.parse_wavelengths`.
+        wavelengths: as for `cassi.files.wavelength_files.parse_wavelengths`.
 
     Returns:
         The `BenchFrames`.

@@ -27,7 +27,7 @@ from cassi.solvers.loop import relative_norm
 from cassi.solvers.subspace_tv import subspace_tv
 
 if TYPE_CHECKING:
-    from cassi.files import Measurement
+    from cassi.optics.measurement import Measurement
 
 __all__ = ["Alignment", "align", "align_measurement", "move_mask", "shift_columns"]
 

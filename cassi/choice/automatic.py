@@ -32,7 +32,8 @@ from torch import Tensor
 
 from cassi.choice.refine import EFFORTS, PATCH, Effort, Quality, final_run
 from cassi.kernels.covariance import covariance_sum
-from cassi.optics.single_disperser import CASSI, LinearOperator
+from cassi.optics.protocol import LinearOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import principal_basis, smooth_basis, synthesise
 from cassi.solvers.loop import Monitor, Record, Result, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState, majorizer, mean_level, subspace_tv

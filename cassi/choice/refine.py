@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.optics.single_disperser import LinearOperator
+from cassi.optics.protocol import LinearOperator
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, synthesise
 from cassi.solvers.loop import Monitor, Record, Result, Status

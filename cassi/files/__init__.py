@@ -1,12 +1,14 @@
 """Read measurements and cubes from the files users hold, write results: nothing here knows the optics."""
 
 from cassi.errors import InputError, OutputError
-from cassi.files.container import Container, Entry, open_container
+from cassi.files.atomic import file_sha256, replacing
+from cassi.files.container import Container, Entry
 from cassi.files.cubes import read_cube
 from cassi.files.description import Description, describe
 from cassi.files.frames import Frames, open_frames
-from cassi.files.reading import Measurement, file_sha256, frame_count, read_measurement
-from cassi.files.writing import check_output, replacing, write_arrays, write_cube, write_measurement
+from cassi.files.opening import open_container
+from cassi.files.reading import frame_count, read_measurement
+from cassi.files.writing import check_output, write_arrays, write_cube, write_measurement
 
 __all__ = [
     "Container",
@@ -14,7 +16,6 @@ __all__ = [
     "Entry",
     "Frames",
     "InputError",
-    "Measurement",
     "OutputError",
     "check_output",
     "describe",

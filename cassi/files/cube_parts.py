@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import OutputError
-from cassi.files.writing import _hdf5_target, _plain, check_output, replacing
+from cassi.files.atomic import replacing
+from cassi.files.writing import _hdf5_target, _plain, check_output
 
 
 class CubeParts:

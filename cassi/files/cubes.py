@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, open_container
+from cassi.files.container import Container, Entry
 from cassi.files.names import TRUTH, WAVELENGTHS, find, pick
+from cassi.files.opening import open_container
 from cassi.files.scaling import band_axis, scale_cube
 from cassi.optics.wavelengths import check_wavelengths
 

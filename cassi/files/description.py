@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError, one_line
-from cassi.files.container import Container, Entry, open_container
-from cassi.files.layout import fitting_geometries
+from cassi.files.atomic import PathLike
+from cassi.files.container import Container, Entry
 from cassi.files.names import MASK, MEASUREMENT, find, role_of
-from cassi.files.reading import Measurement, PathLike, read_measurement
+from cassi.files.opening import open_container
+from cassi.files.reading import read_measurement
+from cassi.optics.geometry import fitting_geometries
 from cassi.optics.mask_match import MaskCheck, check_mask
+from cassi.optics.measurement import Measurement
 
 MAX_RANGE_BYTES = 2**30  # of larger arrays the range is not looked for
 

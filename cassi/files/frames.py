@@ -10,8 +10,10 @@ from typing import overload
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.reading import CountOptions, Measurement, OpenedMeasurement, PathLike, file_sha256, open_measurement
+from cassi.files.atomic import PathLike, file_sha256
+from cassi.files.reading import CountOptions, OpenedMeasurement, open_measurement
 from cassi.files.scaling import BIT_DEPTHS
+from cassi.optics.measurement import Measurement
 
 # Files of a folder with other endings are passed over; the format itself is told from the content.
 SUFFIXES = {".h5", ".hdf5", ".mat", ".npz", ".npy", ".tif", ".tiff", ".png", ".hdr", ".nc"}

@@ -6,9 +6,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
-
-Shifts = tuple[int, ...] | tuple[float, ...]
-DEFAULT_STEP = 2
+from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts
 
 
 @dataclass(frozen=True)
@@ -76,102 +74,6 @@ def _misfit(image: tuple[int, int], mask: tuple[int, int], entry: Entry, mask_en
         bands = f"e.g. {mask[1] + 27 * DEFAULT_STEP} columns for 28 bands with step {DEFAULT_STEP}"
         return text + f"the measurement must be at least as wide as the mask ({bands}); are the two files swapped?"
     return text + f"both need equally many rows, got {mask[0]} and {image[0]}; crop both to the same rows"
-
-
-def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]:
-    """Return the (num_bands, step) with (num_bands - 1) * step = difference, the usual step 2 first.
-
-    Example:
-        >>> fitting_geometries(6)
-        [(4, 2), (7, 1), (3, 3), (2, 6)]
-    """
-    steps = [step for step in range(1, difference + 1) if difference % step == 0]
-    steps.sort(key=lambda step: (step != DEFAULT_STEP, step))
-    return [(1 + difference // step, step) for step in steps[:limit]]
-
-
-def _what_fits(difference: int) -> str:
-    if difference == 0:
-        return "only step 0 fits (any number of bands)"
-    options = ", ".join(f"{bands} bands with step {step}" for bands, step in fitting_geometries(difference))
-    return f"what fits: {options}"
-
-
-def infer_shifts(
-    y_shape: tuple[int, ...],
-    mask_shape: tuple[int, ...],
-    stored: np.ndarray | None,
-    step: float | None,
-    num_bands: int | None,
-    notes: list[str],
-) -> Shifts:
-    """Return the shift of each band from what is known of step, bands and widths; W' - W = max d - min d.
-
-    Raises:
-        InputError: they contradict each other; the message says which step or band count would fit.
-    """
-    width, detector = mask_shape[-1], y_shape[-1]
-    difference = detector - width
-    if len(mask_shape) == 3:
-        if num_bands not in (None, mask_shape[0]):
-            raise InputError(f"the mask has {mask_shape[0]} bands, {num_bands} were asked for")
-        num_bands = mask_shape[0]
-    sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
-    if stored is not None:
-        if num_bands not in (None, stored.size):
-            raise InputError(f"the mask has {num_bands} bands, 'shifts' holds {stored.size}")
-        _check_span(stored, difference, sizes)
-        return as_shifts(stored)
-    if step is None and num_bands is None:
-        step = DEFAULT_STEP if difference % DEFAULT_STEP == 0 else 1
-        num_bands = 1 + difference // step
-        notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with the usual step {step} px")
-    elif num_bands is None and step is not None:
-        if step == 0 and difference == 0:
-            num_bands = 1
-            notes.append("step 0 and one mask: taken as a single band")
-        elif step == 0 or not _whole(difference / step):
-            raise InputError(f"step {step:g} does not fit: {sizes}; {_what_fits(difference)}")
-        else:
-            num_bands = 1 + round(abs(difference / step))
-            notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with step {step:g} px")
-    elif step is None and num_bands is not None:
-        if num_bands == 1:
-            step = 0.0
-        elif not _whole(difference / (num_bands - 1)):
-            raise InputError(
-                f"{num_bands} bands do not fit: {sizes}, which is no multiple of {num_bands - 1}; "
-                f"{_what_fits(difference)}"
-            )
-        else:
-            step = difference / (num_bands - 1)
-            notes.append(f"step {step:g} px inferred from the widths {detector} and {width} and {num_bands} bands")
-    shifts = np.arange(num_bands or 1) * float(step or 0)
-    _check_span(shifts, difference, f"{num_bands} bands with step {step:g} do not fit: {sizes}")
-    return as_shifts(shifts)
-
-
-def _whole(value: float) -> bool:
-    return abs(value - round(value)) < 1e-6
-
-
-def _check_span(shifts: np.ndarray, difference: int, sizes: str) -> None:
-    """Sub-pixel shifts may fall anywhere within their last column."""
-    span = float(shifts.max() - shifts.min())
-    if abs(span - difference) >= (1 if not _whole(span) else 1e-6):
-        raise InputError(f"{sizes}, but the shifts span {span:g} columns; {_what_fits(difference)}")
-
-
-def as_shifts(values: np.ndarray) -> Shifts:
-    """Return the shifts as integers where all are whole, else as floats.
-
-    Example:
-        >>> as_shifts(np.array([0.0, 2.0]))
-        (0, 2)
-    """
-    if all(_whole(float(value)) for value in values):
-        return tuple(round(float(value)) for value in values)
-    return tuple(float(value) for value in values)
 
 
 def unshear_mask(

@@ -1,83 +1,24 @@
 """Read a measurement: snapshot, mask, shifts, and whatever else the file holds, with notes on what was inferred."""
 
-import hashlib
 import math
-import os
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, open_container
+from cassi.files.atomic import PathLike, file_sha256
+from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
-from cassi.files.layout import Layout, infer_shifts, match_layout, unshear_mask
+from cassi.files.layout import Layout, match_layout, unshear_mask
 from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, pick
+from cassi.files.opening import open_container
 from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
-from cassi.optics.wavelengths import check_wavelengths, parse_wavelengths
-
-PathLike = str | os.PathLike[str]
-Shifts = tuple[int, ...] | tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What a file says about one snapshot or a stack of them, ready for the operator.
-
-    Attributes:
-        y: measurement (H, W') or (N, H, W'), float32, in `unit`.
-        mask: coded aperture (H, W), or one per band (C, H, W), float32, >= 0.
-        shifts: displacement d_c of each band on the detector [pixel], C integers, or floats for sub-pixel dispersion.
-        wavelengths: (C,) float64 [nm], or None where unknown.
-        cube: the truth (C, H, W) or (N, C, H, W), float32, or None.
-        mean_band: true mean over the bands (H, W), float32, or None.
-        bad_pixels: bool (H, W'), True where the detector says nothing (dead, hot, saturated in any frame), or None.
-        unit: unit of `y` in words.
-        scale: stored counts per unit of `y`.
-        gain: electrons per unit of `y`, or None where unknown.
-        read_noise: standard deviation of the read noise [electrons], or None where unknown.
-        notes: what was inferred or changed, one plain sentence each.
-        source: name of the file.
-        sha256: its SHA-256, hexadecimal.
-    """
-
-    y: np.ndarray
-    mask: np.ndarray
-    shifts: Shifts
-    wavelengths: np.ndarray | None = None
-    cube: np.ndarray | None = None
-    mean_band: np.ndarray | None = None
-    bad_pixels: np.ndarray | None = None
-    unit: str = "as in the file"
-    scale: float = 1.0
-    gain: float | None = None
-    read_noise: float | None = None
-    notes: tuple[str, ...] = ()
-    source: str = ""
-    sha256: str = ""
-
-
-def file_sha256(path: PathLike) -> str:
-    """Return the SHA-256 of a file, hexadecimal.
-
-    Example:
-        >>> import tempfile, os
-        >>> path = os.path.join(tempfile.mkdtemp(), "a")
-        >>> _ = open(path, "wb").write(b"abc")
-        >>> file_sha256(path)[:8]
-        'ba7816bf'
-    """
-    status = os.stat(path)
-    return _file_sha256(os.path.abspath(path), status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=256)
-def _file_sha256(path: str, size: int, modified: int) -> str:
-    """The hash of a file that has this size and time: a stack is hashed once, not once a frame."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+from cassi.files.wavelength_files import parse_wavelengths
+from cassi.optics.geometry import Shifts, infer_shifts
+from cassi.optics.measurement import Measurement
+from cassi.optics.wavelengths import check_wavelengths
 
 
 def frame_count(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from cassi.errors import InputError
-from cassi.priors.gaussian_spectra import SpectralPrior, library_spectral_prior, resampling
+from cassi.priors.gaussian_spectra import SpectralPrior
+
+if TYPE_CHECKING:
+    pass
+
+
+from cassi.priors.gaussian_spectra import library_spectral_prior, resampling
 
 __all__ = ["read_spectral_prior"]
 
@@ -63,3 +70,16 @@ def read_spectral_prior(
     mean = torch.stack([prior.mean for prior in priors]).mean(0)
     moment = torch.stack([prior.covariance + torch.outer(prior.mean, prior.mean) for prior in priors]).mean(0)
     return SpectralPrior(mean, moment - torch.outer(mean, mean))
+
+
+def as_spectral_prior(
+    given: SpectralPrior | Sequence[str | os.PathLike[str]] | None, num_bands: int, wavelengths: np.ndarray | None
+) -> SpectralPrior | None:
+    """The prior as given, or learnt from the files named."""
+    if given is None or isinstance(given, SpectralPrior):
+        if given is not None and len(given.mean) != num_bands:
+            raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
+        return given
+    from cassi.files.spectral_libraries import read_spectral_prior
+
+    return read_spectral_prior(given, num_bands, wavelengths)

@@ -1,11 +1,8 @@
 """Write cubes and measurements: to a temporary name, then moved into place, so that no half file is ever seen."""
 
-import errno
 import io
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,88 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from cassi.errors import InputError, OutputError, one_line
+from cassi.errors import InputError, OutputError
+from cassi.files.atomic import PathLike, check_place, replacing
 from cassi.files.container import missing_package
-from cassi.files.reading import Measurement
+from cassi.optics.measurement import Measurement
 
-PathLike = str | os.PathLike[str]
 Attributes = Mapping[str, object]
 MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 keeps attributes in object headers of at most 64 KiB
 PACKAGES = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}  # that formats need
-DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-
-
-def check_output(path: PathLike, overwrite: bool = False) -> Path:
-    """Return the path after checking that a file can be made there: to be called before a long computation.
-
-    Raises:
-        OutputError: unknown suffix, a format whose package is not installed, no such folder, no right to write, or the
-            file exists and `overwrite` is False.
-
-    Example:
-        >>> check_output("cube.docx")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        cassi.errors.OutputError: cube.docx: unknown output format '.docx', expected .h5, .hdf5, .hdr, .mat, ...
-    """
-    path = Path(path)
-    if path.suffix.lower() not in WRITERS:
-        raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
-    package = PACKAGES.get(path.suffix.lower())
-    if package is not None and find_spec(package) is None:
-        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install -e ".[formats]"')
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise OutputError(f"{path}: the folder {path.parent} may not be written to")
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder, expected the name of a file")
-    for existing in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
-        if existing.exists() and not overwrite:
-            raise OutputError(f"{existing}: exists already; choose another name or allow overwriting (--overwrite)")
-    return path
-
-
-@contextmanager
-def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a path of the same name in a new hidden folder beside `path`; what is written there is moved into place.
-
-    The files reach the disk (fsync) before they are moved. On any exception, an interrupt from the keyboard among
-    them, the folder is removed and nothing is left behind.
-
-    Raises:
-        OutputError: see `check_output`; or the disk is full.
-    """
-    path = check_output(path, overwrite)
-    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
-    try:
-        folder.mkdir()
-        yield folder / path.name
-        # The named file goes last: it is there only when all that belongs to it is.
-        files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
-        for file in files:
-            _flush(file)
-        check_output(path, overwrite)
-        for file in files:
-            os.replace(file, path.parent / file.name)
-        _flush(path.parent)
-    except OSError as error:
-        # numpy says only "... requested and ... written".
-        full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
-        cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
-        raise OutputError(f"{path}: cannot be written: {cure}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # some file systems cannot flush folders
-            raise
-    finally:
-        os.close(handle)
 
 
 def write_cube(
@@ -436,3 +359,24 @@ WRITERS: dict[str, Writer] = {
     ".tif": _write_tiff,
     ".tiff": _write_tiff,
 }
+
+
+def check_output(path: PathLike, overwrite: bool = False) -> Path:
+    """Return the path after checking that a file can be made there: to be called before a long computation.
+
+    Raises:
+        OutputError: unknown suffix, a format whose package is not installed, no such folder, no right to write, or the
+            file exists and `overwrite` is False.
+
+    Example:
+        >>> check_output("cube.docx")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        cassi.errors.OutputError: cube.docx: unknown output format '.docx', expected .h5, .hdf5, .hdr, .mat, ...
+    """
+    path = Path(path)
+    if path.suffix.lower() not in WRITERS:
+        raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
+    package = PACKAGES.get(path.suffix.lower())
+    if package is not None and find_spec(package) is None:
+        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install -e ".[formats]"')
+    return check_place(path, overwrite)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cassi.errors import InputError
+
+if TYPE_CHECKING:
+    pass
+
 import warnings
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-
-import torch
-from torch import Tensor
 
 from cassi.kernels import cpu
 
@@ -44,3 +51,28 @@ def _triton() -> ModuleType | None:
             f"Triton is not installed ({error}): eager torch does the work on the GPU, more slowly", stacklevel=4
         )
         return None
+
+
+def pick_device(name: str | torch.device = "auto") -> torch.device:
+    """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none.
+
+    Raises:
+        InputError: an unknown name, or a device that is not there.
+
+    Example:
+        >>> pick_device("cpu")
+        device(type='cpu')
+    """
+    if str(name) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"unknown device {str(name)!r}: expected auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device {str(name)!r} is not supported: expected auto, cpu, cuda or cuda:N")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        there = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
+        raise InputError(f"device {str(name)!r} is not there: this machine has {there}; use auto or cpu")
+    return device

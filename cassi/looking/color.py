@@ -197,7 +197,7 @@ def _encode(linear: np.ndarray) -> np.ndarray:
 @cache
 def _observer() -> np.ndarray:
     """Columns: wavelength [nm], x, y, z, D65."""
-    text = files("cassi").joinpath("cie_1931_d65.csv").read_text(encoding="utf-8")
+    text = files("cassi.looking").joinpath("cie_1931_d65.csv").read_text(encoding="utf-8")
     rows: Sequence[str] = [line for line in text.splitlines() if not line.startswith("#")]
     table = np.array([[float(v) for v in row.split(",")] for row in rows])
     table.setflags(write=False)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.container import Container, Entry, open_container
+from cassi.files.container import Container, Entry
+from cassi.files.opening import open_container
 from cassi.solvers.loop import Record
 
 __all__ = ["ReportData", "read_report", "write_report"]

@@ -98,7 +98,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         band_label="band" if centers is None else "wavelength [nm]",
         value_label=f"value [{data.unit[:60]}]" if data.unit else "value",
     )
-    script = files("cassi").joinpath("page", "page.js").read_text(encoding="utf-8")
+    script = files("cassi.looking").joinpath("page", "page.js").read_text(encoding="utf-8")
     scripts = (bokeh_script(), script)
     policy = _policy(scripts, live)
     blocks = [
@@ -108,9 +108,9 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         *(f"<script>{text}</script>" for text in scripts),
     ]
     rounding = packed["cube"].error if "cube" in packed else 0.0
-    html = Template(files("cassi").joinpath("page", "page.html").read_text(encoding="utf-8")).substitute(
+    html = Template(files("cassi.looking").joinpath("page", "page.html").read_text(encoding="utf-8")).substitute(
         policy=_text(policy),
-        style=files("cassi").joinpath("page", "page.css").read_text(encoding="utf-8"),
+        style=files("cassi.looking").joinpath("page", "page.css").read_text(encoding="utf-8"),
         title=_text(data.title),
         lede=_text(_lede(data)),
         numbers=_numbers(data),

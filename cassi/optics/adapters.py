@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 from torch import Tensor
 
-from cassi.optics.single_disperser import InvertibleOperator, LinearOperator
+from cassi.optics.protocol import InvertibleOperator, LinearOperator
 
 if TYPE_CHECKING:
     from deepinv.physics import LinearPhysics

@@ -11,17 +11,16 @@ gradients and say how far they came.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
 from cassi.kernels.shift_sum import shift_back, shift_sum
+from cassi.optics.psf import _normalized, _taps
 
 
 class Solution(NamedTuple):
@@ -72,6 +71,7 @@ class BlurredCASSI:
             tol or max_iters not positive.
 
     Example:
+        >>> from cassi.optics.psf import gaussian_psf
         >>> A = BlurredCASSI(torch.ones(4, 5), (0.0, 1.7, 3.4), psf=gaussian_psf(1.0))
         >>> A.forward(torch.ones(3, 4, 5)).shape
         torch.Size([4, 9])
@@ -472,6 +472,7 @@ class WarmStarted:
         max_iters: conjugate gradient steps a prox.
 
     Example:
+        >>> from cassi.optics.psf import gaussian_psf
         >>> A = BlurredCASSI(torch.ones(8, 8), (0.0, 1.7), psf=gaussian_psf(1.0))
         >>> result = admm(WarmStarted(A), y, TVDenoiser(0.1), rho=0.1, num_iters=100)  # doctest: +SKIP
     """
@@ -510,85 +511,6 @@ class WarmStarted:
     def norm(self) -> float:
         """See `BlurredCASSI.norm`."""
         return self._camera.norm()
-
-
-def gaussian_psf(sigma: float, *, reach: float = 4.0) -> Tensor:
-    """A Gaussian averaged over each pixel, for `BlurredCASSI`: odd number of taps, float64, sum 1.
-
-        p[t] = (erf((t + 1/2) / (sqrt(2) sigma)) - erf((t - 1/2) / (sqrt(2) sigma))) / 2,   |t| <= reach * sigma
-
-    Args:
-        sigma: standard deviation [pixel], > 0.
-        reach: half width in standard deviations.
-
-    Raises:
-        ValueError: sigma or reach not positive.
-
-    Example:
-        >>> gaussian_psf(0.5, reach=2.0)
-        tensor([0.1577, 0.6845, 0.1577], dtype=torch.float64)
-    """
-    if not (sigma > 0 and reach > 0):
-        raise ValueError(f"sigma and reach must be positive, got {sigma} and {reach}")
-    half = math.ceil(reach * sigma)
-    edges = torch.erf((torch.arange(2 * half + 2, dtype=torch.float64) - half - 0.5) / (math.sqrt(2) * sigma))
-    psf = edges.diff()
-    return psf / psf.sum()
-
-
-def shifts_from_dispersion(
-    wavelengths: Sequence[float], table_wavelengths: Sequence[float], table_shifts: Sequence[float]
-) -> tuple[float, ...]:
-    """Displacement of each band [pixel] from a dispersion curve d(lambda) given as a table, linear in between.
-
-    Args:
-        wavelengths: centre of each band [nm].
-        table_wavelengths: where the curve is known [nm], at least two, strictly increasing or decreasing.
-        table_shifts: displacement there [pixel].
-
-    Returns:
-        One real number a band, for `BlurredCASSI`.
-
-    Raises:
-        ValueError: tables of different lengths, not monotonic, or a band outside the table.
-
-    Example:
-        >>> shifts_from_dispersion([450, 500, 600], [450, 550, 650], [0.0, 10.0, 16.0])
-        (0.0, 5.0, 13.0)
-    """
-    at, table, shifts = (np.asarray(v, dtype=float) for v in (wavelengths, table_wavelengths, table_shifts))
-    if table.ndim != 1 or table.shape != shifts.shape or len(table) < 2:
-        raise ValueError(
-            f"the table must be two lists of one length, at least 2, got {table.shape} wavelengths and "
-            f"{shifts.shape} shifts"
-        )
-    if table[0] > table[-1]:
-        table, shifts = table[::-1], shifts[::-1]
-    if not (np.diff(table) > 0).all():
-        raise ValueError("the wavelengths of the table must increase or decrease strictly; sort them, drop repetitions")
-    if not ((at >= table[0]) & (at <= table[-1])).all():
-        raise ValueError(
-            f"a band lies outside the dispersion table ({table[0]:g} to {table[-1]:g} nm): bands span {at.min():g} to "
-            f"{at.max():g} nm; extend the table"
-        )
-    return tuple(float(d) for d in np.interp(at, table, shifts))
-
-
-def _normalized(psf: Tensor, name: str, num_bands: int) -> Tensor:
-    psf = torch.as_tensor(psf)
-    if psf.ndim not in (1, 2) or psf.shape[-1] == 0 or (psf.ndim == 2 and psf.shape[0] != num_bands):
-        raise ValueError(f"{name} must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
-    psf = psf.detach().double()
-    total = psf.sum(-1, keepdim=True)
-    if not bool((psf >= 0).all()) or not bool((total > 0).all()):
-        raise ValueError(f"{name} must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
-    return psf / total
-
-
-def _taps(psf: Tensor | None, c: int) -> tuple[float, ...]:
-    if psf is None:
-        return (1.0,)
-    return tuple((psf if psf.ndim == 1 else psf[c]).tolist())
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

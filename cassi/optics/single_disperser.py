@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from cassi.kernels.shift_sum import data_step_, detector_width, shift_back, shift_sum
-
-
-@runtime_checkable
-class LinearOperator(Protocol):
-    """What a solver may ask of a camera: A x, A^T y, and the shapes it maps between."""
-
-    @property
-    def cube_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def measurement_shape(self) -> tuple[int, ...]: ...
-
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor: ...
-
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor: ...
-
-
-@runtime_checkable
-class InvertibleOperator(LinearOperator, Protocol):
-    """A camera whose pseudo-inverse, proximal step and largest singular value are known, exactly or by iteration."""
-
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor: ...
-
-    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor: ...
-
-    def norm(self) -> float: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,20 +330,3 @@ class CASSI:
 def _own(tensor: Tensor) -> Tensor:
     """A copy that no one else writes into; a tensor that wants a gradient stays itself, so that it can be learned."""
     return tensor if tensor.requires_grad else tensor.clone()
-
-
-def shifts_from_step(step: int, num_bands: int) -> tuple[int, ...]:
-    """(0, step, 2 step, ...): the displacements of equally spaced bands [pixel]."""
-    return tuple(c * step for c in range(num_bands))
-
-
-def as_shifts(shifts: Sequence[float]) -> tuple[int, ...]:
-    """Whole-pixel shifts from numbers that are whole up to rounding.
-
-    Raises:
-        ValueError: a shift is further than 1e-6 from a whole pixel.
-    """
-    rounded = tuple(round(float(d)) for d in shifts)
-    if any(abs(r - float(d)) > 1e-6 for r, d in zip(rounded, shifts, strict=True)):
-        raise ValueError(f"shifts must be whole pixels, got {tuple(shifts)}; use BlurredCASSI for sub-pixel dispersion")
-    return rounded

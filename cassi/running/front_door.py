@@ -20,20 +20,19 @@ from cassi.choice.by_name import (
     SOLVERS,
     TV_WEIGHT,
     Solver,
-    as_spectral_prior,
-    black_level_of,
-    camera_of,
-    check_arrays,
     gaussian_variance,
-    pick_device,
     solve_as_told,
     solve_gaussian,
-    unit_level,
 )
 from cassi.choice.refine import EFFORTS, Quality
 from cassi.errors import InputError
+from cassi.files.spectral_libraries import as_spectral_prior
+from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.building import camera_of
+from cassi.optics.detector import black_level_of, unit_level
+from cassi.optics.measurement import check_arrays
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import SpectralPrior, smooth_spectral_prior
 from cassi.solvers.loop import Monitor, Record, relative_norm
@@ -41,7 +40,7 @@ from cassi.solvers.loop import Monitor, Record, relative_norm
 if TYPE_CHECKING:
     import xarray
 
-    from cassi.files import Measurement
+    from cassi.optics.measurement import Measurement
 
 __all__ = ["SOLVERS", "Reconstruction", "pick_device", "reconstruct", "score", "write_result"]
 
@@ -157,8 +156,8 @@ def reconstruct(
             "gaussian", up to 17 times).
         psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
             point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
-        spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to learn
-            them from ("auto", where they compete with smooth spectra, and "gaussian").
+        spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to
+            learn them from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
         black_level: taken off y first, in its unit; None takes off what the pixels tell that hardly any light can
             reach, where they clearly tell something (`choice["black_level"]`), 0 nothing.
@@ -288,8 +287,8 @@ def write_result(
     Raises:
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
     """
-    from cassi import __version__
     from cassi.files import write_cube
+    from cassi.version import PROGRAM
 
     datasets = {
         "measurement": measurement.y,
@@ -305,7 +304,7 @@ def write_result(
         history=result.history,
         datasets={name: values for name, values in datasets.items() if values is not None},
         attributes={
-            "version": f"cassi {__version__}",
+            "version": PROGRAM,
             "input_name": measurement.source,
             "input_sha256": measurement.sha256,
             "unit": result.unit,
@@ -402,9 +401,10 @@ def _as_measurement(
     wavelengths: str | Sequence[float] | Array | None,
 ) -> Measurement:
     """The arrays of a call as a Measurement; one from a file passes through, with other wavelengths if given."""
-    from cassi.files import Measurement
-    from cassi.files.layout import infer_shifts
-    from cassi.optics.wavelengths import check_wavelengths, parse_wavelengths
+    from cassi.files.wavelength_files import parse_wavelengths
+    from cassi.optics.geometry import infer_shifts
+    from cassi.optics.measurement import Measurement
+    from cassi.optics.wavelengths import check_wavelengths
 
     if isinstance(measurement, Measurement):
         given = {"mask": mask, "shifts": shifts, "step": step, "num_bands": num_bands}

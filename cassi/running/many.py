@@ -32,11 +32,12 @@ from cassi.errors import InputError, OutputError, one_line
 from cassi.running.front_door import Reconstruction, pick_device, reconstruct
 from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked, replace_text
 from cassi.solvers.loop import Record
+from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
-    from cassi.files import Measurement
+    from cassi.optics.measurement import Measurement
 
 __all__ = ["BatchReport", "Frame", "find_frames", "frames_at_once", "reconstruct_many"]
 
@@ -159,7 +160,7 @@ def reconstruct_many(
     # other processes and machines have their own working folder
     frames = [replace(frame, path=os.path.abspath(frame.path)) for frame in frames]
     root = os.path.abspath(output)
-    common = {"version": _version(), "read": _described(read), "solve": _described(solve)}
+    common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
     store: Store = ZarrStore(root, tuple(f.name for f in frames)) if _is_zarr(output) else Folder(root)
     with locked(Path(root)):
         finished, todo = _plan(store, frames, common, overwrite)
@@ -283,12 +284,6 @@ def _write_json(path: Path, content: object) -> None:
 
 def _read_json(path: Path) -> object:
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def _version() -> str:
-    from cassi import __version__
-
-    return f"cassi {__version__}"
 
 
 # The work

@@ -21,7 +21,7 @@ from cassi.errors import InputError, OutputError, one_line
 from cassi.running.front_door import Reconstruction, write_result
 
 if TYPE_CHECKING:
-    from cassi.files import Measurement
+    from cassi.optics.measurement import Measurement
 
 __all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked", "replace_text"]
 

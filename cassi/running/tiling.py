@@ -24,28 +24,22 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import CANDIDATE_ITERS, PRIOR_STRENGTH, NoiseModel, reconstruct_auto
-from cassi.choice.by_name import (
-    SOLVERS,
-    TV_WEIGHT,
-    as_spectral_prior,
-    black_level_of,
-    camera_of,
-    check_arrays,
-    gaussian_variance,
-    pick_device,
-    solve_as_told,
-    solve_gaussian,
-    unit_level,
-)
+from cassi.choice.by_name import SOLVERS, TV_WEIGHT, gaussian_variance, solve_as_told, solve_gaussian
 from cassi.errors import InputError
+from cassi.files.spectral_libraries import as_spectral_prior
+from cassi.kernels.dispatch import pick_device
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.building import camera_of
+from cassi.optics.detector import black_level_of, unit_level
+from cassi.optics.measurement import check_arrays
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import SpectralPrior, smooth_spectral_prior
 from cassi.solvers.loop import Loop, Record, relative_norm
 from cassi.solvers.subspace_tv import mean_level, subspace_tv
+from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
-    from cassi.files import Measurement
+    from cassi.optics.measurement import Measurement
 
 __all__ = ["Tile", "TiledResult", "reconstruct_tiled", "solve_tiled", "tile_grid", "tiled_solver"]
 
@@ -237,7 +231,7 @@ def reconstruct_tiled(
         OutputError: the file cannot be written; nothing is left behind.
 
     Example:
-        >>> from cassi.files import Measurement
+        >>> from cassi.optics.measurement import Measurement
         >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
         >>> y = A.forward(torch.ones(3, 8, 40)).numpy()
         >>> m = Measurement(y=y, mask=A.mask.numpy(), shifts=A.shifts)
@@ -304,7 +298,7 @@ def reconstruct_tiled(
         }  # fmt: skip
         parts.state(
             {
-                "version": _version(),
+                "version": PROGRAM,
                 "input_name": m.source,
                 "input_sha256": m.sha256,
                 "unit": m.unit,
@@ -361,12 +355,6 @@ def tiled_solver(
     if solver == "gaussian":
         return _gaussian(A, y, wavelengths, prior, gain, read_noise, num_iters)
     return _told(A, wavelengths, solver, num_iters, tv_weight)
-
-
-def _version() -> str:
-    from cassi import __version__
-
-    return f"cassi {__version__}"
 
 
 def _axis(length: int, tile: int, reach: int, light: int) -> Iterator[tuple[slice, slice, Tensor]]:

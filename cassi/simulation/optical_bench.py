@@ -19,7 +19,8 @@ import torch
 from scipy import ndimage
 
 from cassi.errors import InputError
-from cassi.files import Measurement, write_measurement
+from cassi.files import write_measurement
+from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.single_disperser import InvertibleOperator
+from cassi.optics.protocol import InvertibleOperator
 from cassi.priors.tv import TVDenoiser, tv
 from cassi.solvers.admm import Prox
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.single_disperser import CASSI, InvertibleOperator
+from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cassi.kernels.shift_sum import shift_sum
-from cassi.optics.single_disperser import CASSI, LinearOperator
+from cassi.optics.protocol import LinearOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.solvers.least_squares import conjugate_gradients
 from cassi.solvers.loop import Monitor, Result
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.single_disperser import CASSI, LinearOperator
+from cassi.optics.protocol import LinearOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cassi.kernels import cpu
-from cassi.optics.single_disperser import CASSI, LinearOperator
+from cassi.optics.protocol import LinearOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_prox_
 from cassi.solvers.gap import Denoiser

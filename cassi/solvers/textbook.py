@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cassi.optics.single_disperser import InvertibleOperator
+from cassi.optics.protocol import InvertibleOperator
 from cassi.priors.tv import STEP, differences, differences_adjoint
 
 

@@ -17,10 +17,12 @@ from torch import Tensor
 from benchmarks.quality import real_captures, simulated_scenes
 from cassi.calibration.estimate import Calibration, calibrate
 from cassi.calibration.pose import Alignment, align
-from cassi.files import Measurement
 from cassi.looking.metrics import psnr
-from cassi.optics.other_cameras import MultiShot, double_disperser, video_camera
-from cassi.optics.single_disperser import CASSI, InvertibleOperator
+from cassi.optics.measurement import Measurement
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.other_cameras import double_disperser, video_camera
+from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
 from cassi.simulation.camera import random_mask
 from cassi.simulation.optical_bench import Bench, simulate_bench

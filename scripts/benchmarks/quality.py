@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.automatic import COMPONENTS, SCENE, SHARES, Plan, hold_out, reconstruct_auto
-from cassi.choice.by_name import black_level_of
 from cassi.looking.metrics import psnr, sam, ssim
-from cassi.optics.blurred import BlurredCASSI, gaussian_psf
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.detector import black_level_of, detect
+from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
-from cassi.simulation.camera import detect, random_mask
+from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv

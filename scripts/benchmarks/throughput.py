@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cassi.files import Measurement, read_measurement, write_measurement
+from cassi.files import read_measurement, write_measurement
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct, write_result
 from cassi.running.many import find_frames, reconstruct_many

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.files import Measurement
+from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.tiling import REACH, Solve, reconstruct_tiled, solve_tiled, tile_grid, tiled_solver
 from cassi.simulation.camera import random_mask

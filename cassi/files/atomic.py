@@ -1,0 +1,100 @@
+"""Whole or not at all: what is written appears under its name only when it is complete."""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from cassi.errors import OutputError, one_line
+
+PathLike = str | os.PathLike[str]
+DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+
+
+def file_sha256(path: PathLike) -> str:
+    """Return the SHA-256 of a file, hexadecimal.
+
+    Example:
+        >>> import tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a")
+        >>> _ = open(path, "wb").write(b"abc")
+        >>> file_sha256(path)[:8]
+        'ba7816bf'
+    """
+    status = os.stat(path)
+    return _file_sha256(os.path.abspath(path), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _file_sha256(path: str, size: int, modified: int) -> str:
+    """The hash of a file that has this size and time: a stack is hashed once, not once a frame."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_place(path: PathLike, overwrite: bool = False) -> Path:
+    """Return the path after checking that a file can be put there.
+
+    Raises:
+        OutputError: no such folder, no right to write, a folder of that name, or the file exists and `overwrite` is
+            False.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"{path}: the folder {path.parent} may not be written to")
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder, expected the name of a file")
+    for existing in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
+        if existing.exists() and not overwrite:
+            raise OutputError(f"{existing}: exists already; choose another name or allow overwriting (--overwrite)")
+    return path
+
+
+@contextmanager
+def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a path of the same name in a new hidden folder beside `path`; what is written there is moved into place.
+
+    The files reach the disk (fsync) before they are moved. On any exception, an interrupt from the keyboard among
+    them, the folder is removed and nothing is left behind.
+
+    Raises:
+        OutputError: see `check_place`; or the disk is full.
+    """
+    path = check_place(path, overwrite)
+    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    try:
+        folder.mkdir()
+        yield folder / path.name
+        # The named file goes last: it is there only when all that belongs to it is.
+        files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
+        for file in files:
+            _flush(file)
+        check_place(path, overwrite)
+        for file in files:
+            os.replace(file, path.parent / file.name)
+        _flush(path.parent)
+    except OSError as error:
+        # numpy says only "... requested and ... written".
+        full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
+        cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
+        raise OutputError(f"{path}: cannot be written: {cure}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # some file systems cannot flush folders
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,83 @@
+"""Wavelengths as a user names them: a preset, a range, a list, a file."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.optics.wavelengths import PRESETS, check_wavelengths
+
+MAX_TEXT_BYTES = 1 << 20
+
+
+def parse_wavelengths(text: str, num_bands: int, *, of: str = "bands") -> np.ndarray | None:
+    """Return the wavelength of each band from what a user types.
+
+    `start:stop:count` means  lambda_c = start + c (stop - start) / (count - 1),  both ends included.
+
+    Args:
+        text: a preset ("tsa-net-28", "mst-28", "cave-31"), a range "450:650:28" [nm], a list "450,500,550" [nm], the
+            name of a file (.txt or .csv with one number per band, or any data file with a `wavelengths` array), or
+            "unknown".
+        num_bands: bands C of the measurement, which the list must have.
+        of: what the wavelengths belong to, for the error.
+
+    Returns:
+        (C,) float64 wavelengths [nm], or None for "unknown".
+
+    Raises:
+        InputError: nothing of the above, another number of bands, or values that are not positive and finite.
+
+    Example:
+        >>> parse_wavelengths("450:650:5", 5)
+        array([450., 500., 550., 600., 650.])
+    """
+    text = text.strip()
+    if text.lower() in ("unknown", "none", ""):
+        return None
+    if text.lower() in PRESETS:
+        values = np.array(PRESETS[text.lower()].wavelengths)
+    elif text.count(":") == 2 and not Path(text).exists():
+        values = _from_range(text)
+    elif Path(text).is_file():
+        values = _from_file(Path(text))
+    else:
+        try:
+            values = np.array([float(part) for part in text.split(",")])
+        except ValueError:
+            presets = ", ".join(sorted(PRESETS))
+            raise InputError(
+                f"wavelengths {text!r}: expected a preset ({presets}), start:stop:count, a list of numbers, "
+                f"an existing file, or unknown"
+            ) from None
+    return check_wavelengths(values, num_bands, f"wavelengths {text!r}", of=of)
+
+
+def _from_range(text: str) -> np.ndarray:
+    try:
+        start, stop, count = (float(part) for part in text.split(":"))
+        if not (math.isfinite(start) and math.isfinite(stop)) or count != int(count) or not 1 <= count <= 100_000:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InputError(f"wavelengths {text!r}: expected start:stop:count in nm, for example 450:650:28") from None
+    return np.linspace(start, stop, int(count))
+
+
+def _from_file(path: Path) -> np.ndarray:
+    if path.suffix.lower() in (".txt", ".csv", ".tsv"):
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of wavelengths")
+        words = path.read_text(errors="replace").replace(",", " ").replace(";", " ").split()
+        try:
+            return np.array([float(word) for word in words])
+        except ValueError as error:
+            raise InputError(f"{path}: expected numbers only, one wavelength [nm] per band ({error})") from None
+    from cassi.files.names import WAVELENGTHS, find
+    from cassi.files.opening import open_container
+
+    container = open_container(path)
+    entry = find(container, WAVELENGTHS)
+    if entry is None:
+        raise InputError(f"{path}: no wavelengths found; it holds {container.listing()}")
+    return container.read(entry)

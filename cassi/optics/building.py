@@ -1,0 +1,45 @@
+"""The camera of a measurement."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.errors import InputError
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.psf import gaussian_psf
+from cassi.optics.single_disperser import CASSI
+
+if TYPE_CHECKING:
+    from cassi.optics.measurement import Measurement
+
+
+def camera_of(
+    m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
+) -> CASSI | BlurredCASSI:
+    """The camera: exact for whole shifts, interpolating for those between pixels, with its blur where one is given."""
+    mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
+    if isinstance(psf, float | int) and not (math.isfinite(psf) and psf > 0):
+        raise InputError(
+            f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; leave it out for none"
+        )
+    try:
+        if psf is not None:
+            taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)
+            A: CASSI | BlurredCASSI = BlurredCASSI(mask, tuple(m.shifts), psf=taps.to(mask))
+        elif all(float(d).is_integer() for d in m.shifts):
+            A = CASSI(mask, tuple(int(d) for d in m.shifts))
+        else:
+            A = BlurredCASSI(mask, tuple(m.shifts))
+    except (TypeError, ValueError) as error:
+        raise InputError(str(error)) from error
+    if m.y.shape[-2:] != A.measurement_shape:
+        raise InputError(
+            f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts make "
+            f"{A.measurement_shape[0]} x {A.measurement_shape[1]}; check the shifts"
+        )
+    return A

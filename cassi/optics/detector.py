@@ -1,0 +1,183 @@
+"""What a detector adds to the light: noise, digits, a black level; and how bright a scene is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.single_disperser import CASSI
+
+if TYPE_CHECKING:
+    pass
+
+
+def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
+    """The black level that was left in a snapshot, told from the detector pixels that hardly any light can reach.
+
+        y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
+
+    Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
+    other explanation there than very bright outer bands. What is below 2 % of the mean of y, or not clear of the
+    scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
+
+    Args:
+        A: the camera; pixels of row weight 0 are not looked at.
+        y: one snapshot (H, W').
+
+    Returns:
+        b in the unit of y; 0 where it cannot be told.
+
+    Example:
+        >>> mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+        >>> A = CASSI.from_step(mask, step=1, num_bands=8)
+        >>> y = A.forward(torch.ones(8, 64, 64))
+        >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
+        (0.0, 0.5)
+    """
+    s = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape)).double()
+    seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights > 0
+    if not bool(seen.any()):
+        return 0.0
+    hardly = seen & (s < 0.05 * s[seen].median())
+    count = int(hardly.sum())
+    if count < 50:
+        return 0.0
+    columns = torch.stack([torch.ones_like(s[hardly]), s[hardly] / max(float(s.max()), 1e-300)], 1)
+    values = y.double()[hardly]
+    normal = columns.T @ columns + 1e-9 * torch.eye(2, dtype=columns.dtype, device=columns.device)
+    fit = torch.linalg.solve(normal, columns.T @ values)
+    b = float(fit[0])
+    scatter = float((values - columns @ fit).std()) * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
+    return b if abs(b) > max(0.02 * abs(float(y.double()[seen].mean())), 5 * scatter) else 0.0
+
+
+def unit_level(A: CASSI | BlurredCASSI, y: Tensor) -> float:
+    """sum |y| / sum |Phi| 1: the mean of a cube that explains y, whatever its unit; 1 for a black measurement."""
+    response = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape))
+    level = float(y.double().abs().sum() / response.double().sum())
+    return level if level > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a camera recorded, in the unit of the light that fell on it, and how well.
+
+    Attributes:
+        y: (..., H, W') recorded values, in the unit of the noise-free measurement.
+        variance: the shape of `y`, variance of each value in that unit squared, from its true mean.
+        gain: electrons per unit of y; None where no electrons were counted.
+        read_noise: standard deviation [electron]; None where no electrons were counted.
+        count: size of one step of the digitizer in the unit of y; None where it was not digitized.
+    """
+
+    y: Tensor
+    variance: Tensor
+    gain: float | None
+    read_noise: float | None
+    count: float | None
+
+
+def detect(
+    y: Tensor,
+    *,
+    full_well: float | None = None,
+    read_noise: float = 0.0,
+    bit_depth: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Snapshot:
+    """Record a noise-free measurement with a camera that has photon noise, read noise and a digitizer.
+
+    The exposure is such that the brightest pixel fills the well. With F the full well [electron], s the read noise
+    [electron] and b the bit depth:
+
+        g = F / max y                               gain [electron per unit of y]
+        n = Poisson(g y) + s Normal(0, 1)           electrons read out of each pixel
+        k = clip(round(n / q), 0, 2^b - 1)          counts, q = F / (2^b - 1) electrons each
+        y_recorded = q k / g                        back in the unit of y (without b: n / g)
+        variance = (g y + s^2 + q^2 / 12) / g^2
+
+    The last line counts neither the clipping nor, for q beyond a few sigma, that rounding is not noise. The digitizer
+    has no black level: it cuts negative read noise off, as a camera set to zero offset does. (European Machine Vision
+    Association, standard 1288, section 2, is the same model.)
+
+    Args:
+        y: (..., H, W') >= 0, any unit.
+        full_well: F, > 0. None: no electrons are counted, so neither photon noise nor read noise.
+        read_noise: s, >= 0.
+        bit_depth: b, 1 to 24. None: not digitized. Without `full_well`, the brightest pixel is the largest count.
+        generator: source of the noise, on the device of `y`; needed where there is noise.
+
+    Returns:
+        The `Snapshot`; `y` is a new tensor.
+
+    Raises:
+        ValueError: negative or non-finite y, values out of range, noise without a generator, read noise without a
+            full well, or a picture that is black everywhere.
+
+    Example:
+        >>> light = torch.ones(100, 100)
+        >>> shot = detect(light, full_well=400.0, generator=torch.Generator().manual_seed(0))
+        >>> shot.gain, round(float(shot.y.std()), 2)  # 1 / sqrt(400)
+        (400.0, 0.05)
+    """
+    if not torch.isfinite(y).all() or (y < 0).any():
+        raise ValueError("the noise-free measurement must be finite and >= 0: light is; check the cube and the mask")
+    if full_well is not None and not (math.isfinite(full_well) and full_well > 0):
+        raise ValueError(f"full_well must be positive, got {full_well}: it counts electrons")
+    if not (math.isfinite(read_noise) and read_noise >= 0):
+        raise ValueError(f"read_noise must be >= 0, got {read_noise}: it counts electrons")
+    if read_noise and full_well is None:
+        raise ValueError("read_noise counts electrons, so it needs full_well: give both")
+    if bit_depth is not None and not 1 <= bit_depth <= 24:
+        raise ValueError(f"bit_depth must be 1 to 24, got {bit_depth}")
+    if full_well is not None and generator is None:
+        raise ValueError("noise needs a generator: pass torch.Generator().manual_seed(...)")
+    brightest = y.max().item() if y.numel() else 0.0
+    if brightest == 0 and (full_well is not None or bit_depth is not None):
+        raise ValueError("the measurement is black everywhere: no exposure fills the well")
+
+    recorded = y.clone()
+    variance = torch.zeros_like(y)
+    gain = None
+    if full_well is not None:
+        gain = full_well / brightest
+        electrons = torch.poisson(y.double() * gain, generator=generator)
+        if read_noise:
+            electrons += read_noise * torch.randn(y.shape, dtype=torch.float64, device=y.device, generator=generator)
+        recorded = (electrons / gain).to(y.dtype)
+        variance = (y * gain + read_noise**2) / gain**2
+    count = None
+    if bit_depth is not None:
+        levels = 2**bit_depth - 1
+        count = brightest / levels
+        recorded = (recorded.double() / count).round().clamp(0, levels).mul(count).to(y.dtype)
+        variance = variance + count**2 / 12
+    return Snapshot(recorded, variance, gain, read_noise if full_well is not None else None, count)
+
+
+def round_to_bits(cube: Tensor, bits: int) -> Tensor:
+    """Round to whole multiples of 2^-bits, so that a file of the cube compresses.
+
+    Args:
+        cube: any shape, floating point.
+        bits: binary digits kept after the point, 1 to 20.
+
+    Returns:
+        Like `cube`.
+
+    Raises:
+        ValueError: bits out of range.
+
+    Example:
+        >>> round_to_bits(torch.tensor([0.3, 0.6]), 2)
+        tensor([0.2500, 0.5000])
+    """
+    if not 1 <= bits <= 20:
+        raise ValueError(f"bits must be 1 to 20, got {bits}")
+    rounded: Tensor = torch.round(cube * 2**bits) / 2**bits
+    return rounded
