@@ -8,8 +8,9 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import smooth_spectral_prior
-from cassi.running.front_door import Reconstruction, reconstruct
-from cassi.running.tiling import reconstruct_tiled
+from cassi.running.front_door import reconstruct
+from cassi.running.result import Reconstruction
+from cassi.running.tiled_file import reconstruct_tiled
 from cassi.solvers.admm import admm, admm_tv
 from cassi.solvers.fista import fista, fista_tv
 from cassi.solvers.gap import gap, gap_tv

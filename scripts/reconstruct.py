@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration
     from cassi.calibration.pose import Alignment
     from cassi.optics.measurement import Measurement
-    from cassi.running.front_door import Reconstruction
+    from cassi.running.result import Reconstruction
 
 EXAMPLES = """\
 examples:
@@ -74,7 +74,7 @@ def duration(text: str) -> float:
 
 
 def parser() -> Parser:
-    from cassi.running.front_door import SOLVERS
+    from cassi.choice.plan import SOLVERS
     from cassi.version import PROGRAM
 
     p = Parser(
@@ -221,7 +221,8 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     if is_many(args):
         return run_many(args, argv)
     from cassi.files import check_output
-    from cassi.running.front_door import pick_device, write_result
+    from cassi.kernels.dispatch import pick_device
+    from cassi.running.result import write_result
 
     say = (lambda text: None) if args.quiet else print
     pick_device(args.device)
@@ -288,7 +289,7 @@ def check_tiles(args: argparse.Namespace) -> None:
 
 def run_tiled(args: argparse.Namespace, argv: list[str], m: Measurement, output: Path, report: Path | None) -> int:
     """Reconstruct tile by tile into the result's file."""
-    from cassi.running.tiling import reconstruct_tiled
+    from cassi.running.tiled_file import reconstruct_tiled
 
     overrides = {name: value for name in ("gain", "read_noise") if (value := getattr(args, name)) is not None}
     result = reconstruct_tiled(
@@ -328,7 +329,7 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
     from cassi.calibration.estimate import calibrated_frame_count
     from cassi.errors import InputError
     from cassi.files import frame_count
-    from cassi.running.front_door import pick_device
+    from cassi.kernels.dispatch import pick_device
     from cassi.running.many import find_frames, reconstruct_many
 
     pick_device(args.device)
@@ -589,7 +590,7 @@ def chosen(result: Reconstruction) -> list[str]:
 
 def summary_line(m: Measurement, result: Reconstruction) -> str:
     """Residual, seconds, and how close the cube comes to the truth where the file has it."""
-    from cassi.running.front_door import score
+    from cassi.looking.metrics import score
 
     parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
     units = {

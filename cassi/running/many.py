@@ -29,7 +29,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.running.front_door import Reconstruction, pick_device, reconstruct
+from cassi.kernels.dispatch import pick_device
+from cassi.running.front_door import reconstruct
+from cassi.running.result import Reconstruction
 from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked, replace_text
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.running.front_door import Reconstruction, write_result
+from cassi.running.result import Reconstruction, write_result
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
