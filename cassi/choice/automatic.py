@@ -32,11 +32,11 @@ from torch import Tensor
 
 from cassi.choice.refine import EFFORTS, PATCH, Effort, Quality, final_run
 from cassi.kernels.covariance import covariance_sum
-from cassi.optics.protocol import LinearOperator
-from cassi.optics.single_disperser import CASSI
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import principal_basis, smooth_basis, synthesise
 from cassi.solvers.loop import Monitor, Record, Result, relative_norm
-from cassi.solvers.subspace_tv import SubspaceState, majorizer, mean_level, subspace_tv
+from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
@@ -102,9 +102,9 @@ class _Candidate:
 class _Trial:
     """Candidates run one after the other, and the best so far."""
 
-    A: LinearOperator
+    A: Camera
     y: Tensor
-    A_train: LinearOperator
+    A_train: Camera
     y_train: Tensor
     held: Tensor
     variance: Tensor
@@ -166,7 +166,7 @@ class NoiseModel:
 
 
 def reconstruct_auto(
-    A: LinearOperator,
+    A: Camera,
     y: Tensor,
     *,
     wavelengths: Sequence[float] | np.ndarray | None = None,
@@ -229,10 +229,10 @@ def reconstruct_auto(
     if quality not in EFFORTS:
         raise ValueError(f"quality must be one of {', '.join(EFFORTS)}, got {quality!r}")
     spectral_axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    lit = majorizer(A, y) > 0
+    lit = A.majorizer() > 0
     held = hold_out(lit, seed)
     keep = (~held).to(y)
-    A_train, y_train = _leave_out(A, keep), y * keep
+    A_train, y_train = A.leave_out(keep), y * keep
 
     noise, pilot = _noise_model(
         A, A_train, y, y_train, held, smooth_basis(spectral_axis, COMPONENTS[0]), gain, read_noise
@@ -293,7 +293,7 @@ def reconstruct_auto(
         "seed": seed,
         "noise": {"alpha": noise.alpha, "beta": noise.beta, "source": noise.source, **pilot},
         "prior_strength": PRIOR_STRENGTH,
-        "mean_level": mean_level(A, y),
+        "mean_level": brightness(A, y),
         "priors": priors,
         "iterations": len(final.history),
         "discrepancy": float((residual[known] ** 2 / variance[known]).mean()) if bool(known.any()) else None,
@@ -311,24 +311,13 @@ def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
     return draw <= draw.flatten().kthvalue(count).values
 
 
-def held_out_error(A: LinearOperator, y: Tensor, x: Tensor, held: Tensor) -> float:
+def held_out_error(A: Camera, y: Tensor, x: Tensor, held: Tensor) -> float:
     """|y - Phi x| / |y| over held-out detector pixels: an error that needs no truth, for any reconstruction x."""
     return relative_norm((y - A.forward(x))[held], y[held])
 
 
-def visibility(A: CASSI) -> Tensor:
-    """How much of each voxel the measurement alone determines: diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W).
-
-    The rest comes from the prior. 0 behind a closed mask element or a bad pixel; the mean is (detector pixels) /
-    (voxels) at most.
-    """
-    weights = torch.ones(A.measurement_shape, dtype=A.dtype, device=A.device) if A.weights is None else A.weights
-    share = A.gram_pinv() * weights
-    return A.adjoint(share) * (A.mask if A.mask.ndim == 3 else A.mask.expand(A.cube_shape))
-
-
 def fold_spread(
-    A: LinearOperator,
+    A: Camera,
     y: Tensor,
     basis: Tensor,
     variance: Tensor,
@@ -350,7 +339,7 @@ def fold_spread(
     for fold in range(folds):
         keep = (~hold_out(lit, seed + 1 + fold, fraction)).to(y)
         result, _ = subspace_tv(
-            _leave_out(A, keep),
+            A.leave_out(keep),
             y * keep,
             basis,
             variance=variance,
@@ -363,19 +352,9 @@ def fold_spread(
     return ((1 - fraction) / fraction * spread).sqrt().to(y.dtype)
 
 
-def _leave_out(A: LinearOperator, keep: Tensor) -> LinearOperator:
-    """The camera with some detector pixels out of the data term."""
-    weighted = getattr(A, "weighted", None)
-    if weighted is None:
-        raise ValueError(f"{type(A).__name__} has no row weights, so no pixel can be held out; choose a solver by name")
-    present = getattr(A, "weights", None)
-    camera: LinearOperator = weighted(keep if present is None else present * keep)
-    return camera
-
-
 def _noise_model(
-    A: LinearOperator,
-    A_train: LinearOperator,
+    A: Camera,
+    A_train: Camera,
     y: Tensor,
     y_train: Tensor,
     held: Tensor,

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import AutoResult
-from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.single_disperser import CASSI
+from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.admm import admm_tv
@@ -44,7 +43,7 @@ GAUSSIAN_CORRELATION = 3.0  # correlation length of the scene [pixel]
 
 
 def solve_as_told(
-    A: CASSI | BlurredCASSI,
+    A: Camera,
     y: Tensor,
     wavelengths: np.ndarray | None,
     solver: str,
@@ -56,7 +55,7 @@ def solve_as_told(
     """One of the solvers that choose nothing themselves."""
     if solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
-        damping = 0.0 if isinstance(A, CASSI) else BLURRED_DAMPING * float(A.gram_diag().mean())
+        damping = 0.0 if A.exact else BLURRED_DAMPING * float(A.gram_diag().mean())
         result = least_squares(A, y, damping=damping, num_iters=num_iters or 100, monitor=monitor, progress=progress)
         return AutoResult(result, {"solver": solver, "damping": damping})
     n = NUM_ITERS[solver] if num_iters is None else num_iters
@@ -84,7 +83,7 @@ def gaussian_variance(y: Tensor, gain: float | None, read_noise: float | None) -
 
 
 def solve_gaussian(
-    A: CASSI | BlurredCASSI,
+    A: Camera,
     y: Tensor,
     prior: SpectralPrior,
     *,

@@ -17,11 +17,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import LinearOperator
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, synthesise
 from cassi.solvers.loop import Monitor, Record, Result, Status
-from cassi.solvers.subspace_tv import SubspaceState, mean_level, subspace_tv
+from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
 
 Quality = Literal["fast", "default", "best"]
 TV = "total variation"
@@ -106,9 +107,9 @@ class _Watch:
 
 
 def final_run(
-    A: LinearOperator,
+    A: Camera,
     y: Tensor,
-    A_train: LinearOperator,
+    A_train: Camera,
     y_train: Tensor,
     basis: Tensor,
     *,
@@ -182,7 +183,7 @@ def _best_of(runs: list[_NonlocalRun], usual: float, effort: Effort, watch: _Wat
 class _NonlocalRun:
     """A run with the non-local prior that can be gone on with, and the best of it so far."""
 
-    A: LinearOperator
+    A: Camera
     y: Tensor
     basis: Tensor
     sigma: float
@@ -224,7 +225,7 @@ class _NonlocalRun:
                 self.over = found > min(self.effort.give_up * self.usual, (1 + self.effort.worse) * self.lowest)
             return watch(numbered(record), z) or self.over
 
-        weights = coefficient_weights(len(B)).to(B) * mean_level(self.A, self.y)
+        weights = coefficient_weights(len(B)).to(B) * brightness(self.A, self.y)
         result, self.state = solve(
             self.A,
             self.y,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import AutoResult, reconstruct_auto, visibility
+from cassi.choice.automatic import AutoResult, reconstruct_auto
 from cassi.choice.by_name import (
     GAUSSIAN_SAMPLES,
     SOLVERS,
@@ -31,7 +31,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.building import camera_of
-from cassi.optics.detector import black_level_of, unit_level
+from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.measurement import check_arrays
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import SpectralPrior, smooth_spectral_prior
@@ -65,7 +65,7 @@ class Reconstruction:
         unit: of the cube, in words.
         uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
         visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
-            (`cassi.choice.automatic.visibility`); the rest comes from the prior. None for cameras with blur.
+            (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
     """
 
     cube: Tensor
@@ -260,7 +260,7 @@ def reconstruct(
         parameters=parameters | {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise},
         unit=m.unit,
         uncertainty=None if not spreads else spreads[0] if single else torch.stack(spreads),
-        visibility=visibility(A) if spreads and isinstance(A, CASSI) else None,
+        visibility=A.visibility() if spreads else None,
     )
 
 
@@ -484,7 +484,7 @@ def _solve(
     progress: bool,
 ) -> AutoResult:
     """Reconstruct one snapshot at mean level 1; the cube is in the unit of y again."""
-    level = unit_level(A, y)
+    level = brightness(A, y)
     y = y / level
     if solver == "auto":
         found = reconstruct_auto(

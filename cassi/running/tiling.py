@@ -30,12 +30,12 @@ from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.building import camera_of
-from cassi.optics.detector import black_level_of, unit_level
+from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.measurement import check_arrays
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import SpectralPrior, smooth_spectral_prior
 from cassi.solvers.loop import Loop, Record, relative_norm
-from cassi.solvers.subspace_tv import mean_level, subspace_tv
+from cassi.solvers.subspace_tv import subspace_tv
 from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def reconstruct_tiled(
     A = A if good is None else A.weighted(good.to(A.dtype))
     black = black_level_of(A, y) if black_level is None else black_level
     y = y - black if good is None else torch.where(good, y - black, 0)
-    level = unit_level(A, y)
+    level = brightness(A, y)
     gain = None if m.gain is None else m.gain * level
     prior = as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths)
     solve, choice = tiled_solver(
@@ -427,7 +427,7 @@ def _automatic(
     noise = NoiseModel(choice["noise"]["alpha"], choice["noise"]["beta"], choice["noise"]["source"], ())
     share = choice["noise_share"]
     iterations = choice["iterations"] + (CANDIDATE_ITERS if num_iters is None else 0)  # no tile has a candidate's start
-    level = mean_level(A, y)
+    level = brightness(A, y)
     choice["iterations"] = iterations
 
     def solve(a: Camera, b: Tensor) -> Tensor:
@@ -437,7 +437,7 @@ def _automatic(
             basis,
             variance=noise.variance(b) * share,
             tv_weight=level,
-            prior_strength=PRIOR_STRENGTH * mean_level(a, b) / level,  # its unit is the level of the frame
+            prior_strength=PRIOR_STRENGTH * brightness(a, b) / level,  # its unit is the level of the frame
             num_iters=iterations,
         )
         return result.x.clamp_(min=0)
