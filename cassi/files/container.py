@@ -122,7 +122,7 @@ class damage_as_input_error:
 def missing_package(path: Path, package: str, error: ImportError) -> InputError:
     """Return the error for an optional reader that is not installed."""
     return InputError(
-        f'{path}: reading or writing this format needs {package}: python -m pip install -e ".[formats]" ({error})'
+        f'{path}: reading or writing this format needs {package}: python -m pip install "cassi[formats]" ({error})'
     )
 
 

@@ -378,5 +378,5 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
     package = PACKAGES.get(path.suffix.lower())
     if package is not None and find_spec(package) is None:
-        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install -e ".[formats]"')
+        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install "cassi[formats]"')
     return check_place(path, overwrite)

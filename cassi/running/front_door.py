@@ -90,7 +90,7 @@ class Reconstruction:
         try:
             import xarray
         except ImportError as error:
-            raise ImportError(f'to_xarray needs xarray: python -m pip install -e ".[formats]" ({error})') from error
+            raise ImportError(f'to_xarray needs xarray: python -m pip install "cassi[formats]" ({error})') from error
         known = self.wavelengths is not None
         band = "wavelength" if known else "band"
         values = self.cube.detach().cpu().numpy()
