@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from cassi.optics.other_cameras import double_disperser, video_camera
     from cassi.optics.single_disperser import CASSI
     from cassi.priors.gaussian_spectra import smooth_spectral_prior
-    from cassi.running.front_door import Reconstruction, reconstruct
-    from cassi.running.tiling import reconstruct_tiled
+    from cassi.running.front_door import reconstruct
+    from cassi.running.result import Reconstruction
+    from cassi.running.tiled_file import reconstruct_tiled
     from cassi.solvers.admm import admm, admm_tv
     from cassi.solvers.fista import fista, fista_tv
     from cassi.solvers.gap import gap, gap_tv
@@ -27,7 +28,7 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "Calibration": "calibration.estimate",
     "InputError": "errors",
     "MultiShot": "optics.multi_shot",
-    "Reconstruction": "running.front_door",
+    "Reconstruction": "running.result",
     "Record": "solvers.loop",
     "Result": "solvers.loop",
     "admm": "solvers.admm",
@@ -42,7 +43,7 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "gaussian_map": "solvers.gaussian_posterior",
     "least_squares": "solvers.least_squares",
     "reconstruct": "running.front_door",
-    "reconstruct_tiled": "running.tiling",
+    "reconstruct_tiled": "running.tiled_file",
     "smooth_spectral_prior": "priors.gaussian_spectra",
     "video_camera": "optics.other_cameras",
 }

@@ -15,11 +15,12 @@ import torch
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
-from cassi.looking.metrics import psnr
+from cassi.choice.plan import SOLVERS
+from cassi.kernels.dispatch import pick_device
+from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
-from cassi.running.front_door import SOLVERS, pick_device, score
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 

@@ -31,9 +31,11 @@ from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import file_sha256
 from cassi.files.frames import SUFFIXES
 from cassi.files.reading import read_measurement
+from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_mask
 from cassi.running.cluster import Engine, Turn, processes, scheduler_at, threads
-from cassi.running.front_door import Reconstruction, pick_device, reconstruct
+from cassi.running.front_door import reconstruct
+from cassi.running.result import Reconstruction
 from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked, write_text
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM

@@ -19,7 +19,7 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import replacing
-from cassi.running.front_door import Reconstruction, write_result
+from cassi.running.result import Reconstruction, write_result
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.running.tiling import REACH, Solve, reconstruct_tiled, solve_tiled, tile_grid, tiled_solver
+from cassi.running.tiled_file import reconstruct_tiled
+from cassi.running.tiling import REACH, Solve, solve_tiled, tile_grid, tiled_solver
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
