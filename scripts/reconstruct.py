@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cassi.calibration.estimate import Calibration
     from cassi.calibration.pose import Alignment
+    from cassi.files import ReadOptions
     from cassi.optics.measurement import Measurement
     from cassi.running.front_door import Reconstruction
 
@@ -351,7 +352,7 @@ def run_many(args: argparse.Namespace, argv: list[str]) -> int:
     if source.is_file() and args.calibration:
         count = calibrated_frame_count(source, key=args.key)
     elif source.is_file():
-        count = frame_count(source, mask=args.mask, key=args.key, mask_key=args.mask_key, num_bands=args.num_bands)
+        count = frame_count(source, reading_options(args))
     others = [f for f in (args.mask, args.bad_pixels, args.calibration) if f]
     frames = find_frames(args.measurement, count=count, leave_out=others)
     if args.dry_run:
@@ -387,9 +388,7 @@ def common_bit_depth(args: argparse.Namespace, paths: list[str]) -> int | None:
     from cassi.files import open_frames
 
     try:
-        return open_frames(
-            paths, mask=args.mask, key=args.key, mask_key=args.mask_key, step=args.step, num_bands=args.num_bands
-        ).bit_depth
+        return open_frames(paths, reading_options(args)).bit_depth
     except InputError:  # none can be read, which is told of each when its turn comes
         return None
 
@@ -519,20 +518,14 @@ def reading(args: argparse.Namespace) -> partial[Measurement]:
             option = "--tile" if args.psf is None else "--psf"
             raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out {option}")
         return partial(read_calibrated, calibration=args.calibration, key=args.key)
-    return partial(
-        read_measurement,
-        mask=args.mask,
-        key=args.key,
-        mask_key=args.mask_key,
-        step=args.step,
-        num_bands=args.num_bands,
-        wavelengths=args.wavelengths,
-        bit_depth=args.bit_depth,
-        black_level=args.black_level,
-        white_level=args.white_level,
-        saturation=args.saturation,
-        bad_pixels=args.bad_pixels,
-    )
+    return partial(read_measurement, **vars(reading_options(args)))
+
+
+def reading_options(args: argparse.Namespace) -> ReadOptions:
+    """What the options say of the measurement."""
+    from cassi.files import ReadOptions
+
+    return ReadOptions(**{name.name: getattr(args, name.name) for name in fields(ReadOptions)})
 
 
 def solving(args: argparse.Namespace) -> partial[Reconstruction]:
@@ -665,7 +658,6 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     from cassi.errors import InputError
     from cassi.files import describe
 
-    names = ("mask", "key", "mask_key", "step", "num_bands")
     if args.calibration:
         m = reading(args)(args.measurement)
         print("\n".join([f"{m.source}: measurement {_size(m.y.shape)}", *m.notes]))
@@ -673,7 +665,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
         print(f"\nwould reconstruct a cube {size} with solver {args.solver} and write {output}")
         warn_of_output(output, args.overwrite)
         return 0
-    found = describe(args.measurement, **{name: getattr(args, name) for name in names})
+    found = describe(args.measurement, options=reading_options(args))
     print(found.text)
     if found.problem is not None:
         raise InputError(found.problem)
