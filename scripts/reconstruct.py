@@ -249,7 +249,7 @@ def run(args: argparse.Namespace, argv: list[str]) -> int:
     if figures is not None:
         draw(figures, m, result, line)
     if report is not None:
-        from cassi.looking.report_data import write_report
+        from cassi.looking.report_page import write_report
 
         write_report(report, output, overwrite=args.overwrite)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
@@ -307,7 +307,7 @@ def run_tiled(args: argparse.Namespace, argv: list[str], m: Measurement, output:
         progress=not args.quiet,
     )
     if report is not None:
-        from cassi.looking.report_data import write_report
+        from cassi.looking.report_page import write_report
 
         write_report(report, output, overwrite=args.overwrite)
     if not args.quiet:
@@ -589,7 +589,7 @@ def chosen(result: Reconstruction) -> list[str]:
 
 def summary_line(m: Measurement, result: Reconstruction) -> str:
     """Residual, seconds, and how close the cube comes to the truth where the file has it."""
-    from cassi.running.front_door import score
+    from cassi.looking.metrics import score
 
     parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
     units = {
@@ -605,44 +605,10 @@ def summary_line(m: Measurement, result: Reconstruction) -> str:
 
 def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> None:
     """Write the figures; of a stack those of its first frame."""
-    from cassi.kernels.covariance import covariance_sum, pixel_mean
-    from cassi.looking import figures as fig
+    from cassi.looking.figures import figures_of, save_figures
+    from cassi.looking.report_data import report_of
 
-    first = (0,) if m.y.ndim == 3 else ()
-    y, cube = m.y[first], result.cube.cpu().numpy()[first]
-    truth = None if m.cube is None else m.cube[first] if m.cube.ndim == 4 else m.cube
-    spread = None if result.uncertainty is None else result.uncertainty.cpu().numpy()[first]
-    title = f"{m.source}, frame 1 of {len(m.y)}" if first else m.source
-    history = result.history
-    spectra = result.cube[first].cpu()
-    maps = {}
-    if spread is not None:
-        seen = None if result.visibility is None else result.visibility.cpu().numpy()
-        maps["uncertainty"] = fig.uncertainty_map(spread, seen)
-    fig.save_figures(
-        maps
-        | {
-            "summary": fig.summary(
-                y,
-                cube,
-                result.wavelengths,
-                history=history,
-                truth=truth,
-                uncertainty=spread,
-                title=title,
-                caption=caption,
-            ),
-            "snapshot": fig.snapshot(y, unit=m.unit, title=title),
-            "bands": fig.bands(cube, result.wavelengths, title=title),
-            "srgb": fig.srgb(cube, result.wavelengths),
-            "spectra": fig.spectra(cube, result.wavelengths, truth=truth, uncertainty=spread),
-            "convergence": fig.convergence(history),
-            "covariance": fig.spectral_covariance(
-                covariance_sum(spectra, mean=pixel_mean(spectra)) / cube[0].size, result.wavelengths
-            ),
-        },
-        folder,
-    )
+    save_figures(figures_of(report_of(result, m), caption=caption), folder)
 
 
 def compare_with_mask(m: Measurement) -> None:

@@ -15,11 +15,11 @@ import torch
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
-from cassi.looking.metrics import psnr
+from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
-from cassi.running.front_door import SOLVERS, pick_device, score
+from cassi.running.front_door import SOLVERS, pick_device
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
