@@ -7,11 +7,9 @@ every parameter. Nothing else is kept between runs; `index.jsonl` beside the cub
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import json
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,15 +26,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import file_sha256
-from cassi.files.frames import SUFFIXES
+from cassi.files.atomic import file_sha256, write_text
+from cassi.files.frames import find_files, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_mask
 from cassi.running.cluster import Engine, Turn, processes, scheduler_at, threads
 from cassi.running.front_door import reconstruct
 from cassi.running.result import Reconstruction
-from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked, write_text
+from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM
 
@@ -84,43 +82,17 @@ def find_frames(
         >>> [frame.name for frame in find_frames("run.h5", count=2)]
         ['run_000000', 'run_000001']
     """
-    given = [source] if isinstance(source, str | os.PathLike) else list(source)
-    if len(given) == 1 and count is not None:
-        path = Path(given[0])
+    if count is not None:
+        path = Path(source if isinstance(source, str | os.PathLike) else source[0])
         return [Frame(f"{path.stem}_{k:06d}", str(path), k) for k in range(count)]
-    others = {Path(name).resolve() for name in leave_out}
-    files = [
-        file
-        for one in given
-        for file in _files_of(Path(one))
-        if file.resolve() not in others and not file.name.startswith(".") and not file.stem.endswith("_cube")
-    ]
-    if not files:
-        raise InputError(
-            f"{', '.join(map(str, given))}: no snapshots there, expected files ending in {', '.join(sorted(SUFFIXES))}"
-        )
     frames: dict[str, Frame] = {}
-    for file in sorted(files, key=_natural):
+    for file in sorted(find_files(source, leave_out), key=natural):
         if file.stem in frames:
             raise InputError(
                 f"{file} and {frames[file.stem].path} would have results of one name; rename one or leave it out"
             )
         frames[file.stem] = Frame(file.stem, str(file))
     return list(frames.values())
-
-
-def _files_of(path: Path) -> list[Path]:
-    if path.is_dir():
-        return [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
-    if glob.has_magic(str(path)) and not path.exists():
-        return [Path(name) for name in glob.glob(str(path))]
-    return [path]
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Numbers in names are ordered as numbers."""
-    parts = re.split(r"([0-9]+)", str(path))
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
 
 
 def reconstruct_many(
@@ -204,7 +176,7 @@ def reconstruct_many(
                         bar.set_postfix_str(f"residual {outcome['residual']:.2e}", refresh=False)
                     bar.update()
         log.close([frame.name for frame in frames])
-    misfits = {name: known["misfit"] for name, known in finished.items() if known.get("misfit")}
+    misfits = {name: known["verdict"] for name, known in finished.items() if not known["ok"]}
     computed = len(todo) - len(failed)
     return BatchReport(computed, len(frames) - len(todo), failed, time.perf_counter() - start, misfits)
 
@@ -419,7 +391,8 @@ def _solve_and_write(
         "fingerprint": job.fingerprint,
         "residual": result.residual,
         "seconds": result.seconds,
-        "misfit": "" if check.matches else check.verdict,
+        "verdict": check.verdict,
+        "ok": check.matches,
     }
     store.write(job.number, job.frame, m, result, {**attributes, **known})
     return known

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import replacing
+from cassi.files.atomic import write_text
 from cassi.running.result import Reconstruction, write_result
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-__all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked", "write_text"]
+__all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked"]
 
 
-KNOWN = ("fingerprint", "residual", "seconds", "misfit")  # of a finished frame
+KNOWN = {"fingerprint": "", "residual": float("nan"), "seconds": float("nan"), "verdict": "", "ok": True}  # of a finished frame
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def _stated(path: Path) -> dict[str, Any]:
 
     try:
         with h5py.File(path) as file:
-            stated = {name: file.attrs.get(name, "") for name in KNOWN}
+            stated = {name: file.attrs.get(name, usual) for name, usual in KNOWN.items()}
     except OSError:
-        return {"fingerprint": ""}
+        return KNOWN
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
 
 
@@ -92,13 +92,14 @@ class ZarrStore:
             return [None] * len(frames)
         if tuple(group.attrs["names"]) != self.names:
             raise InputError(f"{self.root}: the store was made for other frames; choose another output")
-        marks, residual, seconds, misfit = (group[name][:] for name in KNOWN)
+        marks, residual, seconds, ok = (group[name][:] for name in ("fingerprint", "residual", "seconds", "ok"))
         return [
             {
                 "fingerprint": bytes(mark).hex(),
                 "residual": float(residual[k]),
                 "seconds": float(seconds[k]),
-                "misfit": "the mask does not fit" if misfit[k] else "",
+                "verdict": "" if ok[k] else "the mask does not fit",
+                "ok": bool(ok[k]),
             }
             if mark.any()
             else None
@@ -121,7 +122,7 @@ class ZarrStore:
             "fingerprint": ((32,), "uint8", 0, ("byte",)),
             "residual": ((), "float64", np.nan, ()),
             "seconds": ((), "float64", np.nan, ()),
-            "misfit": ((), "uint8", 0, ()),
+            "ok": ((), "uint8", 1, ()),
         }
         for name, (shape, dtype, fill, names) in arrays.items():
             group.create_array(
@@ -147,7 +148,7 @@ class ZarrStore:
             group["cube"][number] = cube
             group["residual"][number] = result.residual
             group["seconds"][number] = result.seconds
-            group["misfit"][number] = bool(attributes["misfit"])
+            group["ok"][number] = attributes["ok"]
             # the cube reaches the disk before the mark that says so
             chunk = Path(self.root, "cube", "c", str(number), "0", "0", "0")
             with chunk.open("rb") as file:
@@ -211,9 +212,3 @@ def locked(root: Path) -> Iterator[Path]:
         except OSError as error:
             raise OutputError(f"{root}: another run is writing there; wait for it or choose another output") from error
         yield root
-
-
-def write_text(path: Path, text: str) -> None:
-    """A small file, whole or not at all, in place of the one before."""
-    with replacing(path, overwrite=True) as temporary:
-        temporary.write_text(text)
