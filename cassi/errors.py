@@ -2,8 +2,16 @@
 
 
 def one_line(text: object, limit: int = 300) -> str:
-    """Return `text` on one line, shortened to `limit` characters: parsers' messages can run over many lines."""
+    """Return `text` on one line, shortened to `limit` characters: parsers' messages can run over many lines.
+
+    Characters that a terminal would obey instead of showing become their escapes: a file chooses its names.
+
+    Example:
+        >>> one_line("a\\x1b[31m b\\n c")
+        'a\\\\x1b[31m b c'
+    """
     line = " ".join(str(text).split())
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 

@@ -22,7 +22,7 @@ from cassi.files import read_measurement
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.figures import save_figures
 from cassi.looking.metrics import score
-from cassi.looking.report_data import write_report
+from cassi.looking.report_page import write_report
 from cassi.optics.measurement import Measurement
 from cassi.running.result import write_result
 

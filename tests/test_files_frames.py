@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from cassi.files import InputError, describe, open_frames, read_measurement
+from cassi.files import InputError, ReadOptions, describe, open_frames, read_measurement
 from cassi.files.container import Container
 
 H, W = 8, 8
@@ -45,7 +45,7 @@ def test_a_stack_is_read_frame_by_frame_with_one_scale(stack):
 
 def test_one_frame_reads_one_frame(stack, monkeypatch):
     path, _ = stack
-    frames = open_frames(path, bit_depth=12)
+    frames = open_frames(path, ReadOptions(bit_depth=12))
     sizes = []
     read = Container.read
 
@@ -61,7 +61,7 @@ def test_one_frame_reads_one_frame(stack, monkeypatch):
 
 def test_saturation_belongs_to_its_frame(stack):
     path, _ = stack
-    frames = open_frames(path, saturation=4000)
+    frames = open_frames(path, ReadOptions(saturation=4000))
     assert frames[7].bad_pixels.sum() == 1
     assert frames[6].bad_pixels is None
 
@@ -79,7 +79,7 @@ def folder(tmp_path):
 
 
 def test_a_folder_in_natural_order_without_its_mask(folder):
-    frames = open_frames(folder, mask=folder / "mask.npy")
+    frames = open_frames(folder, ReadOptions(mask=folder / "mask.npy"))
     assert frames.names == ("frame1", "frame2", "frame10")
     assert np.allclose(frames[2].y, STACK[10] / 255)
     assert frames[0].source == "frame1.npy"
@@ -87,15 +87,15 @@ def test_a_folder_in_natural_order_without_its_mask(folder):
 
 
 def test_patterns_and_lists(folder):
-    options = {"mask": folder / "mask.npy"}
-    assert open_frames(folder / "frame1*.npy", **options).names == ("frame1", "frame10")
+    options = ReadOptions(mask=folder / "mask.npy")
+    assert open_frames(folder / "frame1*.npy", options).names == ("frame1", "frame10")
     files = [folder / "frame2.npy", folder / "frame1.npy", folder / "frame2.npy"]
-    assert open_frames(files, **options).names == ("frame2", "frame1", "frame2_2")
+    assert open_frames(files, options).names == ("frame2", "frame1", "frame2_2")
 
 
 def test_one_bad_frame_does_not_stop_the_others(folder):
     (folder / "frame3.npy").write_bytes(b"\x93NUMPY broken")
-    frames = open_frames(folder, mask=folder / "mask.npy")
+    frames = open_frames(folder, ReadOptions(mask=folder / "mask.npy"))
     assert frames.names == ("frame1", "frame2", "frame3", "frame10")
     assert frames[3].y.shape == (H, 14)
     with pytest.raises(InputError, match=r"frame3\.npy"):
@@ -114,7 +114,7 @@ def test_nothing_to_open(tmp_path, folder):
 def test_tiff_pages_are_frames(tmp_path):
     tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
     tifffile.imwrite(tmp_path / "run.tif", STACK, compression="zlib")
-    frames = open_frames(tmp_path / "run.tif", mask=MASK)
+    frames = open_frames(tmp_path / "run.tif", ReadOptions(mask=MASK))
     assert len(frames) == 12
     assert np.allclose(frames[9].y, STACK[9] / 255)
 
@@ -162,10 +162,13 @@ def test_describe_lists_arrays_and_says_what_fits(pair):
 
 
 def test_describe_names_flipped_wrong_and_miscounted(pair):
-    assert "it fits when flipped left-right" in describe(pair / "m.npz", mask=pair / "flipped.npz").text
-    assert "wrong mask" in describe(pair / "m.npz", mask=pair / "other.npz").text
-    assert "wrong number of bands" in describe(pair / "m.npz", mask=pair / "mask.npz", step=5).text
-    found = describe(pair / "m.npz", mask=pair / "mask.npz", num_bands=7)
+    assert (
+        "it fits when flipped left-right"
+        in describe(pair / "m.npz", options=ReadOptions(mask=pair / "flipped.npz")).text
+    )
+    assert "wrong mask" in describe(pair / "m.npz", options=ReadOptions(mask=pair / "other.npz")).text
+    assert "wrong number of bands" in describe(pair / "m.npz", options=ReadOptions(mask=pair / "mask.npz", step=5)).text
+    found = describe(pair / "m.npz", options=ReadOptions(mask=pair / "mask.npz", num_bands=7))
     assert "7 bands do not fit" in found.problem
     assert found.measurement is None
     assert found.mask_check.matches  # the mask is right, only the count is not

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from cassi.files import InputError, open_container, read_cube, read_measurement
+from cassi.files import InputError, describe, open_container, read_cube, read_measurement, write_measurement
 
 RNG = np.random.default_rng(0)
 Y = RNG.random((24, 30)).astype(np.float32)
@@ -196,13 +196,6 @@ def test_what_is_no_data_file(tmp_path):
     assert "not HDF5 and no other format known here" in one_line(read_measurement, tmp_path / "m.h5")
     (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
     assert "found nothing" in one_line(read_measurement, tmp_path / "zip.npz")
-
-
-def test_color_images_are_refused(tmp_path):
-    from PIL import Image
-
-    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "c.png")
-    assert "a color PNG (mode RGB)" in one_line(read_measurement, tmp_path / "c.png", mask=MASK)
 
 
 # --- wrong content
@@ -537,3 +530,334 @@ def test_honest_files_take_less_than_twice_their_size(tmp_path, suffix):
     found, _ = read_cube(path)
     assert found.shape == (8, 512, 512)
     assert peak_memory() - before < 2 * size + 4 * MIB
+
+
+# --- pictures that are no snapshot
+
+
+def counts_of(y=Y):
+    return (y * 250).astype(np.uint8)
+
+
+def picture(mode):
+    from PIL import Image
+
+    grey = Image.fromarray(counts_of())
+    return grey.convert("RGB").convert(mode) if mode in ("CMYK", "P") else grey.convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA"])
+def test_a_colored_png_is_no_snapshot(tmp_path, mode):
+    picture(mode).save(tmp_path / "c.png")
+    assert f"a color PNG (mode {mode})" in one_line(read_measurement, tmp_path / "c.png", mask=MASK)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("RGB", "RGB"), ("RGBA", "RGB"), ("P", "palette"), ("LA", "grey with transparency"), ("CMYK", "CMYK")],
+)
+def test_a_colored_tiff_is_no_snapshot(tmp_path, mode, message):
+    pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    picture(mode).save(tmp_path / "c.tif")
+    found = one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
+    assert f"a color TIFF ({message}); a snapshot has no colors" in found
+
+
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+def test_color_planes_of_a_tiff_are_no_bands(tmp_path, planar):
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    planes = np.stack([counts_of()] * 3, axis=2 if planar == "contig" else 0)
+    tifffile.imwrite(tmp_path / "c.tif", planes, photometric="rgb", planarconfig=planar)
+    assert "a color TIFF (RGB)" in one_line(read_cube, tmp_path / "c.tif")
+    tifffile.imwrite(tmp_path / "g.tif", planes, photometric="minisblack", planarconfig=planar)
+    assert read_cube(tmp_path / "g.tif")[0].shape == (3, 24, 30)
+
+
+def test_a_colored_page_further_on_is_refused(tmp_path):
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    with tifffile.TiffWriter(tmp_path / "c.tif") as tiff:
+        tiff.write(counts_of(), photometric="minisblack")
+        tiff.write(counts_of(), photometric="miniswhite")
+    assert "0 is white" in one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"photometric": "miniswhite"}, "a TIFF in which 0 is white, expected 0 to be dark"),
+        ({"photometric": "minisblack", "extratags": [(274, 3, 1, 3, True)]}, "asks to be turned (orientation 3)"),
+    ],
+)
+def test_tiff_tags_that_change_the_picture(tmp_path, options, message):
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    tifffile.imwrite(tmp_path / "c.tif", counts_of(), **options)
+    assert message in one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
+
+
+def test_tiff_descriptions_that_do_not_describe(tmp_path):
+    """Axes named twice are not believed; an ImageJ stack behind a single page is refused."""
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'formats'")
+    description = '{"shape": [1, 24, 30], "axes": "YYX"}'
+    tifffile.imwrite(tmp_path / "c.tif", counts_of(), description=description, metadata=None)
+    assert np.array_equal(read_measurement(tmp_path / "c.tif", mask=MASK).y, counts_of() / np.float32(255))
+    text = "ImageJ=1.53k\nimages=7\nslices=7\n"
+    tifffile.imwrite(tmp_path / "j.tif", counts_of(), description=text, metadata=None)
+    assert "ImageJ kept 7 images in 1 TIFF pages" in one_line(read_measurement, tmp_path / "j.tif", mask=MASK)
+
+
+def test_a_png_whose_checksum_is_wrong(tmp_path):
+    write_png(tmp_path / "a.png")
+    whole = bytearray((tmp_path / "a.png").read_bytes())
+    start = whole.index(b"IDAT")
+    size = struct.unpack(">I", whole[start - 4 : start])[0]
+    whole[start + 4 + size] ^= 0xFF
+    (tmp_path / "a.png").write_bytes(whole)
+    assert "cannot be read as PNG, it is damaged" in one_line(read_measurement, tmp_path / "a.png", mask=MASK)
+
+
+def test_a_png_of_one_bit_is_a_mask_and_no_snapshot(tmp_path):
+    from PIL import Image
+
+    Image.fromarray(Y > 0.5).save(tmp_path / "y.png")
+    assert "values of one bit are no counts" in one_line(read_measurement, tmp_path / "y.png", mask=MASK)
+    Image.fromarray(MASK > 0).save(tmp_path / "mask.png")
+    np.save(tmp_path / "y.npy", Y)
+    assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=tmp_path / "mask.png").mask, MASK)
+
+
+def test_a_moving_or_turned_png_is_refused(tmp_path):
+    from PIL import Image
+
+    first = picture("L")
+    first.save(tmp_path / "a.png", save_all=True, append_images=[Image.fromarray(counts_of(1 - Y))])
+    assert "a PNG of 2 frames" in one_line(read_measurement, tmp_path / "a.png", mask=MASK)
+    turned = first.getexif()
+    turned[0x112] = 3
+    first.save(tmp_path / "t.png", exif=turned)
+    assert "orientation 3" in one_line(read_measurement, tmp_path / "t.png", mask=MASK)
+
+
+@pytest.mark.parametrize(("old", "new"), [("ENVI Standard", "TIFF"), ("interleave = bsq", "interleave = xyz")])
+def test_an_envi_header_of_a_foreign_type(tmp_path, old, new):
+    write_envi(tmp_path / "a.hdr")
+    text = (tmp_path / "a.hdr").read_text().replace("interleave = bip", "interleave = bsq")
+    assert old in text
+    (tmp_path / "a.hdr").write_text(text.replace(old, new))
+    assert "expected ENVI Standard" in one_line(read_measurement, tmp_path / "a.hdr", mask=MASK)
+
+
+# --- numbers that are not what they look like
+
+
+def test_unsigned_numbers_of_netcdf(tmp_path):
+    counts = (Y * 250).astype(np.uint8)
+    with scipy.io.netcdf_file(tmp_path / "classic.nc", "w") as file:
+        file.createDimension("y", 24)
+        file.createDimension("x", 30)
+        variable = file.createVariable("measurement", "i1", ("y", "x"))
+        variable[:] = counts.view(np.int8)
+        variable._Unsigned = "true"
+    with h5py.File(tmp_path / "four.nc", "w") as file:
+        file["measurement"] = counts.view(np.int8)
+        file["measurement"].attrs["_Unsigned"] = np.bytes_("true")
+    for name in ("classic.nc", "four.nc"):
+        assert np.array_equal(read_measurement(tmp_path / name, mask=MASK).y, counts / np.float32(255)), name
+    with h5py.File(tmp_path / "four.nc", "a") as file:
+        file["measurement"].attrs["_Unsigned"] = "true"  # of variable length
+    assert "_Unsigned" in one_line(read_measurement, tmp_path / "four.nc", mask=MASK)
+
+
+def test_negative_counts_need_a_word(tmp_path):
+    counts = (Y * 4000 - 500).astype(np.int16)
+    path = h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
+    assert "the counts go down to -49" in one_line(read_measurement, path)
+    m = read_measurement(path, black_level=-500, white_level=3500)
+    assert np.allclose(m.y, Y, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [(1e-300, "f8"), (1e-40, "f4"), (1e-30, "f4"), (1e30, "f4"), (2.7e38, "f4"), (1e38, "f8"), (1e300, "f8")],
+)
+def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
+    mask = MASK + np.float64(0.25)
+    stored = (mask * scale).astype(dtype)
+    m = read_measurement(h5(tmp_path / "m.h5", measurement=Y, mask=stored))
+    assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
+    assert any("divided by their maximum" in note for note in m.notes)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"measurement": Y, "mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)}, "a damaged pixel"),
+        ({"measurement": Y * 1e36, "mask": MASK}, "'measurement': values of size \\S+ cannot be computed with"),
+        ({"measurement": Y * 1e-36, "mask": MASK}, "save them in another unit"),
+        ({"measurement": Y.astype(float) * 1e-300, "mask": MASK}, "save them in another unit"),
+        ({"measurement": Y, "mask": MASK[:, :1]}, "a single row or column, expected the picture of a mask"),
+        ({"measurement": Y, "mask": MASK[:1]}, "a single row or column|both need equally many rows"),
+        ({"measurement": Y, "mask": MASK, "shifts": np.zeros(20_000)}, "must be at most 10000 numbers"),
+        ({"measurement": Y, "mask": MASK, "wavelengths": [500.0, 550, 550, 600]}, "all different"),
+        ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones(Y.shape)}, "every detector pixel is marked bad"),
+    ],
+)
+def test_numbers_nothing_can_be_made_of(tmp_path, content, message):
+    with pytest.raises(InputError, match=message):
+        read_measurement(h5(tmp_path / "m.h5", **content))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"step": 1e-300}, "the step must be 0 or 0.001 to 100000 px, got 1e-300"),
+        ({"step": 1e300}, "the step must be 0 or"),
+        ({"num_bands": 1e18}, "at least 1 and at most 10000"),
+        ({"num_bands": 1_000_000}, "at least 1 and at most 10000"),
+        ({"num_bands": 2.5}, "'num_bands' must be a whole number, got 2.5"),
+    ],
+)
+def test_attributes_out_of_range(tmp_path, attributes, message):
+    path = h5(tmp_path / "m.h5", attributes, measurement=Y, mask=MASK)
+    assert message in one_line(read_measurement, path)
+
+
+# --- names
+
+
+def printable(text):
+    return all(c.isprintable() for c in text)
+
+
+def test_names_never_reach_the_terminal_as_they_are(tmp_path):
+    name = "\x1b[31mred\x1b]0;t\x07"
+    path = h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
+    assert "\\x1b[31mred" in one_line(read_measurement, path)
+    assert printable(one_line(read_measurement, path))
+    assert all(printable(line) for line in describe(path).text.split("\n"))
+    path = h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
+    m = read_measurement(path, mask=MASK)
+    assert all(printable(text) for text in (m.unit, *m.notes))
+
+
+def test_a_unit_with_nul_is_carried_on(tmp_path):
+    path = h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
+    m = read_measurement(path)
+    assert "\0" not in m.unit
+    write_measurement(tmp_path / "again.h5", m)
+    assert read_measurement(tmp_path / "again.h5").unit == m.unit
+
+
+def test_names_in_latin_1(tmp_path):
+    """Old programs write them; HDF5 itself takes any bytes."""
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        group = h5py.h5g.create(file.id, b"Ger\xe4t")
+        h5py.Group(group)["measurement"] = Y
+        file["mask"] = MASK
+        space = h5py.h5s.create(h5py.h5s.SCALAR)
+        h5py.h5a.create(file.id, b"L\xe4nge", h5py.h5t.IEEE_F64LE, space).write(np.array(3.0))
+    assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
+    container = open_container(tmp_path / "m.h5")
+    assert container.entry("Gerät/measurement") is not None
+    assert container.attributes["Länge"] == 3
+
+
+@pytest.mark.parametrize("size", [512, 2048, 4096, 2**20])
+def test_hdf5_behind_a_block_of_the_user(tmp_path, size):
+    with h5py.File(tmp_path / "m.h5", "w", userblock_size=size) as file:
+        file.create_dataset("measurement", data=Y, compression="gzip")
+        file["mask"] = MASK
+    assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
+
+
+# --- chunks, holes and bombs
+
+
+def chunked(path, data, **options):
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("measurement", Y.shape, "f4", chunks=Y.shape, **options)
+        dataset.id.write_direct_chunk((0, 0), data[0], filter_mask=data[1])
+        file["mask"] = MASK
+    return path
+
+
+def test_a_chunk_stored_without_its_filters_is_read(tmp_path):
+    path = chunked(tmp_path / "m.h5", (Y.tobytes(), 1), compression="gzip")
+    assert np.array_equal(read_measurement(path).y, Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        ((Y.tobytes()[:1000], 0), {}),
+        ((Y.tobytes()[:1000], 1), {"compression": "gzip"}),
+        ((zlib.compress(Y.tobytes()[:1000]), 0), {"compression": "gzip"}),
+    ],
+    ids=["plain", "filter left out", "gzip"],
+)
+def test_a_chunk_shorter_than_declared(tmp_path, data, options):
+    assert "is damaged" in one_line(read_measurement, chunked(tmp_path / "m.h5", data, **options))
+
+
+def test_checksums_and_shuffling_are_no_damage(tmp_path):
+    for i, options in enumerate([{"fletcher32": True}, {"fletcher32": True, "shuffle": True, "compression": "gzip"}]):
+        path = tmp_path / f"{i}.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("measurement", data=Y, chunks=(7, 30), **options)
+            file["mask"] = MASK
+        assert np.array_equal(read_measurement(path).y, Y)
+
+
+def test_a_bomb_packed_twice(tmp_path):
+    size = 128 * MIB
+    once = zlib.compress(bytes(size), 9)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((1024, 1024))
+    properties.set_deflate(9)
+    properties.set_deflate(9)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        space = h5py.h5s.create_simple((1024, 1024))
+        dataset = h5py.h5d.create(file.id, b"measurement", h5py.h5t.IEEE_F32LE, space, dcpl=properties)
+        dataset.write_direct_chunk((0, 0), zlib.compress(once, 9), 0)
+    reset_peak()
+    before = peak_memory()
+    mask = np.ones((1024, 1020), np.float32)
+    assert "packed several times over" in one_line(read_measurement, tmp_path / "m.h5", mask=mask)
+    assert peak_memory() - before < 32 * MIB
+
+
+def test_very_many_chunks(tmp_path):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("measurement", (1024, 1028), "f4", chunks=(1, 8), fillvalue=1)
+        file["mask"] = np.ones((1024, 1024), np.float32)
+    assert "is cut into 132096 chunks" in one_line(read_measurement, tmp_path / "m.h5")
+
+
+def test_limits_can_be_raised(tmp_path, monkeypatch):
+    test_very_many_chunks(tmp_path)
+    monkeypatch.setenv("CASSI_READ_LIMIT", "2")
+    assert read_measurement(tmp_path / "m.h5").y.shape == (1024, 1028)
+    monkeypatch.setenv("CASSI_READ_LIMIT", "much")
+    assert "CASSI_READ_LIMIT must be a positive number, got 'much'" in one_line(read_measurement, tmp_path / "m.h5")
+
+
+@pytest.mark.parametrize("name", ["m.npy", "m.png", "m.tif", "m.h5", "m.mat", "m.npz", "m.nc", "m.hdr"])
+def test_a_file_that_is_mostly_a_hole(tmp_path, name):
+    CORPUS["five.mat" if name == "m.mat" else "classic.nc" if name == "m.nc" else "a" + name[1:]](tmp_path / name)
+    path = tmp_path / ("m.img" if name == "m.hdr" else name)
+    with path.open("r+b") as file:
+        file.truncate(10**12)
+    assert "refused as a decompression bomb" in one_line(
+        read_measurement, tmp_path / name, **options_of("a" + name[1:])
+    )
+
+
+def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 10 * Y.nbytes)
+    path = h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
+    assert "takes 0 GiB at once" in one_line(read_measurement, path)
+    assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)
+
+
+def test_a_cube_too_large_to_be_made(tmp_path):
+    path = h5(tmp_path / "m.h5", measurement=np.ones((2000, 2000), np.float32), mask=np.ones((2000, 2000), np.float32))
+    assert "a cube of 1000 bands takes 15 GiB" in one_line(read_measurement, path, step=0, num_bands=1000)

@@ -10,6 +10,7 @@ import pytest
 import scipy.io
 
 from cassi.files import InputError, read_cube, read_measurement
+from cassi.files.options import ReadOptions
 from cassi.files.scaling import plan_counts
 from cassi.optics.geometry import fitting_geometries, infer_shifts
 
@@ -321,9 +322,9 @@ def test_levels_and_saturation(tmp_path, arrays):
 
 
 def test_floats_keep_their_unit():
-    counts = plan_counts(np.dtype("float64"), 3000.0, None)
+    counts = plan_counts(np.dtype("float64"), 0.0, 3000.0, None)
     assert (counts.scale, counts.black, counts.unit, counts.saturation) == (1, 0, "as in the file", None)
-    counts = plan_counts(np.dtype("float32"), 3000.0, None, black_level=64, white_level=3064)
+    counts = plan_counts(np.dtype("float32"), 0.0, 3000.0, None, ReadOptions(black_level=64, white_level=3064))
     assert counts.apply(np.array([64.0, 3064.0]), "y")[0].tolist() == [0.0, 1.0]
 
 

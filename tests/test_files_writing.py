@@ -16,7 +16,6 @@ import scipy.io
 
 from cassi.files import (
     InputError,
-    Measurement,
     OutputError,
     check_output,
     read_cube,
@@ -25,6 +24,7 @@ from cassi.files import (
     write_cube,
     write_measurement,
 )
+from cassi.optics.measurement import Measurement
 
 FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
 NEEDS = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}

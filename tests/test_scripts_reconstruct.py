@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from cassi import CASSI, reconstruct
+from cassi.cli.reconstruct import duration
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "reconstruct.py"
@@ -229,7 +230,7 @@ def test_budget_stops_the_run(snapshot):
     ("text", "seconds"), [("10", 10), ("10s", 10), ("2min", 120), ("1m30s", 90), ("1.5h", 5400), ("0.5", 0.5)]
 )
 def test_durations(text, seconds):
-    assert program.duration(text) == seconds
+    assert duration(text) == seconds
 
 
 # What it refuses
@@ -361,7 +362,7 @@ def test_device_that_is_not_there(snapshot, capsys):
 @pytest.mark.parametrize(
     "argv",
     [
-        [],
+        ["--measurement"],
         ["--measurement", "m.h5", "--solver", "magic"],
         ["--measurement", "m.h5", "--num-bands", "many"],
         ["--measurement", "m.h5", "--budget", "soon"],
@@ -374,6 +375,11 @@ def test_a_wrong_command_line_is_one_line(argv, capsys):
         program.main(argv)
     assert caught.value.code == 2
     refused(capsys)
+
+
+def test_nothing_to_reconstruct(capsys):
+    assert program.main([]) == 2
+    assert "no measurement given" in refused(capsys)
 
 
 @pytest.mark.parametrize("option", [("--iterations", "0"), ("--tv-weight", "-1"), ("--gain", "0")])

@@ -26,6 +26,7 @@ from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
+from cassi.files.scaling import read_leading
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -410,17 +411,7 @@ def read_calibrated(
         stated = os.stat(calibration) if os.path.exists(calibration) else None
         calibration = _loaded(os.fspath(calibration), stated and (stated.st_size, stated.st_mtime_ns))
     container, entry = _counts(path, key)
-    single = isinstance(frames, int)
-    if len(entry.shape) == 2 and frames not in (None, 0, slice(None)):
-        raise InputError(f"{path}: '{entry.name}' is a single snapshot, it has no frame {frames}")
-    if len(entry.shape) == 3 and frames is not None:
-        picked = slice(frames, frames + 1) if isinstance(frames, int) else frames
-        counts = container.read(entry, (picked, slice(None), slice(None)))
-        if len(counts) == 0:
-            raise InputError(f"{path}: '{entry.name}' has {entry.shape[0]} frames, {frames} picks none of them")
-        counts = counts[0] if single else counts
-    else:
-        counts = container.read(entry)
+    counts = read_leading(container, entry, 0 if len(entry.shape) == 3 else None, frames)
     y, bad = calibration.correct(counts)
     bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
     notes = [f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated"]

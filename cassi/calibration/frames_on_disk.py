@@ -12,6 +12,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files import open_container
+from cassi.files.frames import natural
 from cassi.files.wavelength_files import parse_wavelengths
 
 __all__ = ["BenchFrames", "find_frames", "mask_wavelengths", "read_frames", "slit_wavelengths"]
@@ -51,7 +52,7 @@ def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) 
     place = Path(folder)
     if not place.is_dir():
         raise InputError(f"{place}: no such folder; give one with the files dark_*, flat_* and mask_*")
-    files = sorted((f for f in place.iterdir() if f.is_file() and not f.name.startswith(".")), key=_natural)
+    files = sorted((f for f in place.iterdir() if f.is_file() and not f.name.startswith(".")), key=natural)
 
     def kind(*starts: str) -> tuple[Path, ...]:
         found = tuple(f for f in files if f.name.lower().startswith(starts))
@@ -120,9 +121,3 @@ def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
             raise InputError(f"{file}: holds NaN or Inf, expected counts")
         stacks.append(stack)
     return np.concatenate(stacks)
-
-
-def _natural(path: Path) -> list[tuple[int, float, str]]:
-    """Sorting by the numbers in a name: mask_2 before mask_10."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", path.name.lower())
-    return [(0, float(p), "") if i % 2 else (1, 0.0, p) for i, p in enumerate(parts)]

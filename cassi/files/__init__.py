@@ -1,12 +1,13 @@
-"""Read measurements and cubes from the files users hold, write results: nothing here knows the optics."""
+"""Read measurements and cubes from the files users hold, write results: whole or not at all."""
 
 from cassi.errors import InputError, OutputError
-from cassi.files.atomic import file_sha256, replacing
+from cassi.files.atomic import file_sha256, replacing, write_text
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import read_cube
 from cassi.files.description import Description, describe
 from cassi.files.frames import Frames, open_frames
 from cassi.files.opening import open_container
+from cassi.files.options import ReadOptions
 from cassi.files.reading import frame_count, read_measurement
 from cassi.files.writing import check_output, write_arrays, write_cube, write_measurement
 
@@ -17,6 +18,7 @@ __all__ = [
     "Frames",
     "InputError",
     "OutputError",
+    "ReadOptions",
     "check_output",
     "describe",
     "file_sha256",
@@ -29,4 +31,5 @@ __all__ = [
     "write_arrays",
     "write_cube",
     "write_measurement",
+    "write_text",
 ]

@@ -2,13 +2,18 @@
 
 import errno
 import hashlib
+import io
 import os
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from cassi.errors import OutputError, one_line
 
@@ -53,7 +58,7 @@ def check_place(path: PathLike, overwrite: bool = False) -> Path:
         raise OutputError(f"{path}: is a folder, expected the name of a file")
     for existing in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
         if existing.exists() and not overwrite:
-            raise OutputError(f"{existing}: exists already; choose another name or allow overwriting (--overwrite)")
+            raise OutputError(f"{existing}: exists already; choose another name or allow overwriting")
     return path
 
 
@@ -66,6 +71,11 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
 
     Raises:
         OutputError: see `check_place`; or the disk is full.
+
+    Example:
+        >>> import tempfile
+        >>> with replacing(Path(tempfile.mkdtemp(), "page.html")) as temporary:
+        ...     _ = temporary.write_bytes(b"<html>")
     """
     path = check_place(path, overwrite)
     folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
@@ -76,17 +86,29 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
         files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
         for file in files:
             _flush(file)
-        check_place(path, overwrite)
-        for file in files:
-            os.replace(file, path.parent / file.name)
-        _flush(path.parent)
+        with signals_held():
+            check_place(path, overwrite)
+            for file in files:
+                os.replace(file, path.parent / file.name)
+            _flush(path.parent)
     except OSError as error:
         # numpy says only "... requested and ... written".
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
         cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
         raise OutputError(f"{path}: cannot be written: {cure}") from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with signals_held():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        OutputError: see `replacing`.
+    """
+    with replacing(path, overwrite) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _flush(path: Path) -> None:
@@ -98,3 +120,70 @@ def _flush(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back within the block and deliver them at its end.
+
+    A library that calls back into Python may swallow the exception of an interrupt and go on without what it was
+    writing. Signals reach the main thread only; in others this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    # SIGINT is the first to be held and the last to be let go, so that it never leaves the other one held.
+    known = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in known.items() if handler is not None}  # None: not Python's
+    try:
+        for number in handlers:
+            signal.signal(number, hold)
+        yield
+    finally:
+        for number in reversed(handlers):
+            signal.signal(number, handlers[number])
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
+class _FirstError(io.FileIO):
+    """A file that keeps its first write error and takes everything after it in silence.
+
+    HDF5 cannot close a file that it cannot flush, and crashes the process when it ends; so it is not told.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                view = memoryview(data).cast("B")
+                while view:  # a write may be taken in part
+                    view = view[super().write(view) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        if self.error is None:
+            try:
+                return super().truncate(size)
+            except OSError as error:
+                self.error = error
+        return size or 0
+
+
+@contextmanager
+def hdf5_target(path: Path) -> Iterator[_FirstError]:
+    """Yield a file for HDF5 to write to; raise its write error once HDF5 has let go of it."""
+    with _FirstError(path, "w+") as file:
+        try:
+            yield file
+        finally:
+            if file.error is not None:
+                raise file.error

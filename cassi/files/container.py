@@ -2,15 +2,17 @@
 
 Every format ends in the same `Container`: a list of entries (name, shape, dtype) and a function that reads one of
 them. Nothing is read before it is asked for, declared sizes are checked before memory is taken, nothing is
-unpickled, and nothing outside the file is touched. What the arrays mean is decided in `measurement.py`.
+unpickled, and nothing outside the file is touched. What the arrays mean is decided in `reading.py`.
 """
 
 import math
+import os
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +21,28 @@ from cassi.errors import InputError, one_line
 # A file whose arrays are this much larger than itself is refused, unless they are small anyway: measured data
 # never compress so well, crafted files do.
 BOMB_RATIO = 200
-BOMB_BYTES = 256 * 2**20
+BOMB_BYTES = 64 * 2**20
+# What one call may read; the environment variable CASSI_READ_LIMIT multiplies both.
+MAX_READ_BYTES = 8 * 2**30
+MAX_READ_CHUNKS = 100_000
 
 Selection = tuple[slice, ...]
+
+
+def allowed(limit: int) -> float:
+    """Return a limit on reading, times the factor in the environment variable CASSI_READ_LIMIT.
+
+    Raises:
+        InputError: the variable is no positive number.
+    """
+    factor = os.environ.get("CASSI_READ_LIMIT", "1")
+    try:
+        allowed = limit * float(factor)
+    except ValueError:
+        allowed = 0.0
+    if not allowed > 0:
+        raise InputError(f"CASSI_READ_LIMIT must be a positive number, got {factor!r}")
+    return allowed
 
 
 @dataclass(frozen=True)
@@ -41,9 +62,17 @@ class Entry:
     attributes: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if self.dtype is None:
-            return f"{self.name} ({self.problem})"
-        return f"{self.name} {self.shape} {self.dtype}"
+        name = one_line(self.name, 80)  # whatever it holds, it is printed
+        return f"{name} ({one_line(self.problem)})" if self.dtype is None else f"{name} {self.shape} {self.dtype}"
+
+
+class CubeContent(NamedTuple):
+    """What goes into the file of a cube: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm]."""
+
+    cube: np.ndarray
+    wavelengths: np.ndarray | None
+    datasets: Mapping[str, np.ndarray]
+    attributes: Mapping[str, str | int | float | bool]
 
 
 @dataclass(frozen=True)
@@ -89,9 +118,19 @@ class Container:
         """Read one entry, or the part of it that `selection` (one slice per axis) picks.
 
         Raises:
-            InputError: the entry is no array of real numbers, is empty, or its data are damaged.
+            InputError: the entry is no array of real numbers, is empty, too large, or its data are damaged.
         """
         self.check_readable(entry)
+        shape = entry.shape
+        if selection is not None:
+            shape = tuple(len(range(*part.indices(n))) for part, n in zip(selection, shape, strict=True))
+        size = declared_bytes(shape, entry.dtype.itemsize if entry.dtype else 1)
+        if size > allowed(MAX_READ_BYTES):
+            raise InputError(
+                f"{self.path}: '{entry.name}' {shape} takes {size / 2**30:.0f} GiB at once, more than "
+                f"{allowed(MAX_READ_BYTES) / 2**30:g} GiB; read fewer frames, or raise the environment variable "
+                f"CASSI_READ_LIMIT"
+            )
         with damage_as_input_error(self.path, self.format):
             return self.reader(entry, selection)
 
@@ -122,7 +161,7 @@ class damage_as_input_error:
 def missing_package(path: Path, package: str, error: ImportError) -> InputError:
     """Return the error for an optional reader that is not installed."""
     return InputError(
-        f'{path}: reading or writing this format needs {package}: python -m pip install -e ".[formats]" ({error})'
+        f'{path}: reading or writing this format needs {package}: python -m pip install "cassi[formats]" ({error})'
     )
 
 
@@ -143,18 +182,23 @@ def check_declared(path: Path, name: str, size: int, stored: int) -> None:
     Raises:
         InputError: `size` is over BOMB_BYTES and over BOMB_RATIO times `stored`.
     """
-    if size > BOMB_BYTES and size > BOMB_RATIO * stored:
-        raise InputError(
-            f"{path}: '{name}' declares {size / 2**20:.0f} MiB but only {stored / 2**20:.3f} MiB are stored: refused "
-            f"as a decompression bomb; if the data are real, save them without compression"
-        )
+    if size > allowed(BOMB_BYTES) and size > BOMB_RATIO * stored:
+        raise InputError(f"{path}: '{name}' is {bomb(size, stored)}")
 
 
-def check_inflated(path: Path, name: str, data: bytes, limit: int) -> None:
-    """Refuse a deflate stream that unpacks to more than `limit` bytes, without keeping what it unpacks to.
+def bomb(size: int, stored: int) -> str:
+    """Return the words for an array that declares far more bytes than are stored."""
+    return (
+        f"refused as a decompression bomb: it declares {size / 2**20:.0f} MiB where {stored / 2**20:.3f} MiB are "
+        f"stored; if the data are real, save them without compression, or raise CASSI_READ_LIMIT"
+    )
+
+
+def check_inflated(path: Path, name: str, data: bytes, limit: int, least: int = 0) -> None:
+    """Refuse a deflate stream that does not unpack to `least` to `limit` bytes, without keeping what it unpacks to.
 
     Raises:
-        InputError: the stream is longer than its array, so the file is crafted or damaged.
+        InputError: the stream is longer or shorter than its array, so the file is crafted or damaged.
     """
     stream = zlib.decompressobj()
     total = 0
@@ -163,6 +207,15 @@ def check_inflated(path: Path, name: str, data: bytes, limit: int) -> None:
         data = stream.unconsumed_tail
         if total > limit:
             raise InputError(f"{path}: '{name}' unpacks to more bytes than its shape holds: refused as a bomb")
+    if total < least:
+        raise InputError(f"{path}: '{name}' is damaged, a part unpacks to {total} bytes where {least} are declared")
+
+
+def stored_bytes(path: Path) -> int:
+    """Return the bytes that a file takes on the disk: of a sparse file far fewer than its size."""
+    status = path.stat()
+    blocks = 512 * getattr(status, "st_blocks", 0)
+    return min(status.st_size, blocks) if blocks else status.st_size
 
 
 def regular_file(path: str | Path) -> Path:
@@ -182,6 +235,7 @@ def regular_file(path: str | Path) -> Path:
         raise InputError(f"{path}: is no regular file (a pipe or a device), expected a file")
     if status.st_size == 0:
         raise InputError(f"{path}: the file is empty")
+    check_declared(path, "the file", status.st_size, stored_bytes(path))
     try:
         with path.open("rb"):
             pass

@@ -11,7 +11,8 @@ from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import MASK, MEASUREMENT, find, role_of
 from cassi.files.opening import open_container
-from cassi.files.reading import read_measurement
+from cassi.files.options import ReadOptions
+from cassi.files.reading import open_measurement
 from cassi.optics.geometry import fitting_geometries
 from cassi.optics.mask_match import MaskCheck, check_mask
 from cassi.optics.measurement import Measurement
@@ -41,20 +42,13 @@ class Description:
         return self.text
 
 
-def describe(
-    *paths: PathLike,
-    mask: PathLike | None = None,
-    key: str | None = None,
-    mask_key: str | None = None,
-    step: float | None = None,
-    num_bands: int | None = None,
-) -> Description:
+def describe(*paths: PathLike, options: ReadOptions | None = None) -> Description:
     """Describe files: every array with its guessed part, the geometry that fits, and whether the mask belongs.
 
     Args:
-        paths: any number of data files; the first that holds a measurement is paired with `mask`, with its own mask,
-            or with the first other file that holds one.
-        mask, key, mask_key, step, num_bands: as in `read_measurement`.
+        paths: any number of data files; the first that holds a measurement is paired with the mask of the options,
+            with its own mask, or with the first other file that holds one.
+        options: how the measurement is to be read.
 
     Returns:
         The description; files that cannot be read are named in its text.
@@ -72,10 +66,12 @@ def describe(
     """
     if not paths:
         raise InputError("no file to describe; give at least one")
+    options = options or ReadOptions()
+    mask, key, mask_key = options.mask, options.key, options.mask_key
     lines: list[str] = []
     opened: list[Container] = []
     problems: list[InputError] = []
-    for path in [*paths, *([] if mask is None else [mask])]:
+    for path in [*paths, *([] if mask is None or isinstance(mask, np.ndarray) else [mask])]:
         try:
             container = open_container(Path(path))
         except InputError as error:
@@ -89,7 +85,7 @@ def describe(
 
     source = next((c for c in opened if _holds(c, MEASUREMENT, key)), None)
     if source is None:
-        source = next((c for c in opened if _lone_image(c) and (mask is None or c.path != Path(mask))), None)
+        source = next((c for c in opened if _lone_image(c) and c.path not in options.files), None)
     if source is None:
         lines.append("no measurement among the files: nothing to reconstruct")
         return Description("\n".join(lines), None, (), None, "no measurement among the files")
@@ -98,28 +94,20 @@ def describe(
         others = [c for c in opened if c is not source]
         mask_path = next((c.path for c in others if _holds(c, MASK, mask_key)), None)
         mask_path = mask_path or next((c.path for c in others if _lone_image(c)), None)
-    return _pair(lines, source, mask_path, key, mask_key, step, num_bands)
+    return _pair(lines, source, replace(options, mask=mask_path))
 
 
-def _pair(
-    lines: list[str],
-    source: Container,
-    mask: PathLike | None,
-    key: str | None,
-    mask_key: str | None,
-    step: float | None,
-    num_bands: int | None,
-) -> Description:
+def _pair(lines: list[str], source: Container, options: ReadOptions) -> Description:
     """Read the measurement as it would be read, and compare it with its mask; where what the user says of the bands
     does not fit, say what does."""
     try:
-        m = read_measurement(source.path, mask=mask, key=key, mask_key=mask_key, step=step, num_bands=num_bands)
+        m = open_measurement(source.path, options).read()
     except InputError as error:
         lines.append(f"cannot be reconstructed: {error}")
-        if step is None and num_bands is None:
+        if options.step is None and options.num_bands is None:
             return Description("\n".join(lines), None, (), None, str(error))
         lines.append("without the step and the number of bands given:")
-        without = _pair(lines, source, mask, key, mask_key, None, None)
+        without = _pair(lines, source, replace(options, step=None, num_bands=None))
         return replace(without, measurement=None, problem=str(error))
     lines += ["", f"as a measurement: y {m.y.shape} [{m.unit}], mask {m.mask.shape}, {len(m.shifts)} bands"]
     lines += [f"  {note}" for note in m.notes]
@@ -136,9 +124,8 @@ def _pair(
 def _container_lines(container: Container) -> list[str]:
     lines = [f"{container.path} ({container.format})"]
     lines += [f"  {_entry_line(container, entry)}" for entry in container.entries] or ["  no arrays"]
-    shown = {name: one_line(value, 80) for name, value in container.attributes.items() if not name.startswith("_")}
-    lines += [f"  attribute {name} = {value}" for name, value in shown.items()]
-    return lines
+    shown = [(name, value) for name, value in container.attributes.items() if not name.startswith("_")]
+    return lines + [f"  attribute {one_line(name, 80)} = {one_line(value, 80)}" for name, value in shown]
 
 
 def _entry_line(container: Container, entry: Entry) -> str:

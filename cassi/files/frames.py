@@ -1,22 +1,65 @@
-"""Many frames, one at a time: stacks, folders, patterns."""
+"""Many frames, one at a time: single snapshots, stacks, folders, patterns, lists."""
 
 import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
-import numpy as np
-
 from cassi.errors import InputError
-from cassi.files.atomic import PathLike, file_sha256
-from cassi.files.reading import CountOptions, OpenedMeasurement, open_measurement
+from cassi.files.atomic import PathLike
+from cassi.files.formats.table import SUFFIXES
+from cassi.files.options import ReadOptions
+from cassi.files.reading import OpenedMeasurement, open_measurement
 from cassi.files.scaling import BIT_DEPTHS
 from cassi.optics.measurement import Measurement
 
-# Files of a folder with other endings are passed over; the format itself is told from the content.
-SUFFIXES = {".h5", ".hdf5", ".mat", ".npz", ".npy", ".tif", ".tiff", ".png", ".hdr", ".nc"}
+__all__ = ["SUFFIXES", "Frames", "find_files", "natural", "open_frames"]
+
+
+def natural(path: PathLike) -> list[tuple[str, int]]:
+    """A key that sorts names by the numbers in them.
+
+    Example:
+        >>> sorted(["frame10.h5", "frame2.h5"], key=natural)
+        ['frame2.h5', 'frame10.h5']
+    """
+    parts = re.split(r"(\d+)", os.fspath(path).lower())
+    return [(text, int(number)) for text, number in zip(parts[::2], [*parts[1::2], "-1"], strict=True)]
+
+
+def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLike] = ()) -> list[Path]:
+    """The files that a folder, a pattern such as "run/*.tif", a name or a list of names stands for.
+
+    Args:
+        source: of a folder, the files of a known format are taken; a list, also of folders, is taken in its order.
+        leave_out: files that are not snapshots, such as the mask's.
+
+    Returns:
+        The files in natural order (2 before 10), without hidden ones and results (`*_cube.*`).
+
+    Raises:
+        InputError: nothing found.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return [file for one in source for file in find_files(one, leave_out)]
+    path = Path(source)
+    if path.is_dir():
+        found = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
+    elif path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    else:
+        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
+    others = {Path(name).resolve() for name in leave_out}
+    found = [file for file in found if file.is_file() and file.resolve() not in others]
+    found = [file for file in found if not file.name.startswith(".") and not file.stem.endswith("_cube")]
+    if not found:
+        raise InputError(
+            f"{source}: no measurement files found, expected files ending in {', '.join(sorted(SUFFIXES))}"
+        )
+    return sorted(found, key=natural)
 
 
 class Frames(Sequence[Measurement]):
@@ -32,13 +75,12 @@ class Frames(Sequence[Measurement]):
         names: tuple[str, ...],
         places: tuple[tuple[Path, int | None], ...],
         files: dict[Path, OpenedMeasurement | InputError],
-        options: CountOptions,
+        bit_depth: int | None,
     ) -> None:
         self.names = names
-        self.bit_depth = options.bit_depth
+        self.bit_depth = bit_depth
         self._places = places
         self._files = files
-        self._options = options
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,32 +91,18 @@ class Frames(Sequence[Measurement]):
     def __getitem__(self, index: slice) -> "Frames": ...
     def __getitem__(self, index: int | slice) -> "Measurement | Frames":
         if isinstance(index, slice):
-            return Frames(self.names[index], self._places[index], self._files, self._options)
+            return Frames(self.names[index], self._places[index], self._files, self.bit_depth)
         path, frame = self._places[index]
         opened = self._files[path]
         if isinstance(opened, InputError):
             raise opened
-        return opened.read(frame, self._options, file_sha256(path))
+        return opened.read(frame)
 
     def __iter__(self) -> Iterator[Measurement]:
         return (self[i] for i in range(len(self)))
 
 
-def open_frames(
-    source: PathLike | Sequence[PathLike],
-    *,
-    mask: PathLike | np.ndarray | None = None,
-    key: str | None = None,
-    mask_key: str | None = None,
-    step: float | None = None,
-    num_bands: int | None = None,
-    wavelengths: str | np.ndarray | None = None,
-    bit_depth: int | None = None,
-    black_level: float | None = None,
-    white_level: float | None = None,
-    saturation: float | None = None,
-    bad_pixels: PathLike | None = None,
-) -> Frames:
+def open_frames(source: PathLike | Sequence[PathLike], options: ReadOptions | None = None) -> Frames:
     """Open a stack, the files of a folder, a pattern such as "run/*.tif", or a list of files, to read frame by frame.
 
     All frames share one scale: where integers come without a bit depth, every frame is looked through once for the
@@ -82,8 +110,7 @@ def open_frames(
 
     Args:
         source: file with one snapshot or a stack (N, H, W'), folder, pattern, or list of these files.
-        mask, key, mask_key, step, num_bands, wavelengths, bit_depth, black_level, white_level, saturation,
-            bad_pixels: as in `read_measurement`, for all files.
+        options: how all of them are read.
 
     Returns:
         The frames in natural order of the names (2 before 10).
@@ -100,58 +127,26 @@ def open_frames(
         >>> frames.names, frames[1].y.shape
         (('run_0000', 'run_0001', 'run_0002'), (8, 14))
     """
-    paths = _find_files(source, mask)
+    options = options or ReadOptions()
     files: dict[Path, OpenedMeasurement | InputError] = {}
     places: list[tuple[Path, int | None]] = []
-    for path in paths:
+    for path in find_files(source, options.files):
         try:
-            opened = open_measurement(
-                path,
-                mask=mask,
-                key=key,
-                mask_key=mask_key,
-                step=step,
-                num_bands=num_bands,
-                wavelengths=wavelengths,
-                bad_pixels=bad_pixels,
-            )
+            files[path] = opened = open_measurement(path, options)
         except InputError as error:
             files[path] = error
             places.append((path, None))
             continue
-        files[path] = opened
         count = opened.num_frames
         places += [(path, None)] if count is None else [(path, i) for i in range(count)]
     errors = [found for found in files.values() if isinstance(found, InputError)]
     if len(errors) == len(files):
         raise errors[0]
-    if bit_depth is None:
-        bit_depth = _common_bit_depth(places, files)
-    options = CountOptions(bit_depth, black_level, white_level, saturation)
-    return Frames(_names(places), tuple(places), files, options)
-
-
-def _find_files(source: PathLike | Sequence[PathLike], mask: PathLike | np.ndarray | None) -> list[Path]:
-    if not isinstance(source, str | os.PathLike):
-        return [Path(path) for path in source]
-    path = Path(source)
-    if path.is_dir():
-        found = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
-    elif path.exists() or not glob.has_magic(str(path)):
-        return [path]
-    else:
-        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
-    own = None if mask is None or isinstance(mask, np.ndarray) else Path(mask).resolve()
-    found = [file for file in found if file.is_file() and not file.name.startswith(".") and file.resolve() != own]
-    if not found:
-        raise InputError(f"{source}: no measurement files found; expected {', '.join(sorted(SUFFIXES))}")
-    return sorted(found, key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Order names with numbers in them by the numbers."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+    bit_depth = options.bit_depth or _common_bit_depth(places, files)
+    for path, found in files.items():
+        if not isinstance(found, InputError):
+            files[path] = replace(found, options=replace(options, bit_depth=bit_depth))
+    return Frames(_names(places), tuple(places), files, bit_depth)
 
 
 def _names(places: Sequence[tuple[Path, int | None]]) -> tuple[str, ...]:

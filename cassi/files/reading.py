@@ -3,49 +3,22 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike, file_sha256
-from cassi.files.container import Container, Entry
+from cassi.files.container import MAX_READ_BYTES, Container, Entry, allowed
 from cassi.files.cubes import stack_order
 from cassi.files.layout import Layout, match_layout, unshear_mask
 from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, pick
 from cassi.files.opening import open_container
+from cassi.files.options import MAX_BANDS, ReadOptions
 from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
 from cassi.optics.wavelengths import check_wavelengths
-
-
-def frame_count(
-    path: PathLike,
-    *,
-    mask: PathLike | np.ndarray | None = None,
-    key: str | None = None,
-    mask_key: str | None = None,
-    num_bands: int | None = None,
-) -> int | None:
-    """Return the number of frames of a stack without reading them, or None for a single snapshot.
-
-    Args and Raises as for `read_measurement`.
-
-    Example:
-        >>> import h5py, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "stack.h5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.ones((5, 8, 14), np.float32), np.ones((8, 8), np.float32)
-        >>> frame_count(path)
-        5
-    """
-    container = open_container(Path(path))
-    entry, _ = pick(container, MEASUREMENT, "measurement", key)
-    mask_container, mask_entry = _mask_source(container, mask, mask_key, [])
-    layout = match_layout(container, entry, mask_container, mask_entry, num_bands)
-    return None if layout.stack_axis is None else entry.shape[layout.stack_axis]
 
 
 def read_measurement(
@@ -72,18 +45,9 @@ def read_measurement(
 
     Args:
         path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG, ENVI or NetCDF file with the snapshot.
-        mask: file of the mask, or the mask itself (H, W) or (C, H, W); without it the mask is in `path`.
-        key: name of the measurement in its file, where it is none of the usual ones.
-        mask_key: name of the mask in its file.
-        step: displacement between neighboring bands [pixel], any sign; 0 for a mask per video frame.
-        num_bands: number of bands C.
-        wavelengths: (C,) [nm], or text for `parse_wavelengths`.
-        bit_depth: bits of integer counts; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
-        black_level: count of a dark pixel, subtracted.
-        white_level: count that becomes y = 1; default full scale for integers.
-        saturation: count from which a pixel is bad; default full scale for integers, none for floats.
-        bad_pixels: file with an (H, W') array, nonzero where a pixel is bad.
-        frames: of a stack, one frame (an int, gives (H, W')) or a slice; only these are read.
+        mask, key, mask_key, step, num_bands, wavelengths, bit_depth, black_level, white_level, saturation,
+            bad_pixels: what the user says of it, see `ReadOptions`.
+        frames: of a stack, one frame (an int, gives (H, W'); -1 is the last) or a slice; only these are read.
 
     Returns:
         The measurement, all arrays float32 and finite.
@@ -99,27 +63,20 @@ def read_measurement(
         >>> read_measurement(path).shifts
         (0, 2, 4, 6)
     """
-    opened = open_measurement(
-        path,
-        mask=mask,
-        key=key,
-        mask_key=mask_key,
-        step=step,
-        num_bands=num_bands,
-        wavelengths=wavelengths,
-        bad_pixels=bad_pixels,
+    options = ReadOptions(
+        mask,
+        key,
+        mask_key,
+        step,
+        num_bands,
+        wavelengths,
+        bit_depth,
+        black_level,
+        white_level,
+        saturation,
+        bad_pixels,
     )
-    levels = CountOptions(bit_depth, black_level, white_level, saturation)
-    return opened.read(frames, levels, file_sha256(path))
-
-
-class CountOptions(NamedTuple):
-    """What the user says about integer counts; see `read_measurement`."""
-
-    bit_depth: int | None = None
-    black_level: float | None = None
-    white_level: float | None = None
-    saturation: float | None = None
+    return open_measurement(path, options).read(frames)
 
 
 @dataclass(frozen=True)
@@ -127,6 +84,7 @@ class OpenedMeasurement:
     """A measurement file whose mask and geometry are known, and whose frames are read on demand."""
 
     container: Container
+    options: ReadOptions
     entry: Entry
     mask_entry: Entry
     layout: Layout
@@ -144,12 +102,10 @@ class OpenedMeasurement:
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """Return the stored numbers of the frames, turned so that the dispersion runs along the rows."""
-        stack = self.layout.stack_axis
-        raw = read_leading(self.container, self.entry, stack, _frame_selection(self.entry, self.layout, frames))
-        raw = raw[0] if isinstance(frames, int) and stack is not None else raw
+        raw = read_leading(self.container, self.entry, self.layout.stack_axis, frames)
         return np.swapaxes(raw, -1, -2) if self.layout.measurement_transposed else raw
 
-    def read(self, frames: int | slice | None, options: CountOptions, sha256: str) -> Measurement:
+    def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and what belongs to them.
 
         Raises:
@@ -157,12 +113,15 @@ class OpenedMeasurement:
         """
         notes = list(self.notes)
         container = self.container
+        name = f"{container.path}: '{self.entry.name}'"
         raw = _blank_bad_pixels(self.counts(frames), self.marked, notes)
-        counts = plan_counts(raw.dtype, float(raw.max()), self.entry.bits, **options._asdict())
-        y, saturated = counts.apply(raw, f"{container.path}: '{self.entry.name}'")
+        counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options)
+        y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
         bad = _merge_bad_pixels(self.marked, saturated, notes)
+        if bad is not None and bad.all():
+            raise InputError(f"{name}: every detector pixel is marked bad or saturated")
         if not y.any():
             notes.append("the measurement is zero everywhere")
         scale, unit = counts.scale, counts.unit
@@ -179,52 +138,73 @@ class OpenedMeasurement:
             cube=_truth(self, size, frames, notes),
             mean_band=_mean_band(container, self.layout, size, notes),
             bad_pixels=bad,
-            unit=unit,
+            unit=one_line(unit, 80),
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
             read_noise=_number(container, "read_noise"),
-            notes=tuple(notes),
+            notes=tuple(one_line(note) for note in notes),
             source=container.path.name,
-            sha256=sha256,
+            sha256=file_sha256(container.path),
         )
 
 
-def open_measurement(
-    path: PathLike,
-    *,
-    mask: PathLike | np.ndarray | None = None,
-    key: str | None = None,
-    mask_key: str | None = None,
-    step: float | None = None,
-    num_bands: int | None = None,
-    wavelengths: str | np.ndarray | None = None,
-    bad_pixels: PathLike | None = None,
-) -> OpenedMeasurement:
-    """Read all of a measurement file but its frames; arguments as in `read_measurement`.
+def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
+    """Read all of a measurement file but its frames.
 
     Raises:
         InputError: see `read_measurement`.
     """
     notes: list[str] = []
-    container = open_container(Path(path))
-    entry, note = pick(container, MEASUREMENT, "measurement", key)
-    notes += [note] if note else []
-    mask_container, mask_entry = _mask_source(container, mask, mask_key, notes)
-    container.check_readable(entry)
-    mask_container.check_readable(mask_entry)
-    layout = match_layout(container, entry, mask_container, mask_entry, num_bands)
-    notes += layout.notes
-
+    container, entry, mask_container, mask_entry, layout = _match(path, options, notes)
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.measurement_transposed else (rows, columns)
-    marked = _bad_pixel_map(container, bad_pixels, image, layout.measurement_transposed)
+    marked = _bad_pixel_map(container, options.bad_pixels, image, layout.measurement_transposed)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
     array = np.swapaxes(array, -1, -2) if layout.mask_transposed else array
-    mask_array, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
+    mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    shifts, mask_array = _geometry(container, mask_entry, image, mask_array, step, num_bands, notes)
-    bands_nm = _wavelengths(container, mask_container, wavelengths, len(shifts), notes)
-    return OpenedMeasurement(container, entry, mask_entry, layout, mask_array, shifts, bands_nm, marked, tuple(notes))
+    shifts, mask = _geometry(container, mask_entry, image, mask, options, notes)
+    cube_bytes = len(shifts) * mask.shape[-2] * mask.shape[-1] * 4
+    if cube_bytes > allowed(MAX_READ_BYTES):
+        raise InputError(
+            f"{container.path}: a cube of {len(shifts)} bands takes {cube_bytes / 2**30:.0f} GiB; check the bands, or "
+            f"raise the environment variable CASSI_READ_LIMIT"
+        )
+    bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
+    return OpenedMeasurement(
+        container, options, entry, mask_entry, layout, mask, shifts, bands_nm, marked, tuple(notes)
+    )
+
+
+def frame_count(path: PathLike, options: ReadOptions) -> int | None:
+    """Return the number of frames of a stack without reading them, or None for a single snapshot.
+
+    Raises:
+        InputError: see `read_measurement`.
+
+    Example:
+        >>> import h5py, numpy as np, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "stack.h5")
+        >>> with h5py.File(path, "w") as file:
+        ...     file["measurement"], file["mask"] = np.ones((5, 8, 14), np.float32), np.ones((8, 8), np.float32)
+        >>> frame_count(path, ReadOptions())
+        5
+    """
+    _, entry, _, _, layout = _match(path, options, [])
+    return None if layout.stack_axis is None else entry.shape[layout.stack_axis]
+
+
+def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Container, Entry, Container, Entry, Layout]:
+    """Find measurement and mask, and how they lie on each other."""
+    container = open_container(Path(path))
+    entry, note = pick(container, MEASUREMENT, "measurement", options.key)
+    notes += [note] if note else []
+    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
+    container.check_readable(entry)
+    mask_container.check_readable(mask_entry)
+    layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
+    notes += layout.notes
+    return container, entry, mask_container, mask_entry, layout
 
 
 def _mask_source(
@@ -240,30 +220,13 @@ def _mask_source(
         if entry_here is None:
             raise InputError(
                 f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own "
-                f"(--mask FILE); found {container.listing()}"
+                f"(mask); found {container.listing()}"
             )
         return container, entry_here
     mask_container = open_container(Path(mask))
     entry, note = pick(mask_container, MASK, "mask", mask_key)
     notes += [note] if note else []
     return mask_container, entry
-
-
-def _frame_selection(entry: Entry, layout: Layout, frames: int | slice | None) -> tuple[slice, ...] | None:
-    if frames is None:
-        return None
-    if layout.stack_axis is None:
-        if frames in (0, slice(None)):
-            return None
-        raise InputError(f"'{entry.name}' is a single snapshot of shape {entry.shape}; it has no frame {frames}")
-    count = entry.shape[layout.stack_axis]
-    if isinstance(frames, int):
-        if not -count <= frames < count:
-            raise InputError(f"'{entry.name}' has {count} frames, there is no frame {frames}")
-        frames = slice(frames % count, frames % count + 1)
-    if len(range(*frames.indices(count))) == 0:
-        raise InputError(f"'{entry.name}' has {count} frames, {frames} picks none of them")
-    return (frames,)
 
 
 def _bad_pixel_map(
@@ -311,30 +274,31 @@ def _geometry(
     mask_entry: Entry,
     image: tuple[int, int],
     mask: np.ndarray,
-    step: float | None,
-    num_bands: int | None,
+    options: ReadOptions,
     notes: list[str],
 ) -> tuple[Shifts, np.ndarray]:
     """Return the shifts and the mask, un-sheared where it was stored as it lies on the detector."""
     stored = None
-    if step is None:
-        entry = find(container, SHIFTS)
-        if entry is not None:
-            stored = np.asarray(container.read(entry), dtype=np.float64).reshape(-1)
-            if not np.isfinite(stored).all():
-                raise InputError(f"{container.path}: '{entry.name}' must be finite [pixel]")
-            if num_bands is not None and num_bands != stored.size:
-                raise InputError(f"{container.path}: 'shifts' holds {stored.size} bands, {num_bands} were asked for")
-        else:
-            step = _number(container, "step")
-            notes += [f"step {step:g} px, from the file"] if step is not None else []
-    if num_bands is None and stored is None and mask.ndim == 2:
+    entry = find(container, SHIFTS) if options.step is None else None
+    if entry is not None:
+        if math.prod(entry.shape) > MAX_BANDS:
+            raise InputError(f"{container.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
+        stored = np.asarray(container.read(entry), dtype=np.float64).reshape(-1)
+        if not np.isfinite(stored).all():
+            raise InputError(f"{container.path}: '{entry.name}' must be finite [pixel]")
+        if options.num_bands not in (None, stored.size):
+            raise InputError(
+                f"{container.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were asked for"
+            )
+    elif options.step is None and (step := _number(container, "step")) is not None:
+        options = replace(options, step=step)
+        notes.append(f"step {step:g} px, from the file")
+    if options.num_bands is None and stored is None and mask.ndim == 2:
         bands = _number(container, "num_bands")
-        num_bands = None if bands is None else int(bands)
-    if num_bands is not None and num_bands < 1:
-        raise InputError(f"the number of bands must be at least 1, got {num_bands}")
-    if step is not None and not math.isfinite(step):
-        raise InputError(f"the step must be finite, got {step}")
+        if bands is not None and not bands.is_integer():
+            raise InputError(f"{container.path}: 'num_bands' must be a whole number, got {bands:g}")
+        options = options if bands is None else replace(options, num_bands=int(bands))
+    step, num_bands = options.step, options.num_bands
     if mask.ndim == 3 and mask.shape[-1] == image[1] and mask.shape[0] > 1:
         sheared = unshear_mask(mask, stored, step, "shift" in mask_entry.name.lower(), mask_entry.name, notes)
         if sheared is not None:
@@ -374,11 +338,9 @@ def _truth(
         order = stack_order(container, entry)
         found = tuple(entry.shape[i] for i in order)
         if layout.stack_axis is not None and found[1:] == (num_bands, *image):
-            stack = order[0]
-            picked = _frame_selection(entry, replace(layout, stack_axis=stack), frames)
-            selection = tuple(picked[0] if picked and i == stack else slice(None) for i in range(4))
-            values = np.transpose(container.read(entry, selection), order)
-            values = values[0] if isinstance(frames, int) else values
+            values = read_leading(container, entry, order[0], frames)
+            rest = sorted(order[1:])
+            values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
             return _finish_truth(container, entry, values, layout, notes)
     elif len(entry.shape) == 3:
         axis = band_axis(container, entry, num_bands=num_bands, image=image)

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, Selection
+from cassi.files.container import Container, Entry
+from cassi.files.options import ReadOptions
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
+MASK_SIZES = (1e-6, 1e6)  # float masks with a maximum outside are divided by it
+LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave float32
 
 
 def to_float32(values: np.ndarray, name: str) -> np.ndarray:
@@ -23,6 +26,11 @@ def to_float32(values: np.ndarray, name: str) -> np.ndarray:
         raise InputError(
             f"{name} holds {bad} values that are NaN, Inf or too large for float32, of {result.size}; "
             f"replace them and mark them as bad pixels"
+        )
+    size = max(float(result.max(initial=0)), -float(result.min(initial=0)))
+    if size > LARGEST or (size < SMALLEST and np.any(values)):
+        raise InputError(
+            f"{name}: values of size {size:g} cannot be computed with in float32; save them in another unit"
         )
     return result
 
@@ -57,14 +65,7 @@ class Counts:
 
 
 def plan_counts(
-    dtype: np.dtype,
-    maximum: float,
-    bits: int | None,
-    *,
-    bit_depth: int | None = None,
-    black_level: float | None = None,
-    white_level: float | None = None,
-    saturation: float | None = None,
+    dtype: np.dtype, minimum: float, maximum: float, bits: int | None, options: ReadOptions | None = None
 ) -> Counts:
     """Decide how stored numbers are scaled: integers by the full scale of their bit depth, floats not at all.
 
@@ -72,27 +73,29 @@ def plan_counts(
 
     Args:
         dtype: stored type.
+        minimum: smallest stored value.
         maximum: largest stored value.
         bits: bit depth the file states, or None.
-        bit_depth: bit depth the user states; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
-        black_level: count of a dark pixel, default 0.
-        white_level: count that becomes 1, default full scale for integers; floats are left in their unit.
-        saturation: count from which a pixel is bad, default full scale for integers, none for floats.
+        options: bit depth and levels as the user states them.
 
     Raises:
-        InputError: levels out of order, a bit depth outside 1..32, or integers beyond it.
+        InputError: levels out of order, integers beyond the bit depth, negative counts of unknown black level.
 
     Example:
-        >>> plan_counts(np.dtype("uint16"), 4000.0, None).unit
+        >>> plan_counts(np.dtype("uint16"), 0.0, 4000.0, None).unit
         'fraction of full scale (4095 counts)'
     """
+    options = options or ReadOptions()
+    bit_depth, black_level, white_level = options.bit_depth, options.black_level, options.white_level
+    saturation = options.saturation
     black = 0.0 if black_level is None else float(black_level)
-    levels = {"black level": black_level, "white level": white_level, "saturation": saturation}
-    for name, level in levels.items():
-        if level is not None and not np.isfinite(level):
-            raise InputError(f"{name} must be finite, got {level}")
-    if bit_depth is not None and not 1 <= bit_depth <= 32:
-        raise InputError(f"bit depth must lie in 1..32, got {bit_depth}")
+    if dtype.kind == "b":
+        raise InputError("values of one bit are no counts: expected the numbers that the detector read out")
+    if dtype.kind == "i" and minimum < 0 and black_level is None and bit_depth is None:
+        raise InputError(
+            f"the counts go down to {minimum:g}: say what a dark pixel reads (black level) or the bit depth, or save "
+            f"them unsigned"
+        )
     if dtype.kind == "f" and bit_depth is None:
         if white_level is None and black_level is None:
             return Counts(0.0, 1.0, saturation, "as in the file", "float data, left in the file's own unit")
@@ -119,21 +122,32 @@ def plan_counts(
 
 
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
-    """Return a mask as float32, integers divided by their maximum, and a note where they were.
+    """Return a mask as float32, and a note where it was divided by its maximum: integers, and floats of no usual size.
 
     Raises:
-        InputError: NaN, Inf, negative values, or nothing but zeros.
+        InputError: NaN, Inf, negative values, nothing but zeros, a single row or column, or one value far above all.
     """
-    mask = to_float32(values, name)
-    lowest, highest = float(mask.min()), float(mask.max())
+    if min(values.shape[-2:]) < 2:
+        raise InputError(f"{name} {values.shape} is a single row or column, expected the picture of a mask")
+    if values.dtype.kind != "f":
+        values, whole = values.astype(np.float64), values.dtype.kind in "iu"
+    else:
+        whole = False
+    if not np.isfinite(values).all():
+        to_float32(values, name)  # says how many
+    lowest, highest = float(values.min()), float(values.max())
     if lowest < 0:
         raise InputError(f"{name} has negative values (lowest {lowest:g}); a mask transmits, it must be >= 0")
     if highest == 0:
         raise InputError(f"{name} is zero everywhere: no light would pass; check the file")
-    if values.dtype.kind in "iu" and highest > 1:
-        mask /= highest
-        return mask, f"mask: integers divided by their maximum {highest:g}"
-    return mask, None
+    light = values[values > 0]
+    usual = float(np.quantile(light[:: 1 + light.size // 10**6], 0.5, method="lower"))
+    if highest > MASK_SIZES[1] * usual:
+        raise InputError(f"{name} holds {highest:g} where its usual value is {usual:g}: a damaged pixel?")
+    if (whole and highest > 1) or not MASK_SIZES[0] <= highest <= MASK_SIZES[1]:
+        kind = "integers" if whole else "its values"
+        return to_float32(values / highest, name), f"mask: {kind} divided by their maximum {highest:g}"
+    return to_float32(values, name), None
 
 
 def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
@@ -143,7 +157,7 @@ def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
         InputError: NaN, Inf.
     """
     if values.dtype.kind in "iu":
-        counts = plan_counts(values.dtype, float(values.max()), None)
+        counts = plan_counts(values.dtype, float(values.min()), float(values.max()), None)
         return counts.apply(values, name)[0], f"{name}: {counts.note}"
     return to_float32(values, name), None
 
@@ -172,11 +186,40 @@ def band_axis(
     return habit[0]
 
 
-def read_leading(container: Container, entry: Entry, axis: int | None, frames: Selection | None = None) -> np.ndarray:
-    """Read an array with the axis `axis` moved to the front; `frames` picks along it before anything is read."""
+def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> slice | None:
+    """Return the slice along the axis of frames that `frames` means (-1 is the last frame), or None for all there is.
+
+    Raises:
+        InputError: no such frame.
+    """
+    if frames is None:
+        return None
+    if axis is None:
+        if frames in (0, -1, slice(None)):
+            return None
+        raise InputError(f"'{entry.name}' is a single snapshot of shape {entry.shape}; it has no frame {frames}")
+    count = entry.shape[axis]
+    if isinstance(frames, int):
+        if not -count <= frames < count:
+            raise InputError(f"'{entry.name}' has {count} frames, there is no frame {frames}")
+        return slice(frames % count, frames % count + 1)
+    if len(range(*frames.indices(count))) == 0:
+        raise InputError(f"'{entry.name}' has {count} frames, {frames} picks none of them")
+    return frames
+
+
+def read_leading(container: Container, entry: Entry, axis: int | None, frames: int | slice | None = None) -> np.ndarray:
+    """Read an array with the axis of frames or bands moved to the front; nothing but `frames` of it is read.
+
+    One frame, an int, comes without that axis.
+
+    Raises:
+        InputError: no such frame, or see `Container.read`.
+    """
+    picked = pick_frames(entry, axis, frames)
     if axis is None:
         return container.read(entry)
-    selection = None
-    if frames is not None:
-        selection = tuple(frames[0] if i == axis else slice(None) for i in range(len(entry.shape)))
-    return np.moveaxis(container.read(entry, selection), axis, 0)
+    whole = slice(None)
+    selection = None if picked is None else tuple(picked if i == axis else whole for i in range(len(entry.shape)))
+    values = np.moveaxis(container.read(entry, selection), axis, 0)
+    return values[0] if isinstance(frames, int) else values

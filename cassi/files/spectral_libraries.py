@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from cassi.errors import InputError
-from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.files.cubes import read_cube
+from cassi.priors.gaussian_spectra import SpectralPrior, library_spectral_prior, resampling
 
-if TYPE_CHECKING:
-    pass
-
-
-from cassi.priors.gaussian_spectra import library_spectral_prior, resampling
-
-__all__ = ["read_spectral_prior"]
+__all__ = ["as_spectral_prior", "read_spectral_prior"]
 
 
 def read_spectral_prior(
@@ -48,8 +42,6 @@ def read_spectral_prior(
         >>> read_spectral_prior([path], 3, [400, 500, 600]).mean.tolist()
         [1.0, 1.0, 1.0]
     """
-    from cassi.files import read_cube
-
     priors = []
     for path in paths:
         cube, known = read_cube(path)
@@ -80,6 +72,4 @@ def as_spectral_prior(
         if given is not None and len(given.mean) != num_bands:
             raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
         return given
-    from cassi.files.spectral_libraries import read_spectral_prior
-
     return read_spectral_prior(given, num_bands, wavelengths)

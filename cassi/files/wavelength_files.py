@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
+from cassi.files.names import WAVELENGTHS, find
+from cassi.files.opening import open_container
 from cassi.optics.wavelengths import PRESETS, check_wavelengths
 
 MAX_TEXT_BYTES = 1 << 20
@@ -73,9 +75,6 @@ def _from_file(path: Path) -> np.ndarray:
             return np.array([float(word) for word in words])
         except ValueError as error:
             raise InputError(f"{path}: expected numbers only, one wavelength [nm] per band ({error})") from None
-    from cassi.files.names import WAVELENGTHS, find
-    from cassi.files.opening import open_container
-
     container = open_container(path)
     entry = find(container, WAVELENGTHS)
     if entry is None:

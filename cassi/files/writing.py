@@ -1,10 +1,7 @@
-"""Write cubes and measurements: to a temporary name, then moved into place, so that no half file is ever seen."""
+"""Write cubes and measurements: under a hidden name, read back, then moved into place."""
 
-import io
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import InputError, OutputError
-from cassi.files.atomic import PathLike, check_place, replacing
-from cassi.files.container import missing_package
+from cassi.files.atomic import PathLike, check_place, replacing, signals_held
+from cassi.files.container import Container, CubeContent, Entry
+from cassi.files.formats.hdf5 import write_hdf5_arrays
+from cassi.files.formats.table import PACKAGES, WRITERS
+from cassi.files.opening import open_container
 from cassi.optics.measurement import Measurement
 
 Attributes = Mapping[str, object]
 MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 keeps attributes in object headers of at most 64 KiB
-PACKAGES = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}  # that formats need
+COMPARED_BYTES = 128 * 2**20  # read back at a time
 
 
 def write_cube(
@@ -69,11 +69,12 @@ def write_cube(
             raise InputError(f"dataset name '{name}' is taken; choose another")
     for field in history[0]._fields if history else ():
         content[f"history/{field}"] = np.array([getattr(record, field) for record in history or ()])
-    path = Path(path)
-    check_output(path, overwrite)
+    path = check_output(path, overwrite)
     write = WRITERS[path.suffix.lower()]
     with replacing(path, overwrite) as temporary:
-        write(temporary, cube, bands, content, _plain(attributes or {}))
+        with signals_held():
+            written = write(temporary, CubeContent(cube, bands, content, plain_attributes(attributes or {})))
+        check_written(temporary, written)
     return path
 
 
@@ -104,9 +105,6 @@ def write_measurement(
         >>> read_measurement(path).shifts
         (0, 2)
     """
-    path = Path(path)
-    if path.suffix.lower() not in (".h5", ".hdf5"):
-        raise InputError(f"{path}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
     arrays = {
         "measurement": measurement.y,
         "mask": measurement.mask,
@@ -123,13 +121,10 @@ def write_measurement(
         "read_noise": measurement.read_noise,
         **(attributes or {}),
     }
-    # Text that is read back has a fixed length: the other kind cannot be read safely from an unknown file.
-    unit = {"unit": np.bytes_(measurement.unit.encode())} if measurement.unit else {}
-    with replacing(path, overwrite) as temporary:
-        _write_arrays(
-            temporary, {k: v for k, v in arrays.items() if v is not None}, axes, {**_plain(stated), **unit}, True
-        )
-    return path
+    known = {name: values for name, values in arrays.items() if values is not None}
+    if measurement.unit:
+        stated["unit"] = measurement.unit
+    return write_arrays(path, known, axes=axes, attributes=stated, overwrite=overwrite)
 
 
 def write_arrays(
@@ -165,13 +160,48 @@ def write_arrays(
     if path.suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{path}: arrays are written to HDF5, expected the suffix .h5 or .hdf5")
     # Text that is read back has a fixed length: the other kind cannot be read safely from an unknown file.
-    plain = {k: np.bytes_(v.encode()) if isinstance(v, str) else v for k, v in _plain(attributes or {}).items()}
+    stated = plain_attributes(attributes or {}).items()
+    fixed = {name: np.bytes_(value.encode()) if isinstance(value, str) else value for name, value in stated}
     with replacing(path, overwrite) as temporary:
-        _write_arrays(temporary, arrays, axes or {}, plain, True)
+        with signals_held():
+            write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=fixed, compress=True)
+        check_written(temporary, arrays)
     return path
 
 
-def _plain(attributes: Attributes) -> dict[str, str | int | float | bool]:
+def check_written(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Read a file that was just written and compare every array of it.
+
+    Raises:
+        OutputError: one is missing, or another than the one given.
+    """
+    try:
+        container = open_container(path, trusted=True)
+        for name, given in arrays.items():
+            values = np.asarray(given)
+            entry = container.entry(name)
+            if entry is None or (values.dtype.kind in "biuf" and values.size and not _same(container, entry, values)):
+                raise OutputError(f"{path.name}: '{name}' did not reach the file; nothing was left behind, try again")
+    except OutputError:
+        raise
+    except InputError as error:
+        raise OutputError(f"{path.name}: was not written whole, nothing was left behind: {error}") from error
+
+
+def _same(container: Container, entry: Entry, values: np.ndarray) -> bool:
+    if entry.shape != values.shape:
+        return False
+    if values.ndim == 0:
+        return np.array_equal(container.read(entry), values, equal_nan=True)
+    step = max(1, COMPARED_BYTES // max(1, values[:1].nbytes))
+    rest = (slice(None),) * (values.ndim - 1)
+    return all(
+        np.array_equal(container.read(entry, (slice(i, i + step), *rest)), values[i : i + step], equal_nan=True)
+        for i in range(0, len(values), step)
+    )
+
+
+def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bool]:
     """Return attributes that every format can hold: numbers and text; None is left out, the rest becomes JSON."""
     plain: dict[str, str | int | float | bool] = {}
     for name, value in attributes.items():
@@ -191,176 +221,6 @@ def _jsonable(value: object) -> object:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-class _FirstError(io.FileIO):
-    """A file that keeps its first write error and takes everything after it in silence.
-
-    HDF5 cannot close a file that it cannot flush, and crashes the process when it ends; so it is not told.
-    """
-
-    error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        if self.error is None:
-            try:
-                view = memoryview(data).cast("B")
-                while view:  # a write may be taken in part
-                    view = view[super().write(view) :]
-            except OSError as error:
-                self.error = error
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        if self.error is None:
-            try:
-                return super().truncate(size)
-            except OSError as error:
-                self.error = error
-        return size or 0
-
-
-@contextmanager
-def _hdf5_target(path: Path) -> Iterator[_FirstError]:
-    """Yield a file for HDF5 to write to; raise its write error once HDF5 has let go of it."""
-    with _FirstError(path, "w+") as file:
-        try:
-            yield file
-        finally:
-            if file.error is not None:
-                raise file.error
-
-
-def _write_arrays(
-    path: Path,
-    arrays: Mapping[str, np.ndarray],
-    axes: Mapping[str, str],
-    attributes: Attributes,
-    compress: bool,
-) -> None:
-    import h5py
-
-    with _hdf5_target(path) as target, h5py.File(target, "w") as file:
-        for name, values in arrays.items():
-            values = np.asarray(values)
-            packed = compress and values.size > 1
-            # Shuffled bytes and chunks of one image: what one frame or band needs is read alone.
-            options: dict[str, Any] = {}
-            if packed:
-                chunks = (1,) * (values.ndim - 2) + values.shape[-2:] if values.ndim > 2 else values.shape
-                options = {"compression": "gzip", "compression_opts": 4, "shuffle": True, "chunks": chunks}
-            dataset = file.create_dataset(name, data=values, track_times=False, **options)
-            if name in axes:
-                dataset.attrs["axes"] = np.bytes_(axes[name][-values.ndim :])
-        if "wavelengths" in file:
-            file["wavelengths"].attrs["units"] = "nm"
-        file.attrs.update(attributes)
-
-
-def _write_hdf5(
-    path: Path,
-    cube: np.ndarray,
-    wavelengths: np.ndarray | None,
-    datasets: dict[str, np.ndarray],
-    attributes: dict[str, Any],
-) -> None:
-    arrays = {"cube": cube} | ({} if wavelengths is None else {"wavelengths": wavelengths}) | datasets
-    _write_arrays(path, arrays, {"cube": "NCHW"}, attributes, compress=False)
-
-
-def _write_matlab(
-    path: Path,
-    cube: np.ndarray,
-    wavelengths: np.ndarray | None,
-    datasets: dict[str, np.ndarray],
-    attributes: dict[str, Any],
-) -> None:
-    from scipy.io import savemat
-
-    if cube.nbytes >= 2**31:
-        raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {cube.nbytes} bytes; write .h5")
-    # MATLAB's habit: rows, columns, bands, frames.
-    order = (1, 2, 0) if cube.ndim == 3 else (2, 3, 1, 0)
-    content: dict[str, object] = {"cube": np.transpose(cube, order), "cube_axes": "HWC" if cube.ndim == 3 else "HWCN"}
-    if wavelengths is not None:
-        content["wavelengths"] = wavelengths
-    for name, values in datasets.items():
-        content[name.replace("/", "_")] = values
-    content["attributes"] = attributes or {"none": 0}
-    savemat(path, content, do_compression=False, long_field_names=True, oned_as="row")
-
-
-def _write_envi(
-    path: Path,
-    cube: np.ndarray,
-    wavelengths: np.ndarray | None,
-    datasets: dict[str, np.ndarray],
-    attributes: dict[str, Any],
-) -> None:
-    try:
-        from spectral.io import envi
-    except ImportError as error:
-        raise missing_package(path, "spectral", error) from error
-    if cube.ndim != 3:
-        raise InputError(f"ENVI holds one cube (C, H, W), got a stack {cube.shape}; write .h5 or one file per frame")
-    metadata: dict[str, object] = {}
-    if wavelengths is not None:
-        metadata = {"wavelength": [repr(float(w)) for w in wavelengths], "wavelength units": "nm"}
-    image = np.transpose(cube, (1, 2, 0))
-    envi.save_image(os.fspath(path), image, dtype=np.float32, interleave="bsq", ext=".img", metadata=metadata)
-
-
-def _write_netcdf(
-    path: Path,
-    cube: np.ndarray,
-    wavelengths: np.ndarray | None,
-    datasets: dict[str, np.ndarray],
-    attributes: dict[str, Any],
-) -> None:
-    try:
-        import h5netcdf
-    except ImportError as error:
-        raise missing_package(path, "h5netcdf", error) from error
-    band = "band" if wavelengths is None else "wavelength"
-    names = ("frame", band, "y", "x")[-cube.ndim :]
-    with _hdf5_target(path) as target, h5netcdf.File(target, "w") as file:
-        file.dimensions = dict(zip(names, cube.shape, strict=True))
-        variable = file.create_variable("cube", names, data=cube)
-        variable.attrs["axes"] = "NCHW"[-cube.ndim :]
-        if wavelengths is not None:
-            coordinate = file.create_variable(band, (band,), data=wavelengths)
-            coordinate.attrs["units"] = "nm"
-        for name, value in attributes.items():
-            file.attrs[name] = int(value) if isinstance(value, bool) else value
-
-
-def _write_tiff(
-    path: Path,
-    cube: np.ndarray,
-    wavelengths: np.ndarray | None,
-    datasets: dict[str, np.ndarray],
-    attributes: dict[str, Any],
-) -> None:
-    try:
-        import tifffile
-    except ImportError as error:
-        raise missing_package(path, "tifffile", error) from error
-    metadata: dict[str, object] = {"axes": "TCYX"[-cube.ndim :]}
-    if wavelengths is not None:
-        metadata["wavelengths"] = [float(w) for w in wavelengths]
-    tifffile.imwrite(path, cube, photometric="minisblack", metadata=metadata)
-
-
-Writer = Callable[[Path, np.ndarray, np.ndarray | None, dict[str, np.ndarray], dict[str, Any]], None]
-WRITERS: dict[str, Writer] = {
-    ".h5": _write_hdf5,
-    ".hdf5": _write_hdf5,
-    ".mat": _write_matlab,
-    ".hdr": _write_envi,
-    ".nc": _write_netcdf,
-    ".tif": _write_tiff,
-    ".tiff": _write_tiff,
-}
-
-
 def check_output(path: PathLike, overwrite: bool = False) -> Path:
     """Return the path after checking that a file can be made there: to be called before a long computation.
 
@@ -378,5 +238,5 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
     package = PACKAGES.get(path.suffix.lower())
     if package is not None and find_spec(package) is None:
-        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install -e ".[formats]"')
+        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install "cassi[formats]"')
     return check_place(path, overwrite)

@@ -80,7 +80,7 @@ def as_deepinv(A: Camera) -> LinearPhysics:
     try:
         from deepinv.physics import LinearPhysics
     except ImportError as error:
-        raise ImportError(f'this view needs deepinv: python -m pip install -e ".[deepinv]" ({error})') from error
+        raise ImportError(f'this view needs deepinv: python -m pip install "cassi[deepinv]" ({error})') from error
 
     class CameraPhysics(LinearPhysics):  # type: ignore[misc]
         # `kwargs` are deepinv's: it passes parameters of other physics and of its iterative solvers along

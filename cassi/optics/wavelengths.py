@@ -49,7 +49,7 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
     Raises:
-        InputError: another number than `num_bands`, or values that are not positive and finite.
+        InputError: another number than `num_bands`, or values that are not positive, finite and all different.
 
     Example:
         >>> check_wavelengths([0.45, 0.55], 2, "wavelengths")
@@ -60,5 +60,7 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
         raise InputError(f"{name}: {values.size} values, there are {num_bands} {of}; give one for each")
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError(f"{name}: wavelengths must be positive and finite [nm]")
+    if np.unique(values).size < values.size:
+        raise InputError(f"{name}: wavelengths must be all different, one comes twice; give one for each of the {of}")
     # No optical band lies at 10 nm: such numbers are micrometers. Rounding keeps 0.45 um at 450 nm exactly.
     return np.round(values * 1e3, 9) if values.max() < 10 else values

@@ -1,14 +1,26 @@
-"""Read ENVI files through `spectral`."""
+"""Read and write ENVI files through `spectral`."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, Selection, damage_as_input_error, declared_bytes, missing_package
+from cassi.files.container import (
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    check_declared,
+    damage_as_input_error,
+    declared_bytes,
+    missing_package,
+    stored_bytes,
+)
 
 MAX_HEADER_BYTES = 1 << 24
+FILE_TYPES = ("envi", "envi standard", "envi spectral library")
 NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
 
 
@@ -33,7 +45,11 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
         rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
         if min(rows, columns, bands) < 1:
             raise InputError(f"{path}: the ENVI header declares {bands} bands of {rows} x {columns} pixels")
+        kind, order = str(header.get("file type", "ENVI")), str(header.get("interleave", "bsq"))
+        if kind.lower() not in FILE_TYPES or order.lower() not in ("bsq", "bil", "bip"):
+            raise InputError(f"{path}: an ENVI header of '{kind}' data in the order '{order}', expected ENVI Standard")
         data_path = data_path or _envi_data_file(path)
+        check_declared(data_path, "the file", data_path.stat().st_size, stored_bytes(data_path))
         dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
         offset = int(header.get("header offset", 0))
         needed = declared_bytes((rows, columns, bands), dtype.itemsize) + offset
@@ -68,3 +84,25 @@ def _envi_data_file(header: Path) -> Path:
         if candidate.is_file() and candidate != header:
             return candidate
     raise InputError(f"{header}: no data file beside the ENVI header, expected {stem.name}.img")
+
+
+def write_envi(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
+    """Write cube and wavelengths, band after band; return the arrays written by name.
+
+    Raises:
+        InputError: spectral is missing, or a stack of cubes.
+    """
+    try:
+        from spectral.io import envi
+    except ImportError as error:
+        raise missing_package(path, "spectral", error) from error
+    cube, wavelengths = content.cube, content.wavelengths
+    if cube.ndim != 3:
+        raise InputError(f"ENVI holds one cube (C, H, W), got a stack {cube.shape}; write .h5 or one file per frame")
+    written, metadata = {"image": cube if len(cube) > 1 else cube[0]}, {}
+    if wavelengths is not None:
+        metadata = {"wavelength": [repr(float(w)) for w in wavelengths], "wavelength units": "nm"}
+        written["wavelengths"] = wavelengths
+    image = np.transpose(cube, (1, 2, 0))
+    envi.save_image(os.fspath(path), image, dtype=np.float32, interleave="bsq", ext=".img", metadata=metadata)
+    return written

@@ -1,4 +1,4 @@
-"""Read the numeric arrays of MATLAB v5 files (saved with -v6 or -v7).
+"""Read the numeric arrays of MATLAB v5 files (saved with -v6 or -v7), and write them.
 
 The format is MathWorks' "MAT-File Format", level 5: a list of elements, each a tag (type, bytes) and its data, packed
 with zlib or not. Only full arrays of real numbers are read, each checked against its tag before memory is taken:
@@ -9,6 +9,7 @@ listed, not opened.
 import math
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Protocol
@@ -16,7 +17,15 @@ from typing import IO, Protocol
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, Selection, check_declared, damage_as_input_error
+from cassi.files.container import (
+    Container,
+    CubeContent,
+    Entry,
+    Selection,
+    check_declared,
+    damage_as_input_error,
+    stored_bytes,
+)
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and what the classes are that hold no plain numbers.
@@ -201,13 +210,13 @@ def _entry(path: Path, variable: _Variable) -> Entry:
         raise InputError(
             f"{path}: '{variable.name}' is damaged, {variable.data_bytes} bytes for {variable.shape} {variable.type}"
         )
-    check_declared(path, variable.name, variable.data_bytes, path.stat().st_size)
+    check_declared(path, variable.name, variable.data_bytes, stored_bytes(path))
     return Entry(variable.name, variable.shape, np.dtype(bool) if variable.logical else variable.type.newbyteorder("="))
 
 
 def _with_axes(entry: Entry, letters: str | None) -> Entry:
     """Return the entry with the axis letters that a text variable `<name>_axes` states, as this project writes it."""
-    known = letters is not None and len(letters) == len(entry.shape) and set(letters) <= set("NCHW")
+    known = letters is not None and len(letters) == len(set(letters) & set("NCHW")) == len(entry.shape)
     return replace(entry, axes=letters) if known else entry
 
 
@@ -235,3 +244,20 @@ def _read(path: Path, variable: _Variable, order: str) -> np.ndarray:
     if variable.logical:
         return values.astype(bool)
     return values if variable.type.isnative else values.astype(variable.type.newbyteorder("="))
+
+
+def write_matlab(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
+    """Write a cube with all that belongs to it, axes in MATLAB's order; return the arrays written by name."""
+    from scipy.io import savemat
+
+    cube = content.cube
+    if cube.nbytes >= 2**31:
+        raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {cube.nbytes} bytes; write .h5")
+    # MATLAB's habit: rows, columns, bands, frames.
+    arrays = {"cube": np.transpose(cube, (1, 2, 0) if cube.ndim == 3 else (2, 3, 1, 0))}
+    if content.wavelengths is not None:
+        arrays["wavelengths"] = content.wavelengths
+    arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
+    rest = {"cube_axes": "HWC" if cube.ndim == 3 else "HWCN", "attributes": dict(content.attributes) or {"none": 0}}
+    savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")
+    return {name: np.atleast_2d(values) for name, values in arrays.items()}

@@ -8,7 +8,15 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, Selection, check_declared, damage_as_input_error, declared_bytes
+from cassi.files.container import (
+    Container,
+    Entry,
+    Selection,
+    check_declared,
+    damage_as_input_error,
+    declared_bytes,
+    stored_bytes,
+)
 
 
 def open_npy(path: Path) -> Container:
@@ -38,8 +46,8 @@ def open_npz(path: Path) -> Container:
     """
     entries = []
     with damage_as_input_error(path, ".npz"), zipfile.ZipFile(path) as archive:
-        stored = path.stat().st_size
-        check_declared(path, "all arrays", sum(member.file_size for member in archive.infolist()), stored)
+        size = sum(member.file_size for member in archive.infolist())
+        check_declared(path, "all arrays", size, stored_bytes(path))
         for member in archive.infolist()[:1000]:
             if not member.filename.endswith(".npy"):
                 continue

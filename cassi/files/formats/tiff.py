@@ -1,9 +1,9 @@
-"""Read TIFF stacks and PNG images as counts."""
+"""Read TIFF stacks as counts, and write cubes as TIFF."""
 
 import json
 import logging
-import struct
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.container import (
     Container,
+    CubeContent,
     Entry,
     Selection,
     check_declared,
@@ -20,11 +21,15 @@ from cassi.files.container import (
     damage_as_input_error,
     declared_bytes,
     missing_package,
+    stored_bytes,
 )
 
 MAX_PAGES = 1_000_000
 # TIFF compression codes: none, LZW, deflate (two codes), PackBits. The others need rare codecs.
 DEFLATE = {8, 32946}
+# What pictures mean by their numbers (the tag PhotometricInterpretation), and samples that say how opaque they are.
+PICTURES = {1: "grey with transparency", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr", 8: "CIELab"}
+ALPHA = {1, 2}
 KNOWN_COMPRESSION = {1, 5, 32773} | DEFLATE
 
 
@@ -34,7 +39,8 @@ def open_tiff(path: Path) -> Container:
     Pages are read one by one, so a long stack need not fit in memory. Files that an OME header names are ignored.
 
     Raises:
-        InputError: tifffile is missing, pages of unequal size, color, unknown compression, damaged file.
+        InputError: tifffile is missing; pages of unequal size, in color, turned, with white as zero, or of unknown
+            compression; damaged file.
     """
     try:
         import tifffile
@@ -46,12 +52,17 @@ def open_tiff(path: Path) -> Container:
         first = tiff.pages.first
         shape, dtype, bits = _page_layout(path, first)
         declared, axes, wavelengths = _description(first.description, len(tiff.pages), shape)
+        images = re.search(r"^images=(\d+)", first.description, re.MULTILINE) if tiff.is_imagej else None
+        if images and int(images[1]) > len(tiff.pages):
+            raise InputError(
+                f"{path}: ImageJ kept {images[1]} images in {len(tiff.pages)} TIFF pages; save them as a plain TIFF "
+                f"stack, one page each, or as HDF5"
+            )
     entry = Entry("pages", declared, dtype, axes=axes, bits=bits)
     entries = [entry]
     if wavelengths is not None:
         entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
-    stored = path.stat().st_size
-    check_declared(path, "pages", declared_bytes(declared, dtype.itemsize if dtype else 1), stored)
+    check_declared(path, "pages", declared_bytes(declared, dtype.itemsize), stored_bytes(path))
 
     def read(entry: Entry, selection: Selection | None) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
@@ -78,6 +89,13 @@ def _page_layout(path: Path, page: Any) -> tuple[tuple[int, ...], np.dtype, int 
         raise InputError(f"{path}: TIFF compression {page.compression!r} is not read; save it plain or with deflate")
     if page.dtype is None:
         raise InputError(f"{path}: TIFF of an unknown number type")
+    colors, turned = int(page.photometric), page.tags.valueof("Orientation", 1)
+    if colors == 0:
+        raise InputError(f"{path}: a TIFF in which 0 is white, expected 0 to be dark; save it as min-is-black")
+    if colors != 1 or set(page.extrasamples) & ALPHA:
+        raise InputError(f"{path}: a color TIFF ({PICTURES.get(colors, colors)}); a snapshot has no colors, save grey")
+    if turned != 1:
+        raise InputError(f"{path}: a TIFF that asks to be turned (orientation {turned}); save it as it is to be read")
     shape = tuple(int(n) for n in page.shape)
     if len(shape) == 3 and page.axes == "YXS":
         shape = (shape[2], shape[0], shape[1])
@@ -105,7 +123,8 @@ def _description(
     if len(page_shape) != 2 or shape[-2:] != page_shape or count != num_pages or len(letters) != len(shape):
         return plain, axes, values
     named = letters.replace("Y", "H").replace("X", "W").replace("T", "N")
-    return shape, named if set(named) <= set("NCHW") else None, values
+    known = set(named) <= set("NCHW") and len(set(named)) == len(named)
+    return (shape, named, values) if known else (plain, axes, values)
 
 
 def _read_pages(path: Path, entry: Entry, selection: Selection | None) -> np.ndarray:
@@ -148,26 +167,16 @@ def _page_values(path: Path, page: Any, shape: tuple[int, ...]) -> np.ndarray:
     return np.moveaxis(values, -1, 0) if keyframe.axes == "YXS" else values
 
 
-def open_png(path: Path) -> Container:
-    """Open a grey PNG of 8 or 16 bits as a `Container` with the entry `image`.
-
-    Raises:
-        InputError: a color or palette image, a damaged file, or a bomb.
-    """
-    from PIL import Image
-
-    with path.open("rb") as file:
-        width, height = struct.unpack(">II", file.read(24)[16:].ljust(8, b"\0"))
-    check_declared(path, "image", width * height * 2, path.stat().st_size)
-    with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
-        mode = image.mode
-    dtype = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}.get(mode)
-    if dtype is None:
-        raise InputError(f"{path}: a color PNG (mode {mode}), expected one grey channel; a snapshot has no colors")
-
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        with Image.open(path, formats=["PNG"]) as image:
-            values = np.array(image).astype(entry.dtype)
-        return values if selection is None else values[selection]
-
-    return Container(path, "PNG", (Entry("image", (height, width), np.dtype(dtype)),), read)
+def write_tiff(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
+    """Write cube and wavelengths, one page a band; return the arrays written by name."""
+    try:
+        import tifffile
+    except ImportError as error:
+        raise missing_package(path, "tifffile", error) from error
+    cube, written = content.cube, {"pages": content.cube}
+    metadata: dict[str, object] = {"axes": "TCYX"[-cube.ndim :]}
+    if content.wavelengths is not None:
+        metadata["wavelengths"] = [float(w) for w in content.wavelengths]
+        written["wavelengths"] = content.wavelengths
+    tifffile.imwrite(path, cube, photometric="minisblack", metadata=metadata)
+    return written

@@ -1,0 +1,70 @@
+"""How a measurement is to be read, as one value."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files.atomic import PathLike
+
+MAX_BANDS = 10_000
+STEPS = (1e-3, 1e5)  # the smallest and the largest displacement between bands, without its sign [pixel]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What the user says about a measurement; what is None is told by the file or inferred. See `read_measurement`.
+
+    Attributes:
+        mask: file of the mask, or the mask itself (H, W) or (C, H, W); None: it is beside the measurement.
+        key: name of the measurement in its file, where it is none of the usual ones.
+        mask_key: name of the mask in its file.
+        step: displacement between neighboring bands [pixel], any sign; 0 for a mask per video frame.
+        num_bands: number of bands C.
+        wavelengths: (C,) [nm], or text for `parse_wavelengths`.
+        bit_depth: bits of integer counts; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
+        black_level: count of a dark pixel, subtracted.
+        white_level: count that becomes y = 1; default full scale for integers.
+        saturation: count from which a pixel is bad; default full scale for integers, none for floats.
+        bad_pixels: file with an (H, W') array, nonzero where a pixel is bad.
+
+    Raises:
+        InputError: a number out of its range.
+    """
+
+    mask: PathLike | np.ndarray | None = None
+    key: str | None = None
+    mask_key: str | None = None
+    step: float | None = None
+    num_bands: int | None = None
+    wavelengths: str | np.ndarray | None = None
+    bit_depth: int | None = None
+    black_level: float | None = None
+    white_level: float | None = None
+    saturation: float | None = None
+    bad_pixels: PathLike | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_bands is not None and not (
+            1 <= self.num_bands <= MAX_BANDS and int(self.num_bands) == self.num_bands
+        ):
+            raise InputError(f"the number of bands must be at least 1 and at most {MAX_BANDS}, got {self.num_bands}")
+        if self.step is not None:
+            if not math.isfinite(self.step):
+                raise InputError(f"the step must be finite, got {self.step}")
+            if self.step != 0 and not STEPS[0] <= abs(self.step) <= STEPS[1]:
+                raise InputError(f"the step must be 0 or {STEPS[0]:g} to {STEPS[1]:g} px, got {self.step:g}")
+        if self.bit_depth is not None and not 1 <= self.bit_depth <= 32:
+            raise InputError(f"bit depth must lie in 1..32, got {self.bit_depth}")
+        for name in ("black_level", "white_level", "saturation"):
+            level = getattr(self, name)
+            if level is not None and not math.isfinite(level):
+                raise InputError(f"{name.replace('_', ' ')} must be finite, got {level}")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that belong to the measurement and are none themselves: mask and bad pixels."""
+        named = (self.mask, self.bad_pixels)
+        return tuple(Path(one) for one in named if one is not None and not isinstance(one, np.ndarray))
