@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi.kernels import cpu
+from cassi.kernels.dispatch import kernels
 from cassi.optics.protocol import LinearOperator
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
-from cassi.priors.tv import tv_prox_
+from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
@@ -142,7 +142,7 @@ def subspace_tv(
     lit = D > torch.finfo(D.dtype).tiny
     inverse = torch.where(lit, 1 / torch.where(lit, D, 1), 0)
     a = (prior_strength / (level * lam)) * sigma2 * inverse
-    gamma, omega = (1 - a.clamp(max=1)).expand(y.shape), (inverse / a.clamp(min=1)).expand(y.shape)
+    gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
         z = analyse(A.adjoint(omega * y), B)
@@ -153,6 +153,7 @@ def subspace_tv(
     if nonnegative:
         u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
+    spare = torch.empty_like(q) if q.is_cuda else None
     loop = Loop(
         num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
     )
@@ -160,7 +161,7 @@ def subspace_tv(
         _data_step(A, B, z, z_new, y, e, u, gamma, omega, y_z)
         residual = relative_change(y_z, y)
         if denoise is None:
-            tv_prox_(z_new, w, q, num_iters=tv_iters)
+            q, spare = tv_steps(z_new, w, q, spare, num_iters=tv_iters)
         else:
             overwrite(z_new, denoise(z_new, k))
         change = relative_change(z_new, z)
@@ -183,8 +184,9 @@ def _data_step(
     y_z: Tensor,
 ) -> None:
     """One turn of `subspace_tv` up to the prox: reads z; writes e, u, z_new and y_z = Phi B^T z."""
-    if isinstance(A, CASSI) and cpu.usable(z, z_new, y, e, u, y_z, B, A.mask, A.weights):
-        cpu.subspace_step(z, z_new, y, e, u, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, STEP)
+    fast = kernels(z, z_new, y, e, u, y_z, B, A.mask, A.weights, gamma, omega) if isinstance(A, CASSI) else None
+    if isinstance(A, CASSI) and fast is not None:
+        fast.subspace_step(z, z_new, y, e, u, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, STEP)
         return
     x = synthesise(z, B)
     A.forward(x, out=y_z)
