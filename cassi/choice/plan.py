@@ -172,15 +172,14 @@ class Method:
             raise InputError(
                 f'a plan is that of an earlier result, for solver "auto"; got {type(self.plan).__name__} for {solver!r}'
             )
-        check_number("TV weight", self.tv_weight, above=0.0)
+        check_number("TV weight", self.tv_weight, above=0.0, what="positive")
         if self.num_iters is not None and not (isinstance(self.num_iters, int | np.integer) and self.num_iters >= 1):
             raise InputError(f"the number of iterations must be a whole number, at least 1, got {self.num_iters!r}")
         if self.tv_weight is not None and solver not in TV_WEIGHT:
             raise InputError(
                 f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv, admm-tv or fista-tv"
             )
-        if self.spectral_prior is not None and solver not in ("auto", "gaussian"):
-            raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
+        check_prior(solver, self.spectral_prior)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,17 +201,22 @@ class Run:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        check_number("budget", self.budget, above=0.0, unit=" of seconds")
+        check_number("budget", self.budget, above=0.0, what="a positive number of seconds")
         if not isinstance(self.seed, int | np.integer) or not -(2**63) <= self.seed < 2**63:
             raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}")
 
 
-def check_number(name: str, value: object, *, above: float = -math.inf, unit: str = "") -> None:
+def check_prior(solver: str, given: object) -> None:
+    """Raise InputError for a spectral prior, or files of one, that this solver does not take."""
+    if given is not None and solver not in ("auto", "gaussian"):
+        raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
+
+
+def check_number(name: str, value: object, *, above: float = -math.inf, what: str = "a finite number") -> None:
     """Raise InputError for anything but None or a finite number above a limit."""
     if value is None:
         return
     if not isinstance(value, int | float | np.number) or isinstance(value, bool):
         raise InputError(f"the {name} must be a number, got {value!r}")
-    if not math.isfinite(value) or not value > above:
-        kind = "a finite number" if above == -math.inf else "positive and finite"
-        raise InputError(f"the {name} must be {kind}{unit}, got {value}")
+    if not (math.isfinite(value) and value > above):
+        raise InputError(f"the {name} must be {what}, got {value}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Quality, Run, Solver
+from cassi.choice.plan import Method, Plan, Quality, Run, Solver, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -133,8 +133,8 @@ def reconstruct(
         m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
-        if read_noise is not None and m.gain is None:
-            raise InputError("read_noise is in electrons and needs the gain [electrons per unit of y] too")
+        if read_noise is not None:
+            CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         task = prepare(m, psf=psf, black_level=black_level, device=device)
         parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
     else:
@@ -152,6 +152,7 @@ def reconstruct(
             black_level=black_level,
         )
         parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
+    check_prior(solver, spectral_prior)
     prior = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
     method = replace(method, spectral_prior=prior)
     outcomes = [

@@ -40,7 +40,7 @@ class Reconstruction:
         unit: of the cube, in words.
         uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
         visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
-            (`cassi.choice.uncertainty.visibility`); the rest comes from the prior. None for cameras with blur.
+            (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
     """
 
     cube: Tensor

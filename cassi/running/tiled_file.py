@@ -16,8 +16,9 @@ from torch import Tensor
 
 from cassi.choice.automatic import choose_plan
 from cassi.choice.by_name import gaussian_variance, solve
+from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Run
+from cassi.choice.plan import Method, Run, check_prior
 from cassi.choice.refine import Watch, planned_problem, planned_run
 from cassi.errors import InputError
 from cassi.files.cube_parts import CubeParts, cube_in_parts
@@ -26,7 +27,7 @@ from cassi.optics.cropping import Block
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
-from cassi.running.preparing import Prepared, prepare
+from cassi.running.preparing import prepare
 from cassi.running.tiling import REACH, Solve, solve_tiled
 from cassi.solvers.loop import Record, Result
 from cassi.version import PROGRAM
@@ -117,10 +118,13 @@ def reconstruct_tiled(
     run = Run(seed)
     task = prepare(m, black_level=black_level, device=device)
     A: Any = task.A
+    check_prior(solver, spectral_prior)
     method = replace(method, spectral_prior=as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths))
     level = brightness(A, task.y)
     y = task.y / level
-    one, found = tile_solver(A, y, task, method, run)
+    one, found = tile_solver(
+        A, y, wavelengths=m.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
+    )
     chosen = replace(found.scaled(level), black_level=task.black_levels[0], black_level_told=task.told)
     choice = chosen.as_dict() | {"tile": tile, "reach": reach}
     with cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts:
@@ -158,17 +162,23 @@ def reconstruct_tiled(
     return TiledResult(Path(output), A.cube_shape, history, residual, seconds, choice)
 
 
-def tile_solver(A: Block, y: Tensor, task: Prepared, method: Method, run: Run) -> tuple[Solve, Outcome]:
+def tile_solver(
+    A: Block,
+    y: Tensor,
+    *,
+    wavelengths: np.ndarray | None = None,
+    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
+    method: Method = Method(),  # noqa: B008  frozen
+    run: Run = Run(),  # noqa: B008  frozen
+) -> tuple[Solve, Outcome]:
     """A solver for blocks whose settings are those of the frame, and what it says of itself.
 
     Args:
         A, y: camera and measurement of the whole frame, at brightness 1.
-        task: that they come from.
-        method, run: as for `cassi.choice.by_name.solve`.
+        wavelengths, noise, method, run: as for `cassi.choice.by_name.solve`.
     """
-    noise = task.noise.scaled(1 / brightness(A, task.y))
     if method.solver == "auto":
-        plan, evidence = choose_plan(A, y, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
+        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
         level = brightness(A, y)
 
         def planned(a: Block, b: Tensor) -> Tensor:
@@ -181,7 +191,7 @@ def tile_solver(A: Block, y: Tensor, task: Prepared, method: Method, run: Run) -
 
     def by_name(a: Block, b: Tensor) -> Tensor:
         return solve(
-            a, b, wavelengths=task.wavelengths, noise=noise, method=method, run=run, gram=gram, variance=variance
+            a, b, wavelengths=wavelengths, noise=noise, method=method, run=run, gram=gram, variance=variance
         ).result.x
 
     settings = {"num_iters": method.num_iters, "tv_weight": method.tv_weight}

@@ -16,7 +16,7 @@ from torch import Tensor
 from cassi.choice.automatic import COMPONENTS, SCENE, SHARES, Plan, hold_out, reconstruct_auto
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.detector import black_level_of, detect
+from cassi.optics.detector import black_level_of, brightness, detect
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
@@ -25,7 +25,6 @@ from cassi.simulation.scene import procedural_scene
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.least_squares import least_squares
-from cassi.solvers.subspace_tv import mean_level
 
 WEIGHTS = (0.05, 0.1, 0.2)  # of the GAP-TV loop; the best is chosen with the truth, which no user has
 READ_NOISE = 5.0  # electrons
@@ -128,8 +127,8 @@ def other_solvers(*, best: bool) -> dict[str, Callable[[Scene], Tensor]]:
     found: dict[str, Callable[[Scene], Tensor]] = {
         "gaussian": lambda s: reconstruct(s.y, s.A.mask, shifts=s.A.shifts, solver="gaussian").cube,
         "least-squares": lambda s: least_squares(s.A, s.y).x,
-        "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * mean_level(s.A, s.y)).x,
-        "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * mean_level(s.A, s.y) * float(s.A.gram_diag().mean())).x,
+        "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * brightness(s.A, s.y)).x,
+        "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * brightness(s.A, s.y) * float(s.A.gram_diag().mean())).x,
     }
     if best:
         found["auto, best"] = lambda s: reconstruct_auto(s.A, s.y, quality="best").result.x
@@ -313,7 +312,7 @@ def held_out_table(captures: list[Scene], *, best: bool, report: Callable[[str],
         found = [error(lambda s: reconstruct_auto(s.A, s.y).result.x)]
         if best:
             found.append(error(lambda s: reconstruct_auto(s.A, s.y, quality="best").result.x))
-        weights = [w * mean_level(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
+        weights = [w * brightness(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
         found.append(min(error(lambda s, w=w: gap_tv(s.A, s.y, tv_weight=w).x) for w in weights))  # type: ignore[misc]
         cells = " | ".join(f"{value:.2%} | {seconds:.1f}" for value, seconds in found)
         lines.append(f"| {scene.name} | {cells} | {error(lambda s: least_squares(s.A, s.y).x)[0]:.2%} |")
