@@ -76,7 +76,7 @@ def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "warning: the gain says that noise exceeds signal" in captured.err
-    assert any("noise exceeds signal" in note for note in attributes(raw.with_name("raw_cube.h5"))["notes"])
+    assert "noise exceeds signal" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
     assert call(raw, *FAST, "--gain", GAIN, "--read-noise", 7, "--quiet", "--overwrite") == 0
     assert capsys.readouterr().err == ""
 
@@ -87,7 +87,7 @@ def test_a_cube_that_explains_less_than_half_is_told_and_kept(raw, capsys):
     assert "leaves more than half of the snapshot unexplained" in capsys.readouterr().err
     kept = attributes(raw.with_name("raw_cube.h5"))
     assert kept["residual"] > 0.5
-    assert any("unexplained" in note for note in kept["notes"])
+    assert "unexplained" in str(kept["notes"])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_verdict_on_the_mask_is_in_the_cube(raw, capsys):
         kept = attributes(raw.with_name("raw_cube.h5"))
         assert bool(kept["ok"]) is ok
         assert str(kept["verdict"]).startswith("the mask fits" if ok else "wrong mask")
-        assert kept["verdict"] in kept["notes"]
+        assert str(kept["verdict"]) in str(kept["notes"])
         assert ("wrong mask" in capsys.readouterr().err) is not ok
 
 
@@ -273,7 +273,7 @@ def test_what_the_library_says_gets_its_option_here(raw, capsys):
     with pytest.raises(ValueError, match="needs the gain") as caught:
         Reading(ReadOptions(mask=raw.parent / "mask.h5", num_bands=C), read_noise=5.0)(str(raw))
     assert "--" not in str(caught.value)
-    assert call(raw, *FAST, "--read-noise", 5) == 2
+    assert call(raw, *FAST, "--read-noise", 5, "--overwrite") == 2
     assert "(--gain)" in capsys.readouterr().err
 
 
