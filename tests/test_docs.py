@@ -135,8 +135,8 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: coarse figures and few iterations do
     monkeypatch.setattr(cassi.looking.figures, "save_figures", partial(cassi.looking.figures.save_figures, dpi=30))
-    monkeypatch.setitem(cassi.choice.refine.EFFORTS, "default", cassi.choice.refine.Effort(6, 10, (0.5,), 2, 2))
-    monkeypatch.setattr(cassi.choice.automatic, "CANDIDATE_ITERS", 5)
+    monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
+    monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)

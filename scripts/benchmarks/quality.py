@@ -13,7 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, SCENE, SHARES, Plan, hold_out, reconstruct_auto
+from cassi.choice.automatic import COMPONENTS, reconstruct_auto
+from cassi.choice.candidates import SCENE
+from cassi.choice.held_out import hold_out
+from cassi.choice.noise import SHARES
+from cassi.choice.plan import Method, Plan
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect
@@ -131,7 +135,7 @@ def other_solvers(*, best: bool) -> dict[str, Callable[[Scene], Tensor]]:
         "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * brightness(s.A, s.y) * float(s.A.gram_diag().mean())).x,
     }
     if best:
-        found["auto, best"] = lambda s: reconstruct_auto(s.A, s.y, quality="best").result.x
+        found["auto, best"] = lambda s: reconstruct_auto(s.A, s.y, method=Method(quality="best")).result.x
     return found
 
 
@@ -219,13 +223,13 @@ def plans_table(scenes: list[Scene], *, report: Callable[[str], None]) -> str:
     ]
     for scene in scenes:
         bases = [*dict.fromkeys(f"smooth-{min(k, scene.A.cube_shape[0])}" for k in COMPONENTS), SCENE]
-        plans = [Plan(basis, share) for basis in bases for share in SHARES]
+        plans = [(basis, share) for basis in bases for share in SHARES]
         for noise, full_well in NOISES.items():
             noisy = add_noise(scene, full_well)
             chosen, reached = followed(noisy)
-            found = {plan: reached if plan == chosen else followed(noisy, plan)[1] for plan in plans}
+            found = {plan: reached if plan == chosen else followed(noisy, Plan(*plan))[1] for plan in plans}
             best = max(found, key=lambda plan: found[plan])
-            cells = " | ".join(f"{p.basis}, {p.noise_share:.0%} of the noise | {found[p]:.2f}" for p in (chosen, best))
+            cells = " | ".join(f"{p[0]}, {p[1]:.0%} of the noise | {found[p]:.2f}" for p in (chosen, best))
             lines.append(f"| {scene.name} | {noise} | {cells} | {found[best] - reached:.2f} |")
             report(lines[-1])
     return (
@@ -234,11 +238,12 @@ def plans_table(scenes: list[Scene], *, report: Callable[[str], None]) -> str:
     )
 
 
-def followed(scene: Scene, plan: Plan | None = None) -> tuple[Plan, float]:
-    """The plan taken by the automatic solver, its own if none is given, and the PSNR [dB] it comes to."""
-    found = reconstruct_auto(scene.A, scene.y, plan=plan)
+def followed(scene: Scene, plan: Plan | None = None) -> tuple[tuple[str, float], float]:
+    """Basis and share of the noise the automatic solver takes, its own or the plan's, and the PSNR [dB] it comes to."""
+    found = reconstruct_auto(scene.A, scene.y, method=Method(plan=plan))
     row = measure(scene, "", "auto", lambda s: found.result.x)
-    return Plan(found.choice["basis"], found.choice["noise_share"]), row.psnr
+    taken = found.plan
+    return (taken.basis, taken.noise_share) if taken else ("", 0.0), row.psnr
 
 
 def real_captures(data: Path) -> Iterator[Scene]:
@@ -311,7 +316,7 @@ def held_out_table(captures: list[Scene], *, best: bool, report: Callable[[str],
 
         found = [error(lambda s: reconstruct_auto(s.A, s.y).result.x)]
         if best:
-            found.append(error(lambda s: reconstruct_auto(s.A, s.y, quality="best").result.x))
+            found.append(error(lambda s: reconstruct_auto(s.A, s.y, method=Method(quality="best")).result.x))
         weights = [w * brightness(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
         found.append(min(error(lambda s, w=w: gap_tv(s.A, s.y, tv_weight=w).x) for w in weights))  # type: ignore[misc]
         cells = " | ".join(f"{value:.2%} | {seconds:.1f}" for value, seconds in found)
