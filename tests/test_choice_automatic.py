@@ -16,7 +16,7 @@ from cases import make_mask
 import cassi.choice.automatic as auto
 import cassi.choice.refine as final_run
 from cassi import CASSI, gap_tv
-from cassi.choice.automatic import fold_spread, held_out_error, hold_out, reconstruct_auto, visibility
+from cassi.choice.automatic import fold_spread, held_out_error, hold_out, reconstruct_auto
 from cassi.choice.refine import Effort
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
@@ -412,7 +412,7 @@ def test_visibility_is_the_diagonal_of_the_projection(kind, weighted):
     phi = oracle.matrix(mask, shifts, weights)
     A = CASSI(torch.from_numpy(mask), shifts, None if weights is None else torch.from_numpy(weights))
     expected = np.diag(np.linalg.pinv(phi) @ phi).reshape(3, 4, 5)
-    np.testing.assert_allclose(visibility(A).numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(A.visibility().numpy(), expected, atol=1e-12)
 
 
 def test_fold_spread_is_the_delete_d_jackknife(small):
@@ -538,3 +538,23 @@ def test_a_monitor_stops_all_runs(bright, short, when):
     assert seen == list(range(1, when + 1))
     assert len(found.result.history) <= when and found.result.status == "stopped"
     assert bool(torch.isfinite(found.result.x).all())
+
+
+def test_bad_pixels_of_several_shots_are_left_out(monkeypatch):
+    """Holding pixels out keeps the weights of the shots: no run, short or long, sees a bad pixel."""
+    generator = torch.Generator().manual_seed(3)
+    masks = (torch.rand(2, 24, 24, generator=generator) > 0.5).float()
+    scene = torch.linspace(0.2, 1, 24).expand(24, 24) * torch.linspace(1, 2, 4).view(4, 1, 1)
+    A = MultiShot(tuple(CASSI(mask, (0, 1, 2, 3)) for mask in masks))
+    good = (torch.rand(A.measurement_shape, generator=generator) > 0.2).float()
+    seen = []
+
+    def watched(camera, *args, **settings):
+        seen.append(camera.forward(torch.ones_like(scene)))
+        return subspace_tv(camera, *args, **settings)
+
+    monkeypatch.setattr(auto, "subspace_tv", watched)
+    monkeypatch.setattr(final_run, "subspace_tv", watched)
+    x = reconstruct_auto(A.weighted(good), A.forward(scene) * good).result.x
+    assert len(seen) > 3 and all(not y[good == 0].any() for y in seen)
+    assert float((x - scene).norm() / scene.norm()) < 0.05

@@ -33,7 +33,7 @@ from torch import Tensor
 from cassi.choice.refine import EFFORTS, PATCH, Effort, Quality, final_run
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.detector import brightness
-from cassi.optics.protocol import Camera
+from cassi.optics.protocol import Camera, measured
 from cassi.priors.spectral_basis import principal_basis, smooth_basis, synthesise
 from cassi.solvers.loop import Monitor, Record, Result, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
@@ -216,7 +216,7 @@ def reconstruct_auto(
         'subspace-tv'
     """
     start = time.perf_counter()
-    if y.shape != A.measurement_shape:
+    if measured(A, y).shape != A.measurement_shape:
         raise ValueError(f"one snapshot at a time: y must be {A.measurement_shape}, got {tuple(y.shape)}")
     if gain is not None and not gain > 0:
         raise ValueError(f"gain must be positive [electrons per unit of y], got {gain}")
