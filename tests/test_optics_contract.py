@@ -112,7 +112,7 @@ def summed() -> np.ndarray:
 
 
 def blurred(**changes: object) -> BlurredCASSI:
-    parts = {"shifts": (0.0, 1.7, 3.4), "psf": torch.tensor([0.1, 1.0, 0.1]), **TIGHT, **changes}
+    parts = {"shifts": (0.0, 1.7, 3.4), "psf": torch.tensor([0.1, 1.0, 0.2]), **TIGHT, **changes}
     return BlurredCASSI(random(4, 5, seed=8).abs() + 0.5, **parts)
 
 
