@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
-from cassi.kernels.linear import conjugate_gradients
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.psf import _normalized, _taps
@@ -126,31 +124,7 @@ class BlurredCASSI(CodedAperture):
 
     def gram_diag(self) -> Tensor:
         """diag(Phi Phi^T), (H, W'). Not all of Phi Phi^T: see `gram`."""
-        return self._gram.clone()
-
-    @cached_property
-    def _gram(self) -> Tensor:
         return self.row_variance(self.mask.new_ones(self.num_bands))
-
-    def solve(self, b: Tensor, rho: float) -> Tensor:
-        """(Phi Phi^T + rho)^-1 b by conjugate gradients, rho >= 0, as far as `tol` and `max_iters` go.
-
-        A blur nearly erases fine detail, so for rho = 0 the exact solution would amplify noise without bound; from 0
-        the strong components come first, and stopping early keeps the weak ones out. Detector pixels that see no light
-        (gram_diag = 0) are left out: there r = 0. Differentiable in b.
-        """
-        if not rho >= 0:
-            raise ValueError(f"rho must be >= 0, got {rho}")
-        lit = self._gram > 0
-        inverse = torch.where(lit, 1 / torch.where(lit, self._gram + rho, 1), 0)
-
-        def iterate(b: Tensor) -> Tensor:
-            return conjugate_gradients(
-                lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
-                inverse=inverse, axes=2, num_iters=self.max_iters, tol=self.tol,
-            ).x  # fmt: skip
-
-        return self.iterated(iterate, self.check_measurement(b))
 
     def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go; see `solve`."""
