@@ -100,7 +100,7 @@ def use(monkeypatch):
         chosen = Backend(module)
         monkeypatch.setattr("cassi.kernels.shift_sum.kernels", chosen)
         monkeypatch.setattr("cassi.priors.tv.kernels", chosen)
-        monkeypatch.setattr("cassi.solvers.subspace_tv.kernels", chosen)
+        monkeypatch.setattr("cassi.optics.single_disperser.kernels", chosen)
         monkeypatch.setattr("cassi.solvers.loop.kernels", chosen)
         return chosen
 
