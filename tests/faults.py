@@ -41,6 +41,7 @@ HELD_OUT, CANDIDATES = "cassi/choice/held_out.py", "cassi/choice/candidates.py"
 PROTOCOL, BLUR, LINEAR = "cassi/optics/protocol.py", "cassi/optics/blurred.py", "cassi/kernels/linear.py"
 SHOTS, CONTRACT = "cassi/optics/multi_shot.py", "test_optics_contract.py"
 SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/solvers/loop.py", "cassi/kernels/cpu.py"
+THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", "cassi/kernels/dispatch.py"
 
 FAULTS = [
     # the kernels
@@ -100,12 +101,78 @@ FAULTS = [
     ),
     Fault(
         "compiled adjoint overwrites instead of adding", COMPILED,
-        "                    if add:\n",
-        "                    if False:\n",
+        "            if add:\n",
+        "            if False:\n",
         "test_kernels_shift_sum.py", "overwritten", compiled=True,
     ),
     Fault(
-        "compiled kernels drop the last range of rows", COMPILED,
+        "compiled forward model drops the last row of a block", COMPILED,
+        "        for i in range(top, bottom):\n            _add_product(y[i",
+        "        for i in range(top, bottom - 1):\n            _add_product(y[i",
+        "test_kernels_shift_sum.py", "voxel", compiled=True,
+    ),
+    Fault(
+        "compiled data step adds to what was in the other cube", COMPILED,
+        "_stack(x, 3), x is v)",
+        "_stack(x, 3), True)",
+        "test_optics_single_disperser.py", "data_step", compiled=True,
+    ),
+    Fault(
+        "kernels take what is not contiguous", DISPATCH,
+        "        and t.is_contiguous()\n",
+        "",
+        "test_kernels_cpu.py", "what_the_kernels_take", compiled=True,
+    ),
+    Fault(
+        "what a kernel raises in a thread is lost", THREADS,
+        "            helper.result()\n",
+        "            continue\n",
+        "test_kernels_cpu.py", "raises_in_another", compiled=True,
+    ),
+    Fault(
+        "kernels need a place for compiled code", "cassi/kernels/jit.py",
+        "    except RuntimeError:",
+        "    except ZeroDivisionError:",
+        "test_kernels_cpu.py", "place_for", compiled=True,
+    ),
+    Fault(
+        "a batch of coefficients is left to eager torch", SUBSPACE,
+        "B).contiguous()\n",
+        "B)\n",
+        "test_kernels_gpu.py", "default_solver", compiled=True,
+    ),
+    Fault(
+        "Triton's multiplier may be negative", TRITON,
+        "p = tl.where(p < 0, 0.0, p)",
+        "p = tl.where(p < 0, p, p)",
+        "test_kernels_gpu.py", "subspace_step and 3-True", compiled=True,
+    ),
+    Fault(
+        "Triton's subspace step forgets the misfit", TRITON,
+        "other=0.0) * (kept + r)\n",
+        "other=0.0) * kept\n",
+        "test_kernels_gpu.py", "subspace_step and 1-False", compiled=True,
+    ),
+    Fault(
+        "Triton sums the reference, not its square", TRITON,
+        "reference += value.to(tl.float64) * value.to(tl.float64)",
+        "reference += value.to(tl.float64)",
+        "test_kernels_gpu.py", "squared_distance", compiled=True,
+    ),
+    Fault(
+        "Triton's data step forgets rho", TRITON,
+        "total = gram if rho == 0 else gram + rho",
+        "total = gram",
+        "test_kernels_gpu.py", "data_step", compiled=True,
+    ),
+    Fault(
+        "light crosses the right border in Triton's dual step", TRITON,
+        "to_right, to_below = inside & (w < W - 1)",
+        "to_right, to_below = inside & (w < W)",
+        "test_kernels_gpu.py", "total_variation", compiled=True,
+    ),
+    Fault(
+        "compiled kernels drop the last range of rows", THREADS,
         "count * k // pieces for k in range(pieces + 1)",
         "count * k // (pieces + 1) for k in range(pieces + 1)",
         "test_kernels_cpu.py", "ranges or more_threads", compiled=True,
@@ -388,8 +455,8 @@ FAULTS = [
     ),
     Fault(
         "the compiled multiplier is not kept", COMPILED,
-        "            u[j] = p\n",
-        "            u[j] = zero\n",
+        "        u[j] = p\n",
+        "        u[j] = zero\n",
         "test_solvers_subspace_tv.py", "lines or negative_radiance", compiled=True,
     ),
     Fault(
@@ -435,13 +502,13 @@ FAULTS = [
         "test_choice_automatic.py", "ends_with or best",
     ),
     Fault(
-        "compiled row kernels are not reversed", COMPILED,
-        "                    p = last - i\n",
-        "                    p = i + three\n",
+        "compiled row kernels are not reversed", "cassi/kernels/cpu_rows.py",
+        "                p = last - i\n",
+        "                p = i + three\n",
         "test_kernels_convolution.py", "numpy", compiled=True,
     ),
     Fault(
-        "compiled groups are not shrunk", COMPILED,
+        "compiled groups are not shrunk", "cassi/kernels/cpu_lowrank.py",
         "x_kept[a * pixels + j, k] = kept[a, j]",
         "x_kept[a * pixels + j, k] = plane[a, j]",
         "test_priors_nonlocal_lowrank.py", "agree", compiled=True,

@@ -124,7 +124,7 @@ def subspace_tv(
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
-        z = analyse(A.adjoint(omega * y), B)
+        z = analyse(A.adjoint(omega * y), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = state.z.clone(), state.q.clone()
