@@ -519,6 +519,57 @@ FAULTS = [
         "along = light",
         "test_calibration_line_spread.py", "hot",
     ),
+    # looking
+    Fault(
+        "a red box for good results only", "cassi/looking/report_data.py",
+        "found = [] if self.ok else",
+        "found = [] if not self.ok else",
+        "test_looking_overview.py", "inline or index",
+    ),
+    Fault(
+        "the difference is drawn around its minimum", "cassi/looking/color.py",
+        "return Limits(-high, high, lowest, highest)",
+        "return Limits(lowest, high, lowest, highest)",
+        "test_looking_figures.py", "around_zero",
+    ),
+    Fault(
+        "dim spectra drawn larger, but not their numbers told", "cassi/looking/drawing.py",
+        "        factor = _magnification(tops[k], highest)\n",
+        "        factor = 2 * _magnification(tops[k], highest)\n",
+        "test_looking_figures.py", "dim or numbers",
+    ),
+    Fault(
+        "spread is called a standard deviation", "cassi/looking/drawing.py",
+        "if calibrated else",
+        "if not calibrated else",
+        "test_looking_figures.py", "show_the_numbers",
+    ),
+    Fault(
+        "the angle of a band, not of a spectrum", "cassi/looking/metrics.py",
+        "    for one_a, one_b in zip(a.reshape(-1, *a.shape[-3:]), b.reshape(-1, *b.shape[-3:]), strict=True):\n"
+        "        norm_a, norm_b = (_norm(cube) for cube in (one_a, one_b))\n",
+        "    for one_a, one_b in zip(a.reshape(-1, *a.shape[-3:]), b.reshape(-1, *b.shape[-3:]), strict=True):\n"
+        "        norm_a, norm_b = (_norm(cube[:1]) for cube in (one_a, one_b))\n",
+        "test_looking_metrics.py", "sam",
+    ),
+    Fault(
+        "a file's name enters the index as it is", "cassi/looking/report_page.py",
+        "return escape(str(value), quote=True)",
+        "return str(value)",
+        "test_looking_overview.py", "index or inline",
+    ),
+    Fault(
+        "the second frame of a stack with the history of the first", "cassi/looking/report_data.py",
+        "return history[starts[frame] : [*starts, len(history)][frame + 1]]",
+        "return history[starts[0] : [*starts, len(history)][1]]",
+        "test_looking_overview.py", "memory",
+    ),
+    Fault(
+        "compared with itself", "cassi/looking/comparison.py",
+        "    x, truth = cubes\n",
+        "    x, truth = cubes[0], cubes[0]\n",
+        "test_looking_comparison.py", "hand",
+    ),
     # the house
     Fault(
         "figures loaded with the package", "cassi/__init__.py",

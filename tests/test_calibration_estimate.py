@@ -265,8 +265,12 @@ def test_a_damaged_calibration_is_refused(found, tmp_path, damage, match):
 
 def test_figures_are_drawn(found):
     assert len(dispersion_figure(found).axes) == 2
-    assert len(detector(found).axes) == 4
-    assert len(masks(found).axes) == 5
+    dark, flat = detector(found).axes
+    np.testing.assert_array_equal(dark.images[0].get_array(), found.dark)
+    np.testing.assert_array_equal(flat.images[0].get_array(), found.flat)
+    whole, *details = masks(found).axes
+    np.testing.assert_array_equal(whole.images[0].get_array(), found.mask[0])
+    assert len({axes.images[0].get_clim() for axes in (whole, *details)}) == 1, "one scale"
 
 
 @pytest.mark.parametrize(
