@@ -443,8 +443,8 @@ FAULTS = [
     # the default solver
     Fault(
         "noise is not damped", SUBSPACE,
-        "gamma, omega = (1 - a.clamp(max=1))",
-        "gamma, omega = (1 - 0 * a.clamp(max=1))",
+        "for t in (1 - a.clamp(max=1), inverse",
+        "for t in (1 - 0 * a.clamp(max=1), inverse",
         "test_solvers_subspace_tv.py", "lines or objective",
     ),
     Fault(

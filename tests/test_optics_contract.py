@@ -24,6 +24,7 @@ from cassi import (
     video_camera,
 )
 from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.plan import Method
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, Weighted
@@ -468,7 +469,7 @@ SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
         generator=torch.Generator().manual_seed(0),
     )[0].x,
     "subspace": lambda A, y: subspace_tv(A, y, smooth_basis(bands(A), 2), num_iters=20)[0].x,
-    "auto": lambda A, y: reconstruct_auto(A, y, num_iters=20).result.x,
+    "auto": lambda A, y: reconstruct_auto(A, y, method=Method(num_iters=20)).result.x,
 }  # fmt: skip
 
 
