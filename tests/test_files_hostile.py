@@ -856,8 +856,3 @@ def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
     path = h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
     assert "takes 0 GiB at once" in one_line(read_measurement, path)
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)
-
-
-def test_a_cube_too_large_to_be_made(tmp_path):
-    path = h5(tmp_path / "m.h5", measurement=np.ones((2000, 2000), np.float32), mask=np.ones((2000, 2000), np.float32))
-    assert "a cube of 1000 bands takes 15 GiB" in one_line(read_measurement, path, step=0, num_bands=1000)

@@ -17,8 +17,7 @@ from cassi.files.container import (
     check_declared,
     damage_as_input_error,
     declared_bytes,
-    missing_package,
-    stored_bytes,
+    optional,
 )
 
 # Names that files give to the axes of a cube, in lower case.
@@ -109,15 +108,15 @@ def open_netcdf_classic(path: Path) -> Container:
                 entries.append(Entry(name, shape, None, problem="text"))
                 continue
             dtype = variable.data.dtype.newbyteorder("=")
-            check_declared(path, name, declared_bytes(shape, dtype.itemsize), stored_bytes(path))
+            check_declared(path, name, declared_bytes(shape, dtype.itemsize))
             entry = Entry(name, shape, dtype, axes=axes_of(variable.dimensions), attributes=attributes)
             entries.append(as_unsigned(entry))
         attributes = {name: _text(value) for name, value in file._attributes.items()}
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
         with _without_warnings(), netcdf_file(path, "r", mmap=False) as file:
             values = file.variables[entry.name].data
-            values = values if selection is None else values[selection]
+            values = values[picked]
             return unpack(values.astype(values.dtype.newbyteorder("=")), entry.attributes)
 
     return Container(path, "NetCDF", tuple(entries), read, attributes)
@@ -129,10 +128,7 @@ def _text(value: object) -> object:
 
 def write_netcdf(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     """Write cube, wavelengths and attributes as NetCDF-4; return the arrays written by name."""
-    try:
-        import h5netcdf
-    except ImportError as error:
-        raise missing_package(path, "h5netcdf", error) from error
+    h5netcdf = optional(path, "h5netcdf")
     cube, wavelengths = content.cube, content.wavelengths
     band = "band" if wavelengths is None else "wavelength"
     names = ("frame", band, "y", "x")[-cube.ndim :]
