@@ -71,6 +71,13 @@ def test_the_last_frame_by_a_negative_number_in_every_reader(stack, tmp_path):
             read_measurement(path, frames=frames)
 
 
+def test_negative_counts_are_not_hidden_by_the_common_scale(tmp_path):
+    np.save(tmp_path / "y.npy", STACK.astype(np.int16) - 50)
+    with pytest.raises(InputError, match="the counts go down to"):
+        open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK))[0]
+    assert open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK, black_level=-50))[0].y.min() >= 0
+
+
 def test_saturation_belongs_to_its_frame(stack):
     path, _ = stack
     frames = open_frames(path, ReadOptions(saturation=4000))

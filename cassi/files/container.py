@@ -8,8 +8,10 @@ unpickled, and nothing outside the file is touched. What the arrays mean is deci
 import math
 import os
 import stat
+import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -156,6 +158,14 @@ class damage_as_input_error:
         raise InputError(
             f"{self.path}: cannot be read as {self.file_format}, it is damaged or cut short ({detail})"
         ) from error
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep a parser from warning about what is odd in a damaged file: the error says it in one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def optional(path: Path, module: str) -> Any:

@@ -168,9 +168,12 @@ def _common_bit_depth(
             largest = 2**opened.entry.bits - 1
         else:
             try:
-                largest = int(opened.counts(frame).max())
+                counts = opened.counts(frame)
             except InputError:  # told when the frame is read
                 continue
+            if counts.min() < 0 and opened.options.black_level is None:  # told there, too
+                return None
+            largest = int(counts.max())
         highest = largest if highest is None else max(highest, largest)
     if highest is None:
         return None

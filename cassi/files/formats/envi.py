@@ -16,6 +16,7 @@ from cassi.files.container import (
     damage_as_input_error,
     declared_bytes,
     optional,
+    without_warnings,
 )
 
 MAX_HEADER_BYTES = 1 << 24
@@ -36,7 +37,7 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     envi = optional(path, "spectral.io.envi")
     if path.stat().st_size > MAX_HEADER_BYTES:
         raise InputError(f"{path}: an ENVI header of {path.stat().st_size} bytes, expected a short text")
-    with damage_as_input_error(path, "ENVI"):
+    with damage_as_input_error(path, "ENVI"), without_warnings():
         header = envi.read_envi_header(os.fspath(path))
         rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
         if min(rows, columns, bands) < 1:

@@ -1,8 +1,6 @@
 """Read and write NetCDF: version 4 is HDF5 and read by `hdf5.py`, classic files by scipy; the conventions are here."""
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from cassi.files.container import (
     damage_as_input_error,
     declared_bytes,
     optional,
+    without_warnings,
 )
 
 # Names that files give to the axes of a cube, in lower case.
@@ -82,14 +81,6 @@ def _number(value: object) -> float | None:
     return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "biuf" else None
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep the parser from warning about what is odd in a damaged file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def open_netcdf_classic(path: Path) -> Container:
     """Open a classic NetCDF file as a `Container`.
 
@@ -99,7 +90,7 @@ def open_netcdf_classic(path: Path) -> Container:
     from scipy.io import netcdf_file
 
     # Mapped files cannot be closed while an error holds on to their arrays: they are read whole.
-    with damage_as_input_error(path, "NetCDF"), _without_warnings(), netcdf_file(path, "r", mmap=False) as file:
+    with damage_as_input_error(path, "NetCDF"), without_warnings(), netcdf_file(path, "r", mmap=False) as file:
         entries = []
         for name, variable in file.variables.items():
             shape = tuple(int(n) for n in variable.shape)
@@ -114,7 +105,7 @@ def open_netcdf_classic(path: Path) -> Container:
         attributes = {name: _text(value) for name, value in file._attributes.items()}
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        with _without_warnings(), netcdf_file(path, "r", mmap=False) as file:
+        with without_warnings(), netcdf_file(path, "r", mmap=False) as file:
             values = file.variables[entry.name].data
             values = values[picked]
             return unpack(values.astype(values.dtype.newbyteorder("=")), entry.attributes)
