@@ -196,7 +196,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return run(args, argv)
     except InputError as error:
-        return _fail(2, str(error))
+        return _fail(2, str(error).replace("allow overwriting", "--overwrite"))
     except KeyboardInterrupt:
         return _fail(130, "interrupted; no half file was left")
     except FloatingPointError as error:

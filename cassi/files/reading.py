@@ -203,8 +203,8 @@ def _mask_source(
         entry_here = find(container, MASK) if mask_key is None else container.entry(mask_key)
         if entry_here is None:
             raise InputError(
-                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own "
-                f"(mask); found {container.listing()}"
+                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own; "
+                f"found {container.listing()}"
             )
         return container, entry_here
     mask_container = open_container(Path(mask))

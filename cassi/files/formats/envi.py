@@ -66,7 +66,8 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
             return wavelengths
-        image = envi.open(os.fspath(path), os.fspath(data_path))
+        with without_warnings():
+            image = envi.open(os.fspath(path), os.fspath(data_path))
         mapped = image.open_memmap(interleave="bsq", writable=False).reshape(entry.shape)
         return np.array(mapped[picked], dtype=entry.dtype)
 
