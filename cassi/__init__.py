@@ -1,26 +1,52 @@
 """cassi: spectral cubes from coded-aperture snapshots."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from cassi.calibration.pose import align
-from cassi.errors import InputError
-from cassi.optics.multi_shot import MultiShot
-from cassi.optics.other_cameras import double_disperser, video_camera
-from cassi.optics.single_disperser import CASSI
-from cassi.priors.gaussian_spectra import smooth_spectral_prior
-from cassi.running.front_door import Reconstruction, reconstruct
-from cassi.running.tiling import reconstruct_tiled
-from cassi.solvers.admm import admm, admm_tv
-from cassi.solvers.fista import fista, fista_tv
-from cassi.solvers.gap import gap, gap_tv
-from cassi.solvers.gaussian_posterior import gaussian_map
-from cassi.solvers.least_squares import least_squares
-from cassi.solvers.loop import Record, Result
 from cassi.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration, calibrate
+    from cassi.calibration.pose import align
+    from cassi.errors import InputError
+    from cassi.optics.multi_shot import MultiShot
+    from cassi.optics.other_cameras import double_disperser, video_camera
+    from cassi.optics.single_disperser import CASSI
+    from cassi.priors.gaussian_spectra import smooth_spectral_prior
+    from cassi.running.front_door import reconstruct
+    from cassi.running.result import Reconstruction
+    from cassi.running.tiled_file import reconstruct_tiled
+    from cassi.solvers.admm import admm, admm_tv
+    from cassi.solvers.fista import fista, fista_tv
+    from cassi.solvers.gap import gap, gap_tv
+    from cassi.solvers.gaussian_posterior import gaussian_map
+    from cassi.solvers.least_squares import least_squares
+    from cassi.solvers.loop import Record, Result
 
+_ROOM = {  # public name: the module it is imported from when it is asked for, so that `cassi --help` loads no PyTorch
+    "CASSI": "optics.single_disperser",
+    "Calibration": "calibration.estimate",
+    "InputError": "errors",
+    "MultiShot": "optics.multi_shot",
+    "Reconstruction": "running.result",
+    "Record": "solvers.loop",
+    "Result": "solvers.loop",
+    "admm": "solvers.admm",
+    "admm_tv": "solvers.admm",
+    "align": "calibration.pose",
+    "calibrate": "calibration.estimate",
+    "double_disperser": "optics.other_cameras",
+    "fista": "solvers.fista",
+    "fista_tv": "solvers.fista",
+    "gap": "solvers.gap",
+    "gap_tv": "solvers.gap",
+    "gaussian_map": "solvers.gaussian_posterior",
+    "least_squares": "solvers.least_squares",
+    "reconstruct": "running.front_door",
+    "reconstruct_tiled": "running.tiled_file",
+    "smooth_spectral_prior": "priors.gaussian_spectra",
+    "video_camera": "optics.other_cameras",
+}
 __all__ = [
     "CASSI",
     "Calibration",
@@ -48,9 +74,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What belongs to files is imported where it is asked for."""
-    if name in ("Calibration", "calibrate"):
-        from cassi.calibration import estimate
+    """A public name, imported now."""
+    if name not in _ROOM:
+        raise AttributeError(f"module 'cassi' has no attribute {name!r}")
+    return getattr(import_module(f"cassi.{_ROOM[name]}"), name)
 
-        return getattr(estimate, name)
-    raise AttributeError(f"module 'cassi' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -21,9 +21,10 @@ import cassi
 from cassi.files import read_measurement
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.figures import save_figures
-from cassi.looking.report_data import write_report
+from cassi.looking.metrics import score
+from cassi.looking.report_page import write_report
 from cassi.optics.measurement import Measurement
-from cassi.running.front_door import score, write_result
+from cassi.running.result import write_result
 
 HERE = Path(__file__).parent
 SOLVERS = ("least-squares", "fista-tv", "admm-tv", "gap-tv", "subspace", "auto")

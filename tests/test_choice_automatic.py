@@ -13,15 +13,18 @@ import pytest
 import torch
 from cases import make_mask
 
-import cassi.choice.automatic as auto
-import cassi.choice.refine as final_run
 from cassi import CASSI, gap_tv
-from cassi.choice.automatic import fold_spread, held_out_error, hold_out, reconstruct_auto, visibility
-from cassi.choice.refine import Effort
+from cassi.choice import automatic, candidates, noise, plan, problem, refine
+from cassi.choice.held_out import held_out_error, hold_out
+from cassi.choice.noise import CameraNoise
+from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Effort, Method, Plan, Run
+from cassi.choice.uncertainty import fold_spread
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import detect
 from cassi.optics.multi_shot import MultiShot
+from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -30,6 +33,20 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 def camera(C=4, H=16, W=20, step=1) -> CASSI:
     return CASSI.from_step(random_mask(H, W, generator=torch.Generator().manual_seed(1)), step=step, num_bands=C)
+
+
+def reconstruct_auto(A, y, *, wavelengths=None, gain=None, read_noise=None, library=None, **settings) -> Outcome:
+    """`automatic.reconstruct_auto` with the fields of its values as arguments."""
+    prior = None if library is None else SpectralPrior(torch.zeros(len(library)), library)
+    run = Run(**{name: settings.pop(name) for name in ("seed", "budget", "monitor", "progress") if name in settings})
+    return automatic.reconstruct_auto(
+        A,
+        y,
+        wavelengths=wavelengths,
+        noise=CameraNoise(gain, read_noise),
+        method=Method(spectral_prior=prior, **settings),
+        run=run,
+    )
 
 
 def scene(A: CASSI, seed: int = 3) -> torch.Tensor:
@@ -86,12 +103,12 @@ def test_clean_data_are_explained(still_life, found):
 def test_the_noise_is_found_and_not_fitted(still_life, found):
     """The variance at the mean level is estimated within a factor of 3; the residual is not far below the noise."""
     A, _, _y, noisy = still_life
-    noise = found["noisy"].choice["noise"]
+    noise = found["noisy"].as_dict()["noise"]
     level = float(noisy.y.mean())
     true = level / noisy.gain + (5 / noisy.gain) ** 2
     assert true / 3 < noise["alpha"] * level + noise["beta"] < 3 * true
     assert noise["source"] == "errors at the held-out pixels"
-    clean = found["clean"].choice["noise"]
+    clean = found["clean"].as_dict()["noise"]
     assert clean["alpha"] * level + clean["beta"] < 0.5 * (noise["alpha"] * level + noise["beta"])
     residual = noisy.y - A.forward(found["noisy"].result.x)
     assert 0.2 < float((residual**2 / noisy.variance.clamp(min=(5 / noisy.gain) ** 2)).mean()) < 2
@@ -107,7 +124,7 @@ def test_other_held_out_pixels_give_nearly_the_same_cube(still_life, found):
 def test_known_gain_and_read_noise_are_used(still_life):
     A, truth, _, noisy = still_life
     told = reconstruct_auto(A, noisy.y, gain=noisy.gain, read_noise=5.0, num_iters=200)
-    noise = told.choice["noise"]
+    noise = told.as_dict()["noise"]
     assert math.isclose(noise["alpha"], 1 / noisy.gain) and math.isclose(noise["beta"], 25 / noisy.gain**2)
     assert "gain" in noise["source"]
     best = max(psnr(gap_tv(A, noisy.y, tv_weight=w, num_iters=50).x.clamp(0, 1), truth) for w in (0.1, 0.2))
@@ -116,13 +133,13 @@ def test_known_gain_and_read_noise_are_used(still_life):
     lit = A.gram_diag() > 0
     variance = noisy.y.clamp(min=0) / noisy.gain + 25 / noisy.gain**2
     residual = (noisy.y - A.forward(told.result.x))[lit]
-    expected = float((residual**2 / (variance[lit] * told.choice["noise_share"])).mean())
-    assert math.isclose(told.choice["discrepancy"], expected, rel_tol=1e-3)
+    expected = float((residual**2 / (variance[lit] * told.as_dict()["noise_share"])).mean())
+    assert math.isclose(told.as_dict()["discrepancy"], expected, rel_tol=1e-3)
 
 
 def test_gain_alone_means_no_read_noise(small):
     A, _, y = small
-    assert reconstruct_auto(A, y, gain=250.0, num_iters=5).choice["noise"]["beta"] == 0
+    assert reconstruct_auto(A, y, gain=250.0, num_iters=5).as_dict()["noise"]["beta"] == 0
 
 
 # --- what it says --------------------------------------------------------------------------------------------------
@@ -130,18 +147,22 @@ def test_gain_alone_means_no_read_noise(small):
 
 def test_the_choice_is_complete_and_json_can_hold_it(found):
     for each in found.values():
-        choice = each.choice
+        choice = each.as_dict()
         assert json.loads(json.dumps(choice, allow_nan=False)) == choice
         assert {"solver", "basis", "components", "candidates", "held_out_error", "seed", "noise", "reason"} <= set(
             choice
         )
         (best,) = (c for c in choice["candidates"] if all(c[k] == choice[k] for k in ("basis", "noise_share")))
         errors = [c["held_out_error"] for c in choice["candidates"]]
-        assert best["held_out_error"] <= min(errors) / (1 - auto.SCENE_MARGIN)  # up to the margin, the best
+        assert best["held_out_error"] <= min(errors) / (1 - candidates.SCENE_MARGIN)  # up to the margin, the best
         assert {"prior": choice["prior"], "held_out_error": choice["held_out_error"]} in choice["priors"]
         assert choice["components"] == int(choice["basis"].rpartition("-")[2])
         assert choice["iterations"] == len(each.result.history)
-        assert choice["basis"] in choice["reason"]
+        assert choice["basis"] in choice["evidence"]
+        assert f"Built from {choice['components']} smooth spectra" in choice["reason"]
+        assert choice["reason"].count(". ") <= 2
+        # the plan comes back from the file
+        assert Plan.from_dict(choice["plan"]).as_dict() == each.plan.as_dict()
 
 
 def test_candidates_are_run_without_the_held_out_pixels(small, monkeypatch):
@@ -153,9 +174,9 @@ def test_candidates_are_run_without_the_held_out_pixels(small, monkeypatch):
         seen.append((camera.weights, measurement.clone()))
         return subspace_tv(camera, measurement, *args, **settings)
 
-    for module in (auto, final_run):
+    for module in (noise, problem):
         monkeypatch.setattr(module, "subspace_tv", spy)
-    choice = reconstruct_auto(A, y, num_iters=5, seed=7).choice
+    choice = reconstruct_auto(A, y, num_iters=5, seed=7).as_dict()
     held = hold_out(A.gram_diag() > 0, 7)
     assert len(seen) >= 3 and choice["held_out_pixels"] == int(held.sum())
     for weights, measurement in seen[:-1]:
@@ -166,47 +187,47 @@ def test_candidates_are_run_without_the_held_out_pixels(small, monkeypatch):
 def test_who_is_behind_at_half_way_is_not_gone_on_with(still_life, found, monkeypatch):
     """And whoever wins was ahead there of all that were best before; a full run of a dropped one would not have won."""
     A, _, y, _ = still_life
-    candidates = found["clean"].choice["candidates"]
-    assert {c["iterations"] for c in candidates} == {auto.CANDIDATE_ITERS // 2, auto.CANDIDATE_ITERS}
-    assert candidates[0]["iterations"] == auto.CANDIDATE_ITERS
-    dropped = [c for c in candidates if c["iterations"] < auto.CANDIDATE_ITERS]
+    tried = found["clean"].as_dict()["candidates"]
+    assert {c["iterations"] for c in tried} == {candidates.CANDIDATE_ITERS // 2, candidates.CANDIDATE_ITERS}
+    assert tried[0]["iterations"] == candidates.CANDIDATE_ITERS
+    dropped = [c for c in tried if c["iterations"] < candidates.CANDIDATE_ITERS]
     errors = {}
 
     def watched(camera, measurement, basis, *, num_iters, monitor=None, **settings):
         """No candidate is ever stopped."""
-        if num_iters == auto.CANDIDATE_ITERS:
+        if num_iters == candidates.CANDIDATE_ITERS:
             monitor = None
         return subspace_tv(camera, measurement, basis, num_iters=num_iters, monitor=monitor, **settings)
 
-    monkeypatch.setattr(auto, "subspace_tv", watched)
-    monkeypatch.setitem(auto.EFFORTS, "default", Effort(5, 5))
-    whole = reconstruct_auto(A, y).choice
+    monkeypatch.setattr(problem, "subspace_tv", watched)
+    monkeypatch.setitem(plan.EFFORTS, "default", Effort(5, 5))
+    whole = reconstruct_auto(A, y).as_dict()
     errors = {(c["basis"], c["noise_share"]): c["held_out_error"] for c in whole["candidates"]}
-    best = found["clean"].choice
+    best = found["clean"].as_dict()
     for c in dropped:
         assert errors[c["basis"], c["noise_share"]] > 0.95 * errors[best["basis"], best["noise_share"]]
-        assert f"{c['held_out_error']:.2%}, behind at half-way" in best["reason"]
+        assert f"{c['held_out_error']:.2%}, dropped after half of the iterations" in best["evidence"]
 
 
 @pytest.mark.parametrize("basis", ["smooth-4", "scene-10"])
 def test_a_plan_is_followed(small, basis):
     A, _, y = small
-    found = reconstruct_auto(A, y, plan=auto.Plan(basis, 0.3), num_iters=5)
-    assert (found.choice["basis"], found.choice["noise_share"]) == (basis, 0.3)
-    assert [(c["basis"], c["noise_share"]) for c in found.choice["candidates"]] == [(basis, 0.3)]
+    found = reconstruct_auto(A, y, plan=Plan(basis, 0.3), num_iters=5)
+    assert (found.as_dict()["basis"], found.as_dict()["noise_share"]) == (basis, 0.3)
+    assert [(c["basis"], c["noise_share"]) for c in found.as_dict()["candidates"]] == [(basis, 0.3)]
 
 
 def test_the_plan_of_a_choice_gives_its_cube_again(small):
     A, _, y = small
     first = reconstruct_auto(A, y, num_iters=20)
-    again = reconstruct_auto(A, y, plan=auto.Plan(first.choice["basis"], first.choice["noise_share"]), num_iters=20)
+    again = reconstruct_auto(A, y, plan=Plan(first.as_dict()["basis"], first.as_dict()["noise_share"]), num_iters=20)
     torch.testing.assert_close(again.result.x, first.result.x, rtol=1e-4, atol=1e-4)
 
 
 def test_a_plan_with_an_unknown_basis_is_refused(small):
     A, y, _ = small
     with pytest.raises(ValueError, match=r"the plan's basis must be one of smooth-4, scene-10, got 'smooth-16'"):
-        reconstruct_auto(A, y, plan=auto.Plan("smooth-16", 0.4))
+        reconstruct_auto(A, y, plan=Plan("smooth-16", 0.4))
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.inf, math.nan])
@@ -219,7 +240,7 @@ def test_a_budget_that_is_no_time_is_refused(small, budget):
 def test_a_library_of_spectra_competes(small):
     A, y, _ = small
     flat = torch.eye(4) * 1e-6 + torch.ones(4, 4)
-    names = {c["basis"] for c in reconstruct_auto(A, y, library=flat, num_iters=5).choice["candidates"]}
+    names = {c["basis"] for c in reconstruct_auto(A, y, library=flat, num_iters=5).as_dict()["candidates"]}
     assert any(n.startswith("library") for n in names) and any(n.startswith("smooth") for n in names)
 
 
@@ -237,7 +258,7 @@ def test_deterministic(small):
     A, _, y = small
     one, two = (reconstruct_auto(A, y, num_iters=30, seed=5) for _ in range(2))
     torch.testing.assert_close(one.result.x, two.result.x)
-    assert plain(one.choice) == plain(two.choice)
+    assert plain(one.as_dict()) == plain(two.as_dict())
 
 
 @pytest.mark.parametrize("scale", [4096.0, 2.0**-10, 1000.0])
@@ -245,10 +266,10 @@ def test_counts_or_unit_interval(small, scale):
     """A power of two changes no digit; another constant changes rounding only."""
     A, _, y = small
     one, other = reconstruct_auto(A, y, num_iters=60), reconstruct_auto(A, y * scale, num_iters=60)
-    assert all(one.choice[k] == other.choice[k] for k in ("basis", "noise_share", "components", "iterations"))
+    assert all(one.as_dict()[k] == other.as_dict()[k] for k in ("basis", "noise_share", "components", "iterations"))
     tolerance = 1e-3 if scale == 1000.0 else 1e-6
     torch.testing.assert_close(other.result.x / scale, one.result.x, rtol=tolerance, atol=tolerance)
-    assert math.isclose(other.choice["held_out_error"], one.choice["held_out_error"], rel_tol=1e-3)
+    assert math.isclose(other.as_dict()["held_out_error"], one.as_dict()["held_out_error"], rel_tol=1e-3)
     told = [reconstruct_auto(A, s * y, gain=300 / s, read_noise=3.0, num_iters=60).result.x / s for s in (1.0, scale)]
     torch.testing.assert_close(told[0], told[1], rtol=tolerance, atol=tolerance)
 
@@ -264,7 +285,7 @@ def test_bad_pixels_have_no_say(small):
         cubes.append(reconstruct_auto(seen, z, num_iters=60))
     for each in cubes[1:]:
         torch.testing.assert_close(each.result.x, cubes[0].result.x)
-        assert plain(each.choice) == plain(cubes[0].choice)
+        assert plain(each.as_dict()) == plain(cubes[0].as_dict())
     assert not bool((hold_out(seen.gram_diag() > 0, 0) & bad).any())
     whole = reconstruct_auto(A, y, num_iters=60).result.x
     assert float((cubes[0].result.x - whole).norm() / whole.norm()) < 0.3
@@ -302,13 +323,14 @@ def test_the_budget_is_kept(small, monkeypatch, budget, quality):
     """Within the budget where the least that is done fits in it, most of it used, and not without end."""
     A, _, y = small
     clock = Clock()
-    for module in (auto, final_run):
+    for module in (automatic, refine):
         monkeypatch.setattr(module, "time", clock)
+    for module in (noise, problem):
         monkeypatch.setattr(module, "subspace_tv", clock.run)
-    monkeypatch.setattr(final_run, "TOL", 0.0)
-    choice = reconstruct_auto(A, y, budget=budget, quality=quality).choice
+    monkeypatch.setattr(problem.Problem.solve, "__kwdefaults__", {**problem.Problem.solve.__kwdefaults__, "tol": 0.0})
+    choice = reconstruct_auto(A, y, budget=budget, quality=quality).as_dict()
     assert clock.now <= max(budget, 2.5)
-    assert choice["iterations"] <= 3 * final_run.EFFORTS[quality].tv_all
+    assert choice["iterations"] <= 3 * plan.EFFORTS[quality].tv_all
     assert (choice["priors"] == []) == (quality == "fast")
     if budget <= 10 and quality == "fast":
         assert clock.now > 0.6 * budget, "half the time is left unused"
@@ -322,7 +344,7 @@ def test_tiny_cameras(size):
     A = camera(*size)
     y = A.forward(torch.rand(size, generator=torch.Generator().manual_seed(0)))
     each = reconstruct_auto(A, y, num_iters=20, uncertainty=True)
-    json.dumps(each.choice, allow_nan=False)
+    json.dumps(each.as_dict(), allow_nan=False)
     assert each.result.x.shape == size and bool(torch.isfinite(each.result.x).all()) and float(each.result.x.min()) >= 0
     assert each.uncertainty.shape == size and bool((each.uncertainty >= 0).all())
 
@@ -336,7 +358,7 @@ def test_measurements_that_say_nothing(small, kind):
     }.get(kind, A)
     y = -y if kind == "negative" else torch.zeros_like(y)
     each = reconstruct_auto(A, y, num_iters=20)
-    json.dumps(each.choice, allow_nan=False)
+    json.dumps(each.as_dict(), allow_nan=False)
     assert bool(torch.isfinite(each.result.x).all())
     if kind != "negative":
         assert not bool(each.result.x.any())
@@ -372,9 +394,9 @@ def test_errors(small):
         ({"y": y[None]}, r"one snapshot at a time: y must be \(16, 23\), got \(1, 16, 23\)"),
         ({"gain": 0.0}, "gain must be positive"),
         ({"gain": math.nan}, "gain must be positive"),
-        ({"gain": 1.0, "read_noise": -1.0}, "read_noise must be >= 0"),
-        ({"quality": "good"}, "quality must be one of fast, default, best, got 'good'"),
-        ({"library": torch.eye(3)}, r"covariance of 4 bands, got \(3, 3\)"),
+        ({"gain": 1.0, "read_noise": -1.0}, "the read noise must be >= 0"),
+        ({"quality": "good"}, "unknown quality 'good', expected one of fast, default, best"),
+        ({"library": torch.eye(3)}, r"spectral prior must have 4 bands, got \(3, 3\)"),
         ({"A": Bare()}, "no row weights"),
     ]
     for changed, message in cases:
@@ -412,7 +434,7 @@ def test_visibility_is_the_diagonal_of_the_projection(kind, weighted):
     phi = oracle.matrix(mask, shifts, weights)
     A = CASSI(torch.from_numpy(mask), shifts, None if weights is None else torch.from_numpy(weights))
     expected = np.diag(np.linalg.pinv(phi) @ phi).reshape(3, 4, 5)
-    np.testing.assert_allclose(visibility(A).numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(A.visibility().numpy(), expected, atol=1e-12)
 
 
 def test_fold_spread_is_the_delete_d_jackknife(small):
@@ -458,7 +480,7 @@ def short(monkeypatch):
         "default": Effort(40, 60, (0.5,), 12, 12),
         "best": Effort(60, 240, (0.5, 0.2), 24, 64, math.inf),
     }
-    monkeypatch.setattr(auto, "EFFORTS", efforts)
+    monkeypatch.setattr(automatic, "EFFORTS", efforts)
     return efforts
 
 
@@ -466,30 +488,30 @@ def test_best_takes_the_prior_that_predicts_the_held_out_pixels(bright, short):
     A, truth = bright
     y = A.forward(truth)
     usual, best = (reconstruct_auto(A, y, quality=q) for q in ("fast", "best"))
-    tried = {p["prior"]: p["held_out_error"] for p in best.choice["priors"]}
+    tried = {p["prior"]: p["held_out_error"] for p in best.as_dict()["priors"]}
     assert list(tried) == ["total variation", "non-local, 0.5", "non-local, 0.2"]
-    assert usual.choice["priors"] == [] and usual.choice["prior"] == "total variation"
-    assert best.choice["prior"] == min(tried, key=tried.get) != "total variation"
-    assert best.choice["held_out_error"] == tried[best.choice["prior"]]
+    assert usual.as_dict()["priors"] == [] and usual.as_dict()["prior"] == "total variation"
+    assert best.as_dict()["prior"] == min(tried, key=tried.get) != "total variation"
+    assert best.as_dict()["held_out_error"] == tried[best.as_dict()["prior"]]
     assert psnr(best.result.x, truth) > psnr(usual.result.x, truth) + 1
     assert float(best.result.x.min()) >= 0
     history = best.result.history
     assert [r.iteration for r in history] == list(range(1, len(history) + 1))
     assert short["best"].tv_first + 24 < len(history) <= short["best"].tv_first + 64
     assert all(a.seconds < b.seconds for a, b in itertools.pairwise(history))
-    assert f"Prior of the final run: {best.choice['prior']}" in best.choice["reason"]
+    assert f"Prior of the final run: {best.as_dict()['prior']}" in best.explain(verbose=True)
     # the cube is the one that was judged
     held = hold_out(A.gram_diag() > 0, seed=0)
-    assert held_out_error(A, y, best.result.x, held) == pytest.approx(best.choice["held_out_error"], rel=1e-4)
+    assert held_out_error(A, y, best.result.x, held) == pytest.approx(best.as_dict()["held_out_error"], rel=1e-4)
 
 
 def test_the_default_ends_with_the_non_local_prior_where_there_is_noise(bright, short):
     A, truth = bright
     y = detect(A.forward(truth), full_well=1e4, read_noise=5.0, generator=torch.Generator().manual_seed(4)).y
     fast, usual = (reconstruct_auto(A, y, quality=q) for q in ("fast", "default"))
-    errors = [p["held_out_error"] for p in usual.choice["priors"]]
-    assert usual.choice["prior"] == "non-local, 0.5"
-    assert errors[1] <= (1 + final_run.CHANCE) * errors[0]
+    errors = [p["held_out_error"] for p in usual.as_dict()["priors"]]
+    assert usual.as_dict()["prior"] == "non-local, 0.5"
+    assert errors[1] <= (1 + plan.CHANCE) * errors[0]
     assert psnr(usual.result.x, truth) > psnr(fast.result.x, truth) + 0.3
 
 
@@ -497,34 +519,34 @@ def test_the_default_ends_with_the_non_local_prior_where_there_is_noise(bright, 
 def test_total_variation_goes_on_where_no_other_prior_predicts_as_well(bright, short, monkeypatch, quality):
     A, truth = bright
     effort = replace(short[quality], sigmas=(50.0,), first=8, most=8)  # smooths everything away
-    monkeypatch.setattr(auto, "EFFORTS", {quality: effort})
+    monkeypatch.setattr(automatic, "EFFORTS", {quality: effort})
     found = reconstruct_auto(A, A.forward(truth), quality=quality)
-    tried = [p["held_out_error"] for p in found.choice["priors"]]
+    tried = [p["held_out_error"] for p in found.as_dict()["priors"]]
     assert tried[1] > 1.1 * tried[0]
-    assert found.choice["prior"] == "total variation"
+    assert found.as_dict()["prior"] == "total variation"
     assert [r.iteration for r in found.result.history] == list(range(1, effort.tv_all + 1))
 
 
 def test_no_other_prior_is_tried_while_total_variation_still_gains_much(still_life, short, monkeypatch):
     A, _, y, _ = still_life
-    plan = auto.Plan("smooth-8", 0.2)
-    monkeypatch.setattr(auto, "EFFORTS", {"default": replace(short["default"], settled=0.95)})
+    plan = Plan("smooth-8", 0.2)
+    monkeypatch.setattr(automatic, "EFFORTS", {"default": replace(short["default"], settled=0.95)})
     found = reconstruct_auto(A, y, plan=plan)
-    (only,) = found.choice["priors"]
-    (candidate,) = found.choice["candidates"]
-    assert only["prior"] == found.choice["prior"] == "total variation"
-    assert found.choice["held_out_error"] == only["held_out_error"] < 0.95 * candidate["held_out_error"]
-    assert "Prior of the final run: total variation; with it the error still fell fast" in found.choice["reason"]
+    (only,) = found.as_dict()["priors"]
+    (candidate,) = found.as_dict()["candidates"]
+    assert only["prior"] == found.as_dict()["prior"] == "total variation"
+    assert found.as_dict()["held_out_error"] == only["held_out_error"] < 0.95 * candidate["held_out_error"]
+    assert "Prior of the final run: total variation; the error still fell fast" in found.explain(verbose=True)
     assert len(found.result.history) == short["default"].tv_all
-    monkeypatch.setattr(auto, "EFFORTS", {"default": replace(short["default"], settled=0.5)})
-    assert len(reconstruct_auto(A, y, plan=plan).choice["priors"]) == 2
+    monkeypatch.setattr(automatic, "EFFORTS", {"default": replace(short["default"], settled=0.5)})
+    assert len(reconstruct_auto(A, y, plan=plan).as_dict()["priors"]) == 2
 
 
 def test_the_non_local_prior_is_left_out_where_asked_or_impossible(bright, short):
     A, truth = bright
-    assert reconstruct_auto(A, A.forward(truth), quality="best", num_iters=5).choice["priors"] == []
+    assert reconstruct_auto(A, A.forward(truth), quality="best", num_iters=5).as_dict()["priors"] == []
     narrow = camera(4, 16, 4)
-    assert reconstruct_auto(narrow, narrow.forward(torch.ones(4, 16, 4)), quality="best").choice["priors"] == []
+    assert reconstruct_auto(narrow, narrow.forward(torch.ones(4, 16, 4)), quality="best").as_dict()["priors"] == []
 
 
 @pytest.mark.parametrize("when", [3, 50, 61, 63])

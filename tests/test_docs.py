@@ -129,14 +129,28 @@ def run_command(command: str) -> None:
     assert not code, f"{command!r} ended with exit code {code}"
 
 
+def test_the_examples_of_contributing_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """A camera, a prior and a file format of one's own: each alone, in under 30 lines, with the result it states."""
+    monkeypatch.chdir(tmp_path)
+    examples = [block.text for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python"]
+    assert len(examples) == 3
+    for text in examples:
+        assert len(text.splitlines()) < 30
+        exec(compile(text, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
+    camera, prior, listing = capsys.readouterr().out.splitlines()
+    assert abs(float(re.search(r"[\d.]+", camera).group()) - 1) < 0.02
+    assert float(prior) < 0.01
+    assert listing == "measurement (2, 3) uint16"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as a reader would who types them one after the other; the pages that come later find earlier files."""
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: coarse figures and few iterations do
     monkeypatch.setattr(cassi.looking.figures, "save_figures", partial(cassi.looking.figures.save_figures, dpi=30))
-    monkeypatch.setitem(cassi.choice.refine.EFFORTS, "default", cassi.choice.refine.Effort(6, 10, (0.5,), 2, 2))
-    monkeypatch.setattr(cassi.choice.automatic, "CANDIDATE_ITERS", 5)
+    monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
+    monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)

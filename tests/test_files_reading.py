@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from cassi.files import InputError, opening, read_cube, read_measurement
+from cassi.files import InputError, read_cube, read_measurement
 from cassi.files.options import ReadOptions
 from cassi.files.scaling import plan_counts
 from cassi.optics.geometry import fitting_geometries, infer_shifts
@@ -116,23 +116,6 @@ def test_key_given_by_the_user(tmp_path, arrays):
 def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
     path = write_h5(tmp_path / "m.tif", measurement=arrays["measurement"], mask=arrays["mask"])
     assert read_measurement(path).shifts == (0, 2, 4, 6)
-
-
-def test_a_format_of_ones_own(tmp_path, arrays, monkeypatch):
-    """The example of CONTRIBUTING.md."""
-    page = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    example = next(block for block in page.split("```")[1::2] if "def open_dump" in block).removeprefix("python\n")
-    assert len(example.splitlines()) < 30
-    names = {}
-    exec(example, names)
-    monkeypatch.setattr("cassi.files.opening.FORMATS", (*opening.FORMATS, names["DUMP"]))
-    counts = np.arange(24 * 30, dtype="<u2").reshape(24, 30)
-    (tmp_path / "y.dump").write_bytes(b"DUMP" + np.array([24, 30], "<u4").tobytes() + counts.tobytes())
-    m = read_measurement(tmp_path / "y.dump", mask=np.ones((24, 24)))
-    assert np.allclose(m.y, counts / 4095)
-    (tmp_path / "cut.dump").write_bytes((tmp_path / "y.dump").read_bytes()[:-1])
-    with pytest.raises(InputError, match="damaged or cut short"):
-        read_measurement(tmp_path / "cut.dump", mask=np.ones((24, 24)))
 
 
 def test_mask_given_as_an_array(tmp_path, arrays):

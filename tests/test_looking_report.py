@@ -182,7 +182,7 @@ def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pyte
 
 def test_without_bokeh_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "bokeh.resources", None)
-    with pytest.raises(InputError, match=r'pip install -e "\.\[report\]"'):
+    with pytest.raises(InputError, match=r'pip install "cassi\[report\]"'):
         write_report(tmp_path / "report.html", ReportData(np.ones((3, 16, 16))))
 
 

@@ -197,5 +197,5 @@ def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
     script = str(ROOT / "scripts" / "view.py")
     done = subprocess.run([sys.executable, script, str(tmp_path / "no.h5")], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(r"error: .*no\.h5: no such file.*\n", done.stderr)
+    assert re.fullmatch(r"view\.py: error: .*no\.h5: no such file.*\n", done.stderr)
     assert os.listdir(tmp_path) == []

@@ -112,7 +112,7 @@ def deepinv() -> ModuleType:
 
 def test_without_deepinv_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepinv.physics", None)
-    with pytest.raises(ImportError, match=r'pip install -e "\.\[deepinv\]"'):
+    with pytest.raises(ImportError, match=r'pip install "cassi\[deepinv\]"'):
         as_deepinv(camera())
 
 

@@ -15,11 +15,12 @@ import torch
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
-from cassi.looking.metrics import psnr
+from cassi.choice.plan import SOLVERS
+from cassi.kernels.dispatch import pick_device
+from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
-from cassi.running.front_door import SOLVERS, pick_device, score
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -165,7 +166,7 @@ def test_the_automatic_choice_fits_the_budget(camera, y):
 def test_the_automatic_choice_tells_its_evidence(camera, y):
     result = reconstruct(y, camera.mask, num_bands=C, gain=1000.0, read_noise=3.0, uncertainty=True, num_iters=20)
     assert result.choice["candidates"]
-    assert "held-out" in result.choice["reason"]
+    assert "Held-out error" in result.choice["reason"]
     assert json.loads(json.dumps(result.choice)) == result.choice
     assert result.uncertainty.shape == result.cube.shape
     assert (result.uncertainty >= 0).all() and result.uncertainty.any()
@@ -224,7 +225,7 @@ def test_to_xarray_labels_the_axes(camera, y, known):
 
 def test_to_xarray_without_xarray_says_what_to_install(camera, y, monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(ImportError, match=r"\.\[formats\]"):
+    with pytest.raises(ImportError, match=r"cassi\[formats\]"):
         reconstruct(y, camera.mask, num_bands=C, num_iters=1).to_xarray()
 
 
@@ -309,7 +310,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     names: dict[str, object] = {}
     exec(code[1], names)
     assert names["x"].shape == (28, 256, 256)
-    assert "held-out" in capsys.readouterr().out
+    assert "Held-out error" in capsys.readouterr().out
 
 
 def test_knowing_the_blur_is_worth_3_db():

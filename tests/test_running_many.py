@@ -19,7 +19,7 @@ import torch
 from cassi import CASSI, InputError, reconstruct
 from cassi.errors import OutputError
 from cassi.files import read_measurement
-from cassi.running import many, stores
+from cassi.running import cluster, many, stores
 from cassi.running.many import Frame, find_frames, frames_at_once, reconstruct_many
 
 pytest.importorskip("distributed", reason="many frames need the extra batch")
@@ -152,7 +152,7 @@ def test_another_parameter_is_noticed_and_named(folder, tmp_path):
     before = times(out)
     other = partial(SOLVE, tv_weight=0.7)
     with pytest.raises(
-        InputError, match=r"5 of 5 results were made otherwise .*tv_weight was not given, is 0\.7.*--over"
+        InputError, match=r"5 of 5 results were made otherwise .*tv_weight was not given, is 0\.7.*allow overwriting"
     ):
         run(folder, out, solve=other)
     assert times(out) == before
@@ -333,31 +333,40 @@ def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path):
         np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
 
 
-def test_a_worker_that_dask_gives_up_is_started_anew():
-    """As one that dies while it is being started."""
-    from distributed import LocalCluster, Status
+def die_always(measurement, monitor):
+    """Kill the process that reconstructs frame 1."""
+    if measurement.source == "frame1.h5":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SOLVE(measurement, monitor=monitor)
 
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        lost = cluster.workers[0]
-        with many._replacing_lost(cluster, 1):
-            cluster.sync(lost.close)
-            stop = time.monotonic() + 60
-            while (now := cluster.workers.get(0, lost)) is lost or now.status != Status.running:
-                assert time.monotonic() < stop, "no worker came back"
-                time.sleep(0.05)
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_a_frame_that_kills_its_process_fails_alone(folder, tmp_path):
+    report = run(folder, tmp_path / "out", workers=2, solve=die_always)
+    assert (report.computed, set(report.failed)) == (N - 1, {"frame1"})
+    assert report.failed["frame1"] == "ChildProcessError: its process died, twice"
 
 
 def test_no_scheduler_there(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(many, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
     with pytest.raises(InputError, match="no Dask scheduler answers at tcp://127"):
         run(folder, tmp_path / "out", scheduler="tcp://127.0.0.1:9")
 
 
-@pytest.mark.parametrize(("missing", "output"), [("distributed", "out"), ("zarr", "out.zarr")])
-def test_a_missing_package_is_named(folder, tmp_path, monkeypatch, missing, output):
+@pytest.mark.parametrize(
+    ("missing", "output", "options"),
+    [("distributed", "out", {"scheduler": "tcp://x:1"}), ("zarr", "all.zarr", {})],
+)
+def test_a_missing_package_is_named(folder, tmp_path, monkeypatch, missing, output, options):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(InputError, match=r"\.\[batch\]"):
-        run(folder, tmp_path / output)
+    with pytest.raises(InputError, match=r"cassi\[batch\]"):
+        run(folder, tmp_path / output, **options)
+
+
+def test_a_folder_on_this_machine_needs_no_dask(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.setitem(sys.modules, "dask", None)
+    assert run(folder, tmp_path / "out").computed == N
 
 
 # Which frames, how many at a time

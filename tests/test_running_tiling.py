@@ -15,10 +15,12 @@ from cassi.errors import InputError, OutputError
 from cassi.files import read_cube
 from cassi.files.cube_parts import cube_in_parts
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
-from cassi.running.tiling import crop, reconstruct_tiled, solve_tiled, tile_grid
+from cassi.running.tiled_file import reconstruct_tiled
+from cassi.running.tiling import solve_tiled, tile_grid
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.gap import gap_tv
@@ -81,7 +83,7 @@ def test_a_block_uses_the_pixels_that_its_own_scene_explains_and_no_others(name,
     assert len(tiles) == 8
     for tile in tiles:
         rows, columns = tile.block
-        a, b = crop(A, y, tile)
+        a, b = crop(A, y, *tile.block)
         detector = slice(columns.start, columns.stop + A.measurement_shape[1] - A.cube_shape[2])
         outside = x.clone()
         outside[:, rows, columns] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import benchmarks.quality as bench
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from cassi import CASSI
+from cassi.choice.plan import Method
 from cassi.looking.metrics import psnr
 from cassi.simulation.scene import procedural_scene
 
@@ -79,7 +81,9 @@ def run():
     patch.setattr(bench, "scikit_image_gap_tv", lambda s, w: original(s, w, num_iters=3, tv_iters=2))
     auto = bench.reconstruct_auto
     patch.setattr(
-        bench, "reconstruct_auto", lambda A, y, quality="default", plan=None: auto(A, y, plan=plan, num_iters=5)
+        bench,
+        "reconstruct_auto",
+        lambda A, y, method=Method(): auto(A, y, method=replace(method, num_iters=5)),  # noqa: B008
     )
     lines: list[str] = []
     try:
@@ -178,7 +182,7 @@ def test_held_out_pixels_stay_unseen(monkeypatch):
         return bench.least_squares(A, y)
 
     class Auto:
-        def __init__(self, A, y, quality="default"):
+        def __init__(self, A, y, method=None):
             self.result = zeros(A, y)
 
     monkeypatch.setattr(bench, "reconstruct_auto", Auto)

@@ -17,13 +17,14 @@ import pytest
 import torch
 
 from cassi import CASSI, reconstruct
+from cassi.cli.reconstruct import duration
+from cassi.running import front_door
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "reconstruct.py"
 H, W, C, STEP = 20, 18, 4, 2
 NM = np.array([450.0, 500.0, 560.0, 650.0])
 
-LIBRARY = sys.modules["cassi.running.front_door"]  # the module; the package's attribute of this name is the function
 
 spec = importlib.util.spec_from_file_location("reconstruct_script", SCRIPT)
 assert spec is not None and spec.loader is not None
@@ -229,7 +230,7 @@ def test_budget_stops_the_run(snapshot):
     ("text", "seconds"), [("10", 10), ("10s", 10), ("2min", 120), ("1m30s", 90), ("1.5h", 5400), ("0.5", 0.5)]
 )
 def test_durations(text, seconds):
-    assert program.duration(text) == seconds
+    assert duration(text) == seconds
 
 
 # What it refuses
@@ -242,7 +243,7 @@ def test_an_existing_result_is_refused_before_computing(snapshot, capsys, monkey
     def compute(*args, **kwargs):
         raise AssertionError("computed although the result exists")
 
-    monkeypatch.setattr(LIBRARY, "reconstruct", compute)
+    monkeypatch.setattr(front_door, "reconstruct", compute)
     assert call("--measurement", snapshot) == 2
     assert "--overwrite" in refused(capsys)
     assert result.read_bytes() == b"precious"
@@ -361,7 +362,7 @@ def test_device_that_is_not_there(snapshot, capsys):
 @pytest.mark.parametrize(
     "argv",
     [
-        [],
+        ["--measurement"],
         ["--measurement", "m.h5", "--solver", "magic"],
         ["--measurement", "m.h5", "--num-bands", "many"],
         ["--measurement", "m.h5", "--budget", "soon"],
@@ -376,6 +377,11 @@ def test_a_wrong_command_line_is_one_line(argv, capsys):
     refused(capsys)
 
 
+def test_nothing_to_reconstruct(capsys):
+    assert program.main([]) == 2
+    assert "no measurement given" in refused(capsys)
+
+
 @pytest.mark.parametrize("option", [("--iterations", "0"), ("--tv-weight", "-1"), ("--gain", "0")])
 def test_values_out_of_range(snapshot, capsys, option):
     assert call("--measurement", snapshot, *option) == 2
@@ -386,7 +392,7 @@ def test_an_unexpected_failure_is_one_line_unless_debugging(snapshot, capsys, mo
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr(LIBRARY, "reconstruct", broken)
+    monkeypatch.setattr(front_door, "reconstruct", broken)
     assert call("--measurement", snapshot, "--quiet") == 1
     assert "internal error, RuntimeError: two lines (--debug" in refused(capsys)
     with pytest.raises(RuntimeError):
@@ -397,7 +403,7 @@ def test_divergence_is_one_line(snapshot, capsys, monkeypatch):
     def diverge(*args, **kwargs):
         raise FloatingPointError("GAP diverged at iteration 3")
 
-    monkeypatch.setattr(LIBRARY, "reconstruct", diverge)
+    monkeypatch.setattr(front_door, "reconstruct", diverge)
     assert call("--measurement", snapshot, "--quiet") == 1
     assert "iteration 3" in refused(capsys)
 

@@ -1,101 +1,108 @@
-"""What one snapshot is solved with: its device, camera, level and prior, and each solver by its name.
-
-The frame of `cassi.reconstruct` and the tiles of `cassi.running.tiling` are solved by the same code and settings.
-"""
+"""Each solver by its name, with hyper-parameters in units that do not depend on the snapshot's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import AutoResult
-from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.single_disperser import CASSI
-from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.noise import CameraNoise
+from cassi.choice.outcome import Outcome
+from cassi.choice.plan import TV_WEIGHT, Method, Run
+from cassi.optics.protocol import Camera
+from cassi.priors.gaussian_spectra import smooth_spectral_prior
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.fista import fista_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.gaussian_posterior import gaussian_map
 from cassi.solvers.least_squares import least_squares
-from cassi.solvers.loop import Monitor
+from cassi.solvers.loop import Monitor, Record, Result
 from cassi.solvers.subspace_tv import subspace_tv
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["GAUSSIAN_SAMPLES", "SOLVERS", "TV_WEIGHT", "Solver", "gaussian_variance", "solve_as_told", "solve_gaussian"]
-
-Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
-SOLVERS: tuple[str, ...] = get_args(Solver)
-
-NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100}
-# In units of the cube's mean level; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
-# of gram_diag.
-TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100, "least-squares": 100, "gaussian": 200}
 BLURRED_DAMPING = 0.01  # of "least-squares" for a camera with blur, in units of the mean of gram_diag
 COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
-GAUSSIAN_ITERS, GAUSSIAN_TOL, GAUSSIAN_SAMPLES = 200, 1e-3, 16
+GAUSSIAN_TOL, GAUSSIAN_SAMPLES = 1e-3, 16
 GAUSSIAN_NOISE = 0.03  # standard deviation taken where the camera's is unknown, relative to the mean of y
 GAUSSIAN_CORRELATION = 3.0  # correlation length of the scene [pixel]
 
 
-def solve_as_told(
-    A: CASSI | BlurredCASSI,
+def solve(
+    A: Camera,
+    y: Tensor,
+    *,
+    wavelengths: np.ndarray | None,
+    noise: CameraNoise,
+    method: Method,
+    run: Run,
+    gram: float | None = None,
+    variance: Tensor | None = None,
+) -> Outcome:
+    """Solve one snapshot.
+
+    Args:
+        A, y: camera and measurement, at brightness 1 for the hyper-parameters to mean what they say.
+        wavelengths, noise, method, run: as for `cassi.choice.automatic.reconstruct_auto`.
+        gram: mean of gram_diag that weights are relative to; of A if not given.
+        variance: of y for "gaussian", like y or a number; by `gaussian_variance` if not given.
+    """
+    if method.solver == "auto":
+        return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
+    n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters
+    monitor = run.monitor if run.budget is None else _until(run.budget, run.monitor)
+    if method.solver == "gaussian":
+        variance = gaussian_variance(y, noise) if variance is None else variance
+        return _gaussian(A, y, wavelengths, variance, method, replace(run, monitor=monitor), n)
+    gram = float(A.gram_diag().mean()) if gram is None else gram
+    if method.solver == "least-squares":
+        # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
+        damping = 0.0 if A.exact else BLURRED_DAMPING * gram
+        fit = least_squares(A, y, damping=damping, num_iters=n, monitor=monitor, progress=run.progress)
+        return Outcome(fit, method.solver, {"damping": damping})
+    weight = TV_WEIGHT[method.solver] if method.tv_weight is None else method.tv_weight
+    settings: dict[str, Any] = {"num_iters": n, "tv_weight": weight}
+    if method.solver == "subspace":
+        B = smooth_basis(A.cube_shape[0] if wavelengths is None else wavelengths, COMPONENTS)
+        settings["components"] = len(B)
+        result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor, progress=run.progress)
+    else:
+        solver, unit = SOLVERS_WITH_TV[method.solver]
+        weight *= gram if unit == "gram" else 1.0
+        result = solver(A, y, tv_weight=weight, num_iters=n, monitor=monitor, progress=run.progress)
+    return Outcome(result, method.solver, settings)
+
+
+# The solver, and what its TV weight is relative to besides the brightness.
+SOLVERS_WITH_TV: dict[str, tuple[Callable[..., Result], str]] = {
+    "gap-tv": (gap_tv, ""),
+    "admm-tv": (admm_tv, "gram"),
+    "fista-tv": (fista_tv, "gram"),
+}
+
+
+def gaussian_variance(y: Tensor, noise: CameraNoise) -> Tensor:
+    """The noise that "gaussian" assumes: of the camera where known, else 3 % of the mean of y. Like y, or (1,)."""
+    known = noise.variance(y)
+    return (GAUSSIAN_NOISE * y.mean()).square().reshape(1) if known is None else known
+
+
+def _gaussian(
+    A: Camera,
     y: Tensor,
     wavelengths: np.ndarray | None,
-    solver: str,
-    num_iters: int | None,
-    tv_weight: float | None,
-    monitor: Monitor | None,
-    progress: bool,
-) -> AutoResult:
-    """One of the solvers that choose nothing themselves."""
-    if solver == "least-squares":
-        # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
-        damping = 0.0 if isinstance(A, CASSI) else BLURRED_DAMPING * float(A.gram_diag().mean())
-        result = least_squares(A, y, damping=damping, num_iters=num_iters or 100, monitor=monitor, progress=progress)
-        return AutoResult(result, {"solver": solver, "damping": damping})
-    n = NUM_ITERS[solver] if num_iters is None else num_iters
-    weight = TV_WEIGHT[solver] if tv_weight is None else tv_weight
-    choice: dict[str, Any] = {"solver": solver, "num_iters": n, "tv_weight": weight}
-    misfit = float(A.gram_diag().mean())
-    if solver == "subspace":
-        B = smooth_basis(A.num_bands if wavelengths is None else wavelengths, COMPONENTS)
-        choice["components"] = len(B)
-        result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor, progress=progress)
-    elif solver == "gap-tv":
-        result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=monitor, progress=progress)
-    elif solver == "admm-tv":
-        result = admm_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=monitor, progress=progress)
-    else:
-        result = fista_tv(A, y, tv_weight=weight * misfit, num_iters=n, monitor=monitor, progress=progress)
-    return AutoResult(result, choice)
-
-
-def gaussian_variance(y: Tensor, gain: float | None, read_noise: float | None) -> Tensor:
-    """The noise that "gaussian" assumes: of the camera where known, else 3 % of the mean of y. Like y, or (1,)."""
-    if gain is not None:
-        return y.clamp(min=0) / gain + ((read_noise or 0.0) / gain) ** 2
-    return (GAUSSIAN_NOISE * y.mean()).square().reshape(1)
-
-
-def solve_gaussian(
-    A: CASSI | BlurredCASSI,
-    y: Tensor,
-    prior: SpectralPrior,
-    *,
     variance: Tensor,
-    num_iters: int | None = None,
-    samples: int = 0,
-    seed: int = 0,
-    monitor: Monitor | None = None,
-    progress: bool = False,
-) -> AutoResult:
+    method: Method,
+    run: Run,
+    num_iters: int,
+) -> Outcome:
     """Least squares with Gaussian spectra as a prior, neighbors being alike."""
+    prior = method.spectral_prior or smooth_spectral_prior(A.cube_shape[0] if wavelengths is None else wavelengths)
     result, spread = gaussian_map(
         A,
         y,
@@ -103,12 +110,22 @@ def solve_gaussian(
         prior.mean,
         variance=variance,
         correlation=GAUSSIAN_CORRELATION,
-        num_iters=num_iters or GAUSSIAN_ITERS,
+        num_iters=num_iters,
         tol=GAUSSIAN_TOL,
-        samples=samples,
-        generator=torch.Generator(y.device).manual_seed(seed) if samples else None,
-        monitor=monitor,
-        progress=progress,
+        samples=GAUSSIAN_SAMPLES if method.uncertainty else 0,
+        generator=torch.Generator(y.device).manual_seed(run.seed) if method.uncertainty else None,
+        monitor=run.monitor,
+        progress=run.progress,
     )
-    choice = {"solver": "gaussian", "correlation": GAUSSIAN_CORRELATION, "noise": float(variance.mean().sqrt())}
-    return AutoResult(result, choice, spread)
+    settings = {"correlation": GAUSSIAN_CORRELATION, "noise": float(variance.mean().sqrt())}
+    return Outcome(result, "gaussian", settings, uncertainty=spread)
+
+
+def _until(budget: float, monitor: Monitor | None) -> Monitor:
+    """A monitor that also stops when the time is up."""
+
+    def watch(record: Record, cube: Tensor) -> bool:
+        asked = monitor is not None and bool(monitor(record, cube))
+        return asked or record.seconds >= budget
+
+    return watch

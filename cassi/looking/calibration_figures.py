@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
-from cassi.looking.figures import _PALETTE, _STYLE, _layout, _show
+from cassi.looking.color import shown_range
+from cassi.looking.style import PALETTE, draw_map, layout, styled
 
 __all__ = ["blur", "detector", "dispersion", "masks"]
 
 
-@rc_context(_STYLE)
+@styled
 def dispersion(calibration: Calibration) -> Figure:
     """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves.
 
@@ -32,19 +32,19 @@ def dispersion(calibration: Calibration) -> Figure:
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)
-    figure = Figure(figsize=(6.8, 4.6), layout=_layout())
+    figure = Figure(figsize=(6.8, 4.6), layout=layout())
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    upper.plot(grid, curve(grid), color=_PALETTE[0], label=f"{curve.model}, {len(curve.coefficients)} coefficients")
+    upper.plot(grid, curve(grid), color=PALETTE[0], label=f"{curve.model}, {len(curve.coefficients)} coefficients")
     bands = np.asarray(calibration.shifts) + calibration.remainders
-    upper.plot(calibration.wavelengths, bands, "|", color=_PALETTE[0], markersize=9, label=f"{len(bands)} bands")
-    upper.plot(curve.wavelengths, curve.measured, "o", color=_PALETTE[1], label="measured")
+    upper.plot(calibration.wavelengths, bands, "|", color=PALETTE[0], markersize=9, label=f"{len(bands)} bands")
+    upper.plot(curve.wavelengths, curve.measured, "o", color=PALETTE[1], label="measured")
     upper.set_ylabel("displacement [px]")
     upper.set_title("Dispersion")
     upper.grid(True)
     upper.legend()
-    lower.axhline(0, color=_PALETTE[0], linewidth=1)
-    lower.plot(curve.wavelengths, curve.residuals, "o", color=_PALETTE[1], label="measured - fitted")
-    lower.plot(curve.wavelengths, curve.across, "s", color=_PALETTE[2], markersize=4, label="across the dispersion")
+    lower.axhline(0, color=PALETTE[0], linewidth=1)
+    lower.plot(curve.wavelengths, curve.residuals, "o", color=PALETTE[1], label="measured - fitted")
+    lower.plot(curve.wavelengths, curve.across, "s", color=PALETTE[2], markersize=4, label="across the dispersion")
     limit = 1.3 * max(0.02, float(np.abs(curve.residuals).max()), float(np.abs(curve.across).max()))
     lower.set_ylim(-limit, limit)
     lower.set_ylabel("[px]")
@@ -54,7 +54,7 @@ def dispersion(calibration: Calibration) -> Figure:
     return figure
 
 
-@rc_context(_STYLE)
+@styled
 def detector(calibration: Calibration) -> Figure:
     """Dark level and relative response of the pixels, bad ones ringed.
 
@@ -64,24 +64,18 @@ def detector(calibration: Calibration) -> Figure:
     Returns:
         The figure.
     """
-    figure = Figure(figsize=(9.6, 3.9), layout=_layout())
+    figure = Figure(figsize=(9.6, 3.9), layout=layout())
     rows, columns = np.nonzero(calibration.bad_pixels)
-    panels = ((calibration.dark, "Dark level [counts]"), (calibration.flat, "Relative response"))
-    for axes, (picture, heading) in zip(figure.subplots(1, 2), panels, strict=True):
-        _show(axes, picture)
-        low, high = np.percentile(picture, (1, 99))
-        axes.images[0].set_clim(low, max(high, low + 1e-6))
-        axes.images[0].set_cmap("cividis")
+    panels = ((calibration.dark, "Dark level", "counts"), (calibration.flat, "Relative response", ""))
+    for axes, (picture, heading, label) in zip(figure.subplots(1, 2), panels, strict=True):
+        draw_map(axes, picture, heading, label, limits=shown_range(picture, percent=99))
         if len(rows):
-            axes.scatter(columns, rows, s=14, facecolors="none", edgecolors=_PALETTE[1], linewidths=0.7)
-        axes.set_title(heading)
-        bar = figure.colorbar(axes.images[0], ax=axes, fraction=0.04, pad=0.02)
-        bar.outline.set_visible(False)
+            axes.scatter(columns, rows, s=14, facecolors="none", edgecolors=PALETTE[1], linewidths=0.7)
     figure.suptitle(f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %", fontsize=9)
     return figure
 
 
-@rc_context(_STYLE)
+@styled
 def masks(calibration: Calibration) -> Figure:
     """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first.
 
@@ -91,7 +85,7 @@ def masks(calibration: Calibration) -> Figure:
     Returns:
         The figure.
     """
-    figure = Figure(figsize=(12.0, 3.4), layout=_layout())
+    figure = Figure(figsize=(12.0, 3.4), layout=layout())
     count, height, width = calibration.mask.shape
     size = min(48, height, width)
     top, left = (height - size) // 2, (width - size) // 2
@@ -101,20 +95,13 @@ def masks(calibration: Calibration) -> Figure:
         (calibration.mask[c][detail], f"{calibration.wavelengths[c]:.1f} nm, {size} x {size} px in the middle")
         for c in (0, count // 2, count - 1)
     ]
-    brightest = float(np.percentile(calibration.mask, 99.9)) or 1.0
-    every = figure.subplots(1, 4)
-    for axes, (picture, heading) in zip(every, panels, strict=True):
-        _show(axes, picture)
-        axes.images[0].set_clim(0, brightest)
-        axes.images[0].set_cmap("gray")
-        axes.set_title(heading)
-    bar = figure.colorbar(every[-1].images[0], ax=list(every), fraction=0.03, pad=0.01)
-    bar.outline.set_visible(False)
-    bar.set_label("transmission")
+    limits = shown_range(calibration.mask, "zero", percent=99.9)
+    for axes, (picture, heading) in zip(figure.subplots(1, 4), panels, strict=True):
+        draw_map(axes, picture, heading, "transmission", limits=limits, colors="gray")
     return figure
 
 
-@rc_context(_STYLE)
+@styled
 def blur(calibration: Calibration) -> Figure:
     """The slit's image at the shortest and the longest wavelength with what was fitted; the blur over wavelength.
 
@@ -130,11 +117,11 @@ def blur(calibration: Calibration) -> Figure:
     spread = calibration.line_spread
     if spread is None:
         raise ValueError("the calibration was made without slit frames: its blur is unknown")
-    figure = Figure(figsize=(9.6, 3.6), layout=_layout())
+    figure = Figure(figsize=(9.6, 3.6), layout=layout())
     left, right = figure.subplots(1, 2)
     grid = np.linspace(spread.offsets[0], spread.offsets[-1], 400)
     for n in sorted({0, len(spread.sigma) - 1}):
-        color = _PALETTE[n > 0]
+        color = PALETTE[n > 0]
         left.plot(spread.offsets, spread.profiles[n], "o", markersize=4, color=color)
         sharp = " or less" if spread.sigma[n] <= SHARPEST else ""
         label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px{sharp}"
@@ -145,8 +132,8 @@ def blur(calibration: Calibration) -> Figure:
     left.set_title(f"Image of a slit {spread.slit_width:g} px wide")
     left.grid(True)
     left.legend()
-    right.plot(spread.wavelengths, spread.sigma, "o-", color=_PALETTE[0])
-    right.axhline(NEGLIGIBLE, color=_PALETTE[1], linewidth=1, label="negligible below")
+    right.plot(spread.wavelengths, spread.sigma, "o-", color=PALETTE[0])
+    right.axhline(NEGLIGIBLE, color=PALETTE[1], linewidth=1, label="negligible below")
     right.set_ylim(0, 1.3 * max(NEGLIGIBLE, float(spread.sigma.max())))
     right.set_xlabel("wavelength [nm]")
     right.set_ylabel("standard deviation [px]")

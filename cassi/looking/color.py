@@ -1,4 +1,4 @@
-"""What a spectral cube looks like: from bands to sRGB through the CIE 1931 2-degree observer.
+"""What values look like on a display: the range shown, and bands to sRGB through the CIE 1931 2-degree observer.
 
 The table beside this file (`cie_1931_d65.csv`, every 5 nm) holds the observer and illuminant D65; its head names the
 source. Everything else follows from the standards named in the docstrings.
@@ -9,15 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["Illuminant", "cube_to_srgb", "wavelength_to_srgb", "white_level"]
+__all__ = [
+    "VISIBLE",
+    "Illuminant",
+    "Limits",
+    "cube_to_srgb",
+    "is_visible",
+    "render",
+    "shown_range",
+    "top_of",
+    "value_label",
+    "wavelength_to_srgb",
+    "white_level",
+]
 
 Illuminant = Literal["D65", "E"]
+VISIBLE = (400.0, 700.0)  # [nm] beyond it the eye sees next to nothing and hues no longer change
+SAMPLE = 1_000_000  # values that a percentile is taken from
 FALSE_COLOR_RANGE = (450.0, 650.0)  # [nm] where the bands are placed if their wavelengths are unknown
 
 # IEC 61966-2-1: chromaticities of the sRGB primaries (columns red, green, blue) and of its white point.
@@ -27,6 +41,122 @@ _RGB_TO_XYZ = _PRIMARIES * np.linalg.solve(_PRIMARIES, _WHITE)
 _XYZ_TO_RGB = np.linalg.inv(_RGB_TO_XYZ)
 # Cone responses of the Bradford chromatic adaptation (Lam 1985; in CIE 159:2004 and the ICC profile specification).
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
+
+
+class Limits(NamedTuple):
+    """The range of values that a picture shows, and the extremes of what it holds."""
+
+    low: float
+    high: float
+    lowest: float
+    highest: float
+
+    @property
+    def extend(self) -> Literal["both", "min", "max", "neither"]:
+        """Which ends are cut, as matplotlib's color bars name it."""
+        below, above = self.lowest < self.low, self.highest > self.high
+        return "both" if below and above else "min" if below else "max" if above else "neither"
+
+    @property
+    def clipped(self) -> str:
+        """What is cut, in words; empty where nothing is."""
+        parts = [f"lowest {self.lowest:.3g}"] * (self.lowest < self.low)
+        return ", ".join(parts + [f"highest {self.highest:.3g}"] * (self.highest > self.high))
+
+
+def shown_range(
+    values: np.ndarray, base: Literal["data", "zero", "around zero"] = "data", *, percent: float = 99.5
+) -> Limits:
+    """The range to show of values, so that single hot pixels do not darken the rest.
+
+    Args:
+        values: any shape; of many only a part is looked at, NaN and Inf are left out.
+        base: "data" from the (100 - `percent`)th percentile, or 0 if that is near, to the `percent`th; "zero" from 0 to
+            the `percent`th; "around zero" from minus to plus the `percent`th percentile of the magnitude.
+        percent: of the values that are not cut.
+
+    Returns:
+        The limits, of which high is above low.
+
+    Example:
+        >>> shown_range(np.append(np.ones(999), 50.0), "zero")
+        Limits(low=0.0, high=1.0, lowest=1.0, highest=50.0)
+    """
+    finite = _sample(values).astype(np.float64)
+    if not finite.size:
+        return Limits(-1.0 if base == "around zero" else 0.0, 1.0, 0.0, 0.0)
+    known = np.isfinite(values)
+    lowest = float(np.min(values, where=known, initial=np.inf))
+    highest = float(np.max(values, where=known, initial=-np.inf))
+    if base == "around zero":
+        high = top_of(np.abs(finite), percent)
+        return Limits(-high, high, lowest, highest)
+    high = float(np.percentile(finite, percent))
+    low = float(np.percentile(finite, 100 - percent)) if base == "data" else 0.0
+    low = 0.0 if 0 <= low < 0.25 * high else low
+    return Limits(low, high if high > low else low + 1, lowest, highest)
+
+
+def top_of(values: np.ndarray, percent: float = 99.5) -> float:
+    """The `percent`th percentile of the finite values, where it is positive; else 1."""
+    finite = _sample(values)
+    top = float(np.percentile(finite, percent)) if finite.size else 0.0
+    return top if top > 0 else 1.0
+
+
+def value_label(unit: str) -> str:
+    """What the axis of a value says: the unit, or "relative radiance" where a file names none."""
+    return unit if unit and unit != "as in the file" else "relative radiance"
+
+
+def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
+    """Whether any band lies where the eye sees, 400 to 700 nm; False where the wavelengths are unknown."""
+    if wavelengths is None:
+        return False
+    centers = np.asarray(wavelengths, dtype=np.float64)
+    return bool(((centers >= VISIBLE[0]) & (centers <= VISIBLE[1])).any())
+
+
+def render(
+    cube: Tensor | np.ndarray,
+    wavelengths: ArrayLike | Tensor | None,
+    *,
+    white: float | None = None,
+    channels: Sequence[float] | None = None,
+) -> tuple[np.ndarray, str]:
+    """The picture of a cube and what to call it: natural color where bands are visible, else a false color.
+
+    Args:
+        cube: (C, H, W).
+        wavelengths: (C,) band centers [nm]; None or none of them visible gives the false color of `cube_to_srgb`.
+        white: as for `cube_to_srgb`.
+        channels: what to show as red, green and blue instead: three wavelengths [nm], or band numbers from 1 where the
+            wavelengths are unknown. The nearest band is taken, each on its own scale.
+
+    Returns:
+        (H, W, 3) float32 in [0, 1], and its name in words.
+
+    Raises:
+        ValueError: `channels` are not three finite numbers, or what `cube_to_srgb` raises.
+
+    Example:
+        >>> render(np.ones((8, 4, 4)), np.linspace(450, 650, 8), channels=(640, 560, 470))[1]
+        'false color: 650, 564, 479 nm'
+    """
+    if channels is None:
+        if is_visible(wavelengths):
+            return cube_to_srgb(cube, wavelengths, white=white), "sRGB (CIE 1931)"
+        return cube_to_srgb(cube, None, white=white), "false color"
+    wanted = np.asarray(channels, dtype=np.float64)
+    if wanted.shape != (3,) or not np.isfinite(wanted).all():
+        raise ValueError(f"channels must be three finite numbers (red, green, blue), got {channels!r}")
+    known = wavelengths is not None
+    centers = np.asarray(wavelengths, dtype=np.float64) if known else np.arange(1.0, len(cube) + 1)
+    nearest = [int(np.abs(centers - one).argmin()) for one in wanted]
+    bands = [np.nan_to_num(_numpy(cube[k]).astype(np.float32), posinf=0, neginf=0) for k in nearest]
+    picture = np.stack([_encode(np.clip(band / top_of(band), 0, 1)) for band in bands], axis=-1).astype(np.float32)
+    names = ", ".join(f"{centers[k]:.0f}" for k in nearest)
+    return picture, f"false color: {names} nm" if known else f"false color: bands {names}"
 
 
 def cube_to_srgb(
@@ -61,7 +191,7 @@ def cube_to_srgb(
 
     Raises:
         ValueError: wrong rank, a count of wavelengths that is not C, wavelengths that repeat, are not finite or lie
-            all outside 380-780 nm, unknown illuminant, `white` not positive.
+            all outside 400-700 nm, unknown illuminant, `white` not positive.
 
     Example:
         >>> grey = np.full((28, 2, 2), 0.5, dtype=np.float32)
@@ -70,7 +200,7 @@ def cube_to_srgb(
     """
     linear = _linear_srgb(cube, wavelengths, illuminant)
     if white is None:
-        white = _brightest(linear)
+        white = top_of(linear.max(axis=0), 99)
     elif not white > 0:
         raise ValueError(f"white must be positive, got {white}: it is the cube value rendered as white")
     height, width = cube.shape[-2:]
@@ -93,7 +223,7 @@ def white_level(
         >>> round(white_level(np.full((28, 4, 4), 0.25), None), 6)
         0.25
     """
-    return _brightest(_linear_srgb(cube, wavelengths, illuminant))
+    return top_of(_linear_srgb(cube, wavelengths, illuminant).max(axis=0), 99)
 
 
 def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
@@ -113,7 +243,7 @@ def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
         True
     """
     table = _observer()
-    at = np.clip(np.asarray(wavelengths, dtype=np.float64), 400.0, 700.0)
+    at = np.clip(np.asarray(wavelengths, dtype=np.float64), *VISIBLE)
     xyz = np.stack([np.interp(at, table[:, 0], table[:, k]) for k in (1, 2, 3)], axis=-1)
     linear: np.ndarray = np.maximum(xyz @ _XYZ_TO_RGB.T, 0)
     return _encode(linear / linear.max(axis=-1, keepdims=True))
@@ -121,7 +251,7 @@ def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, illuminant: str) -> np.ndarray:
     """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN and Inf become black."""
-    values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
+    values = _numpy(cube)
     if values.ndim != 3:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
     weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
@@ -130,9 +260,17 @@ def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | No
     return linear
 
 
-def _brightest(linear: np.ndarray) -> float:
-    white = float(np.percentile(linear.max(axis=0), 99)) if linear.size else 0.0
-    return white if white > 0 else 1.0
+def _numpy(values: Tensor | np.ndarray) -> np.ndarray:
+    array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return array
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    """At most about a million finite values, evenly taken, so that percentiles stay cheap."""
+    flat = np.asarray(values).reshape(-1)
+    flat = flat[:: max(1, flat.size // SAMPLE)]
+    finite: np.ndarray = flat[np.isfinite(flat)]
+    return finite
 
 
 def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illuminant: str) -> np.ndarray:
@@ -150,10 +288,10 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
         )
     if not np.isfinite(centers).all() or len(np.unique(centers)) < num_bands:
         raise ValueError(f"wavelengths must be finite and distinct, got {centers.tolist()}")
-    if not ((centers >= table[0, 0]) & (centers <= table[-1, 0])).any():
+    if not is_visible(centers):
         raise ValueError(
-            f"no band lies in the visible range 380-780 nm, got {centers.min():g}-{centers.max():g} nm: "
-            "pass wavelengths=None for a false color"
+            f"no band lies in the visible range {VISIBLE[0]:.0f}-{VISIBLE[1]:.0f} nm, got "
+            f"{centers.min():g}-{centers.max():g} nm: pass wavelengths=None for a false color"
         )
     # 0.1 nm is far finer than the observer and any band spacing met in practice.
     grid = np.linspace(table[0, 0], table[-1, 0], 4001)

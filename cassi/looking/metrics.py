@@ -15,7 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Convention", "Whiteness", "psnr", "residual_whiteness", "sam", "ssim"]
+__all__ = [
+    "Convention",
+    "Whiteness",
+    "band_psnr",
+    "psnr",
+    "residual_whiteness",
+    "sam",
+    "score",
+    "spectral_angles",
+    "ssim",
+]
 
 Array = Tensor | np.ndarray
 Convention = Literal["mean-of-bands", "cube", "rounded-8bit"]
@@ -61,19 +71,28 @@ def psnr(estimate: Array, truth: Array, *, peak: float = 1.0, convention: Conven
         >>> round(psnr(truth + 0.1, truth), 6)
         20.0
     """
-    estimate_bands, truth_bands = _bands(estimate, truth)
-    _check_peak(peak)
     if convention not in get_args(Convention):
         raise ValueError(f"convention must be one of {', '.join(get_args(Convention))}, got {convention!r}")
-    errors = []
-    for a, b in zip(estimate_bands, truth_bands, strict=True):
-        a, b = a.double() / peak, b.double() / peak
-        if convention == "rounded-8bit":
-            a, b = (256 * a).round() / 255, (256 * b).round() / 255
-        errors.append((a - b).square().mean().item())
+    errors = _band_errors(estimate, truth, peak, rounded=convention == "rounded-8bit")
     if convention == "cube":
         errors = [math.fsum(errors) / len(errors)]
-    return math.fsum(math.inf if e == 0 else -10 * math.log10(e) for e in errors) / len(errors)
+    return math.fsum(_decibel(e) for e in errors) / len(errors)
+
+
+def band_psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> list[float]:
+    """Peak signal-to-noise ratio of each band, 10 log10(L^2 / MSE_c); their mean is `psnr`.
+
+    Args:
+        estimate, truth, peak: as for `psnr`, which also raises the same errors.
+
+    Returns:
+        Decibel, one number a band.
+
+    Example:
+        >>> [round(v) for v in band_psnr(torch.tensor([0.1, 0.01]).view(2, 1, 1), torch.zeros(2, 1, 1))]
+        [20, 40]
+    """
+    return [_decibel(e) for e in _band_errors(estimate, truth, peak)]
 
 
 def ssim(estimate: Array, truth: Array, *, peak: float = 1.0, border: Border = "valid") -> float:
@@ -166,8 +185,32 @@ def sam(estimate: Array, truth: Array) -> float:
         >>> sam(3 * truth, truth) < 1e-5
         True
     """
+    angles, known = _angles(estimate, truth)
+    return float(np.degrees(angles[known].mean().item())) if known.any() else math.nan
+
+
+def spectral_angles(estimate: Array, truth: Array) -> Tensor:
+    """The angle between estimated and true spectrum at each pixel, whose mean is `sam`.
+
+    Args:
+        estimate, truth: (..., C, H, W), as for `sam`, which also raises the same errors.
+
+    Returns:
+        (..., H, W) float64 in degrees; NaN where the true spectrum is zero.
+
+    Example:
+        >>> one, other = torch.tensor([1.0, 0.0]).view(2, 1, 1), torch.tensor([1.0, 1.0]).view(2, 1, 1)
+        >>> round(spectral_angles(one, other).item())
+        45
+    """
+    angles, known = _angles(estimate, truth)
+    return torch.where(known, torch.rad2deg(angles), math.nan)
+
+
+def _angles(estimate: Array, truth: Array) -> tuple[Tensor, Tensor]:
+    """Angles [rad] (..., H, W), and where there is a true direction."""
     a, b = _pair(estimate, truth, min_axes=3)
-    total, count = 0.0, 0
+    found = []
     for one_a, one_b in zip(a.reshape(-1, *a.shape[-3:]), b.reshape(-1, *b.shape[-3:]), strict=True):
         norm_a, norm_b = (_norm(cube) for cube in (one_a, one_b))
         difference, sum_ = torch.zeros_like(norm_a), torch.zeros_like(norm_a)
@@ -176,10 +219,42 @@ def sam(estimate: Array, truth: Array) -> float:
             difference += (u - v).square()
             sum_ += (u + v).square()
         angle = 2 * torch.atan2(difference.sqrt(), sum_.sqrt())
-        angle = torch.where(norm_a == 0, math.pi / 2, angle)[norm_b > 0]
-        total += angle.sum().item()
-        count += angle.numel()
-    return math.degrees(total / count) if count else math.nan
+        found.append((torch.where(norm_a == 0, math.pi / 2, angle), norm_b > 0))
+    shape = (*b.shape[:-3], *b.shape[-2:])
+    return torch.stack([f[0] for f in found]).reshape(shape), torch.stack([f[1] for f in found]).reshape(shape)
+
+
+def score(
+    cube: Array, *, truth: Array | None = None, mean_band: Array | None = None, peak: float = 1.0
+) -> dict[str, float]:
+    """How close a cube comes to the truth, in the convention of the field: estimate clipped to [0, peak], peak 1.
+
+    Args:
+        cube: (..., C, H, W).
+        truth: the same shape, in [0, peak]; gives "psnr" [dB], "ssim" and "sam" [degrees].
+        mean_band: (H, W), the true mean over bands; gives "mean_band_psnr" [dB].
+        peak: the largest value a pixel can have.
+
+    Returns:
+        The figures that can be had, by name; without truth an empty dictionary.
+
+    Raises:
+        ValueError: shapes that differ.
+
+    Example:
+        >>> score(torch.full((3, 16, 16), 0.75), mean_band=torch.full((16, 16), 0.25))["mean_band_psnr"]  # 20 log10 2
+        6.020599913279624
+    """
+    scores: dict[str, float] = {}
+    if truth is not None:
+        estimate, true = torch.as_tensor(cube).clamp(0, peak), torch.as_tensor(truth)
+        scores["psnr"] = psnr(estimate, true, peak=peak)
+        scores["ssim"] = ssim(estimate, true, peak=peak, border="valid" if min(true.shape[-2:]) >= 11 else "zero")
+        scores["sam"] = sam(estimate, true)
+    if mean_band is not None:
+        mean = torch.as_tensor(cube).mean(-3).clamp(0, peak)
+        scores["mean_band_psnr"] = psnr(mean, torch.as_tensor(mean_band).expand_as(mean), peak=peak)
+    return scores
 
 
 def residual_whiteness(residual: Array, weights: Array | None = None) -> Whiteness:
@@ -261,6 +336,23 @@ def _norm(cube: Tensor) -> Tensor:
     for band in cube:
         total += band.double().square()
     return total.sqrt()
+
+
+def _band_errors(estimate: Array, truth: Array, peak: float, *, rounded: bool = False) -> list[float]:
+    """Mean squared error of each band relative to the peak; `rounded` to 8 bits as `psnr` says."""
+    estimate_bands, truth_bands = _bands(estimate, truth)
+    _check_peak(peak)
+    errors = []
+    for a, b in zip(estimate_bands, truth_bands, strict=True):
+        a, b = a.double() / peak, b.double() / peak
+        if rounded:
+            a, b = (256 * a).round() / 255, (256 * b).round() / 255
+        errors.append((a - b).square().mean().item())
+    return errors
+
+
+def _decibel(error: float) -> float:
+    return math.inf if error == 0 else -10 * math.log10(error)
 
 
 def _check_peak(peak: float) -> None:

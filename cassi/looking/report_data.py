@@ -1,10 +1,10 @@
-"""One page to look at a result: a single HTML file that needs no network and no program but a browser."""
+"""What there is to see of a result: cube, snapshot, truth, history and words, from memory or from a file."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,15 +12,18 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from cassi.errors import InputError, OutputError, one_line
+from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.opening import open_container
+from cassi.looking.metrics import score
+from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Record
 
-__all__ = ["ReportData", "read_report", "write_report"]
+__all__ = ["CubeLike", "ReportData", "read_report", "report_of"]
 
-MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
+MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
 
 Array = NDArray[Any]
 
@@ -34,18 +37,51 @@ class CubeLike(Protocol):
     def __getitem__(self, part: tuple[slice, slice, slice], /) -> Array: ...
 
 
+class ResultLike(Protocol):
+    """What `report_of` takes from a reconstruction (`cassi.Reconstruction` is one)."""
+
+    @property
+    def cube(self) -> Tensor: ...
+    @property
+    def wavelengths(self) -> Array | None: ...
+    @property
+    def history(self) -> Sequence[Record]: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def residual_image(self) -> Tensor: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def choice(self) -> Mapping[str, Any]: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def uncertainty(self) -> Tensor | None: ...
+    @property
+    def visibility(self) -> Tensor | None: ...
+
+
 @dataclass(frozen=True)
 class ReportData:
-    """What a report shows. Only the cube is needed; the page leaves out what is None or empty.
+    """What figures and the page of a result show. Only the cube is needed; what is None or empty is left out.
 
     Args:
         cube: the reconstruction (C, H, W) in `unit`.
         wavelengths: (C,) band centers [nm]; None: bands are numbered from 1.
         truth: (C, H, W), where known.
-        uncertainty: (C, H, W), one standard deviation of each value of the cube.
+        uncertainty: (C, H, W), in `unit`: one standard deviation of each value of the cube where `calibrated`, else its
+            spread, which tells uncertain places from certain ones and is no error bar.
+        calibrated: the uncertainty was compared with errors and covers as many of them as a standard deviation does.
+        visibility: (C, H, W), share of each value that the snapshot alone determines, 0 to 1.
         measurement: (H, W'), the snapshot.
         residual: (H, W'), the snapshot minus the one that the cube explains.
         history: records of the solver.
+        markers: iterations at which the run changed, and what changed there: (iteration, words).
+        verdict: whether mask and measurement belong together, in words.
+        ok: that verdict is good; if it is not, figures and page warn.
         choice: what was chosen automatically and why; numbers, text, lists and mappings.
         parameters: settings of the run, likewise.
         provenance: further facts: input, hash, version, command line, status ...
@@ -60,9 +96,14 @@ class ReportData:
     wavelengths: Array | None = None
     truth: CubeLike | None = None
     uncertainty: CubeLike | None = None
+    calibrated: bool = False
+    visibility: CubeLike | None = None
     measurement: Array | None = None
     residual: Array | None = None
     history: Sequence[Record] = ()
+    markers: Sequence[tuple[int, str]] = ()
+    verdict: str = ""
+    ok: bool = True
     choice: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
@@ -73,7 +114,8 @@ class ReportData:
         shape = tuple(self.cube.shape)
         if len(shape) != 3 or 0 in shape:
             raise ValueError(f"cube must be (C, H, W) and not empty, got {shape}: select one frame of a stack")
-        for name, cube in (("truth", self.truth), ("uncertainty", self.uncertainty)):
+        cubes = {"truth": self.truth, "uncertainty": self.uncertainty, "visibility": self.visibility}
+        for name, cube in cubes.items():
             if cube is not None and tuple(cube.shape) != shape:
                 raise ValueError(f"{name} must have the shape of the cube {shape}, got {tuple(cube.shape)}")
         for name, picture in (("measurement", self.measurement), ("residual", self.residual)):
@@ -81,6 +123,119 @@ class ReportData:
                 raise ValueError(f"{name} must be one snapshot (H, W'), got {np.shape(picture)}")
         if self.wavelengths is not None and np.shape(self.wavelengths) != shape[:1]:
             raise ValueError(f"wavelengths must be {shape[:1]}, one per band, got {np.shape(self.wavelengths)}")
+
+    @property
+    def black_level(self) -> float:
+        """What was taken off the measurement as its black level, in its unit."""
+        black = self.choice.get("black_level", 0.0)
+        return black if isinstance(black, float) else 0.0
+
+    @property
+    def unexplained(self) -> float | None:
+        """|y - Phi x| / |y|, y less its black level; None where either is not known."""
+        if self.residual is None or self.measurement is None:
+            return None
+        light = float(np.linalg.norm(np.nan_to_num(self.measurement).astype(np.float64) - self.black_level))
+        rest = float(np.linalg.norm(np.nan_to_num(self.residual).astype(np.float64)))
+        return rest / light if light > 0 else None
+
+    @property
+    def held_out_error(self) -> float | None:
+        """Relative error at detector pixels that the solver did not see, where it was measured."""
+        error = self.choice.get("held_out_error")
+        return error if isinstance(error, float) and math.isfinite(error) else None
+
+    def problems(self) -> list[str]:
+        """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
+        found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
+        if (share := self.unexplained) is not None and not share < 0.5:
+            found.append(f"The cube explains less than half of the snapshot: {100 * share:.0f} % is left.")
+        if (error := self.held_out_error) is not None and not error < 0.5:
+            found.append(f"The cube does not predict pixels it has not seen: their error is {100 * error:.0f} %.")
+        return found
+
+    def numbers(self) -> list[tuple[str, str]]:
+        """The figures of merit that are known: name and value, as text.
+
+        With truth those of `cassi.looking.metrics.score`; the peak is 1, or the brightest true value if that is above.
+        """
+        found: list[tuple[str, str]] = []
+        if self.truth is not None and math.prod(self.cube.shape) <= MAX_SCORED:
+            estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (self.cube, self.truth))
+            peak = max(1.0, float(np.nanmax(truth)))
+            scores = score(estimate, truth=truth, peak=peak)
+            found.append((f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"))
+            found.append(("SSIM", f"{scores['ssim']:.3f}"))
+            found.append(("mean spectral angle", f"{scores['sam']:.2f}°"))
+        if (error := self.held_out_error) is not None:
+            found.append(("error at unseen pixels", f"{100 * error:.3g} %"))
+        if (share := self.unexplained) is not None:
+            found.append(("of the snapshot is not explained", f"{100 * share:.2g} %"))
+        return found
+
+
+def report_of(
+    result: ResultLike,
+    measurement: Measurement | None = None,
+    *,
+    frame: int = 0,
+    verdict: str = "",
+    ok: bool = True,
+    calibrated: bool = False,
+) -> ReportData:
+    """Take what figures and a page show from a reconstruction in memory.
+
+    Args:
+        result: the reconstruction, of one snapshot or of a stack.
+        measurement: what it was made of; brings snapshot, truth and name.
+        frame: which of a stack, from 0.
+        verdict, ok, calibrated: see `ReportData`.
+
+    Returns:
+        The data.
+
+    Raises:
+        IndexError: no such frame.
+
+    Example:
+        >>> mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+        >>> y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
+        >>> report_of(cassi.reconstruct(y, mask, num_bands=4, solver="gap-tv", num_iters=5)).cube.shape
+        (4, 16, 16)
+    """
+    stack = result.cube.ndim == 4
+
+    def one(values: Tensor | Array | None, rank: int) -> Array | None:
+        if values is None:
+            return None
+        array: Array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        return array[frame] if array.ndim > rank else array
+
+    cube = one(result.cube, 3)
+    if cube is None:
+        raise ValueError("the result holds no cube")
+    history = _of_frame(list(result.history), len(result.cube) if stack else 1, frame)
+    choice = dict(result.choice["frames"][frame] if "frames" in result.choice else result.choice)
+    m = measurement
+    name = "" if m is None else m.source
+    return ReportData(
+        cube=cube,
+        wavelengths=result.wavelengths,
+        truth=None if m is None else one(m.cube, 3),
+        uncertainty=one(result.uncertainty, 3),
+        calibrated=calibrated,
+        visibility=one(result.visibility, 3),
+        measurement=None if m is None else one(m.y, 2),
+        residual=one(result.residual_image, 2),
+        history=history,
+        verdict=verdict,
+        ok=ok,
+        choice=choice,
+        parameters=result.parameters,
+        provenance={"status": result.status, "seconds": result.seconds, "scale": 1.0 if m is None else m.scale},
+        unit=result.unit,
+        title=(f"{name}, frame {frame + 1} of {len(result.cube)}" if stack else name) or "Reconstruction",
+    )
 
 
 @dataclass(frozen=True)
@@ -107,7 +262,8 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
 
     Args:
         path: HDF5 file as `cassi.files.write_cube` makes it: `cube` and, where present, `wavelengths`, `truth`,
-            `uncertainty`, `measurement`, `residual`, `history/*` and the attributes.
+            `uncertainty`, `visibility`, `measurement`, `residual`, `history/*` and the attributes, of which `verdict`,
+            `ok`, `uncertainty_calibrated`, `markers`, `choice`, `parameters` and `unit` fill the fields of that name.
         frame: which cube of a stack (N, C, H, W), from 0.
 
     Returns:
@@ -127,8 +283,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):
-        made = "make it with scripts/reconstruct.py"
-        raise InputError(f"{path}: no cube (C, H, W) in it, expected a result ({made}); found {container.listing()}")
+        raise InputError(f"{path}: no cube (C, H, W) in it, expected the result of a run; found {container.listing()}")
     frames = found["cube"].shape[0] if len(found["cube"].shape) == 4 else 1
     if not 0 <= frame < frames:
         raise InputError(f"{path}: no frame {frame}, the file holds {frames}; count from 0")
@@ -148,22 +303,24 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
 
     columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
     rows = list(zip(*columns, strict=True)) if len(columns) == len(Record._fields) else []
-    history = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
-    starts = [i for i, record in enumerate(history) if record.iteration == 1]
-    if frames > 1 and len(starts) == frames:  # the frames' records, one after the other
-        history = history[starts[frame] : [*starts, len(history)][frame + 1]]
+    history = _of_frame([Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows], frames, frame)
     facts = {name: _from_json(value) for name, value in container.attributes.items()}
     choice, parameters = (_mapping(facts.pop(name, {})) for name in ("choice", "parameters"))
-    unit = str(facts.pop("unit", ""))
+    unit, markers = str(facts.pop("unit", "")), facts.pop("markers", [])
     try:
         return ReportData(
             cube=_Stored(container, found["cube"], frame),
             wavelengths=numbers("wavelengths"),
             truth=cube("truth"),
             uncertainty=cube("uncertainty"),
+            calibrated=bool(facts.pop("uncertainty_calibrated", False)),
+            visibility=cube("visibility"),
             measurement=snapshot("measurement"),
             residual=snapshot("residual"),
             history=history,
+            markers=_markers(markers),
+            verdict=str(facts.pop("verdict", "")),
+            ok=bool(facts.pop("ok", True)),
             choice=choice,
             parameters=parameters,
             provenance=facts,
@@ -174,61 +331,12 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         raise InputError(f"{path}: {error}") from error
 
 
-def write_report(
-    path: str | os.PathLike[str],
-    data: ReportData | str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    max_bytes: int = MAX_BYTES,
-) -> Path:
-    """Write one HTML file that shows a result in any browser of the last years, without a network.
-
-    The cubes travel inside, each band rounded to 1/4094 of its range (the page states the error that follows).
-
-    Args:
-        path: file to make, .html or .htm; it appears complete or not at all.
-        data: what to show, or a result file (see `read_report`).
-        overwrite: replace an existing file.
-        max_bytes: size that the page may have [byte].
-
-    Returns:
-        The path.
-
-    Raises:
-        InputError: `data` cannot be read, Bokeh is not installed, or the page would be larger than `max_bytes`.
-        OutputError: another suffix, the file exists, or it cannot be written; nothing is left behind.
-
-    Example:
-        >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
-        >>> write_report(path, ReportData(np.random.default_rng(0).random((8, 32, 32)))).name
-        'report.html'
-    """
-    path = Path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise OutputError(f"{path}: a report is a page, expected the suffix .html")
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path}: exists already; choose another name or allow overwriting (--overwrite)")
-    shown = data if isinstance(data, ReportData) else read_report(data)
-    from cassi.looking.report_page import make_page  # needs what this module defines
-
-    page = make_page(shown).html.encode()
-    if len(page) > max_bytes:
-        raise InputError(
-            f"{path}: the page would have {len(page) / 1e6:.0f} MB, more than {max_bytes / 1e6:.0f} MB; "
-            "look at the result with scripts/view.py, which reads bands on demand"
-        )
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with temporary.open("xb") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {one_line(error)}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+def _of_frame(history: list[Record], frames: int, frame: int) -> list[Record]:
+    """The records of one frame, where those of all frames stand one after the other, each from iteration 1."""
+    starts = [i for i, record in enumerate(history) if record.iteration == 1]
+    if frames == 1 or len(starts) != frames:
+        return history
+    return history[starts[frame] : [*starts, len(history)][frame + 1]]
 
 
 def _from_json(value: object) -> object:
@@ -239,6 +347,11 @@ def _from_json(value: object) -> object:
         return json.loads(value)
     except ValueError:
         return value
+
+
+def _markers(value: object) -> list[tuple[int, str]]:
+    pairs = value if isinstance(value, list) else []
+    return [(p[0], str(p[1])) for p in pairs if isinstance(p, list) and len(p) == 2 and isinstance(p[0], int)]
 
 
 def _mapping(value: object) -> dict[str, object]:

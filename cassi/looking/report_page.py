@@ -1,8 +1,8 @@
 """The page of a report: what it holds, how its cubes are packed, and Bokeh's drawings in it.
 
 Bokeh's own script travels inside the page; `page/` beside this file holds the layout and the script that joins
-pointer, keyboard and spectra. Text that comes with the input enters in two places only, `_text` and `_json`, which
-escape it; and the page's content security policy lets no other script run and nothing be fetched.
+pointer, keyboard and spectra. Text that comes with the input enters in two places only, `escape_text` and `_json`,
+which escape it; and the page's content security policy lets no other script run and nothing be fetched.
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ import base64
 import hashlib
 import json
 import math
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cassi.looking.color import cube_to_srgb, wavelength_to_srgb
-from cassi.looking.figures import choose_points
-from cassi.looking.metrics import psnr, residual_whiteness, sam, ssim
+from cassi.errors import InputError, OutputError
+from cassi.files.atomic import check_place, replacing
+from cassi.looking.color import is_visible, render, shown_range, value_label, wavelength_to_srgb
+from cassi.looking.metrics import residual_whiteness
+from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.report_plots import bokeh_script, drawings
+from cassi.looking.spectra_points import choose_points
 
-if TYPE_CHECKING:
-    from cassi.looking.report_data import CubeLike, ReportData
+__all__ = ["Page", "band_of", "escape_text", "make_page", "policy_of", "thinned", "thinning", "write_report"]
 
-__all__ = ["Page", "band_of", "make_page", "thinning"]
+MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
 
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
 PICTURE_BITS = 8  # of what is only looked at
 MAX_SIDE = 1024  # [pixel]: of larger pictures every k-th pixel is shown
-MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth while a page is made
 
 Array = NDArray[Any]
 
@@ -47,6 +49,50 @@ class Page(NamedTuple):
     policy: str
 
 
+def write_report(
+    path: str | os.PathLike[str],
+    data: ReportData | str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    max_bytes: int = MAX_BYTES,
+) -> Path:
+    """Write one HTML file that shows a result in any browser of the last years, without a network.
+
+    The cubes travel inside, each band rounded to 1/4094 of its range (the page states the error that follows).
+
+    Args:
+        path: file to make, .html or .htm; it appears complete or not at all.
+        data: what to show, or a result file (see `read_report`).
+        overwrite: replace an existing file.
+        max_bytes: size that the page may have [byte].
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: `data` cannot be read, Bokeh is not installed, or the page would be larger than `max_bytes`.
+        OutputError: another suffix, the file exists, or it cannot be written; nothing is left behind.
+
+    Example:
+        >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
+        >>> write_report(path, ReportData(np.random.default_rng(0).random((8, 32, 32)))).name
+        'report.html'
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise OutputError(f"{path}: a report is a page, expected the suffix .html")
+    check_place(path, overwrite)
+    page = make_page(data if isinstance(data, ReportData) else read_report(data)).html.encode()
+    if len(page) > max_bytes:
+        raise InputError(
+            f"{path}: the page would have {len(page) / 1e6:.0f} MB, more than {max_bytes / 1e6:.0f} MB; "
+            "look at the result with cassi.looking.server, which reads bands on demand"
+        )
+    with replacing(path, overwrite) as temporary:
+        temporary.write_bytes(page)
+    return path
+
+
 def make_page(data: ReportData, *, live: bool = False) -> Page:
     """Make the page, with the cubes inside; or `live`, asking the server it came from for bands and spectra.
 
@@ -55,18 +101,16 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
     """
     bands, height, width = data.cube.shape
     thin = thinning(height, width)
-    small = np.stack([band_of(data.cube, c)[::thin, ::thin] for c in range(bands)])
-    finite = small[np.isfinite(small)]
+    small = thinned(data.cube, thin)
     centers = data.wavelengths
-    visible = centers is not None and bool(np.any((centers >= 380) & (centers <= 780)))
-    picture = cube_to_srgb(small, centers if visible else None)
+    picture, _ = render(small, centers)
 
     packed = {"picture": _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)}
     limits: dict[str, tuple[float, float]] = {}
     pictures = {"measurement": data.measurement, "residual": data.residual}
     snapshots = {name: snapshot for name, snapshot in pictures.items() if snapshot is not None}
     for name, snapshot in snapshots.items():
-        limits[name] = _limits(snapshot, around_zero=name == "residual")
+        limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
         k = thinning(*snapshot.shape)
         packed[name] = _pack(np.clip(snapshot[::k, ::k], *limits[name])[None], PICTURE_BITS)
     if not live:
@@ -84,10 +128,10 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         "centers": (np.arange(1.0, bands + 1) if centers is None else centers).tolist(),
         "in_nm": centers is not None,
         "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
-        "range": [float(v) for v in np.percentile(finite, (0.1, 99.9))] if finite.size else [0.0, 1.0],
+        "range": shown_range(small)[:2],
         "truth": data.truth is not None,
-        "uncertainty": data.uncertainty is not None,
-        "points": [[row * thin, column * thin] for row, column in choose_points(np.nan_to_num(small), 3)],
+        "spread": "standard deviation" if data.calibrated else "spread",
+        "points": [[point.row * thin, point.column * thin] for point in choose_points(small, 4)],
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
@@ -96,11 +140,11 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         {name: (picture.shape[0], picture.shape[1]) for name, picture in snapshots.items()},
         convergence=bool(data.history),
         band_label="band" if centers is None else "wavelength [nm]",
-        value_label=f"value [{data.unit[:60]}]" if data.unit else "value",
+        value_label=value_label(data.unit[:60]),
     )
     script = files("cassi.looking").joinpath("page", "page.js").read_text(encoding="utf-8")
     scripts = (bokeh_script(), script)
-    policy = _policy(scripts, live)
+    policy = policy_of(scripts, live)
     blocks = [
         f'<script type="application/json" id="facts">{_json(facts)}</script>',
         f'<script type="application/json" id="drawings">{_json(drawn)}</script>',
@@ -109,13 +153,13 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
     ]
     rounding = packed["cube"].error if "cube" in packed else 0.0
     html = Template(files("cassi.looking").joinpath("page", "page.html").read_text(encoding="utf-8")).substitute(
-        policy=_text(policy),
+        policy=escape_text(policy),
         style=files("cassi.looking").joinpath("page", "page.css").read_text(encoding="utf-8"),
-        title=_text(data.title),
-        lede=_text(_lede(data)),
+        title=escape_text(data.title),
+        lede=escape_text(_lede(data)),
         numbers=_numbers(data),
         color_note="Color as seen in daylight"
-        if visible
+        if is_visible(centers)
         else "False color: the wavelengths are not known or not visible",
         aspect=f"{width} / {height}",
         detector_aspect="{1} / {0}".format(
@@ -128,9 +172,14 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
     return Page(html, policy)
 
 
-def thinning(height: int, width: int) -> int:
-    """Every how many-th pixel a picture of this size shows: 1 up to 1024 pixels a side."""
-    return max(1, math.ceil(max(height, width) / MAX_SIDE))
+def thinning(height: int, width: int, side: int = MAX_SIDE) -> int:
+    """Every how many-th pixel a picture of this size shows: 1 up to `side` pixels a side."""
+    return max(1, math.ceil(max(height, width) / side))
+
+
+def thinned(cube: CubeLike, every: int) -> Array:
+    """Every `every`-th row and column of a cube, read band by band."""
+    return np.stack([band_of(cube, c)[::every, ::every] for c in range(cube.shape[0])])
 
 
 def band_of(cube: CubeLike, c: int) -> Array:
@@ -142,7 +191,7 @@ def band_of(cube: CubeLike, c: int) -> Array:
 # What the input says, made safe
 
 
-def _text(value: object) -> str:
+def escape_text(value: object) -> str:
     """Text for HTML, between tags or in a quoted attribute."""
     return escape(str(value), quote=True)
 
@@ -161,7 +210,7 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _policy(scripts: Sequence[str], live: bool) -> str:
+def policy_of(scripts: Sequence[str], live: bool) -> str:
     """Only these scripts run, by their hash; nothing is fetched, except from the page's own server when it is live."""
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
@@ -210,18 +259,6 @@ def _pack(planes: CubeLike, bits: int) -> _Packed:
     return _Packed(text, layout, max(steps) / 2)
 
 
-def _limits(picture: Array, *, around_zero: bool) -> tuple[float, float]:
-    """The range that is shown: all but the outermost 0.5 % of the pixels."""
-    finite = picture[np.isfinite(picture)].astype(np.float64)
-    if not finite.size:
-        return -1.0, 1.0
-    if around_zero:
-        bound = float(np.percentile(np.abs(finite), 99.5)) or 1.0
-        return -bound, bound
-    low, high = (float(v) for v in np.percentile(finite, (0.5, 99.5)))
-    return low, high if high > low else low + 1
-
-
 # Text and tables
 
 
@@ -233,31 +270,22 @@ def _lede(data: ReportData) -> str:
     if data.history:
         words = {"converged": "converged after", "max_iters": "", "stopped": "stopped after"}
         status = words.get(str(data.provenance.get("status", "")), "")
-        last = data.history[-1]
-        parts.append(f"{status} {last.iteration} iterations in {last.seconds:.3g} s".strip())
+        last, seconds = data.history[-1], data.provenance.get("seconds")
+        whole = seconds if isinstance(seconds, float) else last.seconds  # trials too, not the last run alone
+        parts.append(f"{status} {last.iteration} iterations, {whole:.3g} s in all".strip())
     return " · ".join(parts)
 
 
 def _numbers(data: ReportData) -> str:
-    """The figures of merit that are known, as a row of large numbers."""
-    found: list[tuple[str, str]] = []
-    if data.truth is not None and math.prod(data.cube.shape) <= MAX_SCORED:
-        estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (data.cube, data.truth))
-        peak = float(np.nanmax(truth))
-        if peak > 0:
-            found.append(("PSNR, peak = brightest true value", f"{psnr(estimate, truth, peak=peak):.2f} dB"))
-            similarity = ssim(estimate, truth, peak=peak, border="valid" if min(estimate.shape[-2:]) >= 11 else "zero")
-            found.append(("SSIM", f"{similarity:.3f}"))
-        found.append(("mean spectral angle", f"{sam(estimate, truth):.2f}°"))
-    if data.residual is not None and data.measurement is not None:
-        black = data.choice.get("black_level", 0.0)
-        light = np.nan_to_num(data.measurement).astype(np.float64) - (black if isinstance(black, float) else 0.0)
-        size = float(np.linalg.norm(light))
-        rest = float(np.linalg.norm(np.nan_to_num(data.residual).astype(np.float64)))
-        if size > 0:
-            found.append(("of the snapshot is not explained", f"{100 * rest / size:.2g} %"))
-    cells = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in found)
-    return f'<dl class="numbers">{cells}</dl>' if found else ""
+    """What speaks against the result, in a red box, and its figures of merit as a row of large numbers."""
+    problems = "".join(f"<p>{escape_text(one)}</p>" for one in data.problems())
+    box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
+    if data.verdict and data.ok:
+        box += f'<p class="lede">{escape_text(data.verdict)}</p>'
+    cells = "".join(
+        f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in data.numbers()
+    )
+    return box + (f'<dl class="numbers">{cells}</dl>' if cells else "")
 
 
 def _spectra_note(data: ReportData, rounding: float) -> str:
@@ -268,10 +296,13 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
         parts.append(
             "Shaded: ± one standard deviation; for a box the mean of its pixels' deviations, an upper bound of the "
             "deviation of its mean."
+            if data.calibrated
+            else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
+            "truth lies outside more often than it would of an error bar."
         )
     if rounding:
         parts.append(f"Values on this page are rounded to within ±{rounding:.1g}; the result file has all digits.")
-    return _text(" ".join(parts))
+    return escape_text(" ".join(parts))
 
 
 def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> str:
@@ -284,7 +315,8 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
             cards.append(
                 f'<figure class="card"><figcaption><h3>{heading}</h3></figcaption>'
                 f'<div class="plot detector" id="plot-{name}" role="img" aria-label="{heading} as a picture"></div>'
-                f'<div class="scale {name}"><span>{low:.3g}</span><i></i><span>{high:.3g}</span></div></figure>'
+                f'<div class="scale {name}"><span>{_number(low)}</span><i></i>'
+                f"<span>{_number(high)}</span></div></figure>"
             )
     told = ""
     if data.residual is not None:
@@ -323,10 +355,27 @@ def _story(data: ReportData) -> str:
         )
     if data.choice:
         reason = data.choice.get("reason")
-        said = f'<p class="verdict">{_text(reason)}</p>' if isinstance(reason, str) else ""
-        rest = {name: value for name, value in data.choice.items() if not said or name != "reason"}
+        said = f'<p class="verdict">{escape_text(reason)}</p>' if isinstance(reason, str) else ""
+        said += "".join(f'<p class="verdict">{escape_text(one)}</p>' for one in _levels(data))
+        rest = {name: value for name, value in data.choice.items() if name != "reason" or not isinstance(value, str)}
         parts.append(f"<section><h2>Chosen automatically</h2>{said}{_table(rest)}</section>")
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+
+
+def _levels(data: ReportData) -> list[str]:
+    """Black level and noise in the unit of the measurement, and in counts where the file tells them."""
+    scale, level, noise = data.provenance.get("scale"), data.choice.get("level"), data.choice.get("noise")
+    counts = scale if isinstance(scale, float) and scale != 1 else None
+
+    def both(value: float) -> str:
+        stored = "" if counts is None else f" ({value * counts:.3g} stored counts)"
+        return f"{value:.3g} {value_label(data.unit)}{stored}"
+
+    found = [f"Black level taken off: {both(data.black_level)}."] if data.black_level else []
+    beta = noise.get("beta") if isinstance(noise, Mapping) else None
+    if isinstance(beta, float) and isinstance(level, float) and beta >= 0:
+        found.append(f"Noise of a dark pixel: standard deviation {both(level * math.sqrt(beta))}.")
+    return found
 
 
 def _records(data: ReportData) -> str:
@@ -340,7 +389,7 @@ def _records(data: ReportData) -> str:
 
 def _table(content: Mapping[str, object]) -> str:
     rows = "".join(
-        f'<tr><th scope="row">{_text(str(name).replace("_", " "))}</th><td>{_cell(value)}</td></tr>'
+        f'<tr><th scope="row">{escape_text(str(name).replace("_", " "))}</th><td>{_cell(value)}</td></tr>'
         for name, value in content.items()
     )
     return f'<div class="scroll"><table>{rows}</table></div>'
@@ -354,7 +403,7 @@ def _cell(value: object) -> str:
         return _table(value) if value else "none"
     if isinstance(value, list | tuple):
         if value and all(isinstance(one, Mapping) and one.keys() == value[0].keys() for one in value):
-            head = "".join(f'<th scope="col">{_text(str(name).replace("_", " "))}</th>' for name in value[0])
+            head = "".join(f'<th scope="col">{escape_text(str(name).replace("_", " "))}</th>' for name in value[0])
             body = "".join("<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in one.values()) + "</tr>" for one in value)
             rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
             return f'<div class="scroll"><table class="grid">{rows}</table></div>'
@@ -363,7 +412,12 @@ def _cell(value: object) -> str:
         return ", ".join(_cell(one) for one in value) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
-    return f"{value:.6g}" if isinstance(value, float) else _text(value)
+    return _number(value, 6) if isinstance(value, float) else escape_text(value)
+
+
+def _number(value: float, digits: int = 3) -> str:
+    """Some digits of a number; zero has no sign."""
+    return f"{value + 0.0:.{digits}g}"
 
 
 def _hex(color: Array) -> str:

@@ -26,7 +26,7 @@ def bokeh_script() -> str:
     try:
         from bokeh.resources import Resources
     except ImportError as error:
-        raise InputError(f'the report needs Bokeh: python -m pip install -e ".[report]" ({error})') from error
+        raise InputError(f'the report needs Bokeh: python -m pip install "cassi[report]" ({error})') from error
     return str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
 
 

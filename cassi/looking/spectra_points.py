@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from torch import Tensor
 
-__all__ = ["choose_points"]
+__all__ = ["Point", "choose_points"]
 
 
-def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, int]]:
-    """Pick pixels whose spectra differ most in shape, inside even areas and well apart. The same cube, the same points.
+class Point(NamedTuple):
+    """A pixel, counted from 0, and what makes it difficult: "edge", "saturated" or nothing."""
 
-    Farthest-first selection (T. F. Gonzalez, 1985) among block means, by the direction of the spectrum; blocks that
-    are uneven, dim or close to a point already taken count less.
+    row: int
+    column: int
+    kind: str = ""
+
+
+def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int = 2) -> list[Point]:
+    """Pick pixels whose spectra differ most in shape and that lie well apart. The same cube, the same points.
+
+    Most lie inside even areas, where a reconstruction is at its best: farthest-first selection (T. F. Gonzalez, 1985)
+    among block means, by the direction of the spectrum; blocks that are uneven, dim or close to a point already taken
+    count less. Then up to `difficult` of them, but no more than half: the block of the most saturated color (furthest
+    from a flat spectrum), and the one with the strongest edge.
 
     Args:
         cube: (C, H, W).
         count: how many.
+        difficult: how many of them on difficult places, at most 2.
 
     Returns:
-        `count` pairs (row, column), from top to bottom; fewer where the picture has fewer pixels.
+        `count` points, from top to bottom; fewer where the picture has fewer pixels.
 
     Raises:
         ValueError: not one cube.
@@ -27,7 +40,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
     Example:
         >>> cube = np.zeros((2, 32, 32))
         >>> cube[0, :, :16], cube[1, :, 16:] = 1, 1
-        >>> sorted(column < 16 for _, column in choose_points(cube, 2))
+        >>> sorted(point.column < 16 for point in choose_points(cube, 2, difficult=0))
         [False, True]
     """
     values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
@@ -43,27 +56,42 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
     level = np.linalg.norm(mean, axis=0)
     bright = np.percentile(level, 95) + 1e-12
     direction = mean / (level + 0.02 * bright)
+    contrast = np.sqrt(tiles.var(axis=(2, 4)).sum(axis=0))
     # Uneven: the block's own contrast, and the step in spectral shape to its neighbors (edges make poor points).
-    uneven = 0.5 * np.sqrt(tiles.var(axis=(2, 4)).sum(axis=0)) / (level + 0.05 * bright)
+    uneven = 0.5 * contrast / (level + 0.05 * bright)
     padded = np.pad(direction, ((0, 0), (1, 1), (1, 1)), mode="edge")
     for dy, dx in ((0, 1), (2, 1), (1, 0), (1, 2)):
         uneven += 0.5 * np.linalg.norm(padded[:, dy : dy + rows, dx : dx + columns] - direction, axis=0)
-    worth = (np.exp(-3 * uneven) * np.minimum(1, 4 * level / bright)).ravel() + 1e-6
+    lit = np.minimum(1, 4 * level / bright)
     row, column = (index.ravel() for index in np.indices((rows, columns)))
     margin = min(rows, columns) // 16
-    worth[(np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin)] *= 1e-3
+    inside = np.where(
+        (np.minimum(row, rows - 1 - row) < margin) | (np.minimum(column, columns - 1 - column) < margin), 1e-3, 1
+    )
+    worth = ((np.exp(-3 * uneven) * lit).ravel() + 1e-6) * inside
     direction = direction.reshape(num_bands, -1)
 
+    count = min(count, row.size)
+    hard = min(difficult, 2, count // 2)
+    kinds = [""] * (count - hard) + ["saturated", "edge"][:hard]
+    saturated = np.linalg.norm(direction - direction.mean(axis=0), axis=0) * lit.ravel() * inside
+    edge = contrast.ravel() * inside
+
     score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * worth
-    contrast, room = np.full((2, row.size), np.inf)
+    away, room = np.full((2, row.size), np.inf)
     chosen: list[int] = []
-    for _ in range(min(count, row.size)):
+    for kind in kinds:
+        if kind:
+            score = (saturated if kind == "saturated" else edge) * np.minimum(1, 6 * room)
         score[chosen] = -1
         best = int(score.argmax())
         chosen.append(best)
-        contrast = np.minimum(contrast, np.linalg.norm(direction - direction[:, best : best + 1], axis=0))
+        away = np.minimum(away, np.linalg.norm(direction - direction[:, best : best + 1], axis=0))
         room = np.minimum(room, np.hypot(row - row[best], column - column[best]) / min(rows, columns))
         # Points closer than a third of the picture crowd each other; much further apart is no merit.
-        score = (contrast + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * worth
+        score = (away + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * worth
     center = block // 2
-    return sorted(((int(row[k]) * block + center) * stride, (int(column[k]) * block + center) * stride) for k in chosen)
+    return sorted(
+        Point((int(row[k]) * block + center) * stride, (int(column[k]) * block + center) * stride, kind)
+        for k, kind in zip(chosen, kinds, strict=True)
+    )

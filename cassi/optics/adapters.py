@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 from torch import Tensor
 
-from cassi.optics.protocol import InvertibleOperator, LinearOperator
+from cassi.optics.protocol import Camera
 
 if TYPE_CHECKING:
     from deepinv.physics import LinearPhysics
@@ -21,7 +21,7 @@ __all__ = ["as_deepinv", "as_scipy"]
 Floats = NDArray[np.float64]
 
 
-def as_scipy(A: LinearOperator) -> ScipyOperator:
+def as_scipy(A: Camera) -> ScipyOperator:
     """View a camera as a matrix of SciPy: x is the cube, y the measurement, both flattened in C order.
 
         matvec:  y = Phi x,  rmatvec:  x = Phi^T y
@@ -31,7 +31,7 @@ def as_scipy(A: LinearOperator) -> ScipyOperator:
     reaches full accuracy only with a camera made from a float64 mask.
 
     Args:
-        A: any operator with forward and adjoint.
+        A: any camera.
 
     Returns:
         A `scipy.sparse.linalg.LinearOperator` of shape (H W', C H W).
@@ -53,17 +53,17 @@ def as_scipy(A: LinearOperator) -> ScipyOperator:
     return ScipyOperator(shape, matvec=matvec, rmatvec=rmatvec, dtype=np.float64)
 
 
-def as_deepinv(A: LinearOperator) -> LinearPhysics:
+def as_deepinv(A: Camera) -> LinearPhysics:
     """View a camera as a `LinearPhysics` of deepinv, for its solvers, networks and losses.
 
         A(x) = Phi x,   A_adjoint(y) = Phi^T y,   A_dagger(y) = Phi^+ y,
         prox_l2(z, y, gamma) = argmin_x gamma/2 |Phi x - y|^2 + 1/2 |x - z|^2
 
-    Cubes are (B, C, H, W), measurements (B, 1, H, W'). The last two are the operator's own (closed forms for `CASSI`)
-    where it has them; otherwise deepinv iterates. Gradients flow through as always.
+    Cubes are (B, C, H, W), measurements (B, 1, H, W'). The last two are the camera's own, closed forms
+    where it has them. Gradients flow through as always.
 
     Args:
-        A: any operator with forward and adjoint.
+        A: any camera.
 
     Returns:
         The physics. Its tensors stay where the operator's are: move the operator, not the physics.
@@ -80,7 +80,7 @@ def as_deepinv(A: LinearOperator) -> LinearPhysics:
     try:
         from deepinv.physics import LinearPhysics
     except ImportError as error:
-        raise ImportError(f'this view needs deepinv: python -m pip install -e ".[deepinv]" ({error})') from error
+        raise ImportError(f'this view needs deepinv: python -m pip install "cassi[deepinv]" ({error})') from error
 
     class CameraPhysics(LinearPhysics):  # type: ignore[misc]
         # `kwargs` are deepinv's: it passes parameters of other physics and of its iterative solvers along
@@ -92,25 +92,19 @@ def as_deepinv(A: LinearOperator) -> LinearPhysics:
             return A.adjoint(y.squeeze(-3))
 
         def A_dagger(self, y: Tensor, **kwargs: Any) -> Tensor:
-            if isinstance(A, InvertibleOperator):
-                return A.pinv(y.squeeze(-3))
-            x: Tensor = super().A_dagger(y, **kwargs)
-            return x
+            return A.pinv(y.squeeze(-3))
 
         def prox_l2(self, z: Tensor | float | None, y: Tensor, gamma: float | Tensor, **kwargs: Any) -> Tensor:
-            if isinstance(A, InvertibleOperator):
-                start = z if isinstance(z, Tensor) else y.new_full((y.shape[0], *A.cube_shape), z or 0.0)
-                return A.prox(start, y.squeeze(-3), 1 / float(gamma))
-            x: Tensor = super().prox_l2(z, y, gamma, **kwargs)
-            return x
+            start = z if isinstance(z, Tensor) else y.new_full((y.shape[0], *A.cube_shape), z or 0.0)
+            return A.prox(start, y.squeeze(-3), 1 / float(gamma))
 
     return CameraPhysics(img_size=A.cube_shape)
 
 
-def _like(A: LinearOperator, values: Floats, shape: tuple[int, ...]) -> Tensor:
-    """A vector as a tensor in the operator's type and on its device (float64 on the CPU where it states neither)."""
+def _like(A: Camera, values: Floats, shape: tuple[int, ...]) -> Tensor:
+    """A vector as a tensor in the operator's type and on its device."""
     tensor = torch.from_numpy(np.array(values, dtype=np.float64).reshape(shape))
-    return tensor.to(dtype=getattr(A, "dtype", torch.float64), device=getattr(A, "device", "cpu"))
+    return tensor.to(dtype=A.dtype, device=A.device)
 
 
 def _to_numpy(tensor: Tensor) -> Floats:

@@ -11,7 +11,8 @@ gradients and say how far they came.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -19,17 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
+from cassi.kernels.linear import conjugate_gradients
 from cassi.kernels.shift_sum import shift_back, shift_sum
+from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.psf import _normalized, _taps
-
-
-class Solution(NamedTuple):
-    """What conjugate gradients found: r, the iterations done, |b - M r| / |b|, whether that is below the tolerance."""
-
-    r: Tensor
-    iterations: int
-    residual: float
-    converged: bool
 
 
 class _Band(NamedTuple):
@@ -41,7 +35,7 @@ class _Band(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BlurredCASSI:
+class BlurredCASSI(CodedAperture):
     """The sensing operator Phi of a CASSI camera with blur and real-valued dispersion.
 
         y[i + u - u_0, j + t - t_0 + d_c - floor(d_min)] += w p_c[t] q_c[u] m_c[i, j] x_c[i, j]
@@ -77,275 +71,90 @@ class BlurredCASSI:
         torch.Size([4, 9])
     """
 
-    mask: Tensor
     shifts: tuple[float, ...]
     psf: Tensor | None = None
     psf_rows: Tensor | None = None
-    weights: Tensor | None = None
     tol: float = 1e-4
     max_iters: int = 50
     _bands: tuple[_Band, ...] = field(default=(), init=False, repr=False)
-    _gram: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mask, Tensor) or not self.mask.is_floating_point():
-            got = self.mask.dtype if isinstance(self.mask, Tensor) else type(self.mask).__name__
-            raise TypeError(f"mask must be a floating-point tensor, got {got}; convert it with .float()")
         shifts = tuple(float(d) for d in self.shifts)
         if not shifts or not all(map(math.isfinite, shifts)):
             raise ValueError(f"shifts must be one finite number a band, got {shifts}")
-        if self.mask.ndim not in (2, 3) or 0 in self.mask.shape:
-            raise ValueError(f"mask must be (H, W) or (C, H, W) and not empty, got {tuple(self.mask.shape)}")
-        if self.mask.ndim == 3 and self.mask.shape[0] != len(shifts):
-            raise ValueError(
-                f"mask has {self.mask.shape[0]} bands but there are {len(shifts)} shifts; give one shift per mask band"
-            )
+        object.__setattr__(self, "shifts", shifts)
+        super().__post_init__()
         if not (self.tol > 0 and self.max_iters >= 1):
             raise ValueError(f"tol must be positive and max_iters at least 1, got {self.tol} and {self.max_iters}")
-        object.__setattr__(self, "shifts", shifts)
         for name in ("psf", "psf_rows"):
             if (psf := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _normalized(psf, name, len(shifts)).to(self.mask))
-        if self.weights is not None:
-            if tuple(self.weights.shape) != self.measurement_shape:
-                raise ValueError(
-                    f"weights must be {self.measurement_shape}, one per detector pixel, got {tuple(self.weights.shape)}"
-                )
-            object.__setattr__(self, "weights", self.weights.to(self.mask))
         object.__setattr__(self, "_bands", self._place_bands())
-        object.__setattr__(self, "_gram", self._compute_gram_diag())
-
-    @property
-    def num_bands(self) -> int:
-        """C."""
-        return len(self.shifts)
-
-    @property
-    def height(self) -> int:
-        """H [pixel]."""
-        return self.mask.shape[-2]
-
-    @property
-    def width(self) -> int:
-        """W [pixel], of the scene."""
-        return self.mask.shape[-1]
-
-    @property
-    def detector_width(self) -> int:
-        """W' = W + ceil(max d) - floor(min d) [pixel]."""
-        return self.width + math.ceil(max(self.shifts)) - math.floor(min(self.shifts))
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.num_bands, self.height, self.width
-
-    @property
-    def measurement_shape(self) -> tuple[int, int]:
-        """(H, W')."""
-        return self.height, self.detector_width
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.mask.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.mask.device
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> BlurredCASSI:
-        """A new operator on another device or in another floating-point type."""
-        return replace(self, mask=self.mask.to(device=device, dtype=dtype))
-
-    def weighted(self, weights: Tensor | None) -> BlurredCASSI:
-        """A new operator with these row weights (H, W') in place of the present ones; weigh the measurement alike."""
-        return replace(self, weights=weights)
 
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Photograph a cube: y = Phi x.
-
-        Args:
-            x: (..., C, H, W), dtype and device of the mask.
-            out: (..., H, W'), overwritten (outside autograd only).
-
-        Returns:
-            (..., H, W').
-
-        Raises:
-            ValueError: x does not end in (C, H, W). TypeError: other dtype or device than the mask.
-        """
-        self._check(x, "cube", self.cube_shape)
+        """y = Phi x, see `Camera.forward`."""
+        self.check_cube(x)
+        self.check_out(out, (*x.shape[:-3], *self.measurement_shape), x, self.mask, self.weights)
         if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
             y: Tensor = _Spread.apply(x * self.mask, self)  # type: ignore[no-untyped-call]
         else:
             y = self._spread(x, self.mask)
         if self.weights is not None:
-            y = y * self.weights if y.requires_grad else y.mul_(self.weights)
+            y = y * self.weights if y.requires_grad or self.learned else y.mul_(self.weights)
         return y if out is None else out.copy_(y)
 
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Send a measurement back to every voxel that could have made it: x = Phi^T y.
-
-        Args:
-            y: (..., H, W'), dtype and device of the mask.
-            out: (..., C, H, W), overwritten, or added to where `add` (outside autograd only).
-            add: out += Phi^T y.
-
-        Returns:
-            (..., C, H, W).
-
-        Raises:
-            ValueError: y does not end in (H, W'). TypeError: other dtype or device than the mask.
-        """
-        self._check(y, "measurement", self.measurement_shape)
+        """x = Phi^T y, see `Camera.adjoint`."""
+        self.check_measurement(y)
+        self.check_out(out, (*y.shape[:-2], *self.cube_shape), y, self.mask, self.weights)
         weighted = y if self.weights is None else y * self.weights
-        if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
+        if torch.is_grad_enabled() and (weighted.requires_grad or self.mask.requires_grad):
             x: Tensor = _Gather.apply(weighted, self)  # type: ignore[no-untyped-call]
             return x * self.mask
         return self._gather(weighted, self.mask, out, add)
 
-    def gram(self, r: Tensor) -> Tensor:
-        """Phi Phi^T r, (..., H, W') -> (..., H, W')."""
-        return self.forward(self.adjoint(r))
+    def row_variance(self, variances: Tensor) -> Tensor:
+        """diag(Phi V Phi^T): the squared entries of each row of Phi times v_c, summed."""
+        squared = tuple(
+            _Band(band.start, tuple(t * t for t in band.columns), tuple(t * t for t in band.rows))
+            for band in self._bands
+        )
+        with torch.no_grad():
+            each = variances.to(self.mask).view(-1, 1, 1).expand(self.cube_shape)
+            light = _spread_bands(each, self.mask**2, squared, self.detector_width)
+            return light if self.weights is None else light * self.weights**2
 
     def gram_diag(self) -> Tensor:
-        """diag(Phi Phi^T), (H, W'): the squared entries of each row of Phi, summed. Not all of it: see `gram`."""
-        return self._gram
+        """diag(Phi Phi^T), (H, W'). Not all of Phi Phi^T: see `gram`."""
+        return self._gram.clone()
 
-    def row_bound(self) -> Tensor:
-        """D = |Phi| |Phi|^T 1, (H, W'): a diagonal that bounds Phi Phi^T from above (Gershgorin)."""
-        bright = replace(self, mask=self.mask.detach().abs())
-        return bright.gram(bright.mask.new_ones(self.measurement_shape))
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self.row_variance(self.mask.new_ones(self.num_bands))
 
-    def diagonal_step(self, y: Tensor, bound: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Phi^T D^-1 y, one adjoint: the cheap stand-in for `pinv`.
+    def solve(self, b: Tensor, rho: float) -> Tensor:
+        """(Phi Phi^T + rho)^-1 b by conjugate gradients, rho >= 0, as far as `tol` and `max_iters` go.
 
-        v + diagonal_step(y - Phi v) never moves away from the cubes that explain y: in the norm of D^-1 the misfit
-        shrinks or stays, whatever the blur.
-
-        Args:
-            y, out, add: as for `adjoint`.
-            bound: D, from `row_bound`.
+        A blur nearly erases fine detail, so for rho = 0 the exact solution would amplify noise without bound; from 0
+        the strong components come first, and stopping early keeps the weak ones out. Detector pixels that see no light
+        (gram_diag = 0) are left out: there r = 0. Differentiable in b.
         """
-        return self.adjoint(
-            torch.where(bound > 0, y / bound.clamp(min=torch.finfo(bound.dtype).tiny), 0), out=out, add=add
-        )
-
-    def solve(
-        self,
-        b: Tensor,
-        rho: float = 0.0,
-        *,
-        start: Tensor | None = None,
-        tol: float | None = None,
-        max_iters: int | None = None,
-    ) -> Solution:
-        """Conjugate gradients for (Phi Phi^T + rho) r = b on the lit pixels, preconditioned by the diagonal.
-
-        Saad, Iterative Methods for Sparse Linear Systems (2003), algorithm 9.1; one system for each measurement of a
-        batch, stopped together. Detector pixels that see no light (gram_diag = 0) are left out: there r = 0.
-
-        Args:
-            b: (..., H, W').
-            rho: >= 0.
-            start: r to begin with, such as that of the last call; 0 if not given.
-            tol, max_iters: those of the operator if not given.
-
-        Returns:
-            Solution(r, iterations, residual, converged); residual is the largest of the batch.
-
-        Raises:
-            ValueError: rho negative, or b does not end in (H, W').
-            FloatingPointError: NaN or Inf in b.
-        """
-        self._check(b, "measurement", self.measurement_shape)
         if not rho >= 0:
             raise ValueError(f"rho must be >= 0, got {rho}")
-        tol, max_iters = tol or self.tol, max_iters or self.max_iters
-        with torch.no_grad():
-            lit = self.gram_diag() > 0
-            inverse = torch.where(lit, 1 / torch.where(lit, self.gram_diag() + rho, 1), 0)
-            b = torch.where(lit, b, 0)
-            scale = _dot(b, b).sqrt()
-            if not bool(torch.isfinite(scale).all()):
-                raise FloatingPointError("the measurement holds NaN or Inf; give such pixels weight 0 and the value 0")
-            floor = torch.where(scale > 0, scale, 1)
-            if start is None:
-                r, rest = torch.zeros_like(b), b.clone()
-            else:
-                r = torch.where(lit, start, 0)
-                rest = b - torch.where(lit, self.gram(r).add_(r, alpha=rho), 0)
-            residual = float((_dot(rest, rest).sqrt() / floor).max()) if b.numel() else 0.0
-            z = rest * inverse
-            p, rz, k = z.clone(), _dot(rest, z), 0
-            while residual >= tol and k < max_iters:
-                q = torch.where(lit, self.gram(p).add_(p, alpha=rho), 0)
-                pq = _dot(p, q)
-                alpha = torch.where(pq > 0, rz / torch.where(pq > 0, pq, 1), 0)
-                r.addcmul_(p, alpha)
-                rest.addcmul_(q, alpha, value=-1)
-                torch.mul(rest, inverse, out=z)
-                rz_old, rz = rz, _dot(rest, z)
-                p.mul_(torch.where(rz_old > 0, rz / torch.where(rz_old > 0, rz_old, 1), 0)).add_(z)
-                residual = float((_dot(rest, rest).sqrt() / floor).max())
-                k += 1
-        return Solution(r, k, residual, residual < tol)
+        lit = self._gram > 0
+        inverse = torch.where(lit, 1 / torch.where(lit, self._gram + rho, 1), 0)
+
+        def iterate(b: Tensor) -> Tensor:
+            return conjugate_gradients(
+                lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
+                inverse=inverse, axes=2, num_iters=self.max_iters, tol=self.tol,
+            ).x  # fmt: skip
+
+        return self.iterated(iterate, self.check_measurement(b))
 
     def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go.
-
-        A blur nearly erases fine detail, so the exact pseudo-inverse would amplify noise without bound; conjugate
-        gradients from 0 reach the strong components first, and stopping them early keeps the weak ones out. For that
-        reason `gap`, which projects with it in every iteration, does not converge on noisy blurred data: take `admm`
-        with `WarmStarted`, or `fista`. `solve` reports the iterations. Arguments and result as for `adjoint`;
-        differentiable in y.
-        """
-        self._check(y, "measurement", self.measurement_shape)
-        return self.adjoint(self._solved(y, 0.0), out=out, add=add)
-
-    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
-        """argmin_x 1/2 |Phi x - y|^2 + rho/2 |x - v|^2 = v + Phi^T r with (Phi Phi^T + rho) r = y - Phi v.
-
-        Args:
-            v: (..., C, H, W).
-            y: (..., H, W').
-            rho: penalty, > 0.
-            out: (..., C, H, W), overwritten; may be `v` itself (outside autograd only).
-
-        Raises:
-            ValueError: rho not positive, or shapes that do not fit.
-        """
-        if not rho > 0:
-            raise ValueError(f"rho must be positive, got {rho}; for rho -> 0 use v + A.pinv(y - A.forward(v))")
-        self._check(y, "measurement", self.measurement_shape)
-        r = self._solved(y - self.forward(v), rho)
-        if out is None:
-            return v + self.adjoint(r)
-        if out is not v:
-            out.copy_(v)
-        return self.adjoint(r, out=out, add=True)
-
-    def prox_from(
-        self, v: Tensor, y: Tensor, rho: float, start: Tensor | None, *, out: Tensor | None = None
-    ) -> tuple[Tensor, Solution]:
-        """`prox` begun at the r of an earlier call, which it returns for the next: x, Solution. Arguments as there."""
-        if not rho > 0:
-            raise ValueError(f"rho must be positive, got {rho}")
-        solution = self.solve(y - self.forward(v), rho, start=start)
-        x = self.adjoint(solution.r, out=v.clone() if out is None else out if out is v else out.copy_(v), add=True)
-        return x, solution
-
-    def norm(self) -> float:
-        """Largest singular value of Phi by power iteration, to about 0.1 % (from below)."""
-        p = torch.rand(self.measurement_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        with torch.no_grad():
-            p, value = self.gram(p.to(self.mask)), 0.0
-            for _ in range(200):
-                length = float(p.norm())
-                if length == 0 or abs(length - value) <= 1e-5 * length:
-                    break
-                value, p = length, self.gram(p / length)
-        return math.sqrt(length)
+        """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go; see `solve`."""
+        return self.adjoint(self.solve(y, 0.0), out=out, add=add)
 
     def _place_bands(self) -> tuple[_Band, ...]:
         """Integer start and taps of every band: its point-spread function convolved with (1 - f, f)."""
@@ -430,93 +239,6 @@ class BlurredCASSI:
         full = convolve_rows(y.reshape(-1, width), psf)
         return full[:, center : center + width].reshape(y.shape)
 
-    def _compute_gram_diag(self) -> Tensor:
-        squared = tuple(
-            _Band(band.start, tuple(t * t for t in band.columns), tuple(t * t for t in band.rows))
-            for band in self._bands
-        )
-        with torch.no_grad():
-            ones = self.mask.new_ones(()).expand(self.cube_shape)
-            gram = _spread_bands(ones, self.mask**2, squared, self.detector_width)
-            return gram if self.weights is None else gram * self.weights**2
-
-    def _solved(self, b: Tensor, rho: float) -> Tensor:
-        if torch.is_grad_enabled() and b.requires_grad:
-            r: Tensor = _Solve.apply(b, self, rho)  # type: ignore[no-untyped-call]
-            return r
-        return self.solve(b, rho).r
-
-    def _check(self, tensor: Tensor, name: str, shape: tuple[int, ...]) -> None:
-        if tensor.ndim < len(shape) or tuple(tensor.shape[-len(shape) :]) != shape:
-            raise ValueError(
-                f"{name} must end in {shape}, got {tuple(tensor.shape)}: the operator has {self.num_bands} bands of "
-                f"{self.height} x {self.width} pixels on {self.detector_width} detector columns; "
-                "select bands or build BlurredCASSI with other shifts"
-            )
-        if tensor.dtype != self.dtype or tensor.device != self.device:
-            raise TypeError(
-                f"{name} is {tensor.dtype} on {tensor.device}, the mask {self.dtype} on {self.device}; "
-                "move one of them with .to(...)"
-            )
-
-
-class WarmStarted:
-    """A BlurredCASSI for one run of `admm`: each prox goes on from the r of the last one.
-
-    The systems of neighbouring iterations differ little, so one or two steps of conjugate gradients from the last
-    solution do what twenty from 0 do. One WarmStarted serves one run of a solver: make a new one for each. `pinv`,
-    which solvers take their start from, is the stable `diagonal_step`.
-
-    Args:
-        camera: the operator.
-        max_iters: conjugate gradient steps a prox.
-
-    Example:
-        >>> from cassi.optics.psf import gaussian_psf
-        >>> A = BlurredCASSI(torch.ones(8, 8), (0.0, 1.7), psf=gaussian_psf(1.0))
-        >>> result = admm(WarmStarted(A), y, TVDenoiser(0.1), rho=0.1, num_iters=100)  # doctest: +SKIP
-    """
-
-    def __init__(self, camera: BlurredCASSI, *, max_iters: int = 2) -> None:
-        self._camera = replace(camera, max_iters=max_iters)
-        self._bound = camera.row_bound()
-        self._r: Tensor | None = None
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        return self._camera.cube_shape
-
-    @property
-    def measurement_shape(self) -> tuple[int, int]:
-        return self._camera.measurement_shape
-
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """See `BlurredCASSI.forward`."""
-        return self._camera.forward(x, out=out)
-
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """See `BlurredCASSI.adjoint`."""
-        return self._camera.adjoint(y, out=out, add=add)
-
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """See `BlurredCASSI.diagonal_step`."""
-        return self._camera.diagonal_step(y, self._bound, out=out, add=add)
-
-    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
-        """See `BlurredCASSI.prox_from`."""
-        x, solution = self._camera.prox_from(v, y, rho, self._r, out=out)
-        self._r = solution.r
-        return x
-
-    def norm(self) -> float:
-        """See `BlurredCASSI.norm`."""
-        return self._camera.norm()
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of each measurement of a batch, (..., 1, 1)."""
-    return (a * b).sum((-2, -1), keepdim=True)
-
 
 def _blur_rows(x: Tensor, taps: tuple[float, ...], adjoint: bool) -> Tensor:
     """out[i + u - u_0] += taps[u] x[i] along the rows axis, what leaves the image is lost; or the adjoint."""
@@ -593,16 +315,3 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_z: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         return _Spread.apply(grad_z, ctx.operator), None  # type: ignore[no-untyped-call]
-
-
-class _Solve(torch.autograd.Function):
-    """(Phi Phi^T + rho)^-1 b under autograd: symmetric, so backward solves the same system."""
-
-    @staticmethod
-    def forward(ctx, b: Tensor, operator: BlurredCASSI, rho: float) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.operator, ctx.rho = operator, rho
-        return operator.solve(b, rho).r
-
-    @staticmethod
-    def backward(ctx, grad_r: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        return ctx.operator._solved(grad_r, ctx.rho), None, None

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.single_disperser import CASSI
-
-if TYPE_CHECKING:
-    pass
+from cassi.optics.protocol import Camera
 
 
-def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
+def black_level_of(A: Camera, y: Tensor) -> float:
     """The black level that was left in a snapshot, told from the detector pixels that hardly any light can reach.
 
         y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
@@ -39,7 +34,7 @@ def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
         >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
         (0.0, 0.5)
     """
-    s = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape)).double()
+    s = A.response().double()
     seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights > 0
     if not bool(seen.any()):
         return 0.0
@@ -56,11 +51,23 @@ def black_level_of(A: CASSI | BlurredCASSI, y: Tensor) -> float:
     return b if abs(b) > max(0.02 * abs(float(y.double()[seen].mean())), 5 * scatter) else 0.0
 
 
-def unit_level(A: CASSI | BlurredCASSI, y: Tensor) -> float:
-    """sum |y| / sum |Phi| 1: the mean of a cube that explains y, whatever its unit; 1 for a black measurement."""
-    response = replace(A, mask=A.mask.abs()).forward(A.mask.new_ones(()).expand(A.cube_shape))
-    level = float(y.double().abs().sum() / response.double().sum())
-    return level if level > 0 else 1.0
+def brightness(A: Camera, y: Tensor) -> float:
+    """sum |y| / sum |Phi| 1, in the unit of the cube: how bright a scene of one value everywhere would be.
+
+    What measurements are scaled by, and the weights of priors. 1 for a black measurement, or where no light arrives.
+
+    Args:
+        A: the camera.
+        y: measurement (..., H, W'), weighted as the camera; of a batch the mean.
+
+    Example:
+        >>> A = CASSI.from_step(torch.ones(4, 4), step=1, num_bands=2)
+        >>> round(brightness(A, A.forward(torch.full((2, 4, 4), 3.0))), 4)
+        3.0
+    """
+    response = A.response().double()
+    total, seen = float(y.double().abs().sum()), float(response.sum()) * (y.numel() / response.numel())
+    return total / seen if total > 0 and seen > 0 else 1.0
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from cassi.kernels.shift_sum import shift_sum
+from cassi.optics.protocol import Camera, checked_weights
 from cassi.optics.single_disperser import CASSI
 
 
 @dataclass(frozen=True, eq=False)
-class MultiShot:
+class MultiShot(Camera):
     """K snapshots of one scene, each through its own mask: y_k = Phi_k x, stacked.
 
     If all snapshots share the dispersion, light that meets at one detector pixel comes from the same voxels in every
@@ -28,7 +28,7 @@ class MultiShot:
         shots: K CASSI operators (also double dispersers or video cameras) with equal cube and measurement shape,
             dtype and device.
         tol: relative norm of the gradient at which conjugate gradients stop; not used where the dispersion is shared.
-        num_iters: conjugate gradient steps at most.
+        max_iters: conjugate gradient steps at most.
 
     Raises:
         ValueError: no shots, or shapes that differ. TypeError: dtypes or devices that differ.
@@ -42,7 +42,7 @@ class MultiShot:
 
     shots: tuple[CASSI, ...]
     tol: float = 1e-6
-    num_iters: int = 200
+    max_iters: int = 200
     _eigen: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,18 +62,13 @@ class MultiShot:
                     f"shot {k} is {shot.dtype} on {shot.device}; move it with .to(...)"
                 )
         object.__setattr__(self, "shots", shots)
-        if self.shared_dispersion and not any(shot.mask.requires_grad for shot in shots):
+        if self.exact and not self.learned:
             object.__setattr__(self, "_eigen", self._compute_eigen())
 
     @property
     def num_shots(self) -> int:
         """K."""
         return len(self.shots)
-
-    @property
-    def num_bands(self) -> int:
-        """C."""
-        return self.shots[0].num_bands
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -86,133 +81,99 @@ class MultiShot:
         return self.num_shots, *self.shots[0].measurement_shape
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         return self.shots[0].dtype
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self.shots[0].device
 
     @property
-    def shared_dispersion(self) -> bool:
+    def exact(self) -> bool:  # type: ignore[override]
         """Whether all shots displace the bands alike, which makes pseudo-inverse and proximal step exact."""
         return len({tuple(d - min(shot.shifts) for d in shot.shifts) for shot in self.shots}) == 1
 
+    @property
+    def learned(self) -> bool:
+        return any(shot.learned for shot in self.shots)
+
+    @property
+    def weights(self) -> Tensor | None:  # type: ignore[override]
+        """Row weights (K, H, W'), or None where no shot has any."""
+        if all(shot.weights is None for shot in self.shots):
+            return None
+        one = self.shots[0].mask.new_ones(self.measurement_shape[1:])
+        return torch.stack([one if shot.weights is None else shot.weights for shot in self.shots])
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MultiShot:
         """A new operator on another device or in another floating-point type."""
-        return MultiShot(tuple(shot.to(device, dtype) for shot in self.shots), self.tol, self.num_iters)
+        return replace(self, shots=tuple(shot.to(device, dtype) for shot in self.shots))
 
     def weighted(self, weights: Tensor | None) -> MultiShot:
-        """A new operator with these row weights (K, H, W') in place of the present ones; weigh the measurement alike.
-
-        Raises:
-            ValueError: weights of another shape.
-        """
-        if weights is not None and tuple(weights.shape) != self.measurement_shape:
-            raise ValueError(f"weights must be {self.measurement_shape}, got {tuple(weights.shape)}")
+        """A new camera with these row weights (K, H, W') in place of the present ones, see `Camera.weighted`."""
+        if weights is not None:
+            weights = checked_weights(weights, self.measurement_shape, self.shots[0].mask)
         each = [None] * self.num_shots if weights is None else weights
-        shots = tuple(shot.weighted(w) for shot, w in zip(self.shots, each, strict=True))
-        return MultiShot(shots, self.tol, self.num_iters)
+        return replace(self, shots=tuple(shot.weighted(w) for shot, w in zip(self.shots, each, strict=True)))
+
+    def absolute(self) -> MultiShot:
+        """The camera with |m| for its masks."""
+        return replace(self, shots=tuple(shot.absolute() for shot in self.shots))
 
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Photograph a cube K times: y_k = Phi_k x.
-
-        Args:
-            x: (..., C, H, W), dtype and device of the masks.
-            out: (..., K, H, W'), overwritten (outside autograd only).
-
-        Returns:
-            (..., K, H, W').
-
-        Raises:
-            ValueError: x does not end in (C, H, W). TypeError: other dtype or device than the masks.
-        """
+        """y_k = Phi_k x, (..., K, H, W'), see `Camera.forward`."""
+        self.check_cube(x)
         if out is None:
             return torch.stack([shot.forward(x) for shot in self.shots], dim=-3)
+        self.check_out(out, (*x.shape[:-3], *self.measurement_shape))
         for k, shot in enumerate(self.shots):
             shot.forward(x, out=out[..., k, :, :])
         return out
 
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Send all measurements back: x = sum_k Phi_k^T y_k.
-
-        Args:
-            y: (..., K, H, W'), dtype and device of the masks.
-            out: (..., C, H, W), overwritten, or added to where `add` (outside autograd only).
-            add: out += Phi^T y.
-
-        Returns:
-            (..., C, H, W).
-
-        Raises:
-            ValueError: y does not end in (K, H, W'). TypeError: other dtype or device than the masks.
-        """
-        self._check(y)
-        if torch.is_grad_enabled() and (y.requires_grad or any(shot.mask.requires_grad for shot in self.shots)):
+        """x = sum_k Phi_k^T y_k, see `Camera.adjoint`."""
+        self.check_measurement(y)
+        self.check_out(out, (*y.shape[:-3], *self.cube_shape), y, *(shot.mask for shot in self.shots))
+        if torch.is_grad_enabled() and (y.requires_grad or self.learned):
             return torch.stack([shot.adjoint(y[..., k, :, :]) for k, shot in enumerate(self.shots)]).sum(0)
         x = self.shots[0].adjoint(y[..., 0, :, :], out=out, add=add)
         for k, shot in enumerate(self.shots[1:], start=1):
             shot.adjoint(y[..., k, :, :], out=x, add=True)
         return x
 
+    def row_variance(self, variances: Tensor) -> Tensor:
+        """diag(Phi V Phi^T), (K, H, W')."""
+        return torch.stack([shot.row_variance(variances) for shot in self.shots])
+
     def gram_diag(self) -> Tensor:
         """The diagonal of Phi Phi^T, (K, H, W'): a preconditioner. The K x K blocks have more than their diagonal."""
         return torch.stack([shot.gram_diag() for shot in self.shots])
 
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Moore-Penrose pseudo-inverse: of the cubes that explain y best, the smallest.
+    def solve(self, b: Tensor, rho: float) -> Tensor:
+        """(Phi Phi^T + rho)^-1 b; for rho = 0 the pseudo-inverse of Phi Phi^T.
 
-        Exact where the dispersion is shared; eigenvalues of a K x K block below K * eps of its largest count as 0 (two
-        masks that agree at a pixel add no information there). Otherwise by conjugate gradients. Arguments and result as
-        for `adjoint`.
+        Exact where the dispersion is shared; there eigenvalues of a K x K block below K * eps of its largest count as 0
+        (two masks that agree at a pixel add no information there). Otherwise by conjugate gradients, for rho > 0.
         """
-        self._check(y)
-        if self.shared_dispersion:
-            return self.adjoint(self._solve_blocks(y, rho=0.0), out=out, add=add)
-        x = self._conjugate_gradients(y, rho=0.0)
-        if out is None:
-            return x
-        return out.add_(x) if add else out.copy_(x)
-
-    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
-        """argmin_x 1/2 |Phi x - y|^2 + rho/2 |x - v|^2 = v + Phi^T (rho + Phi Phi^T)^{-1} (y - Phi v).
-
-        Args:
-            v: (..., C, H, W).
-            y: (..., K, H, W').
-            rho: penalty, > 0.
-            out: (..., C, H, W), overwritten; may be `v` itself (outside autograd only).
-
-        Raises:
-            ValueError: rho not positive, or shapes that do not fit.
-        """
-        if not rho > 0:
-            raise ValueError(f"rho must be positive, got {rho}; for rho -> 0 use v + A.pinv(y - A.forward(v))")
-        self._check(y)
-        r = y - self.forward(v)
-        if not self.shared_dispersion:
-            x = v + self._conjugate_gradients(r, rho)
-            return x if out is None else out.copy_(x)
-        z = self._solve_blocks(r, rho)
-        if out is None:
-            return v + self.adjoint(z)
-        if out is not v:
-            out.copy_(v)
-        return self.adjoint(z, out=out, add=True)
+        if not self.exact:
+            return super().solve(b, rho)
+        self.check_measurement(b)
+        values, vectors = self._eigenpairs()
+        if rho:
+            inverse = 1 / (rho + values)
+        else:
+            cut = self.num_shots * torch.finfo(self.dtype).eps * values.amax(0)
+            kept = values > cut.clamp(min=torch.finfo(self.dtype).tiny)
+            inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
+        z = torch.zeros_like(b)
+        for mode in range(self.num_shots):
+            amplitude = (vectors[:, mode] * b).sum(-3) * inverse[mode]
+            z = z + vectors[:, mode] * amplitude.unsqueeze(-3)
+        return z
 
     def norm(self) -> float:
         """Largest singular value of Phi: exact where the dispersion is shared, else from below to about 1e-3."""
-        if self.shared_dispersion:
-            return float(self._eigenpairs()[0].max().clamp(min=0).sqrt())
-        # power iteration; masks are mostly >= 0, so the leading singular vector is positive and ones are near it
-        x = torch.ones(self.cube_shape, dtype=self.dtype, device=self.device)
-        largest = 0.0
-        for _ in range(200):
-            x = self.adjoint(self.forward(x / x.norm()))
-            previous, largest = largest, float(x.norm())
-            if largest - previous <= 1e-5 * largest:
-                break
-        return math.sqrt(largest)
+        return float(self._eigenpairs()[0].max().clamp(min=0).sqrt()) if self.exact else super().norm()
 
     def _compute_eigen(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (K, H, W') and eigenvectors (K, mode, H, W') of the blocks of Phi Phi^T."""
@@ -231,56 +192,6 @@ class MultiShot:
     def _eigenpairs(self) -> tuple[Tensor, Tensor]:
         return self._compute_eigen() if self._eigen is None else self._eigen
 
-    def _solve_blocks(self, y: Tensor, rho: float) -> Tensor:
-        """(rho + G)^{-1} y in every detector pixel; for rho = 0 the pseudo-inverse G^+ y."""
-        values, vectors = self._eigenpairs()
-        if rho:
-            inverse = 1 / (rho + values)
-        else:
-            cut = self.num_shots * torch.finfo(self.dtype).eps * values.amax(0)
-            kept = values > cut.clamp(min=torch.finfo(self.dtype).tiny)
-            inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
-        z = torch.zeros_like(y)
-        for mode in range(self.num_shots):
-            amplitude = (vectors[:, mode] * y).sum(-3) * inverse[mode]
-            z = z + vectors[:, mode] * amplitude.unsqueeze(-3)
-        return z
-
-    def _conjugate_gradients(self, y: Tensor, rho: float) -> Tensor:
-        """argmin_x |Phi x - y|^2 + rho |x|^2, the smallest where many are; CGLS (Bjorck 1996, alg. 7.4.1) from 0."""
-        r = y
-        s = self.adjoint(r)
-        x, p = torch.zeros_like(s), s
-        gamma = start = _squared_norm(s)
-        for _ in range(self.num_iters):
-            q = self.forward(p)
-            alpha = _quotient(gamma, _squared_norm(q) + rho * _squared_norm(p))
-            x, r = x + alpha * p, r - alpha * q
-            s = self.adjoint(r) - rho * x
-            gamma_old, gamma = gamma, _squared_norm(s)
-            if bool((gamma <= self.tol**2 * start).all()):
-                break
-            p = s + _quotient(gamma, gamma_old) * p
-        return x
-
-    def _check(self, y: Tensor) -> None:
-        shape = self.measurement_shape
-        if y.ndim < 3 or tuple(y.shape[-3:]) != shape:
-            raise ValueError(
-                f"measurement must end in {shape}, got {tuple(y.shape)}: the operator has {self.num_shots} shots of "
-                f"{shape[1]} x {shape[2]} pixels; stack the snapshots in the order of the shots"
-            )
-
 
 def _times(tensor: Tensor, weights: Tensor | None) -> Tensor:
     return tensor if weights is None else tensor * weights
-
-
-def _squared_norm(t: Tensor) -> Tensor:
-    """Over the last three axes, which stay as 1: every member of a batch is a system of its own."""
-    return t.square().sum((-3, -2, -1), keepdim=True)
-
-
-def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and 0 where b is: that member of the batch has converged exactly."""
-    return torch.where(b > 0, a / torch.where(b > 0, b, 1), 0)

@@ -1,33 +1,437 @@
-"""What a camera can do: the contract between optics and solvers."""
+"""What a camera is to a solver: y = A x, its adjoint, and what can be derived from the two. The whole contract.
+
+A camera of one's own derives from `Camera` and states `cube_shape`, `measurement_shape`, `forward` and `adjoint`; every
+solver then takes it. What is derived here by iteration it may replace by a closed form.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
+from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, symmetric_solve
 
-@runtime_checkable
-class LinearOperator(Protocol):
-    """What a solver may ask of a camera: A x, A^T y, and the shapes it maps between."""
+
+class Camera(ABC):
+    """A linear camera, y = A x; in the documents A is Phi. A value: what it was made of is not changed afterwards.
+
+    Attributes:
+        cube_shape: (C, H, W), of x without batch axes.
+        measurement_shape: (H, W'), or (K, H, W'), of y without batch axes.
+        dtype, device: of every tensor that it takes and gives; float32 on the CPU if not stated.
+        weights: row weights w like a measurement, or None: A = diag(w) A_0. 0 leaves a detector pixel out exactly.
+        exact: whether `solve`, and with it `pinv` and `prox`, are exact; else they are iterated to `tol`.
+        tol, max_iters: of that iteration, on |b - M r| / |b|.
+
+    Example:
+        >>> class Sum(Camera):
+        ...     cube_shape, measurement_shape = (3, 8, 8), (8, 8)
+        ...
+        ...     def forward(self, x, *, out=None):
+        ...         return torch.sum(self.check_cube(x), -3, out=out)
+        ...
+        ...     def adjoint(self, y, *, out=None, add=False):
+        ...         y = self.check_measurement(y)
+        ...         bands = y.unsqueeze(-3).expand(*y.shape[:-2], *self.cube_shape)
+        ...         return bands.clone() if out is None else out.add_(bands) if add else out.copy_(bands)
+        >>> A = Sum()
+        >>> bool(torch.allclose(A @ A.pinv(torch.ones(8, 8)), torch.ones(8, 8)))
+        True
+    """
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+    weights: Tensor | None = None
+    exact: bool = False
+    tol: float = 1e-4
+    max_iters: int = 50
 
     @property
-    def cube_shape(self) -> tuple[int, ...]: ...
+    @abstractmethod
+    def cube_shape(self) -> tuple[int, int, int]: ...
 
     @property
+    @abstractmethod
     def measurement_shape(self) -> tuple[int, ...]: ...
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor: ...
+    @abstractmethod
+    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Photograph a cube: y = A x.
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor: ...
+        Args:
+            x: (..., C, H, W).
+            out: (..., H, W'), overwritten (outside autograd only).
+
+        Returns:
+            (..., H, W').
+
+        Raises:
+            ValueError: x does not end in (C, H, W). TypeError: no tensor, or of other dtype or device.
+        """
+
+    @abstractmethod
+    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        """Send a measurement back to every voxel that could have made it: x = A^T y.
+
+        Args:
+            y: (..., H, W').
+            out: (..., C, H, W), overwritten, or added to where `add` (outside autograd only).
+            add: out += A^T y.
+
+        Returns:
+            (..., C, H, W).
+
+        Raises:
+            ValueError: y does not end in (H, W'). TypeError: no tensor, or of other dtype or device.
+        """
+
+    @property
+    def learned(self) -> bool:
+        """Whether the camera itself wants a gradient, in its mask or weights."""
+        return self.weights is not None and self.weights.requires_grad
+
+    # A @ x, A.T @ y
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """A x, see `forward`."""
+        return self.forward(self.check_cube(x))
+
+    @property
+    def T(self) -> Transposed:
+        """A^T: `A.T @ y` or `A.T(y)` is `A.adjoint(y)`."""
+        return Transposed(self)
+
+    @property
+    def num_bands(self) -> int:
+        """C."""
+        return self.cube_shape[0]
+
+    # row weights
+
+    def weighted(self, weights: Tensor | None) -> Camera:
+        """A new camera with these row weights in place of the present ones; weigh the measurement alike.
+
+        Args:
+            weights: like a measurement, finite and >= 0, or None. Copied.
+
+        Raises:
+            ValueError: weights of another shape, negative or not finite.
+        """
+        return self if weights is None else Weighted(self, weights)
+
+    def leave_out(self, keep: Tensor) -> Camera:
+        """The camera without the detector pixels where `keep` (like a measurement) is 0; its weights stay elsewhere."""
+        return self.weighted(keep if self.weights is None else self.weights * keep)
+
+    # what is known of A A^T
+
+    def absolute(self) -> Camera:
+        """|A|, the camera with the absolute values of its mask. Itself, unless a mask may be negative."""
+        return self
+
+    def gram(self, r: Tensor) -> Tensor:
+        """A A^T r, like a measurement."""
+        return self.forward(self.adjoint(r))
+
+    def response(self) -> Tensor:
+        """|A| 1, like a measurement: what each detector pixel would see of a scene of 1 everywhere."""
+        one = torch.ones((), dtype=self.dtype, device=self.device)
+        return self.absolute().forward(one.expand(self.cube_shape)).detach()
+
+    def majorizer(self) -> Tensor:
+        """D >= A A^T, a diagonal like a measurement; here |A| |A|^T 1 (Gershgorin). 0 where no light can arrive."""
+        return self.absolute().gram(torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device)).detach()
+
+    def gram_diag(self) -> Tensor:
+        """diag(A A^T), like a measurement; here its bound `majorizer`."""
+        return self.majorizer()
+
+    def row_variance(self, variances: Tensor) -> Tensor:
+        """diag(A V A^T), like a measurement, for independent voxels of variance v_c (C,); here gram_diag mean(v)."""
+        return self.gram_diag() * variances.mean()
+
+    def visibility(self) -> Tensor | None:
+        """diag(A^+ A), (C, H, W): how much of each voxel y alone determines, 0 to 1; None where that is not known."""
+        return None
+
+    def norm(self) -> float:
+        """Largest singular value of A; here by power iteration, to about 0.1 % (from below)."""
+        generator = torch.Generator().manual_seed(0)
+        start = torch.rand(self.measurement_shape, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            return math.sqrt(largest_eigenvalue(self.gram, start.to(device=self.device, dtype=self.dtype)))
+
+    # inverses
+
+    def solve(self, b: Tensor, rho: float) -> Tensor:
+        """r = (A A^T + rho)^-1 b on the detector, rho > 0; where `exact` also (A A^T)^+ b, rho = 0.
+
+        Here by conjugate gradients, preconditioned by `gram_diag`; differentiable in b.
+        """
+        if not rho > 0:
+            raise ValueError(f"rho must be positive, got {rho}; for rho = 0 use pinv")
+        inverse = 1 / (self.gram_diag().detach() + rho)
+
+        def iterate(b: Tensor) -> Tensor:
+            return conjugate_gradients(
+                lambda r: self.gram(r).add_(r, alpha=rho), b, inverse=inverse, axes=len(self.measurement_shape),
+                num_iters=self.max_iters, tol=self.tol,
+            ).x  # fmt: skip
+
+        return self.iterated(iterate, self.check_measurement(b))
+
+    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        """Moore-Penrose pseudo-inverse A^+ y: of the cubes that explain y best, the smallest.
+
+        Exact where `exact`: A^T (A A^T)^+ y. Else conjugate gradients for A^T A x = A^T y from 0, to `tol` or
+        `max_iters`: what A nearly erases comes last, and stopping early keeps the noise there out. Differentiable in y.
+        Arguments and result as for `adjoint`.
+        """
+        self.check_measurement(y)
+        if self.exact:
+            return self.adjoint(self.solve(y, 0.0), out=out, add=add)
+
+        def iterate(b: Tensor) -> Tensor:
+            return conjugate_gradients(
+                lambda x: self.adjoint(self.forward(x)), b, axes=3, num_iters=self.max_iters, tol=self.tol
+            ).x
+
+        x = self.iterated(iterate, self.adjoint(y))
+        return x if out is None else out.add_(x) if add else out.copy_(x)
+
+    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
+        """argmin_x 1/2 |A x - y|^2 + rho/2 |x - v|^2 = v + A^T (A A^T + rho)^-1 (y - A v).
+
+        Args:
+            v: (..., C, H, W).
+            y: (..., H, W').
+            rho: penalty, > 0.
+            out: (..., C, H, W), overwritten; may be `v` itself (outside autograd only).
+
+        Raises:
+            ValueError: rho not positive, or shapes that do not fit.
+        """
+        if not rho > 0:
+            raise ValueError(f"rho must be positive, got {rho}; for rho -> 0 use v + A.pinv(y - A.forward(v))")
+        r = self.solve(self.check_measurement(y) - self.forward(v), rho)
+        if out is None:
+            return v + self.adjoint(r)
+        return self.adjoint(r, out=out if out is v else out.copy_(v), add=True)
+
+    def iterated(self, solve: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
+        """M^-1 b by an iteration, M symmetric; differentiable in b, but not in the mask."""
+        if self.learned and torch.is_grad_enabled():
+            raise RuntimeError(
+                "an inverse by iteration has no derivative in the mask or weights; call under torch.no_grad()"
+            )
+        return symmetric_solve(solve, b)
+
+    # what iterative solvers run on
+
+    @cached_property
+    def _inverse_majorizer(self) -> Tensor:
+        return reciprocal(self.majorizer())
+
+    def first_guess(self, y: Tensor) -> Tensor:
+        """Where solvers start: A^+ y where that is exact; else A^T D^+ y, D = `majorizer`, which cannot blow up."""
+        return self.pinv(y) if self.exact else self.adjoint(self.check_measurement(y) * self._inverse_majorizer)
+
+    def data_step_(
+        self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
+    ) -> None:
+        """The data step of ADMM (rho > 0) and of GAP (rho = 0), in place.
+
+            y_v = A v
+            b   = y - y_v + (y_x - y_v)                without the brackets where not accelerate
+            r   = (A A^T + rho)^-1 b                   for rho = 0: (A A^T)^+ b, or D^+ b where `solve` is not exact
+            x   = v + A^T r
+            y_x = y_v + b - rho r                      = A x, ready for the next step; with D: what x aims at
+
+        GAP: y_v + b is its b^k, and x = v + A^+ (b^k - A v). With D = `majorizer` in place of A A^T the step is a
+        preconditioned gradient: the misfit shrinks or stays in the norm of D^-1, however A blurs. ADMM: x is the cube
+        handed to the prior, the scaled multiplier after the prior is u = x_old - v, and the line is
+        prox(v - u) + u, where A (v - u) = 2 y_v - y_x: u need not be kept. No gradient flows through it.
+
+        Args:
+            v: (..., C, H, W), read.
+            x: (..., C, H, W), written; may be `v` itself.
+            y: (..., H, W'), read.
+            y_x: (..., H, W'), A x of the last step; at the start y for GAP, A v for ADMM. Overwritten.
+            y_v: (..., H, W'), written.
+            rho: penalty, >= 0.
+            accelerate: False is plain GAP: x = v + A^+ (y - A v).
+
+        Raises:
+            ValueError: negative rho, or shapes that do not fit. TypeError: other dtype or device than the camera.
+            RuntimeError: a gradient is wanted.
+        """
+        self.check_step(v, x, y, y_x, y_v, rho)
+        self.forward(v, out=y_v)
+        b = y - y_v
+        if accelerate:
+            b.add_(y_x).sub_(y_v)
+        r = self.solve(b, rho) if rho > 0 or self.exact else b * self._inverse_majorizer
+        torch.add(y_v, b.sub_(r, alpha=rho) if rho > 0 else b, out=y_x)
+        self.adjoint(r, out=x if x is v else x.copy_(v), add=True)
+
+    def subspace_step_(
+        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
+        gamma: Tensor, omega: Tensor, step: float,
+    ) -> bool:  # fmt: skip
+        """A turn of `cassi.solvers.subspace_tv` up to the prox in one pass, in place: whether it was done.
+
+        Reads z, y, B, gamma, omega; writes e, u, z_new and y_z = A B^T z. Here there is no such pass.
+        """
+        return False
+
+    # checks
+
+    def check_cube(self, x: Tensor, name: str = "cube") -> Tensor:
+        """x itself, if it is a tensor that ends in (C, H, W), of the dtype and on the device of the camera."""
+        return self._check(x, name, self.cube_shape, self.measurement_shape, "a measurement")
+
+    def check_measurement(self, y: Tensor, name: str = "measurement") -> Tensor:
+        """y itself, if it is a tensor that ends in (H, W'), of the dtype and on the device of the camera."""
+        return self._check(y, name, self.measurement_shape, self.cube_shape, "a cube")
+
+    def check_out(self, out: Tensor | None, shape: tuple[int, ...], *inputs: Tensor | None) -> None:
+        """That a result of this shape may be written into `out`: its shape fits, and no gradient is wanted."""
+        if out is None:
+            return
+        if tuple(out.shape) != shape:
+            raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
+        if torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None):
+            raise RuntimeError(
+                "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
+            )
+
+    def check_step(self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, rho: float) -> None:
+        """The arguments of `data_step_`."""
+        if not rho >= 0:
+            raise ValueError(f"rho must be >= 0, got {rho}")
+        if torch.is_grad_enabled() and (self.learned or any(t.requires_grad for t in (v, y, y_x))):
+            raise RuntimeError(
+                "data_step_ works in place and cannot be used where a gradient is wanted; call under torch.no_grad()"
+            )
+        for cube, name in ((v, "v"), (x, "x")):
+            self.check_cube(cube, name)
+        for measurement, name in ((y, "y"), (y_x, "y_x"), (y_v, "y_v")):
+            self.check_measurement(measurement, name)
+        axes = len(self.measurement_shape)
+        if not v.shape[:-3] == x.shape[:-3] == y.shape[:-axes] == y_x.shape[:-axes] == y_v.shape[:-axes]:
+            raise ValueError(
+                f"cube and measurement must have the same batch axes, got {tuple(v.shape[:-3])} and "
+                f"{tuple(y.shape[:-axes])}; expand one of them"
+            )
+
+    def _check(self, tensor: Tensor, name: str, end: tuple[int, ...], other: tuple[int, ...], what: str) -> Tensor:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{name} must be a torch tensor, got {type(tensor).__name__}; convert it with torch.as_tensor(...)"
+            )
+        if tuple(tensor.shape[-len(end) :]) != end:
+            swapped = tuple(tensor.shape[-len(other) :]) == other
+            cure = f"this is {what}: are the arguments swapped?" if swapped else "crop it, or build another camera"
+            raise ValueError(
+                f"{name} must end in {end}, got {tuple(tensor.shape)}: the camera maps {self.cube_shape} to "
+                f"{self.measurement_shape}; {cure}"
+            )
+        if tensor.dtype != self.dtype or tensor.device != self.device:
+            raise TypeError(
+                f"{name} is {tensor.dtype} on {tensor.device}, the camera {self.dtype} on {self.device}; "
+                "move one of them with .to(...)"
+            )
+        return tensor
 
 
-@runtime_checkable
-class InvertibleOperator(LinearOperator, Protocol):
-    """A camera whose pseudo-inverse, proximal step and largest singular value are known, exactly or by iteration."""
+def measured(A: Camera, y: Tensor) -> Tensor:
+    """y itself, as the second argument of a solver: a measurement of the camera A.
 
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor: ...
+    Raises:
+        TypeError: A is an array: the two are swapped. Others: see `Camera.check_measurement`.
+    """
+    if not hasattr(A, "check_measurement"):
+        raise TypeError(f"the first argument must be a camera, got {type(A).__name__}; solvers are called (A, y, ...)")
+    return A.check_measurement(y)
 
-    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor: ...
 
-    def norm(self) -> float: ...
+class Transposed:
+    """A^T of a camera."""
+
+    def __init__(self, camera: Camera) -> None:
+        self.T = camera
+
+    def __matmul__(self, y: Tensor) -> Tensor:
+        return self.T.adjoint(self.T.check_measurement(y))
+
+    __call__ = __matmul__
+
+
+class Weighted(Camera):
+    """diag(w) A for any camera A; see `Camera.weighted`."""
+
+    def __init__(self, camera: Camera, weights: Tensor) -> None:
+        self.camera, self.dtype, self.device = camera, camera.dtype, camera.device
+        self.tol, self.max_iters = camera.tol, camera.max_iters
+        self.weights: Tensor = checked_weights(
+            weights, camera.measurement_shape, torch.empty(0, dtype=camera.dtype, device=camera.device)
+        )
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        return self.camera.cube_shape
+
+    @property
+    def measurement_shape(self) -> tuple[int, ...]:
+        return self.camera.measurement_shape
+
+    def weighted(self, weights: Tensor | None) -> Camera:
+        return self.camera.weighted(weights)
+
+    def absolute(self) -> Camera:
+        return Weighted(self.camera.absolute(), self.weights)
+
+    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            return self.camera.forward(x) * self.weights
+        return self.camera.forward(x, out=out).mul_(self.weights)
+
+    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        return self.camera.adjoint(self.check_measurement(y) * self.weights, out=out, add=add)
+
+    def gram_diag(self) -> Tensor:
+        return self.camera.gram_diag() * self.weights**2
+
+    def row_variance(self, variances: Tensor) -> Tensor:
+        return self.camera.row_variance(variances) * self.weights**2
+
+
+def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A copy of row weights in the dtype and on the device of `like`.
+
+    Raises:
+        ValueError: weights of another shape than the measurement, negative or not finite. TypeError: no tensor.
+    """
+    if not isinstance(weights, Tensor):
+        raise TypeError(f"weights must be a torch tensor, got {type(weights).__name__}; convert it first")
+    if tuple(weights.shape) != shape:
+        raise ValueError(f"weights must be {shape}, one per detector pixel, got {tuple(weights.shape)}")
+    if not bool((weights.isfinite() & (weights >= 0)).all()):
+        raise ValueError("weights must be finite and >= 0; give a bad detector pixel the weight 0")
+    return own(weights.to(like))
+
+
+def own(tensor: Tensor) -> Tensor:
+    """A copy that no one else writes into; a tensor that wants a gradient stays itself, so that it can be learned."""
+    return tensor if tensor.requires_grad else tensor.clone()
+
+
+def reciprocal(diagonal: Tensor) -> Tensor:
+    """D^+ of a diagonal D >= 0: 1 / D, and 0 where D is."""
+    lit = diagonal > torch.finfo(diagonal.dtype).tiny
+    return torch.where(lit, 1 / torch.where(lit, diagonal, 1), 0)

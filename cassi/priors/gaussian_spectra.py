@@ -46,7 +46,7 @@ def smooth_spectral_prior(
 
     Args:
         bands: the number of bands C, or their C wavelengths [nm], finite.
-        level: mean of the cube, > 0, see `cassi.solvers.subspace_tv.mean_level`.
+        level: mean of the cube, > 0, see `cassi.optics.detector.brightness`.
         brightness: standard deviation of the brightness over pixels, relative to the level.
         color: standard deviation of the rest, relative to the level.
         length: over which the color changes, as a share of the spectral range, > 0.

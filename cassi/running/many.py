@@ -2,26 +2,23 @@
 
 A frame is finished when its cube is on the disk beside the fingerprint of all it was made from: the input's hash and
 every parameter. Nothing else is kept between runs; `index.jsonl` beside the cubes is a log to read, not to trust.
-The work itself is done by Dask (dask.distributed), in this process, in others, or on other machines.
 """
 
 from __future__ import annotations
 
-import glob
+import dataclasses
 import hashlib
 import json
 import os
-import signal
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,46 +26,49 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.running.front_door import Reconstruction, pick_device, reconstruct
-from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked, replace_text
+from cassi.files.atomic import file_sha256, write_text
+from cassi.files.frames import find_files, natural
+from cassi.files.reading import read_measurement
+from cassi.kernels.dispatch import pick_device
+from cassi.optics.mask_match import check_mask
+from cassi.running.cluster import Engine, Turn, processes, scheduler_at, threads
+from cassi.running.front_door import reconstruct
+from cassi.running.result import Reconstruction
+from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
-    from distributed import Client, LocalCluster
-
     from cassi.optics.measurement import Measurement
 
 __all__ = ["BatchReport", "Frame", "find_frames", "frames_at_once", "reconstruct_many"]
 
 PathLike = str | os.PathLike[str]
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
-CONNECT_SECONDS = 10
-DASK = {
-    "distributed.admin.tick.limit": "1h",  # a kernel may hold the interpreter for a while: no reason to complain
-    # what Dask would keep of the past, so that memory stays flat
-    "distributed.admin.log-length": 100,
-    "distributed.admin.low-level-log-length": 100,
-    "distributed.admin.system-monitor.log-length": 100,
-    "distributed.worker.profile.enabled": False,
-}
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a run did: frames computed now, found finished, and failed (name to reason); wall seconds."""
+    """What a run did: frames computed now, found finished, and failed (name to reason); wall seconds.
+
+    `misfits` holds the verdict on the mask of every finished frame, of this run or an earlier one, that it does not
+    fit (`cassi.optics.mask_match`).
+    """
 
     computed: int
     found: int
     failed: Mapping[str, str]
     seconds: float
+    misfits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def find_frames(source: PathLike, *, count: int | None = None, leave_out: Sequence[PathLike] = ()) -> list[Frame]:
-    """The snapshots that a folder, a pattern or a stack stands for, in order of name.
+def find_frames(
+    source: PathLike | Sequence[PathLike], *, count: int | None = None, leave_out: Sequence[PathLike] = ()
+) -> list[Frame]:
+    """The snapshots that a folder, a pattern, a list of files or a stack stands for; frame2 comes before frame10.
 
     Args:
-        source: a folder (every file of a known format in it), a pattern such as "run7/*.mat", or one file.
+        source: a folder (every file of a known format in it), a pattern such as "run7/*.mat", files, or one file.
         count: frames in that one file, see `cassi.files.frame_count`; None for a single snapshot.
         leave_out: files that are not snapshots, such as the mask's.
 
@@ -82,27 +82,11 @@ def find_frames(source: PathLike, *, count: int | None = None, leave_out: Sequen
         >>> [frame.name for frame in find_frames("run.h5", count=2)]
         ['run_000000', 'run_000001']
     """
-    from cassi.files.frames import SUFFIXES
-
-    path = Path(source)
-    if path.is_dir():
-        files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
-    elif glob.has_magic(str(source)) and not path.exists():
-        files = [Path(name) for name in glob.glob(str(source))]
-    elif count is not None:
+    if count is not None:
+        path = Path(source if isinstance(source, str | os.PathLike) else source[0])
         return [Frame(f"{path.stem}_{k:06d}", str(path), k) for k in range(count)]
-    else:
-        files = [path]
-    others = {Path(name).resolve() for name in leave_out}
-    files = sorted(
-        file
-        for file in files
-        if file.resolve() not in others and not file.name.startswith(".") and not file.stem.endswith("_cube")
-    )
-    if not files:
-        raise InputError(f"{source}: no snapshots there, expected files ending in {', '.join(sorted(SUFFIXES))}")
     frames: dict[str, Frame] = {}
-    for file in files:
+    for file in sorted(find_files(source, leave_out), key=natural):
         if file.stem in frames:
             raise InputError(
                 f"{file} and {frames[file.stem].path} would have results of one name; rename one or leave it out"
@@ -115,7 +99,7 @@ def reconstruct_many(
     frames: Sequence[Frame],
     output: PathLike,
     *,
-    read: Callable[..., Measurement] | None = None,
+    read: Callable[..., Measurement] = read_measurement,
     solve: Callable[..., Reconstruction] = reconstruct,
     overwrite: bool = False,
     batch: int | None = None,
@@ -127,18 +111,20 @@ def reconstruct_many(
     """Reconstruct every frame that is not finished yet.
 
     Each frame is computed alone, so that its cube does not depend on the frames beside it; with `batch` above 1 each
-    on one thread, so that it does not depend on how many there are either.
+    on one thread, so that it does not depend on how many there are either. Each is compared with its mask; the verdict
+    is among the notes of its cube.
 
     Args:
         frames: see `find_frames`.
         output: a folder, which gets `<name>_cube.h5` for each frame and `index.jsonl`; or a name ending in .zarr, one
             store with `cube` (N, C, H, W), a chunk per frame.
         read: f(path, frames=index) -> Measurement; `cassi.files.read_measurement`, or a `functools.partial` of it with
-            the parameters. Files named in its keywords (mask ...) count by their content.
+            the parameters, or a dataclass that can be called. Files named in its keywords or fields (mask ...) count
+            by their content.
         solve: f(measurement, monitor=...) -> Reconstruction; `cassi.reconstruct` or a partial of it.
         overwrite: replace cubes that were made with other parameters or from another input.
         batch: frames computed at a time in this process; None: as many as cores and memory allow.
-        workers: compute in this many processes of one thread each instead.
+        workers: compute in this many processes of one thread each instead (needs Dask).
         scheduler: address of a running Dask scheduler ("tcp://host:port") instead; its workers must see the same files.
         attributes: further provenance for every result.
         progress: show one progress bar for all.
@@ -151,7 +137,6 @@ def reconstruct_many(
             which) and `overwrite` is False; Dask is missing; no scheduler at that address.
         OutputError: the output cannot be written, or another run is writing there.
     """
-    read = _reader() if read is None else read
     if not frames:
         raise InputError("no frames to reconstruct")
     if any(count is not None and count < 1 for count in (batch, workers)):
@@ -159,42 +144,53 @@ def reconstruct_many(
     start = time.perf_counter()
     # other processes and machines have their own working folder
     frames = [replace(frame, path=os.path.abspath(frame.path)) for frame in frames]
-    root = os.path.abspath(output)
+    root = Path(os.path.abspath(output))
     common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
-    store: Store = ZarrStore(root, tuple(f.name for f in frames)) if _is_zarr(output) else Folder(root)
-    with locked(Path(root)):
+    store: Store = (
+        ZarrStore(str(root), tuple(f.name for f in frames)) if root.suffix.lower() == ".zarr" else Folder(str(root))
+    )
+    with locked(root):
         finished, todo = _plan(store, frames, common, overwrite)
-        log = Log(Path(root, "index.jsonl"), finished)
+        log = Log(root / "index.jsonl", finished)
         failed: dict[str, str] = {}
         if todo:
-            first = _first_readable(read, [frame for _, frame, _ in todo])
-            replace_text(Path(root, "run.json"), json.dumps(common, indent=1))
+            first = _first_readable(read, [job.frame for job in todo])
+            write_text(root / "run.json", json.dumps(common, indent=1))
             if first is not None:
                 store.prepare(first)
+            work = partial(_solve_and_write, read=read, store=store, solve=solve)
             with (
-                _dask(first, batch, workers, scheduler, solve) as engine,
+                _engine(first, batch, workers, scheduler, solve) as engine,
                 tqdm(total=len(frames), initial=len(finished), desc="frames", disable=not progress) as bar,
             ):
-                for frame, outcome in _compute(engine, store, todo, read, solve, dict(attributes or {}), log):
+                for job, outcome in _compute(engine, work, todo, dict(attributes or {}), log):
                     if isinstance(outcome, OutputError):
                         raise outcome
                     if isinstance(outcome, BaseException):
                         kind = "" if isinstance(outcome, InputError) else f"{type(outcome).__name__}: "
-                        failed[frame.name] = kind + one_line(outcome)
-                        log.add(frame.name, "failed", {"reason": failed[frame.name]})
+                        failed[job.frame.name] = kind + one_line(outcome)
+                        log.add(job.frame.name, "failed", {"reason": failed[job.frame.name]})
                     else:
-                        log.add(frame.name, "done", outcome)
+                        log.add(job.frame.name, "done", outcome)
+                        finished[job.frame.name] = outcome
                         bar.set_postfix_str(f"residual {outcome['residual']:.2e}", refresh=False)
                     bar.update()
         log.close([frame.name for frame in frames])
-    return BatchReport(len(todo) - len(failed), len(finished), failed, time.perf_counter() - start)
+    misfits = {name: known["verdict"] for name, known in finished.items() if not known["ok"]}
+    computed = len(todo) - len(failed)
+    return BatchReport(computed, len(frames) - len(todo), failed, time.perf_counter() - start, misfits)
 
 
 # What is finished
 
 
-Job = tuple[int, Frame, str]
-"""A frame to compute: its number, the frame, its fingerprint."""
+@dataclass(frozen=True)
+class Job:
+    """A frame to compute, its number, and its fingerprint."""
+
+    number: int
+    frame: Frame
+    fingerprint: str
 
 
 def _plan(
@@ -215,20 +211,19 @@ def _plan(
             continue
         if known is not None:
             changed.append(frame.name)
-        todo.append((number, frame, fingerprint))
+        todo.append(Job(number, frame, fingerprint))
     if changed and not overwrite:
-        reasons = _differences(_read_json(Path(store.root) / "run.json"), common) or "their input files have changed"
+        before = Path(store.root) / "run.json"
+        differ = _differences(json.loads(before.read_text()) if before.exists() else {}, common)
         raise InputError(
             f"{store.root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): "
-            f"{reasons}; choose another output or allow overwriting (--overwrite)"
+            f"{differ or 'their input files have changed'}; choose another output or allow overwriting"
         )
     return finished, todo
 
 
 def _fingerprint(common: Mapping[str, Any], frame: Frame) -> str:
     """SHA-256 over everything a frame's cube depends on; a file that cannot be read counts as its name."""
-    from cassi.files import file_sha256
-
     try:
         content = file_sha256(frame.path)
     except OSError:
@@ -237,17 +232,19 @@ def _fingerprint(common: Mapping[str, Any], frame: Frame) -> str:
     return hashlib.sha256(made_from.encode()).hexdigest()
 
 
-def _described(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function or partial as plain values: its name and keywords, files as hash of their content."""
-    keywords = function.keywords if isinstance(function, partial) else {}
-    inner = function.func if isinstance(function, partial) else function
-    name = f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__name__)}"
-    return {"function": name} | {key: _content(value) for key, value in sorted(keywords.items()) if value is not None}
+def _described(function: object) -> dict[str, Any]:
+    """A function, partial or callable dataclass as plain values: its name and keywords, files as hash of content."""
+    inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
+    if dataclasses.is_dataclass(inner):
+        keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return {"function": f"{inner.__module__}.{name}", **_content(keywords)}
 
 
-def _content(value: object) -> object:
-    from cassi.files import file_sha256
-
+def _content(value: object) -> Any:
+    """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
+    if isinstance(value, Mapping):
+        return {key: _content(one) for key, one in sorted(value.items()) if one is not None}
     if isinstance(value, str | os.PathLike) and Path(value).is_file():
         return {"sha256": file_sha256(value)}
     if isinstance(value, Tensor):
@@ -257,45 +254,23 @@ def _content(value: object) -> object:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def _differences(before: object, now: Mapping[str, Any]) -> str:
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What changed between two runs, in words; empty if nothing did."""
-    old, new = _flat(before), _flat(now)
+
+    def flat(values: Mapping[str, Any], above: str = "") -> dict[str, str]:
+        parts = (
+            flat(v, f"{above}{k}.") if isinstance(v, Mapping) else {f"{above}{k}": str(v)[:16]}
+            for k, v in values.items()
+        )
+        return {name: value for part in parts for name, value in part.items()}
+
+    old, new = flat(before), flat(now)
     names = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in names[:4])
-
-
-def _flat(value: object, name: str = "") -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        return {name: value}
-    return {k: v for key, part in value.items() for k, v in _flat(part, key if not name else f"{name}.{key}").items()}
-
-
-def _short(value: object) -> str:
-    return "not given" if value is None else str(value)[:16]
-
-
-def _is_zarr(output: PathLike) -> bool:
-    return Path(output).suffix.lower() == ".zarr"
-
-
-def _write_json(path: Path, content: object) -> None:
-    replace_text(path, json.dumps(content, indent=1))
-
-
-def _read_json(path: Path) -> object:
-    return json.loads(path.read_text()) if path.exists() else {}
+    none = "not given"
+    return ", ".join(f"{name} was {old.get(name, none)}, is {new.get(name, none)}" for name in names[:4])
 
 
 # The work
-
-
-class _Engine(NamedTuple):
-    """A Dask client; what a computing task asks for; frames in flight; threads of torch a task (None: as they are)."""
-
-    client: Client
-    resources: dict[str, float] | None
-    window: int
-    threads: int | None
 
 
 def frames_at_once(cube_shape: tuple[int, int, int], device: torch.device) -> int:
@@ -319,144 +294,65 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def _dask(
-    first: Measurement | None,
-    batch: int | None,
-    workers: int | None,
-    scheduler: str | None,
-    solve: Callable[..., Any],
-) -> Iterator[_Engine]:
-    """A Dask cluster in this process, in others, or the one at an address; closed at the end, but for the last."""
-    try:
-        import dask
-        import distributed
-    except ImportError as error:
-        raise InputError(f'many frames need Dask: python -m pip install -e ".[batch]" ({error})') from error
-    # no dashboard, and the scheduler's web page for machines on the loopback only, at any free port
-    page = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    quiet = {"dashboard_address": None, "scheduler_kwargs": page, "silence_logs": "CRITICAL", "memory_limit": 0}
-    with ExitStack() as stack:
-        stack.enter_context(dask.config.set(DASK))
-        if scheduler is not None:
-            try:
-                client = distributed.Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
-            except (OSError, ValueError) as error:
-                raise InputError(f"no Dask scheduler answers at {scheduler} ({one_line(error)})") from error
-            stack.enter_context(client)
-            threads = sum(client.nthreads().values())
-            yield _Engine(client, None, 2 * max(1, threads), None)
-        elif workers is not None:
-            with _interrupts_for_this_process_alone():
-                processes = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
-            stack.enter_context(processes)
-            stack.enter_context(_replacing_lost(processes, workers))
-            client = stack.enter_context(distributed.Client(processes, set_as_default=False))
-            yield _Engine(client, None, 2 * workers, 1)
-        else:
-            if batch is None:
-                keywords = solve.keywords if isinstance(solve, partial) else {}
-                shape = (1, 1, 1) if first is None else (len(first.shifts), *first.mask.shape[-2:])
-                batch = frames_at_once(shape, pick_device(keywords.get("device", "auto")))
-            before = torch.get_num_threads()
-            stack.callback(torch.set_num_threads, before)
-            # one thread more than frames computed at a time: it reads ahead
-            inside = {"protocol": "inproc://", **page}
-            worker = {"nthreads": batch + 1, "resources": {"frame": batch}, "memory_limit": 0, **inside}
-            cluster = distributed.SpecCluster(
-                scheduler={"cls": distributed.Scheduler, "options": inside},
-                workers={0: {"cls": distributed.Worker, "options": worker}},
-                silence_logs="CRITICAL",
-            )
-            client = stack.enter_context(distributed.Client(stack.enter_context(cluster), set_as_default=False))
-            yield _Engine(client, {"frame": 1}, batch + 1, 1 if batch > 1 else before)
-
-
-@contextmanager
-def _replacing_lost(cluster: LocalCluster, workers: int) -> Iterator[None]:
-    """Start worker processes anew that Dask gives up: one that dies while it is being started again stays dead."""
-    from distributed import Status
-
-    def replace_lost() -> None:
-        for name, nanny in list(cluster.workers.items()):
-            if nanny.status in (Status.closed, Status.failed):
-                del cluster.workers[name]
-        cluster.scale(workers)
-
-    def watch() -> None:
-        while not over.wait(1.0):
-            if cluster.loop is not None:
-                cluster.loop.add_callback(replace_lost)
-
-    over = threading.Event()
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
-def _interrupts_for_this_process_alone() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C, which a terminal sends to all: this one ends them in good order."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _engine(
+    first: Measurement | None, batch: int | None, workers: int | None, scheduler: str | None, solve: object
+) -> AbstractContextManager[Engine]:
+    """What computes the frames; closed at the end."""
+    if scheduler is not None:
+        return scheduler_at(scheduler)
+    if workers is not None:
+        return processes(workers)
+    if batch is None:
+        device = solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto"
+        shape = (1, 1, 1) if first is None else (len(first.shifts), *first.mask.shape[-2:])
+        batch = frames_at_once(shape, pick_device(device))
+    return threads(batch)
 
 
 def _compute(
-    engine: _Engine,
-    store: Store,
-    todo: Sequence[Job],
-    read: Callable[..., Measurement],
-    solve: Callable[..., Reconstruction],
-    attributes: dict[str, object],
-    log: Log,
-) -> Iterator[tuple[Frame, dict[str, Any] | BaseException]]:
-    """Keep the engine busy; yields each frame with what is known of its cube, or with the reason it has none."""
-    from distributed import as_completed
+    engine: Engine, work: Callable[..., dict[str, Any]], todo: Sequence[Job], attributes: dict[str, object], log: Log
+) -> Iterator[tuple[Job, dict[str, Any] | BaseException]]:
+    """Keep the engine busy; yields each frame with what is known of its cube, or with the reason it has none.
 
-    client, resources, window, threads = engine
-    jobs = iter(todo)
-    running: dict[Any, Job] = {}
+    Where a process dies, all that were computing begin again, one at a time: who then dies alone has failed.
+    """
+    executor, jobs, again = engine.start(), deque(todo), deque[Job]()
+    running: dict[Future[dict[str, Any]], Job] = {}
 
-    def submit(job: Job) -> Any:
-        number, frame, fingerprint = job
-        snapshot = client.submit(_read, read, frame, pure=False)
-        stated = attributes | {"fingerprint": fingerprint}
-        future = client.submit(
-            _solve_and_write, snapshot, number, frame, store, solve, threads, stated, pure=False, resources=resources
-        )
-        log.add(frame.name, "begun", {})
+    def submit(job: Job) -> None:
+        log.add(job.frame.name, "begun", {})
+        future = executor.submit(work, job, attributes=attributes, threads=engine.threads, turn=engine.turn)
         running[future] = job
-        return future
 
-    queue = as_completed([submit(job) for job in islice(jobs, window)], loop=client.loop)
-    for future in queue:
-        _, frame, fingerprint = running.pop(future)
-        error = CancelledError("its worker was lost") if future.cancelled() else future.exception()
-        outcome = {"fingerprint": fingerprint, **future.result()} if error is None else error
-        del future
-        yield frame, outcome
-        for job in islice(jobs, 1):
-            queue.add(submit(job))
+    while running or again or jobs:
+        alone = bool(again)
+        while (again or jobs) and len(running) < (1 if alone else engine.window):
+            job = again.popleft() if again else jobs.popleft()
+            try:
+                submit(job)
+            except BrokenExecutor:  # a process died that had nothing to do
+                executor = engine.start()
+                submit(job)
+        done = wait(running, return_when=FIRST_COMPLETED).done
+        if any(isinstance(_error(future), BrokenExecutor) for future in done):
+            done = wait(running).done
+            executor = engine.start()
+        for future in done:
+            job, error = running.pop(future), _error(future)
+            if not isinstance(error, BrokenExecutor):
+                yield job, future.result() if error is None else error
+            elif alone:
+                yield job, ChildProcessError("its process died, twice")
+            else:
+                again.append(job)
+
+
+def _error(future: Future[Any]) -> BaseException | None:
+    return CancelledError("its worker was lost") if future.cancelled() else future.exception()
 
 
 def _read(read: Callable[..., Measurement], frame: Frame) -> Measurement:
     return read(frame.path) if frame.index is None else read(frame.path, frames=frame.index)
-
-
-def _reader() -> Callable[..., Measurement]:
-    from cassi.files import read_measurement
-
-    return read_measurement
 
 
 def _first_readable(read: Callable[..., Measurement], frames: Sequence[Frame]) -> Measurement | None:
@@ -468,26 +364,35 @@ def _first_readable(read: Callable[..., Measurement], frames: Sequence[Frame]) -
 
 
 def _solve_and_write(
-    measurement: Measurement,
-    number: int,
-    frame: Frame,
+    job: Job,
+    *,
+    read: Callable[..., Measurement],
     store: Store,
     solve: Callable[..., Reconstruction],
+    attributes: Mapping[str, object],
     threads: int | None,
-    attributes: dict[str, object],
+    turn: Turn,
 ) -> dict[str, Any]:
-    """One frame, on a worker: the cube goes to the disk, only a few numbers go back."""
-    from distributed import Status, get_worker
-
-    worker = get_worker()
+    """One frame, on a worker: the cube goes to the disk, only a few values go back."""
+    m = _read(read, job.frame)
     if threads is not None:
         torch.set_num_threads(threads)
 
     def closing(record: Record, cube: Tensor) -> bool:
-        return worker.status not in (Status.running, Status.paused)
+        return turn.over()
 
-    result = solve(measurement, monitor=closing)
-    if worker.status not in (Status.running, Status.paused):
+    with turn:
+        check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+        m = replace(m, notes=(*m.notes, check.verdict))
+        result = solve(m, monitor=closing)
+    if turn.over():
         raise CancelledError("the run was interrupted")
-    store.write(number, frame, measurement, result, attributes)
-    return {"residual": result.residual, "seconds": result.seconds}
+    known = {
+        "fingerprint": job.fingerprint,
+        "residual": result.residual,
+        "seconds": result.seconds,
+        "verdict": check.verdict,
+        "ok": check.matches,
+    }
+    store.write(job.number, job.frame, m, result, {**attributes, **known})
+    return known

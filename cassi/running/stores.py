@@ -13,17 +13,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.running.front_door import Reconstruction, write_result
+from cassi.files.atomic import write_text
+from cassi.running.result import Reconstruction, write_result
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-__all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked", "replace_text"]
+__all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked"]
+
+
+KNOWN = {
+    "fingerprint": "",
+    "residual": float("nan"),
+    "seconds": float("nan"),
+    "verdict": "",
+    "ok": True,
+}  # of a finished frame
 
 
 @dataclass(frozen=True)
@@ -35,43 +45,18 @@ class Frame:
     index: int | None = None
 
 
-class Store(Protocol):
-    """Where cubes go: what is known of a frame's cube, make ready for the first, write one."""
-
-    @property
-    def root(self) -> str: ...
-
-    def known(self, frames: Sequence[Frame]) -> list[dict[str, Any] | None]: ...
-    def prepare(self, first: Measurement) -> None: ...
-    def write(
-        self, number: int, frame: Frame, m: Measurement, result: Reconstruction, attributes: dict[str, object]
-    ) -> None: ...
-
-
 @dataclass(frozen=True)
 class Folder:
     """One HDF5 file per frame."""
 
     root: str
 
-    def path(self, frame: Frame) -> Path:
+    def _path(self, frame: Frame) -> Path:
         return Path(self.root) / f"{frame.name}_cube.h5"
 
     def known(self, frames: Sequence[Frame]) -> list[dict[str, Any] | None]:
         """What each frame's file says of itself, None if there is none; a foreign file has an empty fingerprint."""
-        return [self._stated(self.path(frame)) for frame in frames]
-
-    def _stated(self, path: Path) -> dict[str, Any] | None:
-        import h5py
-
-        if not path.exists():
-            return None
-        try:
-            with h5py.File(path) as file:
-                stated = {name: file.attrs.get(name, "") for name in ("fingerprint", "residual", "seconds")}
-        except OSError:
-            return {"fingerprint": ""}
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
+        return [_stated(path) if (path := self._path(frame)).exists() else None for frame in frames]
 
     def prepare(self, first: Measurement) -> None:
         """Remove what a killed run left of a file it was writing."""
@@ -81,7 +66,18 @@ class Folder:
     def write(
         self, number: int, frame: Frame, m: Measurement, result: Reconstruction, attributes: dict[str, object]
     ) -> None:
-        write_result(self.path(frame), m, result, attributes=attributes, overwrite=True)
+        write_result(self._path(frame), m, result, attributes=attributes, overwrite=True)
+
+
+def _stated(path: Path) -> dict[str, Any]:
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            stated = {name: file.attrs.get(name, usual) for name, usual in KNOWN.items()}
+    except OSError:
+        return KNOWN
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
 
 
 @dataclass(frozen=True)
@@ -102,10 +98,15 @@ class ZarrStore:
             return [None] * len(frames)
         if tuple(group.attrs["names"]) != self.names:
             raise InputError(f"{self.root}: the store was made for other frames; choose another output")
-        marks = group["fingerprint"][:]
-        stated = {name: group[name][:] for name in ("residual", "seconds")}
+        marks, residual, seconds, ok = (group[name][:] for name in ("fingerprint", "residual", "seconds", "ok"))
         return [
-            {"fingerprint": bytes(mark).hex()} | {name: float(values[k]) for name, values in stated.items()}
+            {
+                "fingerprint": bytes(mark).hex(),
+                "residual": float(residual[k]),
+                "seconds": float(seconds[k]),
+                "verdict": "" if ok[k] else "the mask does not fit",
+                "ok": bool(ok[k]),
+            }
             if mark.any()
             else None
             for k, mark in enumerate(marks)
@@ -119,19 +120,21 @@ class ZarrStore:
             left.unlink(missing_ok=True)
         if self._open() is not None:
             return
-        n, cube = len(self.names), (len(first.shifts), *first.mask.shape[-2:])
         group = zarr.open_group(self.root, mode="a")
-        group.create_array(
-            "cube",
-            shape=(n, *cube),
-            chunks=(1, *cube),
-            dtype="float32",
-            fill_value=np.nan,
-            dimension_names=("frame", "band" if first.wavelengths is None else "wavelength", "y", "x"),
-        )
-        group.create_array("fingerprint", shape=(n, 32), chunks=(1, 32), dtype="uint8", fill_value=0)
-        for name in ("residual", "seconds"):
-            group.create_array(name, shape=(n,), chunks=(1,), dtype="float64", fill_value=np.nan)
+        band = "band" if first.wavelengths is None else "wavelength"
+        cube = (len(first.shifts), *first.mask.shape[-2:])
+        arrays: dict[str, tuple[tuple[int, ...], str, float, tuple[str, ...]]] = {
+            "cube": (cube, "float32", np.nan, (band, "y", "x")),
+            "fingerprint": ((32,), "uint8", 0, ("byte",)),
+            "residual": ((), "float64", np.nan, ()),
+            "seconds": ((), "float64", np.nan, ()),
+            "ok": ((), "uint8", 1, ()),
+        }
+        for name, (shape, dtype, fill, names) in arrays.items():
+            group.create_array(
+                name, shape=(len(self.names), *shape), chunks=(1, *shape), dtype=dtype, fill_value=fill,
+                dimension_names=("frame", *names),
+            )  # fmt: skip
         if first.wavelengths is not None:
             group.create_array("wavelength", data=first.wavelengths, dimension_names=("wavelength",))
         group.attrs.update({"unit": first.unit, "names": list(self.names)})
@@ -151,6 +154,7 @@ class ZarrStore:
             group["cube"][number] = cube
             group["residual"][number] = result.residual
             group["seconds"][number] = result.seconds
+            group["ok"][number] = attributes["ok"]
             # the cube reaches the disk before the mark that says so
             chunk = Path(self.root, "cube", "c", str(number), "0", "0", "0")
             with chunk.open("rb") as file:
@@ -164,11 +168,14 @@ class ZarrStore:
         try:
             import zarr
         except ImportError as error:
-            raise InputError(f'{self.root}: needs zarr: python -m pip install -e ".[batch]" ({error})') from error
+            raise InputError(f'{self.root}: needs zarr: python -m pip install "cassi[batch]" ({error})') from error
         if not Path(self.root, "zarr.json").exists():
             return None
         group = zarr.open_group(self.root, mode="r+")
         return group if "names" in group.attrs else None
+
+
+Store = Folder | ZarrStore
 
 
 class Log:
@@ -186,7 +193,7 @@ class Log:
 
     def close(self, order: Sequence[str]) -> None:
         lines = [json.dumps(self._last[name]) for name in order if name in self._last]
-        replace_text(self._path, "\n".join(lines) + "\n")
+        write_text(self._path, "\n".join(lines) + "\n")
 
 
 @contextmanager
@@ -211,9 +218,3 @@ def locked(root: Path) -> Iterator[Path]:
         except OSError as error:
             raise OutputError(f"{root}: another run is writing there; wait for it or choose another output") from error
         yield root
-
-
-def replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)

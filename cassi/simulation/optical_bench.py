@@ -307,7 +307,7 @@ def _write_frame(path: Path, frame: np.ndarray, frame_format: str) -> Path:
         try:
             import tifffile
         except ImportError as error:
-            raise InputError(f'{path}: needs tifffile: python -m pip install -e ".[formats]" ({error})') from error
+            raise InputError(f'{path}: needs tifffile: python -m pip install "cassi[formats]" ({error})') from error
         tifffile.imwrite(path, frame)
     else:
         from cassi.files import write_arrays

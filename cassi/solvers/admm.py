@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import InvertibleOperator
-from cassi.optics.single_disperser import CASSI
+from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
@@ -17,7 +16,7 @@ Prox = Callable[[Tensor, int], Tensor]
 
 
 def admm(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     prox_g: Prox,
     *,
@@ -34,11 +33,11 @@ def admm(
         z^{k+1} = prox_{g/rho}(x^{k+1} + u^k)
         u^{k+1} = u^k + x^{k+1} - z^{k+1}
 
-    from z^0 = x0 or Phi^+ y, u^0 = 0. The cube returned is z. In the code p^{k+1} = x^{k+1} + u^k, the cube handed to
-    the prior, stands for both: u^k = p^k - z^k, hence p^{k+1} = prox_f(2 z^k - p^k) + p^k - z^k.
+    from z^0 = x0 or `Camera.first_guess`, u^0 = 0. The cube returned is z. In the code x stands for x^{k+1} + u^k, the
+    cube handed to the prior; `Camera.data_step_` says why u need not be kept.
 
     Args:
-        A: the camera, with forward, pinv and prox.
+        A: the camera.
         y: measurement (..., H, W').
         prox_g: f(v, k) -> z, the proximal operator of g / rho.
         rho: penalty > 0, in units of gram_diag.
@@ -52,19 +51,13 @@ def admm(
         ValueError: rho not positive.
     """
     _check_penalty(rho)
-    y = y.contiguous()
-    z = A.pinv(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
+    y = measured(A, y).contiguous()
+    z = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(z)
     y_x, y_z = A.forward(z), torch.empty_like(y)
-    p = x if isinstance(A, CASSI) else z.clone()  # the data step in one pass does without p
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="ADMM")
     for k in loop:
-        if isinstance(A, CASSI):
-            A.data_step_(z, x, y, y_x, y_z, rho=rho)  # the three lines below in one pass, without p
-        else:
-            A.forward(z, out=y_z)
-            A.prox(torch.sub(z, p, out=x).add_(z), y, rho, out=x)
-            x.copy_(p.add_(x).sub_(z))
+        A.data_step_(z, x, y, y_x, y_z, rho=rho)
         residual = relative_change(y_z, y)
         overwrite(x, prox_g(x, k))
         change = relative_change(x, z)
@@ -79,7 +72,7 @@ def _check_penalty(rho: float) -> None:
 
 
 def admm_tv(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     *,
     tv_weight: float,

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser, tv
 from cassi.solvers.admm import Prox
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
 
 def fista(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     prox_g: Prox,
     *,
@@ -37,7 +37,7 @@ def fista(
     15 (2015), sec. 3.2, function scheme).
 
     Args:
-        A: the camera, with forward, adjoint, norm (and pinv for the start).
+        A: the camera.
         y: measurement (..., H, W').
         prox_g: f(v, k) -> x, the proximal operator of g / L.
         num_iters, tol, x0, monitor, progress: as for `cassi.solvers.gap`.
@@ -50,7 +50,8 @@ def fista(
         FloatingPointError: the iteration diverged; names the iteration.
     """
     L = A.norm() ** 2 or 1.0
-    x = A.pinv(y) if x0 is None else x0.clone()
+    y = measured(A, y)
+    x = A.first_guess(y) if x0 is None else x0.clone()
     z, x_new = x.clone(), torch.empty_like(x)
     y_x = A.forward(x)
     y_z = y_x
@@ -77,7 +78,7 @@ def fista(
 
 
 def fista_tv(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     *,
     tv_weight: float,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import InvertibleOperator
-from cassi.optics.single_disperser import CASSI
+from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
@@ -17,7 +16,7 @@ Denoiser = Callable[[Tensor, int], Tensor]
 
 
 def gap(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     denoise: Denoiser,
     *,
@@ -39,14 +38,17 @@ def gap(
     1/2 (y - Phi v)^T (Phi Phi^T)^+ (y - Phi v) + g(v); accelerated GAP is Bregman iteration on g subject to Phi v = y,
     so on noisy data it fits the noise in the end: stop it.
 
+    Where Phi^+ is not known in closed form (blur, sub-pixel dispersion) it would amplify noise in every iteration.
+    There Phi^T D^+ takes its place, D >= Phi Phi^T diagonal (`Camera.majorizer`): linearized Bregman iteration.
+
     Args:
-        A: the camera, with forward and pinv.
+        A: the camera.
         y: measurement (..., H, W').
         denoise: f(x, k) -> x.
         num_iters: iterations, at least 1.
         tol: stop when |v^{k+1} - v^k| / |v^k| falls below it; 0 never stops early.
         accelerate: feed the misfit back into b.
-        x0: start v^0 (..., C, H, W); Phi^+ y if not given. Not modified.
+        x0: start v^0 (..., C, H, W); `Camera.first_guess` if not given. Not modified.
         monitor: called each iteration with (Record, v^{k+1}); return True to stop.
         progress: show a progress bar.
 
@@ -56,18 +58,13 @@ def gap(
     Raises:
         FloatingPointError: the iteration diverged; names the iteration.
     """
-    y = y.contiguous()
-    v = A.pinv(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
+    y = measured(A, y).contiguous()
+    v = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(v)
     b, y_v = y.clone(), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
     for k in loop:
-        if isinstance(A, CASSI):
-            A.data_step_(v, x, y, b, y_v, accelerate=accelerate)  # the three lines below in one pass
-        else:
-            A.forward(v, out=y_v)
-            b = b.add_(y).sub_(y_v) if accelerate else y
-            A.pinv(b - y_v, out=x.copy_(v), add=True)
+        A.data_step_(v, x, y, b, y_v, accelerate=accelerate)  # the first two lines
         residual = relative_change(y_v, y)
         overwrite(x, denoise(x, k))
         change = relative_change(x, v)
@@ -77,7 +74,7 @@ def gap(
 
 
 def gap_tv(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     *,
     tv_weight: float,

@@ -7,17 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from cassi.kernels.shift_sum import shift_sum
-from cassi.optics.protocol import LinearOperator
-from cassi.optics.single_disperser import CASSI
-from cassi.solvers.least_squares import conjugate_gradients
+from cassi.optics.protocol import Camera, measured, reciprocal
+from cassi.solvers.least_squares import solve_by_cg
 from cassi.solvers.loop import Monitor, Result
 
 BATCH = 2**24  # voxels of posterior samples drawn at a time
 
 
 def gaussian_map(
-    A: LinearOperator,
+    A: Camera,
     y: Tensor,
     covariance: Tensor,
     mean: Tensor,
@@ -35,8 +33,8 @@ def gaussian_map(
 
         x = mu + Q Phi^T r,    (Phi Q Phi^T + sigma^2) r = y - Phi mu,    Q = S (x) K
 
-    by conjugate gradients on the detector, preconditioned by w^2 sum_c m_c^2 S_cc + sigma^2, for CASSI with independent
-    pixels exactly the diagonal. It is also the mean of the posterior (Tarantola, "Inverse Problem Theory", 2005,
+    by conjugate gradients on the detector, preconditioned by w^2 sum_c m_c^2 S_cc + sigma^2, with independent pixels
+    the diagonal. It is also the mean of the posterior (Tarantola, "Inverse Problem Theory", 2005,
     eq. 3.38). K = 1, independent pixels, knows color but not shape. With a correlation length l [pixel] neighbors are
     alike, K = exp(-(|i - i'| + |j - j'|) / l), the covariance of a first-order Markov process along either axis.
 
@@ -48,7 +46,7 @@ def gaussian_map(
         spread^2 = mean of e^2 over the samples;  the spread itself is uncertain by a share of 1 / sqrt(2 samples)
 
     Args:
-        A: any operator with forward and adjoint; row weights of 0 leave detector pixels out.
+        A: the camera; row weights of 0 leave detector pixels out.
         y: measurement (..., H, W'), weighted as the operator.
         covariance: S (C, C), symmetric positive semi-definite, in units of the cube squared; see
             `cassi.priors.gaussian_spectra`.
@@ -77,6 +75,7 @@ def gaussian_map(
         >>> bool(torch.allclose(x, torch.ones_like(x)))
         True
     """
+    measured(A, y)
     bands = A.cube_shape[0]
     if tuple(mean.shape) != (bands,) or tuple(covariance.shape) != (bands, bands):
         raise ValueError(
@@ -92,11 +91,10 @@ def gaussian_map(
         raise ValueError(f"correlation must be >= 0 [pixel], got {correlation}")
     if samples < 0 or (samples and generator is None):
         raise ValueError(f"samples must be >= 0 and come with a generator, got {samples} and {generator}")
-    if samples and sigma2.ndim > 2:
+    if samples and sigma2.ndim > len(A.measurement_shape):
         raise ValueError(f"samples need one variance for all snapshots, (H, W') at most, got {tuple(sigma2.shape)}")
-    diagonal = _signal_variance(A, S, y) + sigma2
-    lit = diagonal > torch.finfo(y.dtype).tiny  # a dark pixel without noise says nothing
-    inverse = torch.where(lit, 1 / torch.where(lit, diagonal, 1), 0)
+    diagonal = A.row_variance(S.diagonal().clamp(min=0)) + sigma2
+    inverse = reciprocal(diagonal)  # 0 at a dark pixel without noise, which says nothing
 
     rows, columns = (_neighbors(n, correlation) for n in A.cube_shape[-2:])
     K_rows, K_columns = rows.to(y), columns.to(y)
@@ -108,10 +106,11 @@ def gaussian_map(
         return torch.einsum("ck,...khw->...chw", root, K_rows @ z @ K_columns)
 
     def solve(b: Tensor, monitor: Monitor | None = None, progress: bool = False) -> Result:
-        return conjugate_gradients(
+        return solve_by_cg(
             lambda r: A.forward(back(r)) + sigma2 * r,
-            torch.where(lit, b, 0),
-            preconditioner=inverse.mul,
+            torch.where(inverse > 0, b, 0),
+            inverse=inverse,
+            axes=len(A.measurement_shape),
             num_iters=num_iters,
             tol=tol,
             monitor=monitor,
@@ -137,7 +136,10 @@ def gaussian_map(
         dx = torch.einsum("cd,ndhw->nchw", root, white)
         if correlation > 0:
             dx = L_rows @ dx @ L_columns.T
-        n = torch.randn((count, *y.shape[-2:]), generator=generator, dtype=y.dtype, device=y.device) * sigma2.sqrt()
+        n = (
+            torch.randn((count, *A.measurement_shape), generator=generator, dtype=y.dtype, device=y.device)
+            * sigma2.sqrt()
+        )
         error = dx - back(solve(A.forward(dx) + n).x)
         squares += error.double().square_().sum(0)
     return result, (squares / samples).sqrt().to(y.dtype)
@@ -163,14 +165,3 @@ def _square_root(covariance: Tensor, eps: float) -> Tensor:
     kept = values > eps * len(values) * values[-1]
     root: Tensor = vectors[:, kept] * values[kept].sqrt()
     return root
-
-
-def _signal_variance(A: LinearOperator, S: Tensor, y: Tensor) -> Tensor:
-    """diag(Phi S Phi^T), (H, W'): exact for CASSI; else gram_diag times the mean variance, or that alone."""
-    if isinstance(A, CASSI):
-        variances = S.diagonal().clamp(min=0).view(-1, 1, 1).expand(A.cube_shape)
-        light = shift_sum(variances.contiguous(), A.mask**2, A.shifts)
-        return light if A.weights is None else light * A.weights**2
-    gram = getattr(A, "gram_diag", None)
-    scale = S.diagonal().mean().clamp(min=0)
-    return (y.new_ones(A.measurement_shape[-2:]) if gram is None else gram()) * scale

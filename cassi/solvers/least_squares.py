@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import LinearOperator
-from cassi.optics.single_disperser import CASSI
+from cassi.kernels.linear import conjugate_gradient_steps
+from cassi.optics.protocol import Camera, measured, reciprocal
 from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
 
 
 def least_squares(
-    A: LinearOperator,
+    A: Camera,
     y: Tensor,
     *,
     damping: float = 0.0,
@@ -28,12 +28,12 @@ def least_squares(
         x = Phi^T z,   (Phi Phi^T + damping) z = y
 
     Args:
-        A: any operator with forward and adjoint.
+        A: the camera.
         y: measurement (..., H, W').
         damping: >= 0, in units of gram_diag (transmission squared).
-        method: "closed" (CASSI only: Phi Phi^T is diagonal), "cg", or "auto": closed where it exists.
-        num_iters, tol: of conjugate gradients; tol bounds |y - (Phi Phi^T + damping) z| / |y|, and, for an operator
-            without gram_diag and damping 0, |Phi^T (y - Phi x)| / |Phi^T y|.
+        method: "closed" (where `A.exact`), "cg", or "auto": closed where it exists.
+        num_iters, tol: of conjugate gradients; tol bounds |y - (Phi Phi^T + damping) z| / |y|, and, without
+            closed form and for damping 0, |Phi^T (y - Phi x)| / |Phi^T y|.
         monitor, progress: as for `cassi.solvers.gap`.
 
     Returns:
@@ -43,36 +43,31 @@ def least_squares(
         ValueError: negative damping, an unknown method, or "closed" for an operator without closed form.
         FloatingPointError: NaN or Inf; names the iteration.
     """
+    measured(A, y)
     if not damping >= 0:
         raise ValueError(f"damping must be >= 0, got {damping}")
     if method not in ("auto", "closed", "cg"):
         raise ValueError(f'method must be "auto", "closed" or "cg", got {method!r}')
-    closed = isinstance(A, CASSI)
-    if method == "closed" and not closed:
+    if method == "closed" and not A.exact:
         raise ValueError(f'{type(A).__name__} has no closed form; use method="cg"')
-    if method != "cg" and isinstance(A, CASSI):
+    if method != "cg" and A.exact:
         loop = Loop(1, tol=0.0, monitor=monitor, progress=progress, name="least squares")
         for _ in loop:
-            x = A.pinv(y) if damping == 0 else A.adjoint(y / (A.gram_diag() + damping))
+            x = A.adjoint(A.solve(y, damping))
             loop.record(x, residual=relative_norm(y - A.forward(x), y), change=0.0)
         return loop.result(x)
-    gram = getattr(A, "gram_diag", None)
-    if gram is None and damping == 0:
+    if damping == 0 and not A.exact:
         # Phi Phi^T z = y has no solution where noise takes y out of the range of Phi; the normal equations always have
-        return conjugate_gradients(
-            lambda x: A.adjoint(A.forward(x)), A.adjoint(y), num_iters=num_iters, tol=tol, monitor=monitor,
+        return solve_by_cg(
+            lambda x: A.adjoint(A.forward(x)), A.adjoint(y), axes=3, num_iters=num_iters, tol=tol, monitor=monitor,
             progress=progress,
         )  # fmt: skip
-    preconditioner = None
-    if gram is not None:
-        diagonal = gram() + damping
-        inverse = torch.where(diagonal > 0, 1 / torch.where(diagonal > 0, diagonal, 1), 0)
-        preconditioner = inverse.mul
-        y = torch.where(diagonal > 0, y, 0)  # what a dark pixel reads is out of reach
-    result = conjugate_gradients(
+    inverse = reciprocal(A.gram_diag() + damping)
+    result = solve_by_cg(
         lambda z: torch.add(A.forward(A.adjoint(z)), z, alpha=damping),
-        y,
-        preconditioner=preconditioner,
+        torch.where(inverse > 0, y, 0),  # what a dark pixel reads is out of reach
+        inverse=inverse,
+        axes=len(A.measurement_shape),
         num_iters=num_iters,
         tol=tol,
         monitor=monitor if monitor is None else lambda record, z: monitor(record, A.adjoint(z)),
@@ -81,49 +76,25 @@ def least_squares(
     return Result(A.adjoint(result.x), result.history, result.status)
 
 
-def conjugate_gradients(
+def solve_by_cg(
     M: Callable[[Tensor], Tensor],
     b: Tensor,
     *,
-    preconditioner: Callable[[Tensor], Tensor] | None = None,
-    x0: Tensor | None = None,
-    num_iters: int = 100,
-    tol: float = 1e-6,
-    monitor: Monitor | None = None,
-    progress: bool = False,
+    inverse: Tensor | None = None,
+    axes: int,
+    num_iters: int,
+    tol: float,
+    monitor: Monitor | None,
+    progress: bool,
 ) -> Result:
-    """Preconditioned conjugate gradients for M x = b, M symmetric positive semi-definite (Saad 2003, alg. 9.1).
-
-    Args:
-        M: the matrix as a function.
-        b: right-hand side, any shape, in the range of M.
-        preconditioner: approximation of M^+, positive; identity if not given.
-        x0: start; 0 if not given. Not modified.
-        num_iters: iterations at most.
-        tol: stop when |b - M x| / |b| falls below it.
-        monitor, progress: as for `cassi.solvers.gap`.
-
-    Returns:
-        Result with x like b; residual and change in the history are both |b - M x| / |b|.
+    """`conjugate_gradient_steps` for M x = b in a `Loop`; residual and change in the history are both |b - M x| / |b|.
 
     Raises:
         FloatingPointError: NaN or Inf; names the iteration.
     """
-    x = torch.zeros_like(b) if x0 is None else x0.clone()
-    r = b.clone() if x0 is None else b - M(x)
-    z = r if preconditioner is None else preconditioner(r)
-    p = z.clone()
-    rz = (r * z).sum()
+    steps = conjugate_gradient_steps(M, b, inverse=inverse, axes=axes)
+    x, _ = next(steps)
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="CG")
-    for _ in loop:
-        q = M(p)
-        pq = (p * q).sum()
-        alpha = torch.where(pq > 0, rz / torch.where(pq > 0, pq, 1), 0)
-        x += alpha * p
-        r = r - alpha * q
-        z = r if preconditioner is None else preconditioner(r)
-        rz_old, rz = rz, (r * z).sum()
-        p = z + torch.where(rz_old > 0, rz / torch.where(rz_old > 0, rz_old, 1), 0) * p
-        residual = relative_norm(r, b)
+    for _, (x, residual) in zip(loop, steps, strict=False):
         loop.record(x, residual=residual, change=residual)
     return loop.result(x)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi.kernels import cpu
-from cassi.optics.protocol import LinearOperator
-from cassi.optics.single_disperser import CASSI
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera, measured, reciprocal
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
-from cassi.priors.tv import tv_prox_
+from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
@@ -28,25 +27,8 @@ class SubspaceState:
     q: Tensor
 
 
-def mean_level(A: LinearOperator, y: Tensor) -> float:
-    """Mean brightness of the scene: sum(y) / sum(Phi 1), in units of the cube. What the weights of priors scale with.
-
-    Returns 1 where the measurement sums to nothing.
-    """
-    light = A.forward(torch.ones(A.cube_shape, dtype=y.dtype, device=y.device))
-    total, seen = float(y.double().sum()), float(light.double().sum()) * (y.numel() / light.numel())
-    return total / seen if total > 0 and seen > 0 else 1.0
-
-
-def majorizer(A: LinearOperator, y: Tensor) -> Tensor:
-    """A diagonal D >= Phi Phi^T: gram_diag where it is exact, else Phi Phi^T 1 (for masks >= 0), like a measurement."""
-    if isinstance(A, CASSI):
-        return A.gram_diag()
-    return A.forward(A.adjoint(torch.ones(A.measurement_shape, dtype=y.dtype, device=y.device))).abs()
-
-
 def subspace_tv(
-    A: LinearOperator,
+    A: Camera,
     y: Tensor,
     basis: Tensor,
     *,
@@ -86,7 +68,7 @@ def subspace_tv(
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
     Args:
-        A: any camera with forward and adjoint.
+        A: the camera.
         y: measurement (..., H, W'), weighted as the operator; the snapshots of a batch share one mean level.
         basis: B (K, C), orthonormal rows, see `cassi.priors.spectral_basis`.
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
@@ -107,11 +89,10 @@ def subspace_tv(
             weights, y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
+    measured(A, y)
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
         raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
     batch = y.shape[: y.ndim - len(A.measurement_shape)]
-    if y.shape != (*batch, *A.measurement_shape):
-        raise ValueError(f"y must end in {tuple(A.measurement_shape)} for this camera, got {tuple(y.shape)}")
     coefficients = (*batch, len(basis), *A.cube_shape[1:])
     if tv_iters < 0:
         raise ValueError(f"tv_iters must be >= 0, got {tv_iters}")
@@ -135,14 +116,12 @@ def subspace_tv(
     if weights is not None and weights.shape != (len(basis),):
         raise ValueError(f"weights must be ({len(basis)},), one for each component, got {tuple(weights.shape)}")
     B = basis.to(y).contiguous()
-    level = mean_level(A, y)
+    level = brightness(A, y)
     lam = level if tv_weight is None else tv_weight
     w = (coefficient_weights(len(B)) if weights is None else weights).to(y).view(-1, 1, 1) * lam
-    D = majorizer(A, y)
-    lit = D > torch.finfo(D.dtype).tiny
-    inverse = torch.where(lit, 1 / torch.where(lit, D, 1), 0)
+    inverse = reciprocal(A.majorizer())
     a = (prior_strength / (level * lam)) * sigma2 * inverse
-    gamma, omega = (1 - a.clamp(max=1)).expand(y.shape), (inverse / a.clamp(min=1)).expand(y.shape)
+    gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
         z = analyse(A.adjoint(omega * y), B)
@@ -153,14 +132,27 @@ def subspace_tv(
     if nonnegative:
         u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
+    spare = torch.empty_like(q) if q.is_cuda else None
     loop = Loop(
         num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
     )
     for k in loop:
-        _data_step(A, B, z, z_new, y, e, u, gamma, omega, y_z)
+        if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, STEP):
+            x = synthesise(z, B)
+            A.forward(x, out=y_z)
+            r = y - y_z
+            e.add_(r).mul_(gamma)
+            r.add_(e).mul_(omega)
+            if u is None:
+                step = A.adjoint(r)
+            else:
+                p = torch.sub(u, x, out=x).clamp_(min=0)
+                step = A.adjoint(r, out=(2 * p).sub_(u).mul_(STEP), add=True)
+                u.copy_(p)
+            torch.add(z, analyse(step, B), out=z_new)
         residual = relative_change(y_z, y)
         if denoise is None:
-            tv_prox_(z_new, w, q, num_iters=tv_iters)
+            q, spare = tv_steps(z_new, w, q, spare, num_iters=tv_iters)
         else:
             overwrite(z_new, denoise(z_new, k))
         change = relative_change(z_new, z)
@@ -168,33 +160,3 @@ def subspace_tv(
         loop.record(z, residual=residual, change=change)
     result = loop.result(z)
     return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
-
-
-def _data_step(
-    A: LinearOperator,
-    B: Tensor,
-    z: Tensor,
-    z_new: Tensor,
-    y: Tensor,
-    e: Tensor,
-    u: Tensor | None,
-    gamma: Tensor,
-    omega: Tensor,
-    y_z: Tensor,
-) -> None:
-    """One turn of `subspace_tv` up to the prox: reads z; writes e, u, z_new and y_z = Phi B^T z."""
-    if isinstance(A, CASSI) and cpu.usable(z, z_new, y, e, u, y_z, B, A.mask, A.weights):
-        cpu.subspace_step(z, z_new, y, e, u, y_z, B, A.mask, A.shifts, A.weights, gamma, omega, STEP)
-        return
-    x = synthesise(z, B)
-    A.forward(x, out=y_z)
-    r = y - y_z
-    e.add_(r).mul_(gamma)
-    r.add_(e).mul_(omega)
-    if u is None:
-        step = A.adjoint(r)
-    else:
-        p = torch.sub(u, x, out=x).clamp_(min=0)
-        step = A.adjoint(r, out=(2 * p).sub_(u).mul_(STEP), add=True)
-        u.copy_(p)
-    torch.add(z, analyse(step, B), out=z_new)

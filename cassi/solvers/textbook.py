@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.protocol import Camera
 from cassi.priors.tv import STEP, differences, differences_adjoint
 
 
@@ -39,7 +39,7 @@ def tv_prox_reference(
 
 
 def gap_tv_reference(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     *,
     tv_weight: float,
@@ -64,7 +64,7 @@ def gap_tv_reference(
 
 
 def admm_tv_reference(
-    A: InvertibleOperator,
+    A: Camera,
     y: Tensor,
     *,
     tv_weight: float,

@@ -21,7 +21,7 @@ from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
-from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
 from cassi.simulation.camera import random_mask
@@ -217,7 +217,7 @@ def _benchmark_scenes(data: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
             yield scene.name, mask, scene.cube
 
 
-def _gap_tv_psnr(A: InvertibleOperator, y: Tensor, cube: Tensor, camera: Alignment | None = None) -> float:
+def _gap_tv_psnr(A: Camera, y: Tensor, cube: Tensor, camera: Alignment | None = None) -> float:
     x = gap_tv(A, y, tv_weight=0.3 * float(cube.mean()), num_iters=60).x
     return psnr((x if camera is None else camera.register(x)).clamp(0, 1), cube)
 

@@ -13,10 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, SCENE, SHARES, Plan, hold_out, reconstruct_auto
+from cassi.choice.automatic import COMPONENTS, reconstruct_auto
+from cassi.choice.candidates import SCENE
+from cassi.choice.held_out import hold_out
+from cassi.choice.noise import SHARES
+from cassi.choice.plan import Method, Plan
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.detector import black_level_of, detect
+from cassi.optics.detector import black_level_of, brightness, detect
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
@@ -25,7 +29,6 @@ from cassi.simulation.scene import procedural_scene
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.least_squares import least_squares
-from cassi.solvers.subspace_tv import mean_level
 
 WEIGHTS = (0.05, 0.1, 0.2)  # of the GAP-TV loop; the best is chosen with the truth, which no user has
 READ_NOISE = 5.0  # electrons
@@ -128,11 +131,11 @@ def other_solvers(*, best: bool) -> dict[str, Callable[[Scene], Tensor]]:
     found: dict[str, Callable[[Scene], Tensor]] = {
         "gaussian": lambda s: reconstruct(s.y, s.A.mask, shifts=s.A.shifts, solver="gaussian").cube,
         "least-squares": lambda s: least_squares(s.A, s.y).x,
-        "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * mean_level(s.A, s.y)).x,
-        "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * mean_level(s.A, s.y) * float(s.A.gram_diag().mean())).x,
+        "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * brightness(s.A, s.y)).x,
+        "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * brightness(s.A, s.y) * float(s.A.gram_diag().mean())).x,
     }
     if best:
-        found["auto, best"] = lambda s: reconstruct_auto(s.A, s.y, quality="best").result.x
+        found["auto, best"] = lambda s: reconstruct_auto(s.A, s.y, method=Method(quality="best")).result.x
     return found
 
 
@@ -220,13 +223,13 @@ def plans_table(scenes: list[Scene], *, report: Callable[[str], None]) -> str:
     ]
     for scene in scenes:
         bases = [*dict.fromkeys(f"smooth-{min(k, scene.A.cube_shape[0])}" for k in COMPONENTS), SCENE]
-        plans = [Plan(basis, share) for basis in bases for share in SHARES]
+        plans = [(basis, share) for basis in bases for share in SHARES]
         for noise, full_well in NOISES.items():
             noisy = add_noise(scene, full_well)
             chosen, reached = followed(noisy)
-            found = {plan: reached if plan == chosen else followed(noisy, plan)[1] for plan in plans}
+            found = {plan: reached if plan == chosen else followed(noisy, Plan(*plan))[1] for plan in plans}
             best = max(found, key=lambda plan: found[plan])
-            cells = " | ".join(f"{p.basis}, {p.noise_share:.0%} of the noise | {found[p]:.2f}" for p in (chosen, best))
+            cells = " | ".join(f"{p[0]}, {p[1]:.0%} of the noise | {found[p]:.2f}" for p in (chosen, best))
             lines.append(f"| {scene.name} | {noise} | {cells} | {found[best] - reached:.2f} |")
             report(lines[-1])
     return (
@@ -235,11 +238,12 @@ def plans_table(scenes: list[Scene], *, report: Callable[[str], None]) -> str:
     )
 
 
-def followed(scene: Scene, plan: Plan | None = None) -> tuple[Plan, float]:
-    """The plan taken by the automatic solver, its own if none is given, and the PSNR [dB] it comes to."""
-    found = reconstruct_auto(scene.A, scene.y, plan=plan)
+def followed(scene: Scene, plan: Plan | None = None) -> tuple[tuple[str, float], float]:
+    """Basis and share of the noise the automatic solver takes, its own or the plan's, and the PSNR [dB] it comes to."""
+    found = reconstruct_auto(scene.A, scene.y, method=Method(plan=plan))
     row = measure(scene, "", "auto", lambda s: found.result.x)
-    return Plan(found.choice["basis"], found.choice["noise_share"]), row.psnr
+    taken = found.plan
+    return (taken.basis, taken.noise_share) if taken else ("", 0.0), row.psnr
 
 
 def real_captures(data: Path) -> Iterator[Scene]:
@@ -312,8 +316,8 @@ def held_out_table(captures: list[Scene], *, best: bool, report: Callable[[str],
 
         found = [error(lambda s: reconstruct_auto(s.A, s.y).result.x)]
         if best:
-            found.append(error(lambda s: reconstruct_auto(s.A, s.y, quality="best").result.x))
-        weights = [w * mean_level(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
+            found.append(error(lambda s: reconstruct_auto(s.A, s.y, method=Method(quality="best")).result.x))
+        weights = [w * brightness(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
         found.append(min(error(lambda s, w=w: gap_tv(s.A, s.y, tv_weight=w).x) for w in weights))  # type: ignore[misc]
         cells = " | ".join(f"{value:.2%} | {seconds:.1f}" for value, seconds in found)
         lines.append(f"| {scene.name} | {cells} | {error(lambda s: least_squares(s.A, s.y).x)[0]:.2%} |")

@@ -27,7 +27,7 @@ from benchmarks.throughput import throughput
 from benchmarks.tiles import tiles
 from benchmarks.timing import check_agreement, peak_memory, time_in_turns
 from cassi.errors import InputError
-from cassi.kernels import cpu
+from cassi.kernels.dispatch import eager
 from cassi.looking.metrics import psnr
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.tv import tv_prox_
@@ -149,7 +149,6 @@ def environment(device: torch.device) -> str:
         "processor": f"{_processor()}, {os.cpu_count()} cores; {torch.get_num_threads()} threads used",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "versions": ", ".join(versions),
-        "compiled kernels": "yes" if cpu.AVAILABLE else "no",
         "allocator": "; ".join([allocator, *settings]),
         "commit": _commit(),
         "float": "float32; the scikit-image loop float64",
@@ -404,7 +403,7 @@ def tiles_against_whole() -> str:
 
 def _eagerly(call: Callable[[], T]) -> Callable[[], T]:
     def run() -> T:
-        with cpu.eager():
+        with eager():
             return call()
 
     return run

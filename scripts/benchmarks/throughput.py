@@ -13,8 +13,9 @@ import torch
 from cassi.files import read_measurement, write_measurement
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct, write_result
+from cassi.running.front_door import reconstruct
 from cassi.running.many import find_frames, reconstruct_many
+from cassi.running.result import write_result
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 

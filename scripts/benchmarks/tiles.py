@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.plan import Method
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
-from cassi.running.tiling import REACH, Solve, reconstruct_tiled, solve_tiled, tile_grid, tiled_solver
+from cassi.running.tiled_file import reconstruct_tiled, tile_solver
+from cassi.running.tiling import REACH, Solve, solve_tiled, tile_grid
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
@@ -53,7 +55,7 @@ def tiles(
     ]
     for solver in solvers:
         A, y = _frame(size, num_bands, step)
-        solve, count = tiled_solver(A, y, solver, tile=tile, num_iters=num_iters)[0], len(tile_grid(A, tile))
+        solve, count = tile_solver(A, y, method=Method(solver, num_iters))[0], len(tile_grid(A, tile))
         start = time.perf_counter()
         whole = solve(A.weighted(None), y)
         middle = time.perf_counter()

@@ -9,6 +9,7 @@
   const order = [...facts.centers.keys()].sort((a, b) => facts.centers[a] - facts.centers[b]);
   const centers = order.map((c) => facts.centers[c]);
   const kept = []; // {number, color, rows: [r0, r1), columns: [c0, c1), values, truth, uncertainty}
+  const calibrated = facts.spread === "standard deviation";
   let counted = 0;
   let cursor = null; // {row, column}
 
@@ -135,7 +136,7 @@
     for (const figure of figures) {
       for (const axis of [...figure.below, ...figure.left])
         axis.setv({ axis_label_text_color: soft, major_label_text_color: soft, axis_line_color: soft, major_tick_line_color: soft });
-      for (const item of figure.center) {
+      for (const item of [...figure.center, ...figure.above]) {
         if (item.type === "Grid") item.grid_line_color = rule;
         if (item.type === "Legend") item.label_text_color = ink;
       }
@@ -283,7 +284,7 @@
         value.className = "value";
         value.textContent =
           short(one.values[at]) +
-          (one.uncertainty ? ` ± ${short(one.uncertainty[at])}` : "") +
+          (one.uncertainty ? (calibrated ? ` ± ${short(one.uncertainty[at])}` : `, spread ${short(one.uncertainty[at])}`) : "") +
           (one.truth ? `, true ${short(one.truth[at])}` : "");
         const remove = document.createElement("button");
         remove.type = "button";
@@ -405,7 +406,7 @@
         columns.push(values);
       };
       add("", one.values);
-      if (one.uncertainty) add(" uncertainty", one.uncertainty);
+      if (one.uncertainty) add(` ${facts.spread}`, one.uncertainty);
       if (one.truth) add(" truth", one.truth);
     }
     const number = (v) => (v === null || Number.isNaN(v) ? "" : String(Number(v.toPrecision(7))));

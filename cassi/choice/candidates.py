@@ -1,0 +1,155 @@
+"""Short runs of the default solver with different spectral bases and shares of the noise, judged by held-out pixels.
+
+One decision after the other, the noise, then the basis; each keeps what predicts better. A candidate that is behind the
+best one so far after half of its iterations is dropped, as in successive halving (Jamieson & Talwalkar, AISTATS 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from cassi.choice.held_out import Split
+from cassi.choice.noise import SHARES
+from cassi.choice.plan import Plan
+from cassi.choice.problem import Problem
+from cassi.errors import InputError
+from cassi.kernels.covariance import covariance_sum
+from cassi.priors.spectral_basis import principal_basis, synthesise
+from cassi.solvers.loop import Record
+from cassi.solvers.subspace_tv import SubspaceState
+
+CANDIDATE_ITERS = 80
+SCENE_COMPONENTS = 10  # of the basis learned from the first candidate's own cube
+SCENE = f"scene-{SCENE_COMPONENTS}"
+MARGIN = 0.005  # a basis must predict better than the one before by this share: less is chance
+SHARE_MARGIN = 0.01  # and so must a share of the noise, whose effect on the cube shows late
+LOW_SHARE, LOW_SHARE_MARGIN = 0.2, 0.03  # below it more is asked: short runs do not show that noise is fitted
+SCENE_MARGIN = 0.05  # a basis learned from a first cube settles sooner than others, which flatters it in short runs
+
+
+class CandidateError(NamedTuple):
+    """A basis, a share of the noise, the held-out error with them, and the iterations done: few where dropped."""
+
+    basis: str
+    noise_share: float
+    held_out_error: float
+    iterations: int
+
+    @property
+    def dropped(self) -> bool:
+        return self.iterations < CANDIDATE_ITERS
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A short run without the held-out pixels: where it ended, its error there and after half of its iterations."""
+
+    plan: Plan
+    state: SubspaceState
+    halfway: float
+    evidence: CandidateError
+
+
+@dataclass(eq=False)
+class Trial:
+    """Candidates run one after the other, and the best so far.
+
+    Attributes:
+        split: the snapshot.
+        variance: of y, of which plans take a share.
+        bases: (K, C) by name.
+        brightness: see `Problem`.
+    """
+
+    split: Split
+    variance: Tensor
+    bases: dict[str, Tensor]
+    brightness: float | None = None
+    tried: list[Candidate] = field(default_factory=list)
+    best: Candidate = field(init=False)
+
+    def run(self, plan: Plan, margin: float = 0.0) -> bool:
+        """Whether the plan predicts better than the best so far by this share, and so takes its place."""
+        split, B = self.split, self.bases[plan.basis].to(self.split.y)
+        ahead_of = self.best.halfway if self.tried else math.inf
+        halfway = math.inf
+
+        def behind(record: Record, z: Tensor) -> bool:
+            nonlocal halfway
+            if record.iteration == CANDIDATE_ITERS // 2:
+                halfway = split.error(synthesise(z, B))
+                return halfway > ahead_of
+            return False
+
+        problem = Problem(B, self.variance * plan.noise_share, self.brightness)
+        result, state = problem.solve(split.A_train, split.y_train, CANDIDATE_ITERS, tol=0.0, monitor=behind)
+        error = CandidateError(plan.basis, plan.noise_share, split.error(result.x), len(result.history))
+        latest = Candidate(plan, state, halfway, error)
+        self.tried.append(latest)
+        better = len(self.tried) == 1 or (
+            not error.dropped and error.held_out_error < (1 - margin) * self.best.evidence.held_out_error
+        )
+        if better:
+            self.best = latest
+        return better
+
+    def learn_basis(self) -> None:
+        """Add the strongest eigenvectors of the spectral covariance of the best cube so far to the bases."""
+        spectra = synthesise(self.best.state.z, self.bases[self.best.plan.basis].to(self.split.y)).clamp_(min=0)
+        self.bases[SCENE] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
+
+
+def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool]) -> None:
+    """Run candidates; the best of the trial is the choice.
+
+    Args:
+        trial: with the bases to try; that of most components first.
+        shares: of the noise to try: the first, then more of it or else less as long as that helps.
+        in_time: whether one more candidate may be run.
+    """
+    largest = most_components(trial.bases)
+    trial.run(Plan(largest, shares[0]))
+    first = trial.best.plan
+    for share in shares[1:]:
+        if not in_time():
+            return
+        better = trial.run(replace(first, noise_share=share), LOW_SHARE_MARGIN if share < LOW_SHARE else SHARE_MARGIN)
+        # the error has one valley over the shares: more noise first, else less as long as that helps
+        if better == (share > first.noise_share):
+            break
+    share = trial.best.plan.noise_share
+    trial.learn_basis()
+    for basis in trial.bases:
+        if basis != largest and in_time():
+            trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE else MARGIN)
+
+
+def follow(trial: Trial, plan: Plan) -> None:
+    """Run the one candidate of a plan that is given; its basis is made here where the plan has only its name.
+
+    Raises:
+        InputError: there is no basis of that name.
+    """
+    if plan.vectors is not None:
+        trial.bases[plan.basis] = plan.vectors
+    elif plan.basis == SCENE:
+        trial.run(replace(plan, basis=most_components(trial.bases)))
+        trial.learn_basis()
+        trial.tried.clear()
+    elif plan.basis not in trial.bases:
+        raise InputError(f"the plan's basis must be one of {', '.join((*trial.bases, SCENE))}, got {plan.basis!r}")
+    trial.run(plan)
+
+
+def most_components(bases: Mapping[str, Tensor]) -> str:
+    return max(bases, key=lambda name: len(bases[name]))
+
+
+def shares_of(stated: bool) -> tuple[float, ...]:
+    """The shares of a noise model to try: all of it where the camera states it."""
+    return (1.0,) if stated else SHARES

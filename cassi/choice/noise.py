@@ -1,0 +1,131 @@
+"""The noise of a snapshot: stated by its camera, or estimated at held-out pixels.
+
+variance_j = alpha max(y_j, 0) + beta
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cassi.choice.held_out import Split
+from cassi.errors import InputError
+from cassi.priors.spectral_basis import synthesise
+from cassi.solvers.loop import Record
+from cassi.solvers.subspace_tv import subspace_tv
+
+PILOT_ITERS = 60
+SHARES = (0.4, 1.0, 0.2, 0.1, 0.0)  # of the estimated noise that are tried, in this order, see `candidates.choose`
+
+
+@dataclass(frozen=True)
+class CameraNoise:
+    """What is known of a camera's noise.
+
+    Attributes:
+        gain: electrons per unit of y, > 0; None where unknown.
+        read_noise: standard deviation [electron], >= 0; counts for nothing without the gain.
+
+    Raises:
+        InputError: a value out of range, or read noise without gain.
+    """
+
+    gain: float | None = None
+    read_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gain is not None and not (math.isfinite(self.gain) and self.gain > 0):
+            raise InputError(f"the gain must be positive [electrons per unit of y], got {self.gain}")
+        if self.read_noise is not None and not (math.isfinite(self.read_noise) and self.read_noise >= 0):
+            raise InputError(f"the read noise must be >= 0 [electrons], got {self.read_noise}")
+        if self.read_noise is not None and self.gain is None:
+            raise InputError("the read noise is in electrons and needs the gain too [electrons per unit of y]")
+
+    def scaled(self, factor: float) -> CameraNoise:
+        """The same camera for measurements times `factor`."""
+        return self if self.gain is None else CameraNoise(self.gain / factor, self.read_noise)
+
+    def variance(self, y: Tensor) -> Tensor | None:
+        """Of y, like y: max(y, 0) / gain + (read_noise / gain)^2; None where the gain is unknown."""
+        return None if self.gain is None else self.model().variance(y)
+
+    def model(self) -> NoiseModel:
+        """As a `NoiseModel`.
+
+        Raises:
+            ValueError: the gain is unknown.
+        """
+        if self.gain is None:
+            raise ValueError("the gain is unknown, so the noise is too")
+        return NoiseModel(
+            1 / self.gain, ((self.read_noise or 0.0) / self.gain) ** 2, "gain and read noise of the camera"
+        )
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """variance = alpha max(y, 0) + beta, in units of y and y^2, and where it comes from."""
+
+    alpha: float
+    beta: float
+    source: str
+
+    def variance(self, y: Tensor) -> Tensor:
+        return y.clamp(min=0) * self.alpha + self.beta
+
+    def scaled(self, factor: float) -> NoiseModel:
+        """The same noise for measurements times `factor`."""
+        return NoiseModel(self.alpha * factor, self.beta * factor**2, self.source)
+
+    def as_dict(self) -> dict[str, float | str]:
+        return {"alpha": self.alpha, "beta": self.beta, "source": self.source}
+
+
+class Pilot(NamedTuple):
+    """Where a pilot run predicted the held-out pixels best."""
+
+    held_out_error: float
+    iteration: int
+
+
+def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot]:
+    """alpha and beta fitted to the squared held-out errors of a pilot run.
+
+    They hold noise and model error together; which share of them is noise, the candidates tell. The pilot has no
+    damping, so it passes from smooth to noisy: the fit is taken where it predicts best.
+    """
+    A, y, held = split.A, split.y, split.held
+    best = Pilot(math.inf, 0)
+    squared = torch.zeros(int(held.sum()), dtype=torch.float64)
+    B = basis.to(y)
+
+    def watch(record: Record, z: Tensor) -> None:
+        nonlocal squared, best
+        if record.iteration % 10 == 0:
+            misfit = (y - A.forward(synthesise(z, B)))[held].double().cpu()
+            error = float(misfit.norm() / y[held].double().norm().clamp(min=1e-300))
+            if error < best.held_out_error:
+                best = Pilot(error, record.iteration)
+                squared = misfit**2
+
+    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
+    alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
+    return NoiseModel(alpha, beta, "errors at the held-out pixels"), best
+
+
+def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
+    """alpha, beta >= 0 of E[squared] = alpha level + beta: the line through the means of the dark and the bright half.
+
+    beta keeps at least a tenth of the dark half's mean: no camera is without noise in the dark.
+    """
+    order = torch.argsort(level, stable=True)
+    middle = len(order) // 2
+    dark, bright = order[: max(1, middle)], order[middle:]
+    dark_level, dark_squared = float(level[dark].mean()), float(squared[dark].mean())
+    rise, run = float(squared[bright].mean()) - dark_squared, float(level[bright].mean()) - dark_level
+    alpha = min(rise / run, 0.9 * dark_squared / dark_level) if rise > 0 and run > 0 and dark_level > 0 else 0.0
+    return alpha, dark_squared - alpha * dark_level

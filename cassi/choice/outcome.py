@@ -1,0 +1,199 @@
+"""A reconstruction with what was chosen for it, and on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cassi.choice.candidates import LOW_SHARE, LOW_SHARE_MARGIN, MARGIN, SCENE_MARGIN, SHARE_MARGIN, CandidateError
+from cassi.choice.noise import Pilot
+from cassi.choice.plan import PRIOR_STRENGTH, TV, Plan
+from cassi.solvers.loop import Result
+
+
+class PriorError(NamedTuple):
+    """A prior of the final run, and the held-out error with it."""
+
+    prior: str
+    held_out_error: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the default solver's choice rests on.
+
+    Attributes:
+        candidates: in the order they were tried.
+        priors: of the final run, those that were compared; none where only total variation was run.
+        held_out_error: of the cube.
+        held_out_pixels: how many, drawn with `seed`.
+        part: rows and columns of the scene on which the plan was chosen; None: on all of it.
+        pilot: of the noise estimate; None where the camera states its noise.
+    """
+
+    candidates: tuple[CandidateError, ...]
+    priors: tuple[PriorError, ...]
+    held_out_error: float
+    held_out_pixels: int
+    seed: int
+    part: tuple[slice, slice] | None
+    pilot: Pilot | None
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A reconstruction and how it was chosen.
+
+    Attributes:
+        result: cube (C, H, W) with history and status.
+        solver: that made it.
+        settings: its hyper-parameters, plain values, of a solver that chooses nothing.
+        plan: of the default solver, complete: following it needs no choice any more.
+        evidence: for the plan; None where it was given.
+        uncertainty: like the cube, where asked for.
+        discrepancy: mean of residual^2 / variance, about 1 where the noise model is right (Morozov, 1966); None where
+            there is no noise to divide by.
+        brightness: of the scene, in the unit of y.
+        level: the snapshot was divided by it, and the cube multiplied.
+        black_level: taken off the snapshot, in its unit.
+        black_level_told: whether the snapshot itself told it.
+    """
+
+    result: Result
+    solver: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+    evidence: Evidence | None = None
+    uncertainty: Tensor | None = None
+    discrepancy: float | None = None
+    brightness: float | None = None
+    level: float = 1.0
+    black_level: float = 0.0
+    black_level_told: bool = False
+
+    def scaled(self, level: float) -> Outcome:
+        """The same for a snapshot, and so a cube, times `level`."""
+        return replace(
+            self,
+            result=replace(self.result, x=self.result.x * level),
+            plan=None if self.plan is None else self.plan.scaled(level),
+            brightness=None if self.brightness is None else self.brightness * level,
+            uncertainty=None if self.uncertainty is None else self.uncertainty * level,
+            level=self.level * level,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold; noise and levels in the unit of y."""
+        values: dict[str, Any] = {"solver": self.solver, **self.settings, "level": self.level}
+        if self.black_level:
+            values["black_level"] = self.black_level
+        if self.plan is None:
+            return values
+        plan, found = self.plan, self.evidence
+        values |= {
+            "basis": plan.basis,
+            "noise_share": plan.noise_share,
+            "components": None if plan.vectors is None else len(plan.vectors),
+            "prior": plan.prior,
+            "prior_strength": PRIOR_STRENGTH,
+            "brightness": self.brightness,
+            "iterations": len(self.result.history),
+            "discrepancy": self.discrepancy,
+            "noise": {} if plan.noise is None else plan.noise.as_dict(),
+            "plan": plan.as_dict(),
+            "reason": self.explain(),
+            "evidence": self.explain(verbose=True),
+        }
+        if found is None:
+            return values
+        values["noise"] |= {} if found.pilot is None else found.pilot._asdict()
+        return values | {
+            "candidates": [c._asdict() for c in found.candidates],
+            "priors": [p._asdict() for p in found.priors],
+            "held_out_error": found.held_out_error,
+            "held_out_pixels": found.held_out_pixels,
+            "part": None if found.part is None else [[s.start, s.stop] for s in found.part],
+            "seed": found.seed,
+        }
+
+    def explain(self, *, verbose: bool = False) -> str:
+        """The choice in at most three short sentences; with `verbose` all the evidence."""
+        words = _evidence(self) if verbose else _in_short(self)
+        if self.black_level:
+            source = "told by pixels that hardly any light can reach" if self.black_level_told else "as given"
+            words.append(f"A black level of {self.black_level:.4g} was taken off, {source}.")
+        return " ".join(words)
+
+
+def _basis_in_words(name: str, components: int) -> str:
+    kind = name.rpartition("-")[0]
+    return {
+        "smooth": f"{components} smooth spectra",
+        "scene": f"{components} spectra learned from the scene itself",
+        "library": f"{components} spectra of the library",
+    }.get(kind, f"{components} spectra")
+
+
+def _in_short(outcome: Outcome) -> list[str]:
+    plan, found = outcome.plan, outcome.evidence
+    if plan is None:
+        return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
+    prior = "total variation" if plan.prior == TV else "total variation, then a non-local prior"
+    built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
+    if found is None:
+        return [f"{built}, as the plan says."]
+    where = "" if found.part is None else " of a part of the frame"
+    return [
+        f"Held-out error {found.held_out_error:.1%}: so well are detector pixels{where} predicted that took no part.",
+        f"{built}{_against_runner_up(plan, found)}.",
+    ]
+
+
+def _against_runner_up(plan: Plan, found: Evidence) -> str:
+    """How much worse the best of the other candidates predicted, of those that ran as long as the chosen one."""
+    own = (plan.basis, plan.noise_share)
+    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) == own]
+    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) != own and not c.dropped]
+    if not others or not chosen or not chosen[0] > 0:
+        return ""
+    worse = min(others) / chosen[0] - 1
+    if worse < 0:
+        return f"; the runner-up predicted {-worse:.1%} better, too little to count"
+    return f"; the runner-up predicted {worse:.1%} worse"
+
+
+def _evidence(outcome: Outcome) -> list[str]:
+    plan, found = outcome.plan, outcome.evidence
+    if plan is None or found is None:
+        return _in_short(outcome)
+
+    def in_words(c: CandidateError) -> str:
+        dropped = ", dropped after half of the iterations" if c.dropped else ""
+        return f"{c.basis} with {c.noise_share:.0%} of the noise: {c.held_out_error:.2%}{dropped}"
+
+    words = [
+        "Held-out errors of the candidates, spectral basis and share of the estimated noise: "
+        + "; ".join(map(in_words, found.candidates))
+        + f". Chosen: {plan.basis} with {plan.noise_share:.0%}.",
+        f"To be taken, another basis must predict better by {MARGIN:.1%}, one learned from the scene by "
+        f"{SCENE_MARGIN:.0%}, another share of the noise by {SHARE_MARGIN:.0%}, below {LOW_SHARE:.0%} by "
+        f"{LOW_SHARE_MARGIN:.0%}.",
+    ]
+    if plan.noise is not None:
+        words.append(
+            f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g}, in the unit "
+            "of y."
+        )
+    if len(found.priors) == 1:
+        words.append(f"Prior of the final run: {plan.prior}; the error still fell fast, so no other was tried.")
+    elif found.priors:
+        compared = "; ".join(f"{p.prior}: {p.held_out_error:.2%}" for p in found.priors)
+        words.append(
+            f"Prior of the final run: {plan.prior} ({compared}; the non-local prior is taken where it predicts no "
+            "worse, up to chance)."
+        )
+    words.append(f"The final run {outcome.result.message}.")
+    return words

@@ -1,0 +1,222 @@
+"""What is decided about a reconstruction, as plain values: what the user asks for, and the plan that was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.choice.noise import NoiseModel
+from cassi.errors import InputError
+from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.solvers.loop import Monitor
+
+Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
+SOLVERS: tuple[str, ...] = get_args(Solver)
+Quality = Literal["fast", "default", "best"]
+
+TV = "total variation"
+# In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
+# of gram_diag.
+TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+PRIOR_STRENGTH = 0.6  # kappa of `cassi.solvers.subspace_tv.subspace_tv`
+CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a final run tries.
+
+    Attributes:
+        tv_first: iterations with total variation before another prior is tried.
+        tv_all: the same in all, where none predicts as well.
+        sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
+            later one is taken where it predicts better than by chance.
+        first, most: iterations with each of them, and with the best of them in all.
+        give_up: held-out error relative to total variation's above which one is dropped, from 2 iterations on.
+        settled: no other prior is tried where total variation has just brought the held-out error below this share of
+            what it was: as long as it still falls so fast, there is no noise to remove, and going on is worth more.
+        worse: a run is over when its error is above its lowest by this share: it fits noise.
+    """
+
+    tv_first: int
+    tv_all: int
+    sigmas: tuple[float, ...] = ()
+    first: int = 0
+    most: int = 0
+    give_up: float = 1.4
+    settled: float = 0.0
+    worse: float = 0.05
+
+
+EFFORTS: dict[str, Effort] = {
+    "fast": Effort(500, 500),
+    "default": Effort(200, 500, (0.5,), 12, 12, settled=0.85, worse=CHANCE),
+    "best": Effort(500, 2000, (0.5, 0.2), 24, 160, math.inf),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What the default solver decides. The plan of one snapshot serves others that are like it.
+
+    Attributes:
+        basis: "smooth-8" and the like, with the number of components; "scene-10", learned from a first reconstruction;
+            or "library-4" and "library-8".
+        noise_share: >= 0, times the variance of the noise model.
+        noise: variance of y; None: estimated anew.
+        prior: of the final run, "total variation" or "non-local, 0.5" and the like; None: compared anew.
+        iterations: of the final run, with total variation and after it with another prior; None: by the effort.
+        vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
+    """
+
+    basis: str
+    noise_share: float
+    noise: NoiseModel | None = None
+    prior: str | None = None
+    iterations: tuple[int, int] | None = None
+    vectors: Tensor | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to choose."""
+        return self.noise is not None and self.iterations is not None and self.vectors is not None
+
+    @property
+    def sigma(self) -> float | None:
+        """Of the non-local denoiser, in units of the weights of the total variation; None with that alone."""
+        return None if self.prior in (None, TV) else float(str(self.prior).rpartition(" ")[2])
+
+    def scaled(self, factor: float) -> Plan:
+        """The same plan for measurements times `factor`."""
+        return self if self.noise is None else replace(self, noise=self.noise.scaled(factor))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold; `Plan.from_dict` takes them back."""
+        return {
+            "basis": self.basis,
+            "noise_share": self.noise_share,
+            "noise": None if self.noise is None else self.noise.as_dict(),
+            "prior": self.prior,
+            "iterations": None if self.iterations is None else list(self.iterations),
+            "vectors": None if self.vectors is None else self.vectors.double().cpu().tolist(),
+        }
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Plan:
+        """The plan of `as_dict`.
+
+        Raises:
+            InputError: a value is missing or of another kind.
+
+        Example:
+            >>> Plan.from_dict(Plan("smooth-8", 0.4).as_dict()).basis
+            'smooth-8'
+        """
+        try:
+            noise, iterations, vectors = values["noise"], values["iterations"], values["vectors"]
+            return Plan(
+                str(values["basis"]),
+                float(values["noise_share"]),
+                None if noise is None else NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
+                values["prior"],
+                None if iterations is None else (int(iterations[0]), int(iterations[1])),
+                None if vectors is None else torch.tensor(vectors, dtype=torch.float64),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InputError(f"this is no plan of a reconstruction ({error!r})") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """Which solver, and its hyper-parameters; what is None is chosen, from the snapshot or by default.
+
+    Attributes:
+        solver: one of `SOLVERS`.
+        num_iters, tv_weight, quality, uncertainty, plan: as for `cassi.reconstruct`.
+        spectral_prior: spectra to expect, at brightness 1.
+
+    Raises:
+        InputError: an unknown solver or quality, a value out of range, or one that this solver does not take.
+    """
+
+    solver: str = "auto"
+    num_iters: int | None = None
+    tv_weight: float | None = None
+    quality: str = "default"
+    uncertainty: bool = False
+    spectral_prior: SpectralPrior | None = None
+    plan: Plan | None = None
+
+    def __post_init__(self) -> None:
+        solver = self.solver
+        if solver not in SOLVERS:
+            raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
+        if self.quality not in EFFORTS:
+            raise InputError(f"unknown quality {self.quality!r}, expected one of {', '.join(EFFORTS)}")
+        if self.quality != "default" and solver != "auto":
+            raise InputError(
+                f'quality {self.quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
+            )
+        if self.uncertainty and solver not in ("auto", "gaussian"):
+            raise InputError(
+                f'only solvers "auto" and "gaussian" estimate the uncertainty, got solver {solver!r}; leave one of '
+                "them out"
+            )
+        if self.plan is not None and (solver != "auto" or not isinstance(self.plan, Plan)):
+            raise InputError(
+                f'a plan is that of an earlier result, for solver "auto"; got {type(self.plan).__name__} for {solver!r}'
+            )
+        check_number("TV weight", self.tv_weight, above=0.0, what="positive")
+        if self.num_iters is not None and not (isinstance(self.num_iters, int | np.integer) and self.num_iters >= 1):
+            raise InputError(f"the number of iterations must be a whole number, at least 1, got {self.num_iters!r}")
+        if self.tv_weight is not None and solver not in TV_WEIGHT:
+            raise InputError(
+                f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv, admm-tv or fista-tv"
+            )
+        check_prior(solver, self.spectral_prior)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """How to compute, which is no part of what is computed (but where the time is limited).
+
+    Attributes:
+        seed: of the random choices.
+        budget: seconds in which to be done; None is no limit.
+        monitor, progress: as for `cassi.solvers.gap.gap`.
+
+    Raises:
+        InputError: a budget that is no positive number, a seed that is no whole number of 64 bits.
+    """
+
+    seed: int = 0
+    budget: float | None = None
+    monitor: Monitor | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("budget", self.budget, above=0.0, what="a positive number of seconds")
+        if not isinstance(self.seed, int | np.integer) or not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}")
+
+
+def check_prior(solver: str, given: object) -> None:
+    """Raise InputError for a spectral prior, or files of one, that this solver does not take."""
+    if given is not None and solver not in ("auto", "gaussian"):
+        raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
+
+
+def check_number(name: str, value: object, *, above: float = -math.inf, what: str = "a finite number") -> None:
+    """Raise InputError for anything but None or a finite number above a limit."""
+    if value is None:
+        return
+    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+        raise InputError(f"the {name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and value > above):
+        raise InputError(f"the {name} must be {what}, got {value}")

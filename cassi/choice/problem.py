@@ -1,0 +1,70 @@
+"""What the runs of the default solver have in common: spectral basis, noise, brightness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cassi.choice.plan import PRIOR_STRENGTH
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera
+from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
+from cassi.priors.spectral_basis import coefficient_weights
+from cassi.solvers.loop import Monitor, Result
+from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
+
+TOL = 2e-5  # relative change an iteration at which a cube counts as finished
+PATCH = 5  # side of the patches that are compared [pixel]
+REMATCH = 8  # iterations after which similar patches are looked for anew
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """How `subspace_tv` is called.
+
+    Attributes:
+        basis: (K, C).
+        variance: of y, like y or a number.
+        brightness: that the weights of priors are relative to; None: of the snapshot at hand. A tile is given that of
+            its frame.
+        progress: show a bar.
+    """
+
+    basis: Tensor
+    variance: Tensor
+    brightness: float | None = None
+    progress: bool = False
+
+    def solve(
+        self,
+        A: Camera,
+        y: Tensor,
+        num_iters: int,
+        *,
+        tol: float = TOL,
+        state: SubspaceState | None = None,
+        sigma: float | None = None,
+        monitor: Monitor | None = None,
+    ) -> tuple[Result, SubspaceState]:
+        """Subspace TV, or with sigma, in units of the weights of TV, the non-local denoiser in its place."""
+        own = brightness(A, y)
+        level = own if self.brightness is None else self.brightness
+        denoise = None
+        if sigma is not None:
+            weights = coefficient_weights(len(self.basis)).to(y) * level
+            denoise = NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH)
+        return subspace_tv(
+            A,
+            y,
+            self.basis,
+            variance=self.variance,
+            tv_weight=level,
+            prior_strength=PRIOR_STRENGTH * own / level,
+            num_iters=num_iters,
+            tol=tol if sigma is None else 0.0,
+            state=state,
+            denoise=denoise,
+            monitor=monitor,
+            progress=self.progress,
+        )

@@ -1,0 +1,70 @@
+"""The program `cassi` and its subcommands; the scripts of the repository are doors to the same."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn
+
+from cassi.cli.shell import Parser, guarded
+from cassi.version import PROGRAM
+
+COMMANDS = {
+    "reconstruct": "a spectral cube from a snapshot, or many from a folder",
+    "calibrate": "a camera's calibration from dark, flat and mask frames",
+    "simulate": "a snapshot with known truth, or the frames of an optical bench",
+    "view": "look at a result in the browser",
+    "compare": "two results, or a result and the truth, in numbers and figures",
+    "benchmark": "measure speed and quality (from a clone of the repository)",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The console entry `cassi`; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())
+    parser = Parser(
+        prog="cassi",
+        description="Spectral cubes from coded-aperture snapshots (CASSI).",
+        examples=f"commands:\n{lines}\n\n`cassi COMMAND --help` explains each, with examples; "
+        "`cassi reconstruct FILE` is where to begin",
+    )
+    parser.add_argument("--version", action="version", version=PROGRAM)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    # what stands before the command is for `cassi`, all after it for the command
+    first = next((k for k, word in enumerate(argv) if not word.startswith("-")), len(argv))
+    name = parser.parse_args(argv[: first + 1]).command
+    return run(name, argv[first + 1 :], f"cassi {name}")
+
+
+def script(name: str) -> Callable[..., int]:
+    """The same as `cassi NAME`, under the name of a script of the repository."""
+
+    def entry(argv: list[str] | None = None) -> int:
+        return run(name, sys.argv[1:] if argv is None else argv, f"{name}.py")
+
+    return entry
+
+
+def run(name: str, argv: list[str], prog: str) -> int:
+    """Parse and run one subcommand; returns its exit code."""
+    command = import_module(f"cassi.cli.{name}")
+    if name == "benchmark":
+        return int(command.run(argv))
+    args: argparse.Namespace = command.parser(prog).parse_args(argv)
+    args.prog, args.argv = prog, argv
+    return guarded(args, prog, lambda: int(command.run(args)))
+
+
+def program(entry: Callable[..., int] = main) -> NoReturn:
+    """As a process of its own: the end of it is its exit code, and SIGTERM leaves by the same door as an interrupt."""
+
+    def terminated(signum: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, terminated)
+    sys.exit(entry())

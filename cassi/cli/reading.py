@@ -1,0 +1,265 @@
+"""What the options of `reconstruct` say, as values: how snapshots are read, how they are reconstructed, where from."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cassi.cli.shell import command_line, say, warn, with_options
+from cassi.errors import InputError
+
+if TYPE_CHECKING:
+    from cassi.files import ReadOptions
+    from cassi.optics.mask_match import MaskCheck
+    from cassi.optics.measurement import Measurement
+    from cassi.running.result import Reconstruction
+
+TRANSFORMS = {  # option: the same in the words of the comparison with the mask, and (transposed, rows, columns)
+    "flip-columns": ("flipped left-right", (False, 1, -1)),
+    "flip-rows": ("flipped up-down", (False, -1, 1)),
+    "rotate-180": ("turned by 180 degrees", (False, -1, -1)),
+    "transpose": ("transposed", (True, 1, 1)),
+    "rotate-270": ("transposed, flipped left-right", (True, 1, -1)),
+    "rotate-90": ("transposed, flipped up-down", (True, -1, 1)),
+    "anti-transpose": ("transposed, turned by 180 degrees", (True, -1, -1)),
+}
+STATUS = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a snapshot is read, the same for one and for many: file, calibration, the mask's pose, noise.
+
+    Attributes:
+        options: what the user says of the measurement; with a calibration only its key.
+        calibration: its file, or None.
+        mask_transform: how the mask is turned, or "auto".
+        gain: electrons per stored count (per unit of floats that are no counts).
+        read_noise: [electrons].
+    """
+
+    options: ReadOptions
+    calibration: str | None = None
+    mask_transform: str = "none"
+    gain: float | None = None
+    read_noise: float | None = None
+
+    def __call__(self, path: str, frames: int | slice | None = None) -> Measurement:
+        if self.calibration is not None:
+            from cassi.calibration.estimate import read_calibrated
+
+            m = read_calibrated(path, calibration=self.calibration, frames=frames, key=self.options.key)
+        else:
+            from cassi.files.reading import open_measurement
+
+            m = open_measurement(path, self.options).read(frames)
+        return self._with_noise(self._with_mask(m))
+
+    def _with_noise(self, m: Measurement) -> Measurement:
+        """The gain in electrons per unit of y: a count is 1 / scale of it."""
+        from cassi.optics.measurement import check_arrays
+
+        counts = any(note.startswith(("counts scaled", "dark and flat")) for note in m.notes)
+        gain = m.gain if self.gain is None else self.gain * (m.scale if counts else 1.0)
+        m = replace(m, gain=gain, read_noise=m.read_noise if self.read_noise is None else self.read_noise)
+        check_arrays(m)
+        if self.read_noise is not None and m.gain is None:
+            raise InputError("the read noise is in electrons and needs the gain too")
+        return m
+
+    def _with_mask(self, m: Measurement) -> Measurement:
+        if self.mask_transform == "none":
+            return m
+        if self.mask_transform != "auto":
+            return _turned(m, self.mask_transform)
+        from cassi.optics.mask_match import check_mask
+
+        check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+        fits = transform_that_fits(check)
+        return m if fits is None else _turned(m, fits)
+
+
+def _turned(m: Measurement, name: str) -> Measurement:
+    transpose, rows, columns = TRANSFORMS[name][1]
+    if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
+        raise InputError(f"--mask-transform {name} needs a square mask, got {m.mask.shape[-2]} x {m.mask.shape[-1]}")
+    mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
+    return replace(
+        m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name][0]}, as told")
+    )
+
+
+def transform_that_fits(check: MaskCheck) -> str | None:
+    """The option that makes the mask fit, where it is a turned one."""
+    if check.matches:
+        return None
+    return next((name for name, (words, _) in TRANSFORMS.items() if f"it fits when {words} (" in check.verdict), None)
+
+
+def reading(args: argparse.Namespace, many: bool = False) -> Reading:
+    """How snapshots are read, as the options say.
+
+    Raises:
+        InputError: a calibration that cannot be used, or options that say what it says.
+    """
+    from cassi.files import ReadOptions
+
+    given = {field.name: getattr(args, field.name) for field in fields(ReadOptions)}
+    options = ReadOptions(**given)
+    if not args.calibration:
+        return Reading(options, None, args.mask_transform, args.gain, args.read_noise)
+    from cassi.calibration.estimate import Calibration
+
+    twice = [name for name, value in given.items() if name != "key" and value is not None]
+    if twice or args.mask_transform != "none":
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in twice or ["mask_transform"])
+        raise InputError(f"the calibration brings these along; leave out {names}")
+    calibration = Calibration.load(args.calibration)
+    if many and any(calibration.remainders):
+        raise InputError(
+            f"{args.calibration}: its bands lie between pixels, which is put right for single snapshots only; "
+            "calibrate with --spacing dispersion"
+        )
+    if calibration.psf is not None and (args.psf is not None or args.tile is not None):
+        option = "--tile" if args.psf is None else "--psf"
+        raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out {option}")
+    return Reading(options, args.calibration, "none", args.gain, args.read_noise)
+
+
+def method(args: argparse.Namespace) -> dict[str, Any]:
+    """How measurements are reconstructed, as the options say: keywords of `cassi.reconstruct`."""
+    psf: Any = args.psf
+    if args.calibration and psf is None:
+        from cassi.calibration.estimate import Calibration
+
+        psf = Calibration.load(args.calibration).psf
+    names = ("solver", "tv_weight", "quality", "budget", "uncertainty", "spectral_prior", "device", "seed")
+    return {name: getattr(args, name) for name in names} | {
+        "num_iters": args.iterations,
+        "psf": psf,
+        "black_level": None if args.black_level is None else 0.0,  # reading took it off
+    }
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Check what the method's options say, before any file is opened.
+
+    Raises:
+        InputError: values out of range, or options that do not go together.
+    """
+    from cassi.choice.noise import CameraNoise
+    from cassi.choice.plan import Method, Run
+
+    Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
+    Run(args.seed, args.budget)
+    CameraNoise(args.gain, None if args.gain is None else args.read_noise)
+
+
+def verdict(check: MaskCheck) -> str:
+    """The comparison with the mask in words, and the option that puts it right."""
+    fits = transform_that_fits(check)
+    return check.verdict if fits is None else f"{check.verdict}; --mask-transform {fits} puts it right"
+
+
+def read_and_tell(args: argparse.Namespace) -> Measurement:
+    """The one measurement; what was inferred is said, and what speaks against its noise kept among its notes."""
+    from cassi.running.evidence import of_noise
+
+    m = reading(args)(args.files[0])
+    say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
+    for note in m.notes:
+        say(args, f"  {note}")
+    against = of_noise(m)
+    for text in against:
+        warn(args.prog, text)
+    return replace(m, notes=(*m.notes, *against))
+
+
+def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
+    """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
+    from cassi.optics.mask_match import check_mask
+
+    check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+    if check.matches:
+        say(args, f"  {check.verdict}")
+    else:
+        warn(args.prog, with_options(verdict(check), args))
+    return check
+
+
+def contents(args: argparse.Namespace, path: str) -> str:
+    """What is in the files: every array with its guessed part, the geometry that fits, all hypotheses on the mask.
+
+    Raises:
+        InputError: the measurement cannot be reconstructed.
+    """
+    if args.calibration:
+        return ""
+    from cassi.files import describe
+
+    found = describe(path, options=reading(args).options)
+    if found.problem is not None:
+        print(found.text.replace(f"cannot be reconstructed: {found.problem}", "").strip())
+        raise InputError(found.problem)
+    return found.text
+
+
+def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
+    """What a run would use beside what the notes say: black level, bad pixels, gain, alignment."""
+    from cassi.running.evidence import black_level_left
+
+    lines = []
+    if args.black_level is None:
+        black = black_level_left(m, method(args)["psf"])
+        lines.append(
+            f"black level {black:.4g} [{m.unit}], {black * m.scale:.4g} counts, told from the dark pixels, would be "
+            "taken off"
+            if black
+            else "no black level would be taken off: the dark pixels tell of none"
+        )
+    else:
+        lines.append(f"black level {args.black_level:g} taken off, as told")
+    if m.bad_pixels is not None and m.bad_pixels.any():
+        lines.append(f"{int(m.bad_pixels.sum())} bad pixels would be left out")
+    if m.gain is not None:
+        lines.append(f"noise: {m.gain:.5g} electrons per unit, read noise {m.read_noise or 0:g} electrons")
+    if m.wavelengths is not None:
+        lines.append(f"bands from {m.wavelengths[0]:g} to {m.wavelengths[-1]:g} nm")
+    if args.align:
+        lines.append("the mask's pose would be estimated first (--align)")
+    return lines
+
+
+def expectation(m: Measurement, args: argparse.Namespace) -> str:
+    """How long the reconstruction may take, in words; empty where nobody can say."""
+    return f" (at most {args.budget:g} s)" if args.budget is not None else ""
+
+
+def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict[str, Any]:
+    """What only the command line knows about a result, and the verdict on the mask."""
+    from cassi.files import file_sha256
+
+    known: dict[str, Any] = {"command_line": command_line(args)}
+    for name in ("calibration", "mask"):
+        if path := getattr(args, name):
+            known |= {f"{name}_name": Path(path).name, f"{name}_sha256": file_sha256(path)}
+    return known if check is None else known | {"verdict": check.verdict, "ok": check.matches}
+
+
+def outcome(result: Reconstruction, verbose: bool) -> list[str]:
+    """What was chosen, in at most three sentences; with verbose the evidence. Of a stack, for its first frame."""
+    found = result.outcomes[0]
+    if found.plan is not None:
+        return [f"solver: {found.solver}", result.explain(verbose=verbose)]
+    words = {"solver": found.solver, **found.settings, "level": found.level}
+    if found.black_level:
+        words["black_level"] = found.black_level
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
+    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name != "status"]
+    return [*lines, f"the run {STATUS.get(result.status, result.status)}"]
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(n) for n in shape)

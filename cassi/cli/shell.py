@@ -1,0 +1,124 @@
+"""What every subcommand shares: its parser, errors on one line with the option that cures them, exit codes, steps."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from cassi.errors import InputError, one_line
+from cassi.version import PROGRAM
+
+EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
+
+# What a message of the library speaks of, and the options that say it on the command line.
+CURES = {
+    "allow overwriting": ("overwrite",),
+    "no measurement found": ("key", "mask_key"),
+    "no measurement among": ("key", "mask_key"),
+    "no mask found": ("mask", "mask_key"),
+    "needs the gain": ("gain",),
+    "the gain must": ("gain",),
+    "displaced mask": ("align",),
+    "displaced by part of a pixel": ("align",),
+    "it fits when dispersion reversed": ("step",),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line; {reconstruct} in the examples is that command as it is typed."""
+
+    def __init__(self, *, prog: str, description: str | None, examples: str = "") -> None:
+        pattern = "python scripts/{}.py" if prog.endswith(".py") else "cassi {}"
+        examples = re.sub(r"\{(\w+)\}", lambda found: pattern.format(found[1]), examples)
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=f"{examples}\n{EXIT_CODES}\n",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {printable(message)} (--help shows all options)\n")
+
+    def add_manners(self) -> None:
+        """The options that every subcommand has."""
+        self.add_argument("--quiet", action="store_true", help="print nothing but errors and warnings")
+        self.add_argument("--debug", action="store_true", help="show a traceback where something fails unexpectedly")
+        self.add_argument("--version", action="version", version=PROGRAM)
+
+
+def guarded(args: argparse.Namespace, prog: str, run: Callable[[], int]) -> int:
+    """Run a subcommand; what goes wrong is one line on stderr and an exit code."""
+    try:
+        return run()
+    except InputError as error:
+        return _fail(prog, 2, with_options(str(error), args))
+    except KeyboardInterrupt:
+        return _fail(prog, 130, "interrupted; no half file was left")
+    except FloatingPointError as error:
+        return _fail(prog, 1, str(error))
+    except BrokenPipeError:  # the reader of our output, such as head, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if args.debug:
+            raise
+        if isinstance(error, MemoryError) or "memory" in str(error).lower():
+            return _fail(prog, 1, f"out of memory: {one_line(error)}; use --device cpu or a smaller measurement")
+        return _fail(prog, 1, f"internal error, {type(error).__name__}: {one_line(error)} (--debug shows where)")
+
+
+def with_options(message: str, args: argparse.Namespace) -> str:
+    """A message of the library with the options that cure it, where this subcommand has them."""
+    for words, names in CURES.items():
+        options = [f"--{name.replace('_', '-')}" for name in names if hasattr(args, name)]
+        if words in message and options and not any(option in message for option in options):
+            message += f" ({', '.join(options)})"
+    return message
+
+
+def printable(text: str) -> str:
+    """Names from files may hold what would steer a terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+
+
+def say(args: argparse.Namespace, text: str) -> None:
+    """Print, unless --quiet."""
+    if not args.quiet:
+        print(printable(text), flush=True)
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """The command as it was typed, for the provenance of results."""
+    program = ["python", f"scripts/{args.prog}"] if args.prog.endswith(".py") else args.prog.split()
+    return shlex.join([*program, *args.argv])
+
+
+def warn(prog: str, message: str, kind: str = "warning") -> None:
+    print(f"{prog}: {kind}: {printable(message)}", file=sys.stderr)
+
+
+def _fail(prog: str, code: int, message: str) -> int:
+    warn(prog, message, kind="error")
+    return code
+
+
+class Steps:
+    """Says which step of how many begins, and what is expected of it."""
+
+    def __init__(self, args: argparse.Namespace, names: Sequence[str]) -> None:
+        self._args, self._names, self._start = args, names, time.perf_counter()
+
+    def begin(self, name: str, expected: str = "") -> None:
+        say(self._args, f"step {self._names.index(name) + 1} of {len(self._names)}: {name}{expected}")
+
+    @property
+    def seconds(self) -> float:
+        """Since the first step."""
+        return time.perf_counter() - self._start

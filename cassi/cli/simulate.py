@@ -1,0 +1,322 @@
+"""Simulate a coded-aperture snapshot, from a spectral cube or a painted scene, with a camera's noise."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cassi.cli.shell import Parser, command_line, say
+from cassi.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from cassi.optics.detector import Snapshot
+
+EXAMPLES = """\
+examples:
+  a painted still life, 256 x 256 pixels and 28 bands, through a random mask, without noise
+      {simulate} --output scene.h5
+  the same with a 12-bit camera: 10,000 electrons in the brightest pixel, read noise of 5 electrons
+      {simulate} --full-well 10000 --read-noise 5 --bit-depth 12 --output noisy.h5
+  the last 28 bands of a cube of your own through a mask of your own, dispersed to the left
+      {simulate} --cube cloth.mat --num-bands 28 --mask mask.mat --step -2 --output cloth.h5
+  another arrangement, wide, in 16 bands of your choice, through a blue-noise mask that is 30 % open
+      {simulate} --seed 7 --size 256x384 --wavelengths 420:720:16 --mask blue-noise \\
+          --transmission 0.3 --output wide.h5
+  frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
+      {simulate} --bench bench
+then
+      {reconstruct} --measurement noisy.h5
+
+The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
+The same seed gives the same scene, mask and noise.
+"""
+
+MASK_KINDS = ("binary", "grey", "blue-noise")
+
+
+def size(text: str) -> tuple[int, int]:
+    """Height and width from "256" or "256x384"."""
+    match = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", text.strip().lower())
+    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if height < 1 or width < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, expected for example 256 or 256x384 (height x width)")
+    return height, width
+
+
+def parser(prog: str) -> Parser:
+    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
+    scene = p.add_argument_group("scene")
+    source = scene.add_mutually_exclusive_group()
+    source.add_argument("--scene", choices=("procedural",), default="procedural", help="a painted scene (the default)")
+    source.add_argument("--cube", metavar="FILE", help="a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI, NetCDF")
+    scene.add_argument("--key", metavar="NAME", help="the cube's name in its file, if it is an unusual one")
+    scene.add_argument(
+        "--size", type=size, metavar="HxW", help="pixels (default: 256x256, or those of the cube or the mask file)"
+    )
+    scene.add_argument("--num-bands", type=int, metavar="C", help="bands (default: 28); of a cube file, its last C")
+    scene.add_argument(
+        "--wavelengths",
+        metavar="NM",
+        help="band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31) or a file "
+        "(default: 450 to 650 nm, or those of the cube file)",
+    )
+    scene.add_argument(
+        "--truth-bits",
+        type=int,
+        metavar="N",
+        help="round the cube to multiples of 2^-N before it is photographed: it stays exact and compresses well",
+    )
+    scene.add_argument("--no-truth", action="store_true", help="do not write the cube into the output")
+
+    optics = p.add_argument_group("optics")
+    optics.add_argument(
+        "--mask", default="binary", metavar="KIND|FILE", help="binary, grey, blue-noise, or a file (default: binary)"
+    )
+    optics.add_argument("--transmission", type=float, default=0.5, help="mean transmission of a drawn mask (0.5)")
+    optics.add_argument("--step", type=int, default=2, metavar="PX", help="displacement between bands, any sign (2)")
+
+    camera = p.add_argument_group("camera (without these options: no noise)")
+    camera.add_argument(
+        "--full-well",
+        "--photons",
+        type=float,
+        metavar="E",
+        help="electrons in the brightest pixel: photon noise (Poisson)",
+    )
+    camera.add_argument("--read-noise", type=float, default=0.0, metavar="E", help="read noise [electrons] (Gaussian)")
+    camera.add_argument(
+        "--bit-depth", type=int, metavar="N", help="digitize to 2^N levels, the brightest pixel highest"
+    )
+
+    p.add_argument("--seed", type=int, default=0, help="seed of scene, mask and noise (default: 0)")
+    made = p.add_mutually_exclusive_group(required=True)
+    made.add_argument("--output", metavar="FILE", help="the measurement to write: .h5 or .hdf5")
+    made.add_argument(
+        "--bench",
+        metavar="DIR",
+        help="instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
+        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size (default: 128x128), "
+        "--num-bands, --step and --seed",
+    )
+    p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
+    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    p.add_manners()
+    return p
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the scene and the mask, photograph, write, report.
+
+    Raises:
+        InputError: an argument that cannot be.
+    """
+    try:
+        return run_bench(args) if args.bench is not None else run_scene(args)
+    except InputError:
+        raise
+    except ValueError as error:  # the library's word for an argument that cannot be
+        raise InputError(one_line(error, limit=1000)) from error
+
+
+def run_scene(args: argparse.Namespace) -> int:
+    """Photograph a scene."""
+    import torch
+
+    from cassi.files import check_output, write_measurement
+    from cassi.optics.detector import round_to_bits
+    from cassi.optics.geometry import shifts_from_step
+    from cassi.optics.measurement import Measurement
+    from cassi.simulation.camera import simulate
+    from cassi.version import PROGRAM
+
+    if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
+        raise InputError(f"{args.output}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
+    check_output(args.output, args.overwrite)
+    # One stream of random numbers each, so that another mask or camera does not change the scene.
+    scene_source, mask_source, noise_source = (
+        torch.Generator().manual_seed((args.seed % 2**32) * 3 + k) for k in range(3)
+    )
+    mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
+    cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
+    if args.truth_bits is not None:
+        if not 1 <= args.truth_bits <= 20:
+            raise InputError(f"--truth-bits must be 1 to 20, got {args.truth_bits}")
+        cube = round_to_bits(cube, args.truth_bits)
+    mask = make_mask(args, mask, cube.shape[-2:], mask_source)
+    shifts = shifts_from_step(args.step, cube.shape[-3])
+    shot = simulate(
+        cube,
+        mask,
+        shifts,
+        full_well=args.full_well,
+        read_noise=args.read_noise,
+        bit_depth=args.bit_depth,
+        generator=noise_source,
+    )
+    measurement = Measurement(
+        y=shot.y.numpy(),
+        mask=mask.numpy(),
+        shifts=shifts,
+        wavelengths=wavelengths,
+        cube=None if args.no_truth else cube.numpy(),
+        unit="relative radiance",
+        scale=1.0 if shot.count is None else 1 / shot.count,
+        gain=shot.gain,
+        read_noise=shot.read_noise,
+    )
+    attributes = {
+        "command_line": command_line(args),
+        "version": PROGRAM,
+        "scene": Path(args.cube).name if args.cube else args.scene,
+        "mask_kind": args.mask if args.mask in MASK_KINDS else Path(args.mask).name,
+        "step": args.step,
+        "num_bands": len(shifts),
+        "seed": args.seed,
+        "full_well": args.full_well,
+        "bit_depth": args.bit_depth,
+        "noise_model": noise_model(shot),
+    }
+    write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
+    height, width = shot.y.shape[-2:]
+    say(
+        args,
+        f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
+        f"(mean {mask.mean().item():.3f}), snapshot {height} x {width} px, {noise_model(shot)} -> {args.output}",
+    )
+    return 0
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Capture everything on a simulated optical bench.
+
+    Raises:
+        InputError: options that a bench does not take, or a folder with something in it.
+    """
+    import torch
+
+    from cassi.simulation.optical_bench import simulate_bench, write_bench
+
+    taken = {"size", "num_bands", "step", "seed", "bench", "frame_format", "quiet", "debug", "prog", "argv"}
+    usual = parser(args.prog)
+    ignored = [n for n, v in vars(args).items() if n not in taken and v != usual.get_default(n)]
+    if ignored:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {names}")
+    height, width = args.size or (128, 128)
+    bench = simulate_bench(
+        height,
+        width,
+        num_bands=args.num_bands or 28,
+        step=args.step,
+        generator=torch.Generator().manual_seed(args.seed),
+    )
+    files = write_bench(args.bench, bench, frame_format=args.frame_format)
+    say(
+        args,
+        f"{len(bench.dark)} dark, {len(bench.flat)} flat and {len(bench.mask_frames)} mask frames of "
+        f"{bench.snapshot.shape[0]} x {bench.snapshot.shape[1]} px, a snapshot, the truth -> {files[0].parent}/",
+    )
+    return 0
+
+
+def make_cube(
+    args: argparse.Namespace, mask_size: torch.Size | None, generator: torch.Generator
+) -> tuple[torch.Tensor, np.ndarray | None]:
+    """The truth (C, H, W) and its wavelengths, painted or read."""
+    import torch
+
+    from cassi.files import read_cube
+    from cassi.files.wavelength_files import parse_wavelengths
+    from cassi.simulation.scene import procedural_scene
+
+    if args.num_bands is not None and args.num_bands < 1:
+        raise InputError(f"--num-bands must be at least 1, got {args.num_bands}")
+    if args.cube is None:
+        # A range start:stop:count brings its own count; so may a preset, a list or a file.
+        count = args.num_bands if args.num_bands is not None else stated_count(args.wavelengths) or 28
+        evenly = f"450:650:{count}" if count > 1 else "450"
+        chosen = parse_wavelengths(args.wavelengths or evenly, count)
+        if chosen is None:
+            raise InputError("a painted scene needs wavelengths: its colors depend on them")
+        height, width = args.size or mask_size or (256, 256)
+        if min(height, width) < 8:
+            raise InputError(
+                f"a painted scene needs at least 8 x 8 pixels, got {height} x {width}; give a larger --size"
+            )
+        return procedural_scene(height, width, torch.from_numpy(chosen), generator=generator), chosen
+    values, wavelengths = read_cube(args.cube, key=args.key)
+    count = args.num_bands or values.shape[-3]
+    if count > values.shape[-3]:
+        raise InputError(f"{args.cube} has {values.shape[-3]} bands, --num-bands asks for {count}")
+    values = values[..., values.shape[-3] - count :, :, :]
+    wavelengths = None if wavelengths is None else wavelengths[len(wavelengths) - count :]
+    if args.wavelengths:
+        wavelengths = parse_wavelengths(args.wavelengths, count)
+    height, width = args.size or values.shape[-2:]
+    if height > values.shape[-2] or width > values.shape[-1]:
+        raise InputError(f"{args.cube} has {values.shape[-2]} x {values.shape[-1]} px, --size asks for more")
+    top, left = (values.shape[-2] - height) // 2, (values.shape[-1] - width) // 2
+    return torch.from_numpy(values[..., top : top + height, left : left + width].copy()), wavelengths
+
+
+def stated_count(wavelengths: str | None) -> int | None:
+    """How many bands the text names: "450:650:28", a list, or a preset; None for a file."""
+    from cassi.optics.wavelengths import PRESETS
+
+    if wavelengths is None:
+        return None
+    preset = PRESETS.get(wavelengths.strip().lower())
+    if preset is not None:
+        return len(preset.wavelengths)
+    if match := re.fullmatch(r"[^:]+:[^:]+:(\d{1,4})", wavelengths.strip()):
+        return int(match[1])
+    return wavelengths.count(",") + 1 if "," in wavelengths else None
+
+
+def read_mask(path: str) -> torch.Tensor:
+    """A coded aperture (H, W) or (C, H, W) from a file."""
+    import torch
+
+    from cassi.files import open_container
+    from cassi.files.names import MASK, pick
+    from cassi.files.scaling import mask_to_float32
+
+    if not Path(path).exists():
+        raise InputError(f"--mask {path}: neither {', '.join(MASK_KINDS)} nor a file")
+    container = open_container(Path(path))
+    entry, _ = pick(container, MASK, "mask")
+    return torch.from_numpy(mask_to_float32(container.read(entry), f"{path}: '{entry.name}'")[0])
+
+
+def make_mask(
+    args: argparse.Namespace, mask: torch.Tensor | None, wanted: torch.Size, generator: torch.Generator
+) -> torch.Tensor:
+    """The coded aperture, drawn; or read, its middle if it is larger than the scene."""
+    from cassi.simulation.camera import random_mask
+
+    height, width = wanted
+    if mask is None:
+        return random_mask(height, width, kind=args.mask, transmission=args.transmission, generator=generator)
+    if mask.shape[-2] < height or mask.shape[-1] < width:
+        raise InputError(
+            f"{args.mask} has {mask.shape[-2]} x {mask.shape[-1]} px, fewer than the scene's {height} x {width}: "
+            "reduce --size"
+        )
+    top, left = (mask.shape[-2] - height) // 2, (mask.shape[-1] - width) // 2
+    return mask[..., top : top + height, left : left + width].contiguous()
+
+
+def noise_model(shot: Snapshot) -> str:
+    """The noise in words, for the file and the report."""
+    parts = []
+    if shot.gain is not None:
+        parts.append(f"photon noise at {shot.gain:.6g} e per unit")
+        parts.append(f"read noise {shot.read_noise:g} e")
+    if shot.count is not None:
+        parts.append(f"steps of {shot.count:.6g}")
+    return ", ".join(parts) or "no noise"

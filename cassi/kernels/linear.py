@@ -1,0 +1,145 @@
+"""Linear systems with a symmetric matrix that is known only as a function: conjugate gradients, power iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Matrix = Callable[[Tensor], Tensor]
+
+
+class Solution(NamedTuple):
+    """What conjugate gradients found: x, the iterations done, |b - M x| / |b|, whether that is below the tolerance."""
+
+    x: Tensor
+    iterations: int
+    residual: float
+    converged: bool
+
+
+def conjugate_gradient_steps(
+    M: Matrix, b: Tensor, *, inverse: Tensor | None = None, x0: Tensor | None = None, axes: int | None = None
+) -> Iterator[tuple[Tensor, float]]:
+    """The iterates of preconditioned conjugate gradients for M x = b, the start first, without end.
+
+        q = M p,   alpha = <r, z> / <p, q>,   x += alpha p,   r -= alpha q,   z = P r,   p = z + beta p,
+        beta = <r, z> / <r, z>_before
+
+    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1.
+
+    Args:
+        M: symmetric positive semi-definite.
+        b: right-hand side, in the range of M.
+        inverse: P, a diagonal close to M^+, broadcastable to b, >= 0; 1 if not given.
+        x0: start, not modified; 0 if not given.
+        axes: the last so many axes of b are one system, those before them a batch of systems; all if not given.
+
+    Yields:
+        x, one buffer that the next step overwrites, and |b - M x| / |b|, the largest of the batch (0 for b = 0).
+
+    Example:
+        >>> x, residual = next(conjugate_gradient_steps(lambda x: 2 * x, torch.ones(3)))
+        >>> residual
+        1.0
+    """
+    dims = tuple(range(-(b.ndim if axes is None else axes), 0))
+
+    def dot(u: Tensor, v: Tensor) -> Tensor:
+        return (u * v).sum(dims, keepdim=True)
+
+    def length(u: Tensor) -> Tensor:  # squares overflow float32
+        norm: Tensor = torch.linalg.vector_norm(u, dim=dims, keepdim=True, dtype=torch.float64)
+        return norm
+
+    x = torch.zeros_like(b) if x0 is None else x0.clone()
+    r = b.clone() if x0 is None else b - M(x)
+    z = r.clone() if inverse is None else r * inverse
+    p, rz, scale = z.clone(), dot(r, z), length(b)
+    scale = torch.where(scale > 0, scale, 1)
+    while True:
+        yield x, float((length(r) / scale).max()) if b.numel() else 0.0
+        q = M(p)
+        alpha = _quotient(rz, dot(p, q))
+        x.addcmul_(p, alpha)
+        r.addcmul_(q, alpha, value=-1)
+        z.copy_(r) if inverse is None else torch.mul(r, inverse, out=z)
+        rz_old, rz = rz, dot(r, z)
+        p.mul_(_quotient(rz, rz_old)).add_(z)
+
+
+def conjugate_gradients(
+    M: Matrix,
+    b: Tensor,
+    *,
+    inverse: Tensor | None = None,
+    x0: Tensor | None = None,
+    axes: int | None = None,
+    num_iters: int = 100,
+    tol: float = 1e-6,
+) -> Solution:
+    """Solve M x = b: `conjugate_gradient_steps` until |b - M x| / |b| < tol, or `num_iters` of them.
+
+    Raises:
+        FloatingPointError: NaN or Inf, in b or on the way; names the iteration.
+
+    Example:
+        >>> conjugate_gradients(lambda x: 2 * x, torch.ones(3)).x
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+    for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, x0=x0, axes=axes)):
+        x, residual = step
+        if not math.isfinite(residual):
+            raise FloatingPointError(
+                f"conjugate gradients met NaN or Inf at iteration {k}; give such pixels weight 0 and the value 0"
+            )
+        if residual < tol or k == num_iters:
+            break
+    return Solution(x, k, residual, residual < tol)
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is: that member of the batch has converged exactly."""
+    return torch.where(b > 0, a / torch.where(b > 0, b, 1), 0)
+
+
+def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters: int = 200) -> float:
+    """Largest eigenvalue of M, symmetric and positive semi-definite, by power iteration: from below.
+
+    Args:
+        M: the matrix.
+        start: any vector with a part along the eigenvector; one near it saves iterations.
+        tol: stop where an iteration changes the value by less than this share.
+        num_iters: iterations at most.
+
+    Example:
+        >>> round(largest_eigenvalue(lambda x: x * torch.tensor([3.0, 1.0]), torch.ones(2)), 3)
+        3.0
+    """
+    p, value = M(start / start.norm()), 0.0
+    for _ in range(num_iters):
+        length = float(p.norm())
+        if length == 0 or abs(length - value) <= tol * length:
+            break
+        value, p = length, M(p / length)
+    return length
+
+
+def symmetric_solve(solve: Matrix, b: Tensor) -> Tensor:
+    """solve(b) = M^-1 b under autograd: M is symmetric, so the derivative in b solves the same system."""
+    x: Tensor = _SymmetricSolve.apply(b, solve)  # type: ignore[no-untyped-call]
+    return x
+
+
+class _SymmetricSolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, b: Tensor, solve: Matrix) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.solve = solve
+        return solve(b)
+
+    @staticmethod
+    def backward(ctx, grad_x: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        return symmetric_solve(ctx.solve, grad_x), None

@@ -1,0 +1,111 @@
+"""Two cubes side by side: how far apart they are, band by band and pixel by pixel."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cassi.errors import InputError
+from cassi.files.cubes import read_cube
+from cassi.looking.drawing import band_name
+from cassi.looking.figures import difference
+from cassi.looking.metrics import band_psnr, score, spectral_angles
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found.
+
+    Attributes:
+        names: of the two cubes.
+        numbers: "psnr" [dB], "ssim", "sam" and "angle_90" (mean and 90th percentile of the spectral angle, degrees),
+            "rms" of the difference, "brightness" (sum of the first over sum of the second), "peak" of the PSNR.
+        band_psnr: PSNR of each band [dB], by the name of the band.
+        figure: see `cassi.looking.figures.difference`.
+    """
+
+    names: tuple[str, str]
+    numbers: dict[str, float]
+    band_psnr: dict[str, float]
+    figure: Figure
+
+    def __str__(self) -> str:
+        n = self.numbers
+        lines = [
+            f"{self.names[0]} against {self.names[1]}",
+            f"PSNR {n['psnr']:.2f} dB (peak {n['peak']:.3g}), SSIM {n['ssim']:.3f}, difference {n['rms']:.3g} rms",
+            f"spectral angle {n['sam']:.2f} degrees in the mean, 90 % below {n['angle_90']:.2f}",
+            f"brightness {n['brightness']:.3f} times that of the second",
+        ]
+        return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
+
+
+def compare(
+    a: str | os.PathLike[str], b: str | os.PathLike[str] = "truth", *, frame: int = 0, unit: str = ""
+) -> Comparison:
+    """Compare a cube with the truth, or with another cube.
+
+    Estimates are clipped to [0, peak] for PSNR and SSIM, as in `cassi.looking.metrics.score`; the peak is 1, or the
+    brightest value of the second cube if that is above. Nothing else is scaled: where two cubes differ by a factor,
+    "brightness" tells it.
+
+    Args:
+        a: file of a cube, of any format that `cassi.files.read_cube` reads.
+        b: file of the other, or "truth": the truth that the first file holds.
+        frame: which cube of a stack, from 0.
+        unit: of both, for the figure.
+
+    Returns:
+        Numbers and a figure; `str` of it is a table to print.
+
+    Raises:
+        InputError: a file that cannot be read, no truth in it, cubes of different shape or wavelengths.
+
+    Example:
+        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
+        >>> truth = np.random.default_rng(0).random((3, 16, 16))
+        >>> _ = cassi.files.write_cube(path, truth + 0.01, datasets={"truth": truth})
+        >>> round(compare(path).numbers["rms"], 4)
+        0.01
+    """
+    own_truth = os.fspath(b) == "truth"
+    first, nm = read_cube(a)
+    second, other_nm = read_cube(a, key="truth") if own_truth else read_cube(b)
+    names = (Path(a).name, "truth" if own_truth else Path(b).name)
+    cubes = []
+    for name, cube in zip(names, (first, second), strict=True):
+        frames = len(cube) if cube.ndim == 4 else 1
+        if frames > 1 and not 0 <= frame < frames:
+            raise InputError(f"{name}: no frame {frame}, it holds {frames}; count from 0")
+        cubes.append(cube[frame if frames > 1 else 0] if cube.ndim == 4 else cube)
+    x, truth = cubes
+    if x.shape != truth.shape:
+        raise InputError(
+            f"{names[0]} is {x.shape}, {names[1]} {truth.shape} (C, H, W); select the same bands and pixels"
+        )
+    if nm is not None and other_nm is not None and np.abs(nm - other_nm).max() > 0.5:
+        raise InputError(f"{names[0]} and {names[1]} have other wavelengths; resample one of them")
+    nm = other_nm if nm is None else nm
+    peak = max(1.0, float(truth.max()))
+    angles = spectral_angles(x, truth).numpy()
+    known = angles[np.isfinite(angles)]
+    numbers = {
+        **score(x, truth=truth, peak=peak),
+        "angle_90": float(np.percentile(known, 90)) if known.size else float("nan"),
+        "rms": float(np.sqrt(np.mean((x.astype(np.float64) - truth) ** 2))),
+        "brightness": float(x.sum(dtype=np.float64) / truth.sum(dtype=np.float64)) if truth.any() else float("nan"),
+        "peak": peak,
+    }
+    decibels = band_psnr(np.clip(x, 0, peak), truth, peak=peak)
+    return Comparison(
+        names,
+        numbers,
+        {band_name(nm, k): value for k, value in enumerate(decibels)},
+        difference(x, truth, nm, names=names, peak=peak, unit=unit),
+    )

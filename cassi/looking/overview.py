@@ -1,0 +1,129 @@
+"""Results at a glance: small pictures with the numbers that matter, in a notebook or on the page of a folder."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from matplotlib.image import imsave
+
+from cassi.errors import InputError
+from cassi.files.atomic import replacing
+from cassi.looking.color import render
+from cassi.looking.report_data import ReportData, read_report
+from cassi.looking.report_page import escape_text, policy_of, thinned, thinning
+
+__all__ = ["inline_html", "thumbnail", "write_index"]
+
+SIDE = 192  # [px] of a small picture, at most
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem auto; max-width: 1500px; padding: 0 1rem; }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: 1.5rem 1rem; }
+img { width: 100%; max-width: 12rem; display: block; border-radius: 6px; }
+h2 { font-size: 1rem; margin: 0.4rem 0 0.1rem; overflow-wrap: anywhere; }
+p { margin: 0; font-size: 0.875rem; } a { color: inherit; }
+.bad { border-left: 5px solid #c62828; padding-left: 0.5rem; }
+"""
+
+
+def thumbnail(data: ReportData, *, side: int = SIDE) -> bytes:
+    """The picture of a cube as PNG, at most `side` pixels high and wide.
+
+    Args:
+        data: the result.
+        side: in pixels.
+
+    Returns:
+        The PNG file's bytes.
+
+    Example:
+        >>> thumbnail(ReportData(np.ones((8, 300, 400))))[1:4]
+        b'PNG'
+    """
+    _, height, width = data.cube.shape
+    small = thinned(data.cube, thinning(height, width, side))
+    file = io.BytesIO()
+    imsave(file, render(small, data.wavelengths)[0], format="png")
+    return file.getvalue()
+
+
+def inline_html(data: ReportData) -> str:
+    """A result as a piece of HTML for a notebook: small picture, size, numbers, and what speaks against it.
+
+    Args:
+        data: the result.
+
+    Returns:
+        HTML without script, in which text of the input is escaped.
+
+    Example:
+        >>> "2 bands, 4 x 5 px" in inline_html(ReportData(np.ones((2, 4, 5))))
+        True
+    """
+    return f'<div style="display: flex; gap: 1em">{_image(data)}<div>{_words(data)}</div></div>'
+
+
+def write_index(folder: str | os.PathLike[str]) -> Path:
+    """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
+
+    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. A name links to the
+    result's own page (`NAME_report.html`) where there is one. An older index is replaced.
+
+    Args:
+        folder: where the results lie.
+
+    Returns:
+        The page.
+
+    Raises:
+        InputError: no result in the folder.
+        OutputError: the page cannot be written.
+
+    Example:
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = cassi.files.write_cube(os.path.join(folder, "a.h5"), np.ones((3, 4, 5)))
+        >>> write_index(folder).name
+        'index.html'
+    """
+    place = Path(folder)
+    cards, bad = [], 0
+    for path in sorted(place.glob("*.h5")):
+        try:
+            data = read_report(path)
+        except InputError:  # not a result: a measurement, a calibration
+            continue
+        bad += bool(data.problems())
+        page = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
+        name = escape_text(path.name)
+        title = f'<a href="{escape_text(quote(page.name))}">{name}</a>' if page.is_file() else name
+        kind = ' class="bad"' if data.problems() else ""
+        cards.append(f"<article{kind}>{_image(data)}<h2>{title}</h2>{_words(data)}</article>")
+    if not cards:
+        raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
+    told = f"{len(cards)} results" + (f", {bad} of them not to be trusted" if bad else "")
+    html = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+        f'content="{escape_text(policy_of((), live=False))}"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape_text(place.resolve().name)}</title><style>{_STYLE}</style>"
+        f"<h1>{escape_text(place.resolve().name)}</h1><p>{told}</p><main>{''.join(cards)}</main></html>"
+    )
+    index = place / "index.html"
+    with replacing(index, overwrite=True) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+    return index
+
+
+def _image(data: ReportData) -> str:
+    picture = base64.b64encode(thumbnail(data)).decode("ascii")
+    return f'<img alt="the cube as a picture" src="data:image/png;base64,{picture}">'
+
+
+def _words(data: ReportData) -> str:
+    bands, height, width = data.cube.shape
+    lines = [f"{bands} bands, {height} x {width} px", *(f"{name}: {value}" for name, value in data.numbers())]
+    problems = "".join(f'<p style="color: #c62828">{escape_text(one)}</p>' for one in data.problems())
+    return problems + "".join(f"<p>{escape_text(line)}</p>" for line in lines)

@@ -1,0 +1,90 @@
+"""What cameras with one coded aperture and one disperser share: mask m, shifts d_c, row weights w."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from cassi.optics.protocol import Camera, checked_weights, own
+
+
+@dataclass(frozen=True, eq=False)
+class CodedAperture(Camera):
+    """The parts of such a camera and its sizes; `CASSI` and `BlurredCASSI` add the light's way."""
+
+    mask: Tensor
+    shifts: Sequence[float]
+    weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mask, Tensor) or not self.mask.is_floating_point():
+            got = self.mask.dtype if isinstance(self.mask, Tensor) else type(self.mask).__name__
+            raise TypeError(
+                f"mask must be a real floating-point tensor, got {got}; convert it with torch.as_tensor(mask).float()"
+            )
+        if not self.shifts:
+            raise ValueError("shifts is empty: give one displacement per band")
+        if self.mask.ndim not in (2, 3) or 0 in self.mask.shape:
+            raise ValueError(f"mask must be (H, W) or (C, H, W) and not empty, got {tuple(self.mask.shape)}")
+        if self.mask.ndim == 3 and self.mask.shape[0] != len(self.shifts):
+            raise ValueError(
+                f"mask has {self.mask.shape[0]} bands but there are {len(self.shifts)} shifts; "
+                "give one shift per mask band"
+            )
+        if self.weights is not None:
+            object.__setattr__(self, "weights", checked_weights(self.weights, self.measurement_shape, self.mask))
+        object.__setattr__(self, "mask", own(self.mask))
+
+    @property
+    def height(self) -> int:
+        """H [pixel]."""
+        return self.mask.shape[-2]
+
+    @property
+    def width(self) -> int:
+        """W [pixel], of the scene."""
+        return self.mask.shape[-1]
+
+    @property
+    def detector_width(self) -> int:
+        """W' = W + ceil(max d) - floor(min d) [pixel]."""
+        return self.width + math.ceil(max(self.shifts)) - math.floor(min(self.shifts))
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return len(self.shifts), self.height, self.width
+
+    @property
+    def measurement_shape(self) -> tuple[int, int]:
+        """(H, W')."""
+        return self.height, self.detector_width
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.mask.dtype
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.mask.device
+
+    @property
+    def learned(self) -> bool:
+        return self.mask.requires_grad or super().learned
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """A new operator on another device or in another floating-point type."""
+        return replace(self, mask=self.mask.to(device=device, dtype=dtype))
+
+    def weighted(self, weights: Tensor | None) -> Self:
+        """A new operator with these row weights (H, W') in place of the present ones; weigh the measurement alike."""
+        return replace(self, weights=weights)
+
+    def absolute(self) -> Self:
+        """The camera with |m| for its mask."""
+        return replace(self, mask=self.mask.detach().abs())

@@ -1,0 +1,52 @@
+"""What speaks against a measurement's noise or a result: sentences for the program and for the result's notes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cassi.optics.measurement import Measurement
+from cassi.running.preparing import prepare
+
+HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
+
+
+def of_noise(m: Measurement) -> tuple[str, ...]:
+    """A gain that cannot be: its shot and read noise exceed the signal.
+
+        sqrt(mean(max(y, 0) / gain + (read noise / gain)^2)) > sqrt(mean(y^2)),  over the good pixels
+
+    Example:
+        >>> m = Measurement(y=np.full((2, 2), 0.5), mask=np.ones((2, 2)), shifts=(0,), gain=1.0, read_noise=5.0)
+        >>> of_noise(m)[0][:39]
+        'the gain says that noise exceeds signal'
+    """
+    if m.gain is None or not m.gain > 0:
+        return ()
+    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+    noise = np.sqrt(np.mean(np.maximum(y, 0)) / m.gain + ((m.read_noise or 0) / m.gain) ** 2)
+    signal = np.sqrt(np.mean(np.square(y, dtype=np.float64)))
+    if not noise > signal:
+        return ()
+    return (
+        f"the gain says that noise exceeds signal ({noise:.3g} against {signal:.3g}, {m.unit}): {m.gain:.4g} electrons "
+        f"per unit of the measurement and a read noise of {m.read_noise or 0:g} electrons leave nothing to see; check "
+        "both, or leave them out",
+    )
+
+
+def of_result(residual: float) -> tuple[str, ...]:
+    """A cube that explains less than half of its snapshot; `residual` is |y - Phi x| / |y|."""
+    if residual <= HALF:
+        return ()
+    what = (
+        "leaves more than half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
+    )
+    return (
+        f"the cube {what} (residual {residual:.2g}): the solver diverged, the noise given is too large, or the camera "
+        "is another; try solver auto, and check mask, bands, gain and blur",
+    )
+
+
+def black_level_left(m: Measurement, psf: float | np.ndarray | None = None) -> float:
+    """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y."""
+    return prepare(m, psf=psf, device="cpu").black_levels[0]

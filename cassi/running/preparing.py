@@ -1,0 +1,192 @@
+"""From a call's arguments to a camera and its snapshots: checked, on the device, without their black level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.choice.noise import CameraNoise
+from cassi.choice.plan import check_number
+from cassi.errors import InputError
+from cassi.files.wavelength_files import parse_wavelengths
+from cassi.kernels.dispatch import pick_device
+from cassi.optics.building import camera_of
+from cassi.optics.detector import black_level_of
+from cassi.optics.geometry import infer_shifts
+from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.protocol import Camera
+from cassi.optics.wavelengths import check_wavelengths
+
+Array = Tensor | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A camera and its snapshots.
+
+    Attributes:
+        A: the camera, row weight 0 at bad pixels.
+        y: (..., *A.measurement_shape) float32, less the black levels; 0 at bad pixels.
+        black_levels: one for each snapshot, in the unit of y.
+        told: whether the snapshots themselves told them.
+        wavelengths: (C,) float64 [nm], or None.
+        noise: of the camera.
+        unit: of y, in words.
+    """
+
+    A: Camera
+    y: Tensor
+    black_levels: tuple[float, ...]
+    told: bool
+    wavelengths: np.ndarray | None
+    noise: CameraNoise
+    unit: str
+
+    @property
+    def frames(self) -> Tensor:
+        """(N, *A.measurement_shape)."""
+        return self.y.reshape(-1, *self.A.measurement_shape)
+
+
+def prepare(
+    m: Measurement,
+    *,
+    psf: float | Array | None = None,
+    black_level: float | None = None,
+    device: str | torch.device = "auto",
+) -> Prepared:
+    """The camera of a measurement on its device, and the snapshots less their black levels, told by themselves if None.
+
+    Raises:
+        InputError: what the measurement holds cannot be used.
+    """
+    check_number("black level", black_level)
+    check_arrays(m)
+    on = pick_device(device)
+    A: Camera = camera_of(m, on, psf)
+    return _without_black(
+        A, torch.as_tensor(m.y, dtype=torch.float32, device=on), m.bad_pixels, black_level, m.wavelengths,
+        CameraNoise(m.gain, None if m.gain is None else m.read_noise), m.unit,
+    )  # fmt: skip
+
+
+def prepare_camera(
+    A: Camera,
+    measurement: Array,
+    *,
+    wavelengths: np.ndarray | None,
+    bad_pixels: Array | None,
+    noise: CameraNoise,
+    black_level: float | None,
+) -> Prepared:
+    """The same for a camera that is there already; its device is taken.
+
+    Raises:
+        InputError: the measurement is not of the shape that the camera makes, or not finite.
+    """
+    check_number("black level", black_level)
+    shape = tuple(A.measurement_shape)
+    y = torch.as_tensor(plain(measurement), dtype=torch.float32)
+    if y.shape[-len(shape) :] != shape or y.ndim > len(shape) + 1:
+        raise InputError(f"the measurement must be {shape} for this camera, or a stack of such, got {tuple(y.shape)}")
+    bad = None if bad_pixels is None else np.asarray(plain(bad_pixels))
+    if bad is not None and (bad.dtype != bool or bad.shape not in (shape, shape[-2:]) or bad.all()):
+        raise InputError(f"bad_pixels must be bool {shape[-2:]} and not all True, got {bad.dtype} {bad.shape}")
+    if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
+        raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
+    return _without_black(A, y.to(A.device), bad, black_level, wavelengths, noise, "as the measurement")
+
+
+def _without_black(
+    A: Camera,
+    y: Tensor,
+    bad_pixels: np.ndarray | None,
+    black_level: float | None,
+    wavelengths: np.ndarray | None,
+    noise: CameraNoise,
+    unit: str,
+) -> Prepared:
+    good = None if bad_pixels is None else torch.as_tensor(~bad_pixels, device=y.device)
+    if good is not None:
+        A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
+    frames = y.reshape(-1, *A.measurement_shape)
+    black = tuple(black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames)
+    y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
+    if good is not None:
+        y = torch.where(good, y, 0)
+    return Prepared(A, y, black, black_level is None, wavelengths, noise, unit)
+
+
+def plain(value: Array | float | None) -> Any:
+    """A tensor as an array in memory; anything else as it is."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def as_measurement(
+    measurement: Array | Measurement,
+    mask: Array | None,
+    shifts: Sequence[float] | None,
+    step: float | None,
+    num_bands: int | None,
+    wavelengths: str | Sequence[float] | Array | None,
+) -> Measurement:
+    """The arrays of a call as a Measurement; one from a file passes through, with other wavelengths if given."""
+    if isinstance(measurement, Measurement):
+        given = {"mask": mask, "shifts": shifts, "step": step, "num_bands": num_bands}
+        twice = [name for name, value in given.items() if value is not None]
+        if twice:
+            raise InputError(f"the measurement brings its own mask and shifts along; leave out {', '.join(twice)}")
+        m = measurement
+    else:
+        if mask is None:
+            raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
+        y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
+        for name, values, axes in (
+            ("measurement", y_array, "(H, W') or (N, H, W')"),
+            ("mask", mask_array, "(H, W) or (C, H, W)"),
+        ):
+            if values.dtype.kind not in "fiub" or values.ndim not in (2, 3) or 0 in values.shape:
+                raise InputError(f"the {name} must be {axes}, real and not empty, got {values.dtype} {values.shape}")
+        if shifts is not None and step is not None:
+            raise InputError("shifts and step say the same; give one of them")
+        stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
+        if stored is not None and not np.isfinite(stored).all():
+            raise InputError("the shifts hold NaN or Inf")
+        if num_bands is not None and not 1 <= num_bands <= 10_000:
+            raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
+        bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
+        if mask_array.shape[-2] != y_array.shape[-2]:
+            raise InputError(
+                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike"
+            )
+        m = Measurement(
+            y=y_array.astype(np.float32),
+            mask=mask_array.astype(np.float32),
+            shifts=infer_shifts(y_array.shape, mask_array.shape, stored, step, bands, []),
+            unit="as the measurement",
+        )
+    return m if wavelengths is None else replace(m, wavelengths=as_wavelengths(wavelengths, len(m.shifts)))
+
+
+def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:
+    """Wavelengths of the bands [nm] from numbers, or from a text such as "450:650:28".
+
+    Raises:
+        InputError: another number of them, or no wavelengths.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return parse_wavelengths(given, num_bands)
+    return check_wavelengths(np.asarray(plain(given)), num_bands, "wavelengths")  # type: ignore[arg-type]
+
+
+def _same_count(stored: int, num_bands: int) -> int:
+    if stored != num_bands:
+        raise InputError(f"{stored} shifts were given for {num_bands} bands; give one per band")
+    return num_bands

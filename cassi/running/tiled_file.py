@@ -1,0 +1,213 @@
+"""A frame larger than memory, reconstructed tile by tile into a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.choice.automatic import choose_plan
+from cassi.choice.by_name import gaussian_variance, solve
+from cassi.choice.noise import CameraNoise
+from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Method, Run, check_prior
+from cassi.choice.refine import Watch, planned_problem, planned_run
+from cassi.errors import InputError
+from cassi.files.cube_parts import CubeParts, cube_in_parts
+from cassi.files.spectral_libraries import as_spectral_prior
+from cassi.optics.cropping import Block
+from cassi.optics.detector import brightness
+from cassi.optics.measurement import Measurement
+from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.running.preparing import prepare
+from cassi.running.tiling import REACH, Solve, solve_tiled
+from cassi.solvers.loop import Record, Result
+from cassi.version import PROGRAM
+
+STRIP = 64  # rows of the residual image computed at a time
+
+
+@dataclass(frozen=True, eq=False)
+class TiledResult:
+    """What is known of a cube that lies in a file.
+
+    Attributes:
+        path: the file.
+        shape: (C, H, W) of the cube in it.
+        history: one Record a tile, its residual over the detector pixels it was solved from.
+        residual: |y - Phi x| / |y| over the good detector pixels of the frame.
+        seconds: wall time.
+        choice: what was chosen, once for all tiles, and on what evidence; plain values.
+    """
+
+    path: Path
+    shape: tuple[int, int, int]
+    history: tuple[Record, ...]
+    residual: float
+    seconds: float
+    choice: Mapping[str, Any] = field(default_factory=dict)
+
+
+def reconstruct_tiled(
+    measurement: Measurement,
+    output: str | os.PathLike[str],
+    *,
+    tile: int = 512,
+    reach: int = REACH,
+    solver: str = "auto",
+    num_iters: int | None = None,
+    tv_weight: float | None = None,
+    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
+    black_level: float | None = None,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    attributes: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> TiledResult:
+    """Reconstruct a frame larger than memory: in overlapping tiles, written to an HDF5 file one by one.
+
+    Scale, noise, spectral basis and number of iterations are chosen once, "auto" from the central tile, and are the
+    same everywhere. The memory taken depends on the tile, and on the measurement, but not on the cube.
+
+    Args:
+        measurement: one snapshot with its mask and shifts.
+        output: .h5 or .hdf5 file to make; beside `/cube` it holds `/wavelengths`, `/history` (a line a tile),
+            `/measurement`, and `/residual`.
+        tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
+        reach: how far a prior carries information [pixel].
+        solver, num_iters, tv_weight, device, seed: as for `cassi.reconstruct`.
+        spectral_prior, black_level: as for `cassi.reconstruct`.
+        attributes: further provenance by name.
+        overwrite: replace an existing file.
+        progress: show a progress bar over the tiles.
+
+    Returns:
+        TiledResult.
+
+    Raises:
+        InputError: a stack of snapshots, an unknown solver, settings that it does not take, or tile or reach too small.
+        OutputError: the file cannot be written; nothing is left behind.
+
+    Example:
+        >>> from cassi.optics.measurement import Measurement
+        >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
+        >>> y = A.forward(torch.ones(3, 8, 40)).numpy()
+        >>> m = Measurement(y=y, mask=A.mask.numpy(), shifts=A.shifts)
+        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
+        >>> reconstruct_tiled(m, path, tile=20, reach=4, solver="least-squares").shape
+        (3, 8, 40)
+    """
+    start = time.perf_counter()
+    m = measurement
+    if m.y.ndim != 2:
+        raise InputError(f"tiles are for single snapshots (H, W'), got {m.y.shape}; give one frame at a time")
+    if tile < max(1, reach) or reach < 0:
+        raise InputError(
+            f"tiles of {tile} px with {reach} px around them are all border; take {max(1, 2 * reach)} px or more"
+        )
+    method = Method(solver, num_iters, tv_weight)
+    run = Run(seed)
+    task = prepare(m, black_level=black_level, device=device)
+    A: Any = task.A
+    check_prior(solver, spectral_prior)
+    method = replace(method, spectral_prior=as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths))
+    level = brightness(A, task.y)
+    y = task.y / level
+    one, found = tile_solver(
+        A, y, wavelengths=m.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
+    )
+    chosen = replace(found.scaled(level), black_level=task.black_levels[0], black_level_told=task.told)
+    choice = chosen.as_dict() | {"tile": tile, "reach": reach}
+    with cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts:
+
+        def add(rows: slice, columns: slice, values: Tensor) -> None:
+            parts.add(rows, columns, (values * level).cpu().numpy())
+
+        history = solve_tiled(A, y, one, add, tile=tile, reach=reach, progress=progress)
+        residual_image, residual = _misfit(A, task.y, parts)
+        seconds = time.perf_counter() - start
+        parts.put("measurement", m.y)
+        parts.put("residual", residual_image)
+        for name in Record._fields:
+            parts.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
+        parameters = {
+            "solver": solver, "num_iters": num_iters, "tv_weight": tv_weight, "tile": tile, "reach": reach,
+            "device": str(device), "seed": seed, "shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise,
+        }  # fmt: skip
+        parts.state(
+            {
+                "version": PROGRAM,
+                "input_name": m.source,
+                "input_sha256": m.sha256,
+                "unit": m.unit,
+                "scale": m.scale,
+                "notes": list(m.notes),
+                "status": "max_iters",
+                "residual": residual,
+                "seconds": seconds,
+                "choice": choice,
+                "parameters": parameters,
+                **(attributes or {}),
+            }
+        )
+    return TiledResult(Path(output), A.cube_shape, history, residual, seconds, choice)
+
+
+def tile_solver(
+    A: Block,
+    y: Tensor,
+    *,
+    wavelengths: np.ndarray | None = None,
+    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
+    method: Method = Method(),  # noqa: B008  frozen
+    run: Run = Run(),  # noqa: B008  frozen
+) -> tuple[Solve, Outcome]:
+    """A solver for blocks whose settings are those of the frame, and what it says of itself.
+
+    Args:
+        A, y: camera and measurement of the whole frame, at brightness 1.
+        wavelengths, noise, method, run: as for `cassi.choice.by_name.solve`.
+    """
+    if method.solver == "auto":
+        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
+        level = brightness(A, y)
+
+        def planned(a: Block, b: Tensor) -> Tensor:
+            return planned_run(a, b, planned_problem(plan, b, level), plan, Watch(Run())).x.clamp_(min=0)
+
+        nothing = Result(y.new_zeros(()), (), "max_iters")
+        return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)
+    gram = float(A.gram_diag().mean())
+    variance = gaussian_variance(y, noise) if noise.gain is None else None
+
+    def by_name(a: Block, b: Tensor) -> Tensor:
+        return solve(
+            a, b, wavelengths=wavelengths, noise=noise, method=method, run=run, gram=gram, variance=variance
+        ).result.x
+
+    settings = {"num_iters": method.num_iters, "tv_weight": method.tv_weight}
+    return by_name, Outcome(Result(y.new_zeros(()), (), "max_iters"), method.solver, settings)
+
+
+def _misfit(A: Block, y: Tensor, parts: CubeParts) -> tuple[np.ndarray, float]:
+    """y - Phi x, and |y - Phi x| / |y|, of the cube in the file; rows do not mix, so a strip is a camera of its own."""
+    image = np.empty(tuple(y.shape), np.float32)
+    squared = 0.0
+    for first in range(0, A.height, STRIP):
+        rows = slice(first, min(first + STRIP, A.height))
+        weights = None if A.weights is None else A.weights[rows]
+        strip = replace(A, mask=A.mask[..., rows, :], weights=weights)
+        misfit = y[rows] - strip.forward(torch.from_numpy(parts.read(rows)).to(y.device))
+        squared += float(misfit.double().square().sum())
+        image[rows] = misfit.cpu().numpy()
+    total = float(y.double().norm())
+    return image, math.sqrt(squared) / total if total else float(squared > 0)
