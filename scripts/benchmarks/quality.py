@@ -46,7 +46,7 @@ PUBLISHED = """\
 
 Not run here. TwIST, GAP-TV, DeSCI and MST-L as reported by Cai et al., "Mask-guided spectral-wise transformer for
 efficient hyperspectral image reconstruction", CVPR 2022; PnP-HSI: Zheng et al., Photonics Research 9, B18 (2021);
-PnP-DIP-HSI: Meng, Yu, Xu & Yuan, "Self-supervised neural networks for spectral snapshot compressive imaging", ICCV 2021.
+PnP-DIP-HSI: Meng et al., "Self-supervised neural networks for spectral snapshot compressive imaging", ICCV 2021.
 """
 
 
