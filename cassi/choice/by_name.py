@@ -5,7 +5,7 @@ The frame of `cassi.reconstruct` and the tiles of `cassi.running.tiling` are sol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from cassi.solvers.gaussian_posterior import gaussian_map
 from cassi.solvers.least_squares import least_squares
 from cassi.solvers.loop import Monitor
 from cassi.solvers.subspace_tv import subspace_tv
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["GAUSSIAN_SAMPLES", "SOLVERS", "TV_WEIGHT", "Solver", "gaussian_variance", "solve_as_told", "solve_gaussian"]
 
