@@ -363,7 +363,7 @@ def test_a_snapshot_is_read_through_its_calibration(bench, found, tmp_path):
     assert read_calibrated(tmp_path / "stack.npy", found, frames=slice(1, 3)).y.shape == (2, 64, 78)
     with pytest.raises(InputError, match="has 3 frames, there is no frame 3"):
         read_calibrated(tmp_path / "stack.npy", found, frames=3)
-    with pytest.raises(InputError, match="single snapshot, it has no frame 1"):
+    with pytest.raises(InputError, match=r"single snapshot .*it has no frame 1"):
         read_calibrated(tmp_path / "snapshot.npy", found, frames=1)
 
 
