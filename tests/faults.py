@@ -584,12 +584,6 @@ FAULTS = [
         "test_layers.py", "storeys",
     ),
     Fault(
-        "right inverse shares among all bands", OPERATOR,
-        "self.open_count().clamp(min=1)",
-        "self.num_bands",
-        "test_optics_single_disperser.py", "right_inverse",
-    ),
-    Fault(
         "MATLAB's reversed axes left as they are", "cassi/files/formats/hdf5.py",
         "values = values.T if reverse else values",
         "values = values.reshape(entry.shape)",
