@@ -22,7 +22,7 @@ from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import write_report
 from cassi.solvers.loop import Record
 
-pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install -e ".[report]"')
+pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install "cassi[report]"')
 
 from chromium import Browser, browser  # noqa: F401  (a fixture)
 

@@ -21,7 +21,7 @@ from cassi.files import write_cube
 from cassi.looking.report_data import read_report
 from cassi.looking.server import address_of, make_server
 
-pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install -e ".[report]"')
+pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install "cassi[report]"')
 
 from chromium import Browser, browser  # noqa: F401  (a fixture)
 
