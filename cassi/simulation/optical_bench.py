@@ -192,19 +192,8 @@ def simulate_bench(
     slit[:, FINE * (width // 2) : FINE * (width // 2 + 1)] = 1
     slit_frames = [image([slit], wavelength[None]) for wavelength in mask_wavelengths]
 
-    response = _response(height, columns, random)
-    dead = random.random(response.shape) < 5e-4
-    hot = (random.random(response.shape) < 1e-3) & ~dead
-    response = np.where(dead, 0.02, response)
-    offset = DARK_LEVEL + random.normal(0, 1.5, (1, columns)) + np.where(hot, random.uniform(300, 2500, hot.shape), 0)
-
-    def capture(signal: np.ndarray, *, peak: float) -> np.ndarray:
-        """One frame whose brightest corner of the light reaches `peak` of full scale."""
-        light = signal / signal.max() * peak * FULL_WELL * response if peak else signal
-        electrons = random.poisson(light) + random.normal(0, READ_NOISE, signal.shape)
-        counts = np.rint(offset + electrons * (2**BIT_DEPTH - 1) / FULL_WELL)
-        return np.asarray(counts.clip(0, 2**BIT_DEPTH - 1), dtype=np.uint16)
-
+    detector = _Detector.of(height, columns, random)
+    capture = detector.capture
     black, white = np.zeros((height, columns)), np.ones((height, columns))
     return Bench(
         dark=np.stack([capture(black, peak=0.0) for _ in range(num_frames)]),
@@ -218,12 +207,39 @@ def simulate_bench(
         mask=_bin(aperture).astype(np.float32),
         design=design,
         counts_per_unit=0.85 * (2**BIT_DEPTH - 1) / float(snapshot.max()),
-        hot_pixels=hot,
-        dead_pixels=dead,
+        hot_pixels=detector.hot,
+        dead_pixels=detector.dead,
         blur=blur,
         # captured last: the frames before it do not depend on it
         slit_frames=np.stack([capture(frame, peak=0.8) for frame in slit_frames]),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Detector:
+    """Relative response and dark level [counts] of each pixel, and which are hot or dead."""
+
+    response: np.ndarray
+    offset: np.ndarray
+    hot: np.ndarray
+    dead: np.ndarray
+    random: np.random.Generator
+
+    @staticmethod
+    def of(height: int, columns: int, random: np.random.Generator) -> _Detector:
+        response = _response(height, columns, random)
+        dead = random.random(response.shape) < 5e-4
+        hot = (random.random(response.shape) < 1e-3) & ~dead
+        spread = random.normal(0, 1.5, (1, columns))
+        offset = DARK_LEVEL + spread + np.where(hot, random.uniform(300, 2500, hot.shape), 0)
+        return _Detector(np.where(dead, 0.02, response), offset, hot, dead, random)
+
+    def capture(self, signal: np.ndarray, *, peak: float) -> np.ndarray:
+        """One frame whose brightest corner of the light reaches `peak` of full scale."""
+        light = signal / signal.max() * peak * FULL_WELL * self.response if peak else signal
+        electrons = self.random.poisson(light) + self.random.normal(0, READ_NOISE, signal.shape)
+        counts = np.rint(self.offset + electrons * (2**BIT_DEPTH - 1) / FULL_WELL)
+        return np.asarray(counts.clip(0, 2**BIT_DEPTH - 1), dtype=np.uint16)
 
 
 def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: FrameFormat = "png") -> list[Path]:
