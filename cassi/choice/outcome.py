@@ -145,9 +145,9 @@ def _in_short(outcome: Outcome) -> list[str]:
     built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
     if found is None:
         return [f"{built}, as the plan says."]
-    where = "" if found.part is None else " of a part of the frame"
+    where = "" if found.part is None else ", in a window of the frame,"
     return [
-        f"Held-out error {found.held_out_error:.1%}: so well are detector pixels{where} predicted that took no part.",
+        f"Held-out error {found.held_out_error:.1%}: detector pixels that took no part{where} are predicted this well.",
         f"{built}{_against_runner_up(plan, found)}.",
     ]
 
