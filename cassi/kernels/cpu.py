@@ -62,7 +62,7 @@ def tv_steps(
 ) -> tuple[Tensor, Tensor | None]:
     """`cassi.priors.tv.tv_steps` (not coupled): u (..., H, W) and q (2, ..., H, W), both in place; needs no spare."""
     images = _stack(u, 2)
-    weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).numpy()
+    weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).contiguous().view(-1).numpy()
     duals = q.detach().view(2, *images.shape).numpy()
     share = images.dtype.type(memory)
     share_out(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, share, num_iters)

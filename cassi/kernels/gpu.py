@@ -92,17 +92,17 @@ def subspace_step(
     back = torch.empty_like(y)
     tensors = (z, z_new, y, e, z if u is None else u, y_z, back, basis, mask, _offsets(shifts, z.device))
     constants = (mask if weights is None else weights, gamma, omega)
-    flags = (mask.ndim == 3, weights is not None, u is not None, step)
-    sizes = (components, len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
+    flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
+    sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
     _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
 
 
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:
     """|a - b|^2 and |b|^2, (2,), summed in float64 on the device: the caller decides when to wait for them."""
     programs = triton.cdiv(a.numel(), _CHUNK)
-    partial = torch.empty(2, programs, dtype=torch.float64, device=a.device)
+    partial = torch.empty(2, programs, _ROW_BLOCK, dtype=torch.float64, device=a.device)
     _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _ROW_BLOCK)
-    return partial.sum(1)
+    return partial.sum((1, 2))
 
 
 def tv_steps(
@@ -267,6 +267,15 @@ def _data_step(
 
 
 @triton.jit
+def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Band c of B^T z at the columns n of the row whose first coefficient image begins at `first`."""
+    x = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for k in tl.static_range(COMPONENTS):
+        x += tl.load(basis + k * C + c) * tl.load(z + first + k * H * W + n, mask=inside, other=0.0)
+    return x
+
+
+@triton.jit
 def _subspace_step(
     z,
     z_new,
@@ -281,7 +290,6 @@ def _subspace_step(
     weights,
     gamma,
     omega,
-    COMPONENTS,
     C,
     H,
     W,
@@ -289,15 +297,14 @@ def _subspace_step(
     PER_BAND: tl.constexpr,
     WEIGHTED: tl.constexpr,
     NONNEGATIVE: tl.constexpr,
+    COMPONENTS: tl.constexpr,
     STEP: tl.constexpr,  # a number given at run time would be rounded to float32
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
-    k = tl.arange(0, K)
-    there = k < COMPONENTS
-    z_rows = ((b * COMPONENTS + k) * H + i) * W  # where row i of each coefficient image begins
+    first = (b * COMPONENTS * H + i) * W  # where row i of the first coefficient image begins
     for start in range(0, D, BLOCK):
         j = start + tl.arange(0, BLOCK)
         inside = j < D
@@ -305,10 +312,9 @@ def _subspace_step(
         for c in range(C):
             n = j - tl.load(offsets + c)
             lit = (n >= 0) & (n < W)
-            column = tl.load(basis + k * C + c, mask=there, other=0.0)
-            zt = tl.load(z + z_rows[:, None] + n[None, :], mask=there[:, None] & lit[None, :], other=0.0)
+            x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
             m_row = (c * H + i if PER_BAND else i) * W
-            seen += tl.sum(column[:, None] * zt, 0) * tl.load(mask + m_row + n, mask=lit, other=0.0)
+            seen += x * tl.load(mask + m_row + n, mask=lit, other=0.0)
         if WEIGHTED:
             seen *= tl.load(weights + i * D + j, mask=inside, other=0.0)
         r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
@@ -324,39 +330,37 @@ def _subspace_step(
     for start in range(0, W, BLOCK):
         j = start + tl.arange(0, BLOCK)
         inside = j < W
-        places = z_rows[:, None] + j[None, :]
-        both = there[:, None] & inside[None, :]
-        zt = tl.load(z + places, mask=both, other=0.0)
-        change = tl.full([K, BLOCK], 0.0, z.dtype.element_ty)
+        k = tl.arange(0, K)[:, None]
+        places, both = first + k * H * W + j[None, :], (k < COMPONENTS) & inside[None, :]
+        total = tl.load(z + places, mask=both, other=0.0)
         for c in range(C):
-            column = tl.load(basis + k * C + c, mask=there, other=0.0)
             m_row = (c * H + i if PER_BAND else i) * W
             s = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
             s *= tl.load(mask + m_row + j, mask=inside, other=0.0)
             if NONNEGATIVE:
                 o = ((b * C + c) * H + i) * W + j
                 old = tl.load(u + o, mask=inside, other=0.0)
-                p = old - tl.sum(column[:, None] * zt, 0)
+                p = old - _synthesize(z, basis, first, c, j, inside, C, H, W, COMPONENTS, BLOCK)
                 p = tl.where(p < 0, 0.0, p)  # a NaN stays
                 s += STEP * (p + p - old)
                 tl.store(u + o, p, mask=inside)
-            change += column[:, None] * s[None, :]
-        tl.store(z_new + places, zt + change, mask=both)
+            total += tl.load(basis + k * C + c, mask=k < COMPONENTS, other=0.0) * s[None, :]
+        tl.store(z_new + places, total, mask=both)
 
 
 @triton.jit
 def _squared_distance(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
-    first = tl.program_id(0).to(tl.int64) * CHUNK
+    n = tl.arange(0, BLOCK)
     difference = tl.full([BLOCK], 0.0, tl.float64)
     reference = tl.full([BLOCK], 0.0, tl.float64)
     for start in range(0, CHUNK, BLOCK):
-        o = first + start + tl.arange(0, BLOCK)
+        o = tl.program_id(0).to(tl.int64) * CHUNK + start + n
         value = tl.load(b + o, mask=o < size, other=0.0)
         d = (tl.load(a + o, mask=o < size, other=0.0) - value).to(tl.float64)
         difference += d * d
         reference += value.to(tl.float64) * value.to(tl.float64)
-    tl.store(partial + tl.program_id(0), tl.sum(difference, 0))
-    tl.store(partial + programs + tl.program_id(0), tl.sum(reference, 0))
+    tl.store(partial + tl.program_id(0) * BLOCK + n, difference)
+    tl.store(partial + (programs + tl.program_id(0)) * BLOCK + n, reference)
 
 
 @triton.jit

@@ -89,32 +89,14 @@ def subspace_tv(
             weights, y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
-    measured(A, y)
-    if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
-        raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
-    batch = y.shape[: y.ndim - len(A.measurement_shape)]
-    coefficients = (*batch, len(basis), *A.cube_shape[1:])
+    coefficients = _checked_shapes(A, y, basis, state, weights)
     if tv_iters < 0:
         raise ValueError(f"tv_iters must be >= 0, got {tv_iters}")
-    if state is not None and not (
-        state.z.shape == coefficients
-        and state.e.shape == y.shape
-        and state.q.shape == (2, *coefficients)
-        and (state.u is None or state.u.shape == (*batch, *A.cube_shape))
-    ):
-        raise ValueError(
-            f"state must hold z {coefficients}, e {tuple(y.shape)}, q (2, *z) and u None or "
-            f"{(*batch, *A.cube_shape)}, got z {tuple(state.z.shape)}, e {tuple(state.e.shape)}, q "
-            f"{tuple(state.q.shape)} and u {None if state.u is None else tuple(state.u.shape)}; go on with the "
-            "camera and the number of components of the earlier run"
-        )
     sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
     if not bool((sigma2 >= 0).all()):
         raise ValueError("variance must be >= 0 everywhere and not NaN")
     if tv_weight is not None and not tv_weight > 0:
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
-    if weights is not None and weights.shape != (len(basis),):
-        raise ValueError(f"weights must be ({len(basis)},), one for each component, got {tuple(weights.shape)}")
     B = basis.to(y).contiguous()
     level = brightness(A, y)
     lam = level if tv_weight is None else tv_weight
@@ -124,13 +106,13 @@ def subspace_tv(
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
-        z = analyse(A.adjoint(omega * y), B)
+        z = analyse(A.adjoint(omega * y), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = state.z.clone(), state.q.clone()
     u = None
     if nonnegative:
-        u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
+        u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if q.is_cuda else None
     loop = Loop(
@@ -160,3 +142,29 @@ def subspace_tv(
         loop.record(z, residual=residual, change=change)
     result = loop.result(z)
     return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
+
+
+def _checked_shapes(
+    A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None, weights: Tensor | None
+) -> tuple[int, ...]:
+    """The shape of z, (..., K, H, W), once all shapes fit."""
+    measured(A, y)
+    if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
+        raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
+    if weights is not None and weights.shape != (len(basis),):
+        raise ValueError(f"weights must be ({len(basis)},), one for each component, got {tuple(weights.shape)}")
+    batch = y.shape[: y.ndim - len(A.measurement_shape)]
+    z, u = (*batch, len(basis), *A.cube_shape[1:]), (*batch, *A.cube_shape)
+    if state is not None and not (
+        state.z.shape == z
+        and state.e.shape == y.shape
+        and state.q.shape == (2, *z)
+        and (state.u is None or state.u.shape == u)
+    ):
+        raise ValueError(
+            f"state must hold z {z}, e {tuple(y.shape)}, q (2, *z) and u None or {u}, got z {tuple(state.z.shape)}, "
+            f"e {tuple(state.e.shape)}, q {tuple(state.q.shape)} and u "
+            f"{None if state.u is None else tuple(state.u.shape)}; go on with the camera and the number of components "
+            "of the earlier run"
+        )
+    return z
