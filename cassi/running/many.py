@@ -85,8 +85,12 @@ def find_frames(
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
         return [Frame(f"{path.stem}_{k:06d}", str(path), k) for k in range(count)]
+    others = {Path(name).resolve() for name in leave_out}
+    found = [file for file in find_files(source, leave_out) if file.resolve() not in others]
+    if len(found) > 1:  # a shell expands a pattern to results of an earlier run, too
+        found = [file for file in found if not file.stem.endswith("_cube")]
     frames: dict[str, Frame] = {}
-    for file in sorted(find_files(source, leave_out), key=natural):
+    for file in sorted(found, key=natural):
         if file.stem in frames:
             raise InputError(
                 f"{file} and {frames[file.stem].path} would have results of one name; rename one or leave it out"
