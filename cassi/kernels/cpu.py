@@ -36,18 +36,9 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor |
 
 
 def data_step(
-    v: Tensor,
-    y: Tensor,
-    mask: Tensor,
-    shifts: tuple[int, ...],
-    weights: Tensor | None,
-    gram: Tensor,
-    rho: float,
-    accelerate: bool,
-    x: Tensor,
-    y_x: Tensor,
-    y_v: Tensor,
-) -> None:
+    v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
+    accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
+) -> None:  # fmt: skip
     """`cassi.kernels.shift_sum.data_step_`, fused: each row of the cube is read from memory once and written once."""
     rows = [_stack(t, 2) for t in (y, y_x, y_v)]
     count = rows[0].shape[0] * rows[0].shape[1]
@@ -70,20 +61,9 @@ def tv_steps(
 
 
 def subspace_step(
-    z: Tensor,
-    z_new: Tensor,
-    y: Tensor,
-    e: Tensor,
-    u: Tensor | None,
-    y_z: Tensor,
-    basis: Tensor,
-    mask: Tensor,
-    shifts: tuple[int, ...],
-    weights: Tensor | None,
-    gamma: Tensor,
-    omega: Tensor,
-    step: float,
-) -> None:
+    z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
+    shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
+) -> None:  # fmt: skip
     """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused: the cube itself is never stored."""
     rows = [_stack(t, 2) for t in (y, e, y_z, gamma, omega)]
     count = rows[0].shape[0] * rows[0].shape[1]

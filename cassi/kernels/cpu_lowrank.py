@@ -66,17 +66,9 @@ def _shrink(plane: Array) -> Array:
 
 @jit
 def _lowrank_groups(
-    image: Array,
-    groups: Array,
-    bands: int,
-    patch: int,
-    bounds: Array,
-    first: Array,
-    total: Array,
-    count: Array,
-    start: int,
-    stop: int,
-) -> None:
+    image: Array, groups: Array, bands: int, patch: int, bounds: Array, first: Array, total: Array, count: Array,
+    start: int, stop: int
+) -> None:  # fmt: skip
     m, pixels, side = groups.shape[1], patch * patch, patch * bands
     columns = image.shape[1] // bands - patch + 1
     x = np.empty((m * pixels, bands), image.dtype)

@@ -1,7 +1,7 @@
 """The kernels for CUDA devices, in Triton.
 
-One launch each for the forward model, its adjoint and pseudo-inverse, the data step of the solvers, and a dual step of
-total variation.
+One launch each for the forward model, its adjoint and pseudo-inverse, the data steps of the solvers, and a dual step of
+total variation. `scripts/benchmarks/work.py` has the bytes and operations of each.
 
 They compute what `cassi.kernels.cpu` computes on the CPU, for any shifts, sizes and batch, in float32 and float64.
 Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No CUDA graphs are recorded.
@@ -44,18 +44,9 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor |
 
 
 def data_step(
-    v: Tensor,
-    y: Tensor,
-    mask: Tensor,
-    shifts: tuple[int, ...],
-    weights: Tensor | None,
-    gram: Tensor,
-    rho: float,
-    accelerate: bool,
-    x: Tensor,
-    y_x: Tensor,
-    y_v: Tensor,
-) -> None:
+    v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
+    accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
+) -> None:  # fmt: skip
     """`cassi.kernels.shift_sum.data_step_`: a program reads a row of all bands twice, then from the cache."""
     bands, height, width = v.shape[-3:]
     detector = y.shape[-1]
@@ -68,20 +59,9 @@ def data_step(
 
 
 def subspace_step(
-    z: Tensor,
-    z_new: Tensor,
-    y: Tensor,
-    e: Tensor,
-    u: Tensor | None,
-    y_z: Tensor,
-    basis: Tensor,
-    mask: Tensor,
-    shifts: tuple[int, ...],
-    weights: Tensor | None,
-    gamma: Tensor,
-    omega: Tensor,
-    step: float,
-) -> None:
+    z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
+    shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
+) -> None:  # fmt: skip
     """The data step of `cassi.solvers.subspace_tv.subspace_tv`, coefficients in and out: no cube but u is touched.
 
     A program does a row. The bands of B^T z are formed twice, by multiplications in the type of z (no TF32), from
@@ -92,6 +72,7 @@ def subspace_step(
     back = torch.empty_like(y)
     tensors = (z, z_new, y, e, z if u is None else u, y_z, back, basis, mask, _offsets(shifts, z.device))
     constants = (mask if weights is None else weights, gamma, omega)
+    # the step is a constant of the kernel: a number given at run time would be rounded to float32
     flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
     sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
     _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
@@ -133,18 +114,8 @@ def _offsets(shifts: tuple[int, ...], device: torch.device) -> Tensor:
 
 @triton.jit
 def _project_row(
-    x,
-    mask,
-    offsets,
-    j,
-    b,
-    i,
-    C,
-    H,
-    W,
-    PER_BAND: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, mask, offsets, j, b, i, C, H, W, PER_BAND: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """sum_c m_c x_c at the detector columns j of row i of snapshot b."""
     total = tl.full([BLOCK], 0.0, x.dtype.element_ty)
     for c in range(C):
@@ -158,19 +129,8 @@ def _project_row(
 
 @triton.jit
 def _forward(
-    x,
-    mask,
-    offsets,
-    scale,
-    y,
-    C,
-    H,
-    W,
-    D,
-    PER_BAND: tl.constexpr,
-    SCALED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, mask, offsets, scale, y, C, H, W, D, PER_BAND: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -182,20 +142,9 @@ def _forward(
 
 @triton.jit
 def _adjoint(
-    y,
-    mask,
-    offsets,
-    scale,
-    x,
-    C,
-    H,
-    W,
-    D,
-    PER_BAND: tl.constexpr,
-    SCALED: tl.constexpr,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    y, mask, offsets, scale, x, C, H, W, D, PER_BAND: tl.constexpr, SCALED: tl.constexpr, ADD: tl.constexpr,
+    BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, c, i = row // H // C, row // H % C, row % H
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -212,26 +161,9 @@ def _adjoint(
 
 @triton.jit
 def _data_step(
-    v,
-    x,
-    y,
-    y_x,
-    y_v,
-    back,
-    mask,
-    offsets,
-    weights,
-    gram,
-    total,
-    C,
-    H,
-    W,
-    D,
-    PER_BAND: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    ACCELERATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    v, x, y, y_x, y_v, back, mask, offsets, weights, gram, total, C, H, W, D, PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr, ACCELERATE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     # the smallest normal number: what is not brighter is dark
