@@ -84,12 +84,14 @@ def camera(size: Size, dtype: torch.dtype) -> CASSI:
 
 
 class Backend:
-    """Stands for `cassi.kernels.dispatch.kernels`: counts, and gives these kernels, or none."""
+    """Stands for `cassi.kernels.dispatch.kernels`: counts, and gives these kernels, or none, to contiguous tensors."""
 
     def __init__(self, module: ModuleType | None) -> None:
         self.module, self.calls = module, 0
 
     def __call__(self, *tensors: Tensor | None) -> ModuleType | None:
+        if not all(t.is_contiguous() for t in tensors if t is not None):
+            return None
         self.calls += 1
         return self.module
 
