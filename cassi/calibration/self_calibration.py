@@ -333,9 +333,11 @@ def find_model(search: Search) -> tuple[CameraModel, float, float]:
     blocks, before = search.rest(given)
     if len(blocks) < FEWEST_BLOCKS:
         return given, 0.0, 0.0
-    model = _coarse(search, blocks)
     groups = directions(search.mask.shape[-2:])
     pose = [*groups["place"], *groups["turn and magnification"]]
+    model = _coarse(search, blocks)
+    if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
+        return given, 0.0, 0.0
     model = _continuous_or_not(search, model, pose)
     for _ in range(2):
         near = search.blocks(model)
@@ -345,6 +347,15 @@ def find_model(search: Search) -> tuple[CameraModel, float, float]:
     blocks, after = search.rest(model)
     best = (model, *gain(blocks, before, after))
     return best if clearly(best[1:]) else (given, 0.0, 0.0)
+
+
+def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
+    """Whether neither a small change of the camera as given, nor light between the bands, nor another tone helps."""
+    near = search.blocks(CameraModel())
+    if clearly(gain(near, before, crossed(near, used, {}))):
+        return False
+    others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
+    return not any(clearly(gain(near, before, search.rest(other)[1])) for other in others)
 
 
 def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
