@@ -37,8 +37,8 @@ class CameraModel:
 
         m_c(p) = (g_c,p * s * m^tone)(p - (down(p, c), right(p, c)))
 
-    with g a Gaussian of variance blur(p, c) and s a box one band gap wide along the dispersion. down, right and blur are
-    polynomials in x and y, -1 to 1 over the mask, and t, -1 to 1 from the first to the last band.
+    with g a Gaussian of variance blur(p, c) and s a box one band gap wide along the dispersion. down, right and blur
+    are polynomials in x and y, -1 to 1 over the mask, and t, -1 to 1 from the first to the last band.
 
     Attributes:
         down, right: displacement of the mask [pixel] by the names of the terms, such as {"1": 0.3, "xy": 0.1}.
@@ -57,7 +57,9 @@ class CameraModel:
     @property
     def exact(self) -> bool:
         """Whether this is the mask as it was given."""
-        return not (self.continuous or self.tone != 1 or any((*self.down.values(), *self.right.values(), *self.blur.values())))
+        return not (
+            self.continuous or self.tone != 1 or any((*self.down.values(), *self.right.values(), *self.blur.values()))
+        )
 
     def masks(self, mask: np.ndarray, shifts: Shifts) -> np.ndarray:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
@@ -150,7 +152,10 @@ class BlurredMasks:
             return list(self.levels[0])
         t = band_positions(self.num_bands)[c]
         weights = (t * (t - 1) / 2, 1 - t * t, t * (t + 1) / 2)
-        return [sum(w * image for w, image in zip(weights, images, strict=True)) for images in zip(*self.levels, strict=True)]
+        return [
+            sum(w * image for w, image in zip(weights, images, strict=True))
+            for images in zip(*self.levels, strict=True)
+        ]
 
 
 def displaced(image: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
+from cassi.files import write_arrays
 from cassi.optics.building import camera_of
 from cassi.optics.cropping import crop
 from cassi.optics.detector import black_level_of, brightness
@@ -94,6 +97,23 @@ class FoundCamera:
         """The measurement with this camera in place of its own."""
         return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
 
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the camera to HDF5: mask, shifts, and mask_3d_shift (C, H, W'), each band's mask where it falls.
+
+        Raises:
+            InputError: no HDF5 suffix.
+            OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+        """
+        whole = np.rint(np.asarray(self.shifts) - min(self.shifts)).astype(int)
+        masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))
+        height, width = masks.shape[-2:]
+        shifted = np.zeros((len(whole), height, width + int(whole.max())), np.float32)
+        for target, mask, d in zip(shifted, masks, whole, strict=True):
+            target[:, d : d + width] = mask
+        arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
+        axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
+        return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         return {
@@ -154,7 +174,10 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     before, after, light = (torch.cat([s[k] for s in squares]) for k in range(3))
     errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
     gains = before - after
-    sure = float(gains.mean()) > SIGMAS * float(gains.std()) / math.sqrt(len(gains)) and errors[1] < (1 - LEAST_FALL) * errors[0]
+    sure = (
+        float(gains.mean()) > SIGMAS * float(gains.std()) / math.sqrt(len(gains))
+        and errors[1] < (1 - LEAST_FALL) * errors[0]
+    )
     return FoundCamera(masks if sure else m.mask, m.shifts, model, sure, (fall[0], fall[1]), errors)
 
 
@@ -182,6 +205,8 @@ def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:
     height, width = size
     h, w = min(WINDOW, height), min(WINDOW, width)
     span = y.shape[-1] - width
-    corners = [(i, j) for i in range(0, height - h + 1, max(1, h // 2)) for j in range(0, width - w + 1, max(1, w // 2))]
+    corners = [
+        (i, j) for i in range(0, height - h + 1, max(1, h // 2)) for j in range(0, width - w + 1, max(1, w // 2))
+    ]
     i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
     return slice(i, i + h), slice(j, j + w)

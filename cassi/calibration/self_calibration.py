@@ -17,8 +17,8 @@ camera nearby in a few small matrices. The mask is moved by what was found, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -120,19 +120,21 @@ class Snapshots:
         known = np.ones(y.shape[-2:]) if bad_pixels is None else (~bad_pixels).astype(float)
         details, goods = [], []
         for frame in y.astype(np.float64):
-            def smooth(width: float) -> np.ndarray:
-                mean: np.ndarray = ndimage.gaussian_filter(frame * known, width)
-                return mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)  # bad pixels leave no hole
-
-            level = smooth(BRIGHTNESS)
+            level = _smooth(frame, known, BRIGHTNESS)
             good = (level > DARK * np.percentile(level, 99)) & (known > 0)
             good[:MARGIN] = good[-MARGIN:] = False
             good[:, :MARGIN] = good[:, -MARGIN:] = False
-            detail = np.where(good, (frame - smooth(DETAIL)) / np.where(good, level, 1), 0)
+            detail = np.where(good, (frame - _smooth(frame, known, DETAIL)) / np.where(good, level, 1), 0)
             limit = 3 * float(detail[good].std()) if good.any() else 0.0
             details.append(np.clip(detail, -limit, limit))
             goods.append(good)
         return cls(np.stack(details).astype(np.float32), np.stack(goods))
+
+
+def _smooth(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
+    """Blurred by a Gaussian of this standard deviation, without the unknown pixels, which leave no hole."""
+    mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
+    return mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
 
 
 def _detail(image: np.ndarray) -> np.ndarray:
@@ -191,7 +193,9 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
         inside = snapshots.good[n][part]
         F, v = flat[:, part[0], part[1]][:, inside], snapshots.detail[n][part][inside]
         gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, v.size
-    _, rows, cols = (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))
+    _, rows, cols = (
+        (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))
+    )
     num_bands = len(shifts)
     centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
     return Blocks(
@@ -255,7 +259,11 @@ def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]
     weight = weight / weight.sum()
 
     def rest(p: Tensor) -> Tensor:
-        moved = torch.zeros((3, *base.shape), dtype=torch.float64) if fields is None else torch.einsum("k,kdbn->dbn", p, fields)
+        moved = (
+            torch.zeros((3, *base.shape), dtype=torch.float64)
+            if fields is None
+            else torch.einsum("k,kdbn->dbn", p, fields)
+        )
         down, right = (m.clamp(-1.5, 1.5) for m in moved[:2])
         return blocks.rest(down, right, (base + moved[2]).clamp(SHARPEST, WIDEST))
 
@@ -434,9 +442,11 @@ def _coarse(search: Search, blocks: Blocks) -> CameraModel:
                     if value < lowest:
                         best, lowest = (a, b, turn, scale), value
     a, b, turn, scale = best
-    return CameraModel(
-        down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h}
-    ) if any(best) else CameraModel()
+    return (
+        CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})
+        if any(best)
+        else CameraModel()
+    )
 
 
 def _displaced_rest(search: Search) -> np.ndarray:
@@ -454,7 +464,9 @@ def _displaced_rest(search: Search) -> np.ndarray:
             v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, BLOCK**2).T
             gram = F @ F.T
             target = F @ v
-            fitted = (target * np.linalg.solve(gram + 1e-3 * np.trace(gram) / len(gram) * np.eye(len(gram)), target)).sum(0)
+            fitted = (
+                target * np.linalg.solve(gram + 1e-3 * np.trace(gram) / len(gram) * np.eye(len(gram)), target)
+            ).sum(0)
             energy = (v**2).sum(0)
             rests.append(np.log((np.maximum(energy - fitted, 0) + floor) / (energy + floor)))
     return np.array(rests).reshape(-1, 2 * REACH + 1, 2 * REACH + 1)

@@ -141,6 +141,7 @@ def method(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names} | {
         "num_iters": args.iterations,
         "psf": psf,
+        "camera": "as-given" if args.align or args.calibration else args.camera,
         "black_level": None if args.black_level is None else 0.0,  # reading took it off
     }
 
@@ -254,6 +255,19 @@ def provenance(args: argparse.Namespace, m: Measurement | None = None) -> dict[s
 
 def outcome(result: Reconstruction, verbose: bool) -> list[str]:
     """What was chosen, in at most three sentences; with verbose also the evidence. Of a stack, for its first frame."""
+    return [*camera_lines(result), *method_lines(result, verbose)]
+
+
+def camera_lines(result: Reconstruction) -> list[str]:
+    """The camera that was used, and what is left of the mask in the cube."""
+    lines = [] if result.camera is None else [result.camera.message]
+    if result.imprint is not None:
+        lines.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
+    return lines
+
+
+def method_lines(result: Reconstruction, verbose: bool) -> list[str]:
+    """How the method was chosen."""
     choice = result.choice["frames"][0] if "frames" in result.choice else result.choice
     plain = {name: value for name, value in choice.items() if isinstance(value, str | int | float)}
     if "reason" not in plain:

@@ -149,6 +149,18 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
     camera.add_argument(
+        "--camera",
+        choices=("find", "as-given"),
+        default="find",
+        help="find: where and how sharp the mask really is, found from the snapshot and taken where the evidence is "
+        "clear (default); as-given: leave it",
+    )
+    camera.add_argument(
+        "--save-camera",
+        metavar="FILE",
+        help="write the camera that was used, to be given as --mask: mask of each band, shifts, mask_3d_shift (.h5)",
+    )
+    camera.add_argument(
         "--align",
         action="store_true",
         help="estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts pixels "
@@ -226,7 +238,7 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     """One snapshot, or one stack into one cube."""
     from cassi.cli import reading
     from cassi.files import check_output
-    from cassi.running.evidence import of_result
+    from cassi.running.evidence import of_imprint, of_result
     from cassi.running.front_door import reconstruct, write_result
 
     check_output(output, args.overwrite)
@@ -241,7 +253,9 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
         return run_tiled(args, m, output, report, steps)
     steps.begin("reconstruct", reading.expectation(m, args))
     result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
-    told = of_result(result.residual)
+    told = (*of_result(result.residual), *of_imprint(result.imprint))
+    if args.save_camera and result.camera is not None:
+        result.camera.save(args.save_camera, overwrite=args.overwrite)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
     steps.begin("write")
@@ -294,7 +308,7 @@ def run_tiled(args: argparse.Namespace, m: Measurement, output: Path, report: Pa
     from cassi.running.tiling import reconstruct_tiled
 
     steps.begin("reconstruct")
-    whole = {"quality", "budget", "uncertainty", "psf"}
+    whole = {"quality", "budget", "uncertainty", "psf", "camera"}
     method = {name: value for name, value in reading.method(args).items() if name not in whole}
     result = reconstruct_tiled(
         m,

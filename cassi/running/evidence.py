@@ -10,6 +10,8 @@ from cassi.optics.measurement import Measurement
 
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
+STAMPED = 0.12  # imprint of the mask above which one is told
+
 
 def of_noise(m: Measurement) -> tuple[str, ...]:
     """A gain that cannot be: its shot and read noise exceed the signal.
@@ -43,6 +45,16 @@ def of_result(residual: float) -> tuple[str, ...]:
     return (
         f"{black} the snapshot{' better' if not residual < 1 else ''} (residual {residual:.2g}): the solver diverged, "
         "the noise given is too large, or the camera is another; try solver auto, and check mask, bands, gain and blur",
+    )
+
+
+def of_imprint(value: float | None) -> tuple[str, ...]:
+    """A cube that carries the mask's pattern; `value` is that of `cassi.optics.imprint`."""
+    if value is None or value <= STAMPED:
+        return ()
+    return (
+        f"the mask's pattern is left in the cube (imprint {value:.2f}, good: below {STAMPED:g}): the mask does not fit "
+        "the snapshot, or noise was fitted; calibrate the camera anew",
     )
 
 
