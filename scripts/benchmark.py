@@ -11,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts memory, else announces itself
 
 import torch
+from benchmarks.camera import camera
 from benchmarks.quality import quality
 from benchmarks.sections import replace_section
 from benchmarks.speed import speed
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     add_speed(commands)
     add_quality(commands)
     add_tiles(commands)
+    add_camera(commands)
     args = parser.parse_args(argv)
     try:
         text: str = args.run(args)
@@ -58,6 +60,13 @@ def add_tiles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--iterations", type=int, help="of each solver (default: its own choice)")
     add_output(parser)
     parser.set_defaults(run=run_tiles, title="Tiles")
+
+
+def add_camera(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("camera", help="what calibration, alignment and more snapshots are worth")
+    parser.add_argument("--trials", type=int, default=6, help="random poses a scene (default: %(default)s)")
+    add_shared(parser)
+    parser.set_defaults(run=run_camera, title="Camera")
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +105,12 @@ def run_quality(args: argparse.Namespace) -> str:
 def run_tiles(args: argparse.Namespace) -> str:
     text = tiles(large=2048 if args.large else 0, num_iters=args.iterations)
     print(text)
+    return text
+
+
+def run_camera(args: argparse.Namespace) -> str:
+    text = camera(folder(args.data), trials=args.trials)
+    print("\n" + text)
     return text
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
-from cassi.kernels import cpu, dispatch
+from cassi.kernels.dispatch import eager
 
 # one thread: small tensors gain nothing from more, and parallel test runs do not fight over the cores
 torch.set_num_threads(1)
@@ -45,12 +46,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(params=["default", "eager"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both implementations: what is chosen by itself (compiled kernels, Triton), and plain torch."""
-    if request.param == "eager":
-        monkeypatch.setattr(cpu, "usable", lambda *tensors: False)
-        monkeypatch.setattr(dispatch, "_triton", lambda: None)
-    return str(request.param)
+    with eager() if request.param == "eager" else nullcontext():
+        yield str(request.param)
 
 
 @pytest.fixture

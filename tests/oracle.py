@@ -6,6 +6,8 @@ here is slow on purpose; use it on small sizes.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -145,3 +147,29 @@ def tv_objective(x: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float, c
     """1/2 |Phi x - y|^2 + weight TV(x)."""
     r = phi @ x.ravel() - y.ravel()
     return 0.5 * float(r @ r) + weight * tv(x, coupled)
+
+
+def blurred_matrix(mask, shifts, psf=None, psf_rows=None, weights=None) -> np.ndarray:
+    """Phi of a camera with blur and real-valued shifts, by loops over voxels, the two pixels a displacement falls
+    between, and the taps of both functions, (M,) or (C, M); all arguments but the shifts are tensors or arrays."""
+    mask, bands, (height, width) = np.asarray(mask), len(shifts), mask.shape[-2:]
+    first, last = math.floor(min(shifts)), math.ceil(max(shifts))
+    columns = width + last - first
+    phi = np.zeros((height, columns, bands, height, width))
+    for c, d in enumerate(shifts):
+        whole = math.floor(d)
+        p, q = (
+            np.ones(1) if f is None else np.asarray(f if f.ndim == 1 else f[c], dtype=float) for f in (psf, psf_rows)
+        )
+        p, q = p / p.sum(), q / q.sum()
+        for i in range(height):
+            for j in range(width):
+                light = float(band_of(mask, c)[i, j])
+                for u, across in enumerate(q):
+                    for t, along in enumerate(p):
+                        for neighbor, share in ((0, 1 - (d - whole)), (1, d - whole)):
+                            row, column = i + u - len(q) // 2, j + t - len(p) // 2 + whole - first + neighbor
+                            if 0 <= row < height and 0 <= column < columns:
+                                phi[row, column, c, i, j] += light * across * along * share
+    phi = phi.reshape(height * columns, -1)
+    return phi if weights is None else np.asarray(weights).reshape(-1, 1) * phi

@@ -18,6 +18,15 @@ def test_without_a_fault_they_are_green():
     assert faults.check_green(faults.FAULTS) == []
 
 
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
+def test_no_fault_is_stale(fault: faults.Fault):
+    """Its text is where it says, once, and the tests that must see it are there."""
+    assert (faults.ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) == 1
+    assert fault.new != fault.old
+    for name in fault.tests.split():
+        assert (faults.ROOT / "tests" / name).is_file()
+
+
 def test_there_are_enough_faults():
     names = [fault.name for fault in faults.FAULTS]
     assert len(set(names)) == len(names) >= 12

@@ -6,6 +6,7 @@ import pytest
 
 from cassi.files import InputError, ReadOptions, describe, open_frames, read_measurement
 from cassi.files.container import Container
+from cassi.files.frames import find_files, natural
 
 H, W = 8, 8
 RNG = np.random.default_rng(3)
@@ -37,8 +38,6 @@ def test_a_stack_is_read_frame_by_frame_with_one_scale(stack):
     whole = read_measurement(path)
     assert np.array_equal(np.stack([m.y for m in frames]), whole.y)
     assert frames[3].sha256 == whole.sha256
-    assert frames[4:6].names == ("run_0004", "run_0005")
-    assert np.array_equal(frames[4:6][1].y, whole.y[5])
     with pytest.raises(IndexError):
         frames[12]
 
@@ -57,6 +56,26 @@ def test_one_frame_reads_one_frame(stack, monkeypatch):
     monkeypatch.setattr(Container, "read", counted)
     frames[5]
     assert sizes == [("measurement", H * 14), ("cube", 4 * H * W)]
+
+
+def test_the_last_frame_by_a_negative_number_in_every_reader(stack, tmp_path):
+    path, counts = stack
+    last = read_measurement(path, frames=-1, bit_depth=12)
+    assert np.allclose(last.y, counts[-1] / 4095)
+    assert last.cube[0, 0, 0] == 11
+    np.save(tmp_path / "one.npy", counts[0])
+    one = read_measurement(tmp_path / "one.npy", mask=MASK, frames=-1)
+    assert one.y.shape == (H, 14)
+    for frames in (12, -13):
+        with pytest.raises(InputError, match=f"there is no frame {frames}"):
+            read_measurement(path, frames=frames)
+
+
+def test_negative_counts_are_not_hidden_by_the_common_scale(tmp_path):
+    np.save(tmp_path / "y.npy", STACK.astype(np.int16) - 50)
+    with pytest.raises(InputError, match="the counts go down to"):
+        open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK))[0]
+    assert open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK, black_level=-50))[0].y.min() >= 0
 
 
 def test_saturation_belongs_to_its_frame(stack):
@@ -84,6 +103,16 @@ def test_a_folder_in_natural_order_without_its_mask(folder):
     assert np.allclose(frames[2].y, STACK[10] / 255)
     assert frames[0].source == "frame1.npy"
     assert len({m.sha256 for m in frames}) == 3
+
+
+def test_results_are_no_frames_and_lists_may_hold_folders(folder):
+    np.save(folder / "frame1_cube.npy", STACK[0])
+    options = ReadOptions(mask=folder / "mask.npy")
+    assert open_frames([folder / "frame10.npy", folder], options).names[:3] == ("frame10", "frame1", "frame2")
+    assert [path.name for path in find_files(folder, [folder / "mask.npy"])] == [
+        "frame1.npy", "frame2.npy", "frame10.npy"
+    ]  # fmt: skip
+    assert sorted(["a10b2", "a9b30", "a10b1", "A2"], key=natural) == ["A2", "a9b30", "a10b1", "a10b2"]
 
 
 def test_patterns_and_lists(folder):

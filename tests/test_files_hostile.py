@@ -135,7 +135,9 @@ def test_cut_short_at_every_quarter_kilobyte(tmp_path, name):
         one_line(read_measurement, tmp_path / name, **options_of(name))
 
 
-@pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif"])
+@pytest.mark.parametrize(
+    "name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "classic.nc", "a.hdr"]
+)
 def test_random_bytes_changed(tmp_path, name):
     """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line."""
     path = tmp_path / name
@@ -145,7 +147,7 @@ def test_random_bytes_changed(tmp_path, name):
     seen = 0
     for trial in range(60):
         damaged = bytearray(whole)
-        for position in rng.integers(0, len(whole) if trial % 2 else 400, 3):
+        for position in rng.integers(0, len(whole) if trial % 2 else min(len(whole), 400), 3):
             damaged[position] = rng.integers(0, 256)
         path.write_bytes(damaged)
         try:
@@ -856,8 +858,3 @@ def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
     path = h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
     assert "takes 0 GiB at once" in one_line(read_measurement, path)
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)
-
-
-def test_a_cube_too_large_to_be_made(tmp_path):
-    path = h5(tmp_path / "m.h5", measurement=np.ones((2000, 2000), np.float32), mask=np.ones((2000, 2000), np.float32))
-    assert "a cube of 1000 bands takes 15 GiB" in one_line(read_measurement, path, step=0, num_bands=1000)

@@ -403,6 +403,13 @@ def test_integer_cubes_are_scaled_by_full_scale(tmp_path):
     assert read_cube(tmp_path / "c.npz")[0].max() == pytest.approx(50000 / 65535)
 
 
+def test_integer_cubes_may_go_below_zero(tmp_path):
+    """Reflectance times 10,000 after an atmospheric correction does."""
+    values = np.arange(-20, 40, dtype=np.int16).reshape(3, 4, 5)
+    np.save(tmp_path / "c.npy", values)
+    assert np.allclose(read_cube(tmp_path / "c.npy")[0], values / 255)
+
+
 def test_cube_errors(tmp_path):
     np.savez(tmp_path / "c.npz", cube=np.ones(7))
     with pytest.raises(InputError, match=r"shape \(7,\), expected a cube"):

@@ -3,9 +3,12 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -24,6 +27,8 @@ from cassi.files import (
     write_cube,
     write_measurement,
 )
+from cassi.files.atomic import signals_held, write_text
+from cassi.files.cube_parts import cube_in_parts
 from cassi.optics.measurement import Measurement
 
 FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
@@ -284,6 +289,159 @@ def test_real_writes_that_fail_leave_nothing_behind(tmp_path):
 @pytest.mark.parametrize("suffix", sorted(NEEDS))
 def test_a_missing_package_is_named_before_anything_is_computed(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr("cassi.files.writing.find_spec", lambda name: None)
-    with pytest.raises(OutputError, match=rf"writing this format needs {NEEDS[suffix]}: python -m pip install"):
+    with pytest.raises(
+        OutputError, match=rf"writing this format needs {NEEDS[suffix]}: python -m pip install .cassi\[formats\]"
+    ):
         check_output(tmp_path / f"cube{suffix}")
     check_output(tmp_path / "cube.h5")
+
+
+def test_text_is_replaced_whole(tmp_path):
+    write_text(tmp_path / "run.json", "one")
+    write_text(tmp_path / "run.json", "two \u03bb")
+    assert (tmp_path / "run.json").read_text(encoding="utf-8") == "two \u03bb"
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(OutputError, match="exists already"):
+        write_text(tmp_path / "run.json", "three", overwrite=False)
+
+
+# --- signals, and what did not reach the file
+
+INTERRUPTED = """
+import sys, time
+import numpy as np
+from cassi.files import write_cube, write_measurement
+from cassi.optics.measurement import Measurement
+
+folder, names = sys.argv[1], sys.argv[2:]
+rng = np.random.default_rng(0)
+cube = rng.random((6, 96, 96)).astype(np.float32)
+m = Measurement(y=rng.random((96, 106)).astype(np.float32), mask=cube, shifts=(0, 2, 4, 6, 8, 10), cube=cube)
+
+def write(name):
+    if name.endswith("m.h5"):
+        write_measurement(f"{folder}/{name}", m)
+    else:
+        write_cube(f"{folder}/{name}", cube, datasets={"mask": cube, "truth": cube})
+
+for name in dict.fromkeys(name.partition("_")[2] for name in names):  # imports first, then the time
+    write(name)
+    start = time.perf_counter()
+    write("timed_" + name)
+    print(time.perf_counter() - start, flush=True)
+for name in names:
+    try:
+        print("go", flush=True)
+        write(name)
+        time.sleep(20)
+        print("lost", flush=True)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_an_interrupt_at_any_moment_leaves_a_whole_file_or_none(tmp_path):
+    """HDF5 writes through a callback into Python, swallows the interrupt there and goes on without that array.
+
+    Nor is an interrupt lost.
+    """
+    kinds = ["m.h5"] * 5 + ["c.h5"] * 2 + [s for s in ("c.nc", "c.tif", "c.mat") if find_spec(NEEDS.get(s[1:], "os"))]
+    names = [f"{i}_{kinds[i % len(kinds)]}" for i in range(20)]
+    rng = np.random.default_rng(7)
+    arguments = [sys.executable, "-c", INTERRUPTED, str(tmp_path), *names]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+        seconds = {
+            kind: float(child.stdout.readline()) for kind in dict.fromkeys(kinds[i % len(kinds)] for i in range(20))
+        }
+        for name in names:
+            assert child.stdout.readline() == "go\n"
+            time.sleep(rng.random() * seconds[name.partition("_")[2]])
+            child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 0
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert not [name for name in left if name.startswith(".")]
+    cube = read_cube(tmp_path / "timed_c.h5")[0]
+    written = [name for name in names if name in left]
+    for name in written:
+        if name.endswith(".h5"):
+            with h5py.File(tmp_path / name) as file:
+                assert np.array_equal(file["mask"][:], cube), name
+        assert np.array_equal(read_cube(tmp_path / name)[0], cube), name
+    assert len(written) < 20  # some were interrupted in time
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_wait_for_the_end_of_the_block(number):
+    seen = []
+    before = signal.signal(number, lambda *_: seen.append("handled"))
+    try:
+        with signals_held():
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            seen.append("block")
+        assert seen == ["block", "handled"]
+        signal.raise_signal(number)
+        assert seen == ["block", "handled", "handled"]
+    finally:
+        signal.signal(number, before)
+
+
+def test_signals_are_held_by_the_main_thread_only(tmp_path):
+    errors = []
+
+    def write():
+        try:
+            write_cube(tmp_path / "c.h5", np.ones((2, 3, 4)))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert errors == []
+    assert read_cube(tmp_path / "c.h5")[0].shape == (2, 3, 4)
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """HDF5 that leaves an array at zero, as it does where an interrupt was swallowed."""
+    create = h5py.Group.create_dataset
+
+    def forget(self, name, data=None, **options):
+        lost = name in ("mask", "wavelengths")
+        return create(self, name, data=np.zeros_like(data) if lost and data is not None else data, **options)
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", forget)
+
+
+def test_an_array_that_did_not_reach_the_file_is_noticed(tmp_path, forgetful):
+    ones = np.ones((2, 3, 4), np.float32)
+    with pytest.raises(OutputError, match="'mask' did not reach the file; nothing was left behind"):
+        write_cube(tmp_path / "c.h5", ones, datasets={"mask": ones})
+    m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
+    with pytest.raises(OutputError, match="'mask' did not reach the file"):
+        write_measurement(tmp_path / "m.h5", m)
+    parts = cube_in_parts(tmp_path / "p.h5", (2, 3, 4), wavelengths=[500, 600])
+    with pytest.raises(OutputError, match="'wavelengths' did not reach"), parts:
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_did_not_reach_the_file_is_noticed(tmp_path, monkeypatch):
+    writing = cube_in_parts(tmp_path / "p.h5", (2, 8, 8))
+    parts = writing.__enter__()
+    parts.add(slice(0, 4), slice(0, 8), np.ones((2, 4, 8), np.float32))
+    monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
+    parts.add(slice(4, 8), slice(0, 8), np.ones((2, 4, 8), np.float32))
+    with pytest.raises(OutputError, match="the cube did not reach the file whole"):
+        writing.__exit__(None, None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".mat", ".hdr", ".nc", ".tif"])
+def test_every_format_is_read_back(tmp_path, monkeypatch, suffix):
+    skip_without_reader(suffix)
+    monkeypatch.setattr("cassi.files.writing._same", lambda container, entry, values: False)
+    with pytest.raises(OutputError, match="did not reach the file"):
+        write_cube(tmp_path / f"c{suffix}", np.ones((2, 3, 4)), wavelengths=[500, 600])
+    assert list(tmp_path.iterdir()) == []

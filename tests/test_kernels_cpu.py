@@ -15,20 +15,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from cassi import CASSI, gap_tv
-from cassi.kernels import cpu, dispatch
+from cassi import CASSI, admm_tv, gap_tv
+from cassi.kernels import cpu, cpu_lowrank, cpu_rows, threads
+from cassi.kernels.convolution import convolve_rows
+from cassi.kernels.dispatch import eager as eagerly
+from cassi.kernels.dispatch import kernels
+from cassi.kernels.jit import jit
+from cassi.kernels.warm_up import warm_up
+from cassi.priors.nonlocal_lowrank import nonlocal_lowrank
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import tv_prox
 from cassi.solvers.loop import relative_change
 from cassi.solvers.subspace_tv import subspace_tv
 
-needs_numba = pytest.mark.skipif(not cpu.AVAILABLE, reason="numba is not installed, or CASSI_COMPILED=0")
-
 
 @pytest.fixture
 def three_threads(monkeypatch):
     """Three threads, also for the little work of a test."""
-    monkeypatch.setattr(cpu, "_SMALL", 0)
+    monkeypatch.setattr(threads, "SMALL", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -52,7 +56,7 @@ def test_ranges_cover_every_index_once(count, three_threads):
         assert start < stop
         array[start:stop] += 1
 
-    cpu._run(kernel, count, 1 << 30, done)
+    threads.share_out(kernel, count, 1 << 30, done)
     assert done.tolist() == [1] * count
 
 
@@ -63,10 +67,9 @@ def test_what_a_kernel_raises_in_another_thread_is_raised(three_threads):
 
     for _ in range(20):
         with pytest.raises(RuntimeError, match="the last range"):
-            cpu._run(kernel, 100, 1 << 30)
+            threads.share_out(kernel, 100, 1 << 30)
 
 
-@needs_numba
 def test_more_threads_than_one_change_nothing(three_threads):
     A, y = problem()
     x = random(2, *A.cube_shape, seed=5)
@@ -86,7 +89,6 @@ def test_more_threads_than_one_change_nothing(three_threads):
         assert torch.equal(a, b)
 
 
-@needs_numba
 def test_several_callers_at_once(three_threads):
     problems = [problem(seed) for seed in (0, 10, 20, 30)]
     expected = [gap_tv(A, y, tv_weight=0.1, num_iters=10).x for A, y in problems]
@@ -97,11 +99,10 @@ def test_several_callers_at_once(three_threads):
 
 
 def _denoise(u: Tensor, q: Tensor, queue: multiprocessing.SimpleQueue) -> None:
-    cpu.tv_prox_(u, torch.tensor(0.3), q, 2)  # nothing of torch's own that is parallel: that hangs after a fork
+    cpu.tv_steps(u, torch.tensor(0.3), q, None, 2, 1.0)
     queue.put(u[-1, -1].tolist())
 
 
-@needs_numba
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(three_threads):
@@ -120,23 +121,19 @@ def test_a_forked_process_has_threads_of_its_own(three_threads):
 
 def test_what_the_kernels_take():
     x = random(4, 6)
-    assert cpu.usable(x, None, x.clone()) == cpu.AVAILABLE
-    assert not cpu.usable(x.t())
-    assert not cpu.usable(x.half())
-    assert not cpu.usable(x, x.double())
-    assert not cpu.usable(x[:0])
-    assert not cpu.usable(x.to("meta"))
+    assert kernels(x, None, x.clone()) is cpu
+    for refused in (x.t(), x.half(), x[:0], x.to("meta")):
+        assert kernels(refused) is None
+    assert kernels(x, x.double()) is None
     wanted = x.clone().requires_grad_()
-    assert not cpu.usable(wanted)
+    assert kernels(wanted) is None
     with torch.no_grad():
-        assert cpu.usable(wanted) == cpu.AVAILABLE
-    with cpu.eager():
-        assert not cpu.usable(x)
-        assert dispatch.kernels(x) is None
-    assert cpu.usable(x) == cpu.AVAILABLE
+        assert kernels(wanted) is cpu
+    with eagerly():
+        assert kernels(x) is None
+    assert kernels(x) is cpu
 
 
-@needs_numba
 def test_not_a_number_comes_through():
     A, y = problem()
     x = random(*A.cube_shape)
@@ -148,7 +145,6 @@ def test_not_a_number_comes_through():
         gap_tv(A, y, tv_weight=0.1, num_iters=3)
 
 
-@needs_numba
 @pytest.mark.parametrize("weight", [0.0, 1e-30, 1e-12, 1.0, 1e12, 1e30])
 def test_total_variation_at_any_scale_of_its_weight(weight):
     """float32 as float64: no square of a weight overflows or vanishes."""
@@ -165,7 +161,7 @@ def test_relative_change_is_summed_in_double_precision(eager):
     old = torch.full((3, 700_000), 1e-3)
     new = old.clone()
     new[1, 5] += 1
-    with cpu.eager() if eager else torch.no_grad():
+    with eagerly() if eager else torch.no_grad():
         assert relative_change(new, old) == pytest.approx(1 / (1e-3 * math.sqrt(2.1e6)), rel=1e-6)
         assert relative_change(old, old) == 0.0
 
@@ -181,7 +177,6 @@ def virtual(*shape: int) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.float32).view(shape)
 
 
-@needs_numba
 @pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
 def test_beyond_2_to_the_31_elements():
     """The last rows of arrays of more than 2^31 elements, as the public functions hand them to the kernels."""
@@ -200,7 +195,6 @@ def test_beyond_2_to_the_31_elements():
     assert out[0, 1, -1, -5:].tolist() == [0.75] * 5
 
 
-@needs_numba
 @pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
 def test_total_variation_beyond_2_to_the_31_elements():
     count = (1 << 28) + 1
@@ -218,8 +212,8 @@ def test_total_variation_beyond_2_to_the_31_elements():
 def test_without_the_kernels():
     """CASSI_COMPILED=0: the same result, to rounding."""
     code = (
-        "import torch; from cassi import CASSI, gap_tv; from cassi.kernels import cpu; "
-        "assert not cpu.AVAILABLE; "
+        "import torch; from cassi import CASSI, gap_tv; from cassi.kernels.dispatch import kernels; "
+        "assert kernels(torch.ones(1)) is None; "
         "A = CASSI.from_step(torch.linspace(0.1, 1, 35).view(5, 7), 2, 3); "
         "y = A.forward(torch.linspace(0, 1, 105).view(3, 5, 7)); "
         "print(float(gap_tv(A, y, tv_weight=0.1, num_iters=5).x.norm()))"
@@ -230,3 +224,42 @@ def test_without_the_kernels():
     y = A.forward(torch.linspace(0, 1, 105).view(3, 5, 7))
     here = float(gap_tv(A, y, tv_weight=0.1, num_iters=5).x.norm())
     assert float(run.stdout) == pytest.approx(here, rel=1e-5)
+
+
+def signatures() -> dict[str, int]:
+    """How many types each kernel is compiled for in this process."""
+    modules = (cpu, cpu_lowrank, cpu_rows)
+    return {
+        name: len(function.signatures)
+        for module in modules
+        for name, function in vars(module).items()
+        if hasattr(function, "signatures")
+    }
+
+
+def test_nothing_is_compiled_after_the_warming_up():
+    told = []
+    warm_up(lambda name, done, total: told.append((done, total)))
+    assert told == [(k, len(told) - 1) for k in range(len(told))]
+    before = signatures()
+    assert before["_forward"] == before["_adjoint"] == before["_data_step"] == 4 and before["_subspace_step"] == 8
+    for dtype in (torch.float32, torch.float64):
+        A = CASSI(random(9, 12, seed=1, dtype=dtype).abs(), (0, 2, 1, 5))
+        for camera in (A, A.weighted(random(*A.measurement_shape, seed=2, dtype=dtype).abs())):
+            y = camera.forward(random(2, *A.cube_shape, seed=3, dtype=dtype).abs())
+            camera.pinv(y)
+            camera.adjoint(y, out=torch.zeros(2, *A.cube_shape, dtype=dtype), add=True)
+            gap_tv(camera, y, tv_weight=0.1, num_iters=2)
+            admm_tv(camera, y, tv_weight=0.1, num_iters=2)
+            for nonnegative in (True, False):
+                subspace_tv(camera, y, smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
+        convolve_rows(y[0], y[0])
+        convolve_rows(y[0], y[0, 0])
+        nonlocal_lowrank(random(3, 20, 20, seed=4, dtype=dtype), 0.5)
+    assert signatures() == before
+
+
+def test_a_machine_without_a_place_for_compiled_code(monkeypatch):
+    monkeypatch.setattr("numba.core.caching.FunctionCache._impl_class._locator_classes", [])
+    double = jit(lambda x: 2 * x)
+    assert double(21) == 42

@@ -7,7 +7,9 @@ import mmap
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -16,7 +18,9 @@ from torch import Tensor
 
 from cassi import CASSI, admm_tv, gap_tv
 from cassi.kernels import cpu, dispatch
+from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import tv_prox
+from cassi.solvers.subspace_tv import subspace_tv
 
 triton = pytest.importorskip("triton", reason="Triton is not installed (the extra `test` brings it on Linux)")
 
@@ -48,19 +52,15 @@ SIZES = [
 
 
 @pytest.fixture(scope="module")
-def triton_kernels() -> ModuleType:
+def triton_kernels() -> Iterator[ModuleType]:
     """The kernels decorated while the interpreter is asked for."""
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
-    sys.modules.pop("cassi.kernels.gpu", None)
-    try:
-        return importlib.import_module("cassi.kernels.gpu")
-    finally:
-        sys.modules.pop("cassi.kernels.gpu", None)
-        if before is None:
-            del os.environ["TRITON_INTERPRET"]
-        else:
-            os.environ["TRITON_INTERPRET"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        with patch.context() as asked:
+            asked.setenv("TRITON_INTERPRET", "1")
+            asked.delitem(sys.modules, "cassi.kernels.gpu", raising=False)
+            module = importlib.import_module("cassi.kernels.gpu")
+            del sys.modules["cassi.kernels.gpu"]
+        yield module
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
@@ -100,6 +100,8 @@ def use(monkeypatch):
         chosen = Backend(module)
         monkeypatch.setattr("cassi.kernels.shift_sum.kernels", chosen)
         monkeypatch.setattr("cassi.priors.tv.kernels", chosen)
+        monkeypatch.setattr("cassi.optics.single_disperser.kernels", chosen)
+        monkeypatch.setattr("cassi.solvers.loop.kernels", chosen)
         return chosen
 
     return choose
@@ -158,6 +160,70 @@ def test_total_variation(size, dtype, num_iters, triton_kernels, use):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
+@every_case
+@pytest.mark.parametrize("nonnegative", [True, False])
+@pytest.mark.parametrize("components", [1, 3, 8])
+def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
+    """Against the CPU's kernel, which tests hold to eager torch."""
+    A = camera(size, dtype)
+    images = (*size.batch, components, size.height, size.width)
+
+    def results(module: ModuleType) -> list[Tensor]:
+        z, y, e = (random(*shape, seed=s, dtype=dtype) for s, shape in ((3, images), (4, frame), (5, frame)))
+        u = random(*size.batch, *A.cube_shape, seed=6, dtype=dtype).abs() if nonnegative else None
+        gamma, omega = (random(*frame, seed=s, dtype=dtype).abs() for s in (7, 8))
+        basis = random(components, len(size.shifts), seed=9, dtype=dtype)
+        z_new, y_z = torch.full_like(z, torch.nan), torch.full_like(y, torch.nan)
+        module.subspace_step(z, z_new, y, e, u, y_z, basis, A.mask, A.shifts, A.weights, gamma, omega, 0.3)
+        return [z_new, y_z, e, *([] if u is None else [u])]
+
+    frame = (*size.batch, *A.measurement_shape)
+    for got, want in zip(results(triton_kernels), results(cpu), strict=True):
+        scale = max(1.0, float(want.abs().max()))
+        torch.testing.assert_close(got / scale, want / scale, **tolerance(dtype))
+
+
+def test_a_coefficient_that_is_not_a_number_comes_through(triton_kernels):
+    z, y, u = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(2, 3, 4)
+    z[0, 1, 2] = torch.nan
+    z_new, y_z = torch.empty_like(z), torch.empty_like(y)
+    ones = torch.ones_like(y)
+    triton_kernels.subspace_step(
+        z, z_new, y, y.clone(), u, y_z, torch.eye(2), torch.ones(3, 4), (0, 1), None, ones, ones, 0.3
+    )
+    assert y_z.isnan().nonzero().tolist() == [[1, 2], [1, 3]]  # 0 times it is not a number either
+    assert u.isnan().nonzero().tolist() == [[0, 1, 2], [1, 1, 2]]
+    assert bool(z_new[0, 1, 2].isnan()) and not bool(z_new[:, 0].isnan().any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 511, 16384, 16385, 40001])
+def test_squared_distance(count, dtype, triton_kernels):
+    a, b = (random(count, seed=s, dtype=dtype) for s in (1, 2))
+    expected = torch.stack([(a - b).double().square().sum(), b.double().square().sum()])
+    for module in (triton_kernels, cpu):
+        found = module.squared_distance(a, b)
+        assert found.dtype == torch.float64
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("nonnegative", [True, False])
+def test_the_default_solver(nonnegative, triton_kernels, use):
+    A = camera(Size((2,), 6, 9, (0, 3, 1, 5), per_band=True, weighted=True), torch.float64)
+    y = A.forward(random(2, *A.cube_shape, seed=3, dtype=torch.float64).abs())
+    run = partial(subspace_tv, A, y, smooth_basis(4, 3), variance=0.01, num_iters=4, nonnegative=nonnegative)
+    use(None)
+    expected, state = run()
+    counter = use(triton_kernels)
+    assert state.z.is_contiguous()  # of others the kernels take none: einsum gives a batch other strides
+    found, same = run()
+    assert counter.calls > 4 * 4  # data step, dual steps, residual and change of each iteration
+    torch.testing.assert_close(found.x, expected.x, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(same.q, state.q, rtol=1e-9, atol=1e-10)
+    for a, b in zip(found.history, expected.history, strict=True):
+        assert (a.residual, a.change) == pytest.approx((b.residual, b.change), rel=1e-9)
+
+
 @pytest.mark.parametrize("solve", [gap_tv, admm_tv])
 def test_solvers(solve, triton_kernels, use):
     A = camera(Size((2,), 4, 6, (0, 3, 1), weighted=True), torch.float64)
@@ -181,6 +247,10 @@ def test_on_the_device(size, dtype):
         expected = solve(A, y, tv_weight=0.1, num_iters=3).x
         got = solve(on_device, y.cuda(), tv_weight=0.1, num_iters=3).x
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
+    basis = smooth_basis(len(size.shifts), 1)
+    expected = subspace_tv(A, y, basis, num_iters=3)[0].x
+    got = subspace_tv(on_device, y.cuda(), basis, num_iters=3)[0].x
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space without memory as Linux gives it")
@@ -220,7 +290,7 @@ def test_without_triton_there_is_one_warning(monkeypatch):
 
 def test_the_device_chooses():
     host, meta = torch.ones(2, 2), torch.ones(2, 2, device="meta")
-    assert dispatch.kernels(host, None, host) is (cpu if cpu.AVAILABLE else None)
+    assert dispatch.kernels(host, None, host) is cpu
     assert dispatch.kernels(meta) is None
     assert dispatch.kernels(host.t()[:1], host.half()) is None
 
@@ -232,11 +302,21 @@ def test_the_kernels_compile_for_a_device_that_is_not_here():
     module = importlib.import_module("cassi.kernels.gpu")
     if not hasattr(module._forward, "arg_names") or os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("kernels are interpreted in this run")
-    numbers = {"C", "H", "W", "D"}
+    numbers = {"C", "H", "W", "D", "programs"}
     constants = {
         module._forward: {"PER_BAND": True, "SCALED": True, "BLOCK": 256},
         module._adjoint: {"PER_BAND": False, "SCALED": False, "ADD": True, "BLOCK": 256},
         module._data_step: {"PER_BAND": True, "WEIGHTED": True, "ACCELERATE": True, "BLOCK": 512},
+        module._subspace_step: {
+            "PER_BAND": True,
+            "WEIGHTED": True,
+            "NONNEGATIVE": True,
+            "COMPONENTS": 7,
+            "STEP": 0.3,
+            "K": 8,
+            "BLOCK": 128,
+        },
+        module._squared_distance: {"CHUNK": 1 << 14, "BLOCK": 512},
         module._dual_step: {"ROWS": 8, "COLUMNS": 64},
         module._primal: {"ROWS": 8, "COLUMNS": 64},
     }
@@ -245,8 +325,7 @@ def test_the_kernels_compile_for_a_device_that_is_not_here():
             name: "constexpr" if name in values else "i32" if name in numbers else "i64" if name == "size" else "*fp32"
             for name in kernel.arg_names
         }
-        if "offsets" in signature:
-            signature["offsets"] = "*i32"
+        signature |= {name: kind for name, kind in (("offsets", "*i32"), ("partial", "*fp64")) if name in signature}
         indexed = {(kernel.arg_names.index(name),): value for name, value in values.items()}
         source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=indexed)
         options = {"enable_fp_fusion": True}

@@ -13,7 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from cassi.errors import OutputError
 from cassi.looking import figures
+from cassi.looking.report_data import ReportData
 from cassi.solvers.loop import Record
 
 BANDS = np.linspace(450, 650, 8)
@@ -60,7 +62,15 @@ def assert_text_is_readable(figure):
 
 
 def words(figure):
-    return " | ".join(text for text, _ in visible_texts(figure))
+    """All text of a figure, without drawing it."""
+    return " | ".join(text.get_text() for text in figure.findobj(Text) if text.get_text().strip())
+
+
+def result(cube, wavelengths=None, **more):
+    """A result with a snapshot, a residual and a history."""
+    snapshot = np.pad(cube[0], ((0, 0), (0, 14)))
+    parts = {"measurement": snapshot, "residual": 0.01 * (snapshot - 0.4), "history": HISTORY, "unit": "counts"}
+    return ReportData(cube, wavelengths, **(parts | {"title": "scene01.h5"} | more))
 
 
 def all_figures(cube, wavelengths):
@@ -74,16 +84,13 @@ def all_figures(cube, wavelengths):
         ),
         "convergence": figures.convergence(HISTORY),
         "summary": figures.summary(
-            np.pad(cube[0], ((0, 0), (0, 14))),
-            cube,
-            wavelengths,
-            history=HISTORY,
-            truth=truth,
-            unit="counts",
-            cube_unit="counts",
-            title="scene01.h5",
-            caption="solver gap-tv, 60 iterations\nresidual 0.01",
+            result(cube, wavelengths, truth=truth), caption="gap-tv, 60 iterations\nresidual 0.01"
         ),
+        "warning": figures.summary(
+            result(cube, wavelengths, ok=False, verdict="wrong mask", markers=[(6, "")]), caption="x"
+        ),
+        "residual": figures.residual(np.pad(cube[0] - 0.4, ((0, 0), (0, 14))), unit="counts"),
+        "difference": figures.difference(cube, truth, wavelengths, unit="counts", title="scene01.h5"),
         "covariance": figures.spectral_covariance(np.cov(cube.reshape(8, -1)), wavelengths),
         "uncertainty": figures.uncertainty_map(0.1 * cube, 0.05 + 0 * cube, unit="counts"),
     }
@@ -104,7 +111,7 @@ def test_odd_shapes_are_readable(shape):
     wavelengths = 400 + 10.0 * np.arange(shape[0])
     for figure in (figures.bands(cube, wavelengths), figures.srgb(cube, wavelengths), figures.snapshot(cube[0])):
         assert_text_is_readable(figure)
-    figures.summary(cube[0], cube, wavelengths).savefig("/dev/null", format="png", dpi=30)
+    figures.summary(result(cube, wavelengths)).savefig("/dev/null", format="png", dpi=30)
 
 
 def test_broken_values_still_give_figures(cube):
@@ -112,9 +119,10 @@ def test_broken_values_still_give_figures(cube):
     broken[:, 5:9, 5:9] = np.nan
     broken[2, 0, 0] = np.inf
     for figure in (
-        figures.summary(broken[0], broken, BANDS, history=HISTORY),
+        figures.summary(result(broken, BANDS)),
         figures.bands(np.full_like(cube, np.nan), BANDS),
-        figures.summary(0 * cube[0], 0 * cube, BANDS, history=[Record(1, 0.1, 0.0, np.nan)]),
+        figures.summary(result(0 * cube, BANDS, history=[Record(1, 0.1, 0.0, np.nan)])),
+        figures.difference(broken, cube, BANDS),
     ):
         FigureCanvasAgg(figure).draw()
 
@@ -149,17 +157,21 @@ def test_snapshot_scale_survives_a_hot_pixel(cube):
 
 
 def test_bands_name_what_they_show(cube):
-    shown = words(figures.bands(cube, BANDS, unit="counts"))
+    bright = cube.copy()
+    bright[0, 0, 0] = 7.5
+    figure = figures.bands(bright, BANDS, unit="counts")
+    shown = words(figure)
     assert "450 nm" in shown and "650 nm" in shown
-    top = np.percentile(cube, 99.5)
-    assert f"8 bands, all bands on one scale, 0 to {top:.3g} counts" in shown
+    assert "8 bands, all bands on one scale" in shown and "counts; highest 7.5" in shown
+    (bar,) = figure.axes[0].child_axes
+    assert bar.get_ylim() == (0, pytest.approx(np.percentile(bright, 99.5)))
     shown = words(figures.bands(cube, None, count=3, scale="band"))
     assert [f"band {k}" in shown for k in (1, 2, 8)] == [True, False, True]
     assert "3 of 8 bands, each band on its own scale" in shown
     assert "450.5 nm" in words(figures.bands(cube[:2], [450.5, 451.5]))
 
 
-def test_bands_scale_and_tint():
+def test_bands_are_grey_and_can_be_tinted():
     cube = np.ones((3, 10, 10)) * np.array([0.01, 0.1, 1.0])[:, None, None]
 
     def middles(**options):
@@ -167,12 +179,24 @@ def test_bands_scale_and_tint():
         tile = (mosaic.shape[1] + 1) // 3
         return [np.asarray(mosaic[-5, tile * k + 5]) for k in range(3)]
 
-    blue, green, red = middles(scale="band")
+    blue, green, red = middles(scale="band", tint=True)
     assert blue.argmax() == 2 and green.argmax() == 1 and red.argmax() == 0
-    brightness = [color.max() for color in middles()]
-    assert brightness[0] < brightness[1] < brightness[2]
-    grey = middles(scale="band", tint=False)
+    grey = middles()
     assert all(np.ptp(color) < 1e-6 for color in grey)
+    np.testing.assert_allclose([color[0] for color in grey], np.array([0.01, 0.1, 1.0]) ** (1 / 2.2), atol=1 / 255)
+
+
+def test_false_color_takes_the_bands_named():
+    cube = np.zeros((8, 4, 4))
+    cube[7, 0, 0], cube[3, 1, 1] = 1, 1
+    axes = figures.srgb(cube, BANDS, channels=(650, 540, 450)).axes[0]
+    picture = axes.images[0].get_array()
+    np.testing.assert_allclose(picture[0, 0], [1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(picture[1, 1], [0, 1, 0], atol=1e-6)
+    assert axes.get_title(loc="left") == "false color: 650, 536, 450 nm"
+    assert figures.srgb(cube, None, channels=(8, 4, 1)).axes[0].get_title(loc="left") == "false color: bands 8, 4, 1"
+    with pytest.raises(ValueError, match="channels must be three finite numbers"):
+        figures.srgb(cube, BANDS, channels=(650, 540))
 
 
 def test_spectra_show_the_numbers(cube):
@@ -194,6 +218,26 @@ def test_spectra_show_the_numbers(cube):
         a, b = cube[:, row, column].astype(float), truth[:, row, column].astype(float)
         angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
         assert f"row {row}, column {column} · {angle:.1f}°" in words(figure)
+    assert panels[0].get_ylim() == panels[1].get_ylim(), "one axis for all"
+    assert "spread (not an error bar)" in words(figure) and "standard deviation" not in words(figure)
+    angles = [
+        np.degrees(np.arccos((a @ b) / np.linalg.norm(a) / np.linalg.norm(b)))
+        for a, b in zip(cube.reshape(8, -1).T.astype(float), truth.reshape(8, -1).T.astype(float), strict=True)
+    ]
+    told = f"Spectral angle: mean {np.mean(angles):.1f}°, 90 % below {np.percentile(angles, 90):.1f}°"
+    assert told in words(figure)
+    calibrated = figures.spectra(cube, BANDS, uncertainty=0 * cube + 0.1, calibrated=True)
+    assert "± 1 standard deviation" in words(calibrated)
+
+
+def test_a_dim_spectrum_is_drawn_larger_and_says_so(cube):
+    dim = cube.copy()
+    dim[:, 3, 4] = 0.004 * cube[:, 30, 50]
+    figure = figures.spectra(dim, BANDS, points=[(3, 4), (30, 50)])
+    first, second = (axes for axes in figure.axes if axes.get_xlabel() == "wavelength [nm]")
+    np.testing.assert_allclose(first.lines[0].get_ydata(), 100 * dim[:, 3, 4], rtol=1e-6)
+    np.testing.assert_allclose(second.lines[0].get_ydata(), dim[:, 30, 50], rtol=1e-6)
+    assert words(figure).count("drawn x 100") == 1
 
 
 def test_points_are_distinct_inside_and_the_same_each_time():
@@ -204,24 +248,45 @@ def test_points_are_distinct_inside_and_the_same_each_time():
         cube[:, 40 * (k // 3) : 40 * (k // 3) + 40, 40 * (k % 3) : 40 * (k % 3) + 40] = colors[k][:, None, None]
     shading = 1 + 0.3 * np.sin(np.arange(120) / 9)
     noisy = cube * shading + 0.01 * rng.standard_normal(cube.shape)
-    points = figures.choose_points(noisy)
-    assert points == figures.choose_points(torch.from_numpy(noisy))
-    assert points == figures.choose_points(4095 * noisy)
-    assert len({(row // 40, column // 40) for row, column in points}) == 6, "one point in each color"
+    points = figures.choose_points(noisy, difficult=0)
+    assert points == figures.choose_points(torch.from_numpy(noisy), difficult=0)
+    assert points == figures.choose_points(4095 * noisy, difficult=0)
+    assert len({(row // 40, column // 40) for row, column, _ in points}) == 6, "one point in each color"
     assert points == sorted(points)
-    assert all(min(row % 40, column % 40) >= 2 for row, column in points), "none on an edge"
+    assert all(min(row % 40, column % 40) >= 2 for row, column, _ in points), "none on an edge"
     assert len(figures.choose_points(noisy, 20)) == 20
     assert len(set(figures.choose_points(np.ones((3, 2, 2)), 9))) == 4
 
 
+def test_difficult_points_are_an_edge_and_a_saturated_color():
+    """A grey picture with one step in brightness and one patch of a pure color."""
+    cube = np.full((8, 80, 120), 0.4)
+    cube[:, :, 61:] = 0.9
+    cube[:, 50:70, 10:30] = 0
+    cube[2, 50:70, 10:30] = 0.8
+    points = figures.choose_points(cube + 0.001 * np.random.default_rng(0).standard_normal(cube.shape))
+    kinds = {point.kind: point for point in points}
+    assert sorted(point.kind for point in points) == ["", "", "", "", "edge", "saturated"]
+    row, column, _ = kinds["saturated"]
+    assert 48 <= row < 72 and 8 <= column < 32
+    row, column, _ = kinds["edge"]
+    assert abs(column - 61) <= 2 or min(abs(row - 50), abs(row - 70), abs(column - 10), abs(column - 30)) <= 2
+    assert "saturated" in words(figures.spectra(cube, BANDS))
+    assert all(not point.kind for point in figures.choose_points(cube, 1))
+
+
 def test_convergence_shows_the_history():
-    figure = figures.convergence(HISTORY)
-    left, right = figure.axes
-    residual, change = left.lines
+    figure = figures.convergence(HISTORY, markers=[(4, "non-local"), (9, "TV again")])
+    (left,) = figure.axes
+    residual, change, *markers = left.lines
+    assert [line.get_xdata()[0] for line in markers] == [4, 9] and "TV again" in words(figure)
     np.testing.assert_allclose(residual.get_ydata(), [r.residual for r in HISTORY])
     np.testing.assert_allclose(change.get_ydata(), [r.change for r in HISTORY])
-    np.testing.assert_allclose(right.lines[0].get_xdata(), [r.seconds for r in HISTORY])
-    assert left.get_yscale() == "log" and right.get_xlabel() == "time [s]"
+    (seconds,) = left.child_axes
+    assert left.get_yscale() == "log" and seconds.get_xlabel() == "time [s]"
+    assert [text.get_text() for text in seconds.get_xticklabels()] == ["0.25", "1.2", "2.1", "3"]  # 0.25 s each
+    twice = figures.convergence([*HISTORY, *HISTORY]).axes[0]
+    assert twice.get_xlabel() == "iteration, frames one after the other" and not twice.child_axes
     assert "no iterations" in words(figures.convergence(()))
     start = [Record(1, 0.1, 1e-9, 0.5), *(Record(k, 0.1 * k, 0.1 / k, 0.5 / k) for k in range(2, 20))]
     assert figures.convergence(start).axes[0].get_ylim()[0] > 1e-4  # an exact start does not flatten the rest
@@ -233,11 +298,82 @@ def test_covariance_counts_its_eigenvectors():
     correlation = figure.axes[1].collections[0].get_array()
     np.testing.assert_allclose(np.asarray(correlation).reshape(4, 4), np.eye(4))
     FigureCanvasAgg(figures.spectral_covariance(np.zeros((3, 3)))).draw()
+    assert figure.axes[1].collections[0].get_clim() == (0, 1)  # no color of the bar is left unused
+    marked = figures.spectral_covariance(np.diag([100.0, 99.0, 0.5, 0.4]), None, basis=2)
+    assert "the solver's basis of 2 ends" in words(marked) and "basis" not in words(figure)
+    own, beyond = marked.axes[2].lines[:2]
+    np.testing.assert_allclose(own.get_ydata(), [100, 99])
+    np.testing.assert_allclose(beyond.get_ydata(), [0.5, 0.4])
+
+
+def test_the_residual_is_shown_around_zero(cube):
+    rest = np.random.default_rng(4).normal(0, 1, (60, 80))
+    rest[5, 5] = -9
+    figure = figures.residual(rest, unit="counts")
+    low, high = figure.axes[0].images[0].get_clim()
+    assert low == -high == pytest.approx(-np.percentile(np.abs(rest), 99.5))
+    assert "lowest -9" in words(figure) and "counts" in words(figure)
+    down, across = (np.mean(a * b) / np.mean(rest**2) for a, b in ((rest[1:], rest[:-1]), (rest[:, 1:], rest[:, :-1])))
+    assert f"neighbors correlate {down:+.3f} down, {across:+.3f} across; noise ±0.03" in words(figure)
+
+
+def test_the_difference_shows_errors_and_decibels(cube):
+    truth = np.clip(cube, 0, 1)
+    other = truth.copy()
+    other[2] += 0.1 * (truth[2] < 0.9)  # one band is off
+    figure = figures.difference(other, truth, BANDS)
+    maps = [axes for axes in figure.axes if axes.images]
+    np.testing.assert_allclose(maps[0].images[0].get_array().max(), 0.1 / np.sqrt(8), rtol=1e-5)
+    curve = next(axes for axes in figure.axes if axes.get_ylabel() == "PSNR [dB]").lines[0]
+    clipped = np.clip(other, 0, 1)
+    assert curve.get_ydata()[2] == pytest.approx(-10 * np.log10(np.mean((clipped[2] - truth[2]) ** 2)), rel=1e-6)
+    assert np.isinf(curve.get_ydata()[[0, 1, 3]]).all()
+    a, b = other[:, 7, 9].astype(float), truth[:, 7, 9].astype(float)
+    angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
+    assert maps[1].images[0].get_array()[7, 9] == pytest.approx(angle, rel=1e-3)
+    with pytest.raises(ValueError, match="truth must have the shape of the cube"):
+        figures.difference(cube, cube[:3])
+
+
+def test_the_summary_fills_the_place_of_the_truth_with_the_residual(cube):
+    def titles(**more):
+        return {a.get_title(loc="left") for a in figures.summary(result(cube, BANDS, **more)).findobj(Axes) if a.images}
+
+    assert "Residual y - Φx" in titles() and "Truth, the same exposure" not in titles()
+    assert "Residual y - Φx" not in titles(truth=cube)
+
+
+def test_the_summary_warns_in_red(cube):
+    good = result(cube, BANDS, verdict="the mask fits", ok=True)
+    assert good.problems() == [] and "mask" not in words(figures.summary(good))
+    bad = result(cube, BANDS, verdict="wrong mask", ok=False)
+    (box,) = [text for text in figures.summary(bad).findobj(Text) if text.get_text() == "wrong mask"]
+    red, green, _, _ = box.get_bbox_patch().get_edgecolor()
+    assert red > 2 * green
+    unexplained = result(cube, BANDS, residual=np.pad(0.7 * cube[0], ((0, 0), (0, 14))))
+    assert "explains less than half of the snapshot: 70 % is left" in words(figures.summary(unexplained))
+
+
+def test_figures_of_a_result(cube):
+    bare = figures.figures_of(ReportData(cube))
+    assert set(bare) == {"summary", "bands", "srgb", "spectra", "convergence", "covariance"}
+    data = result(cube, BANDS, truth=cube, uncertainty=0.1 * cube, visibility=cube, choice={"components": 3})
+    made = figures.figures_of(data)
+    assert set(made) - set(bare) == {"snapshot", "residual", "errors", "uncertainty"}
+    assert "basis of 3 ends" in words(made["covariance"])
+    assert "Spread (not an error bar)" in words(made["uncertainty"])
+
+
+def test_no_unit_is_relative_radiance(cube):
+    made = figures.figures_of(result(cube, BANDS, truth=cube, uncertainty=cube, unit="as in the file"))
+    for name in set(made) - {"srgb", "convergence"}:
+        assert "relative radiance" in words(made[name]), name
+        assert "as in the file" not in words(made[name])
 
 
 def test_summary_uses_one_exposure_for_estimate_and_truth(cube):
-    figure = figures.summary(cube[0], cube, BANDS, truth=0.5 * cube)
-    pictures = {axes.get_title(loc="left"): axes.images[0].get_array() for axes in figure.axes if axes.images}
+    figure = figures.summary(result(cube, BANDS, truth=0.5 * cube))
+    pictures = {axes.get_title(loc="left"): axes.images[0].get_array() for axes in figure.findobj(Axes) if axes.images}
     estimate, truth = pictures["Reconstruction, sRGB (CIE 1931)"], pictures["Truth, the same exposure"]
     assert truth.mean() < 0.85 * estimate.mean()
 
@@ -254,7 +390,7 @@ def test_save_figures_is_atomic(tmp_path, cube):
             raise OSError("disk full")
 
     before = paths[0].read_bytes()
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OutputError, match="disk full"):
         figures.save_figures({"a": Broken()}, tmp_path / "new" / "folder")
     assert paths[0].read_bytes() == before
     assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["a.png", "b.png"]
@@ -289,6 +425,6 @@ def test_bad_input(cube):
     with pytest.raises(ValueError, match="truth must have the shape of the cube"):
         figures.spectra(cube, truth=cube[:3])
     with pytest.raises(ValueError, match="uncertainty must have the shape of the cube"):
-        figures.summary(cube[0], cube, uncertainty=cube[:3])
+        figures.spectra(cube, uncertainty=cube[:3])
     with pytest.raises(ValueError, match=r"covariance must be \(bands, bands\)"):
         figures.spectral_covariance(cube[0])

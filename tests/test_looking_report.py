@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,11 @@ from PIL import Image
 
 from cassi.errors import InputError, OutputError
 from cassi.files import write_cube
-from cassi.looking.report_data import ReportData, read_report, write_report
+from cassi.looking.report_data import ReportData, read_report
+from cassi.looking.report_page import write_report
 from cassi.solvers.loop import Record
 
-pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install -e ".[report]"')
+pytest.importorskip("bokeh", reason='the report needs Bokeh: pip install "cassi[report]"')
 
 from chromium import Browser, browser  # noqa: F401  (a fixture)
 
@@ -165,16 +167,16 @@ def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pyte
     before = path.read_bytes()
     with pytest.raises(OutputError, match="exists already"):
         write_report(path, data)
-    with pytest.raises(InputError, match=r"more than 1 MB; look at the result with scripts/view\.py"):
+    with pytest.raises(InputError, match=r"more than 1 MB; look at the result with cassi\.looking\.server"):
         write_report(tmp_path / "large.html", data, max_bytes=10**6)
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match=r"does not exist; make it first"):
         write_report(tmp_path / "no folder" / "report.html", data)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(OutputError, match="the disk is full"):
         write_report(path, data, overwrite=True)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["report.html"]
@@ -253,7 +255,7 @@ def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
         np.testing.assert_allclose(table[place], cube[:, row, column], atol=rounding(cube, 4094))
         np.testing.assert_allclose(table[f"{place} truth"], truth[:, row, column], atol=rounding(truth, 4094))
         spread = uncertainty[:, row, column]
-        np.testing.assert_allclose(table[f"{place} uncertainty"], spread, atol=rounding(uncertainty, 254))
+        np.testing.assert_allclose(table[f"{place} spread"], spread, atol=rounding(uncertainty, 254))
     drawn = opened.run("return Bokeh.documents[0].get_model_by_name('kept').data.ys.map((ys) => [...ys])")
     np.testing.assert_allclose(drawn[0], cube[:, 3, 20], atol=rounding(cube, 4094))
     assert opened.complaints() == []
@@ -339,7 +341,7 @@ def test_hostile_text_stays_text(opened: Browser) -> None:
     for text in HOSTILE[:3]:
         assert body.count(text) >= 2
     label = "Bokeh.documents[0].get_model_by_name('spectra').left[0].axis_label"
-    assert opened.run(f"return [{label}.type, {label}.text]") == ["PlainText", f"value [{HOSTILE[3]}]"]  # no formula
+    assert opened.run(f"return [{label}.type, {label}.text]") == ["PlainText", HOSTILE[3]]  # no formula
     assert opened.complaints() == []
 
 
@@ -385,6 +387,85 @@ def test_dark_mode_and_a_phone(browser: Browser, page: Path) -> None:  # noqa: F
     finally:
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_the_curves_are_named_readably_in_the_dark(browser: Browser, page: Path) -> None:  # noqa: F811
+    """The legend stands above the plot, beside what lies in it."""
+    color = "return Bokeh.documents[0].get_model_by_name('convergence').above[0].label_text_color"
+    try:
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            browser.open(page.as_uri())
+            ink = browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()")
+            assert browser.run(color) == ink
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_table_on_a_phone_breaks_no_word(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    tried = [{"basis": f"smooth-{n}", "held_out_error": 0.01806121, "iterations": 80} for n in (8, 16)]
+    data = ReportData(
+        np.ones((2, 12, 16)), choice={"candidates": tried, "prior": "total variation", "noise": {"beta": 0.5}}
+    )
+    page = write_report(tmp_path / "phone.html", data)
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    try:
+        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.open(page.as_uri())
+        lines = "[...document.querySelectorAll('table.grid td')].map((td) => td.getClientRects()[0].height)"
+        assert len(set(browser.run(f"return {lines}"))) == 1  # each cell one line
+        right = "Math.max(...[...document.querySelectorAll('td')].map((td) => td.getBoundingClientRect().right))"
+        assert browser.run(f"return {right}") <= 400, "every cell is on the screen"
+        assert browser.run("return document.documentElement.scrollWidth") == 400
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    cube, *_ = scene()
+    path = write_cube(tmp_path / "bad.h5", cube, attributes={"verdict": f"wrong mask {HOSTILE[0]}", "ok": False})
+    browser.open(write_report(tmp_path / "bad.html", path).as_uri())
+    assert browser.text(".problem") == f"wrong mask {HOSTILE[0]}"
+    edge = browser.run("return getComputedStyle(document.querySelector('.problem')).borderLeftColor")
+    red, green, blue = map(int, re.findall(r"\d+", str(edge))[:3])
+    assert red > 100 and red > 2 * green and red > 2 * blue
+    good = ReportData(cube, verdict="the mask fits")
+    browser.open(write_report(tmp_path / "good.html", good).as_uri())
+    assert browser.run("return document.querySelector('.problem')") is None
+    assert "the mask fits" in browser.text("header")
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"ok": False}, "The mask does not fit the measurement."),
+        ({"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)}, "less than half of the snapshot: 60 %"),
+        ({"choice": {"held_out_error": 0.95}}, "pixels it has not seen: their error is 95 %"),
+    ],
+)
+def test_what_speaks_against_a_result(more: dict, problem: str) -> None:
+    assert problem in " ".join(ReportData(np.ones((2, 4, 5)), **more).problems())
+    fine = {"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.1), "choice": {"held_out_error": 0.02}}
+    assert ReportData(np.ones((2, 4, 5)), **fine).problems() == []
+
+
+def test_levels_are_told_in_the_files_own_unit(tmp_path: Path) -> None:
+    """A black level of 0.025 of full scale 4000, noise 2 counts: what a camera's data sheet says."""
+    choice = {"black_level": 0.025, "level": 0.5, "noise": {"alpha": 0.0, "beta": (0.0005 / 0.5) ** 2}}
+    data = ReportData(np.ones((2, 12, 16)), choice=choice, provenance={"scale": 4000.0}, unit="full scale")
+    text = write_report(tmp_path / "levels.html", data).read_text(encoding="utf-8")
+    assert "Black level taken off: 0.025 full scale (100 stored counts)." in text
+    assert "Noise of a dark pixel: standard deviation 0.0005 full scale (2 stored counts)." in text
+
+
+def test_zero_has_no_sign(tmp_path: Path) -> None:
+    snapshot = np.full((12, 20), -0.0)
+    snapshot[0, 0] = 1
+    data = ReportData(np.ones((2, 12, 16)), measurement=snapshot)
+    text = write_report(tmp_path / "zero.html", data).read_text(encoding="utf-8")
+    assert "<span>0</span><i></i>" in text and "<span>-0</span>" not in text
 
 
 def test_a_bare_cube_makes_a_page(browser: Browser, tmp_path: Path) -> None:  # noqa: F811

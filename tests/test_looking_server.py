@@ -21,7 +21,7 @@ from cassi.files import write_cube
 from cassi.looking.report_data import read_report
 from cassi.looking.server import address_of, make_server
 
-pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install -e ".[report]"')
+pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install "cassi[report]"')
 
 from chromium import Browser, browser  # noqa: F401  (a fixture)
 
@@ -169,7 +169,7 @@ def test_the_browser_shows_what_the_server_reads(server: ThreadingHTTPServer, br
     assert abs(row - 150) <= 3 and abs(column - 825) <= 3
     drawn = browser.run("return Bokeh.documents[0].get_model_by_name('kept').data.ys.map((ys) => [...ys])")
     np.testing.assert_allclose(drawn[0], cube[:, row, column], rtol=1e-5)
-    value, spread = map(float, browser.text("#list .value").split(" ± "))
+    value, spread = map(float, browser.text("#list .value").split(", spread "))
     np.testing.assert_allclose((value, spread), (cube[2, row, column], uncertainty[2, row, column]), rtol=6e-3)
     browser.find("#band").send_keys(Keys.ARROW_RIGHT)
     browser.wait("document.getElementById('plot-band').dataset.band === '3'")

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracle import blurred_matrix as dense
 
-from cassi import CASSI
-from cassi.optics.blurred import BlurredCASSI, WarmStarted
-from cassi.optics.protocol import InvertibleOperator
+from cassi import CASSI, admm_tv, fista_tv, gap_tv
+from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.psf import gaussian_psf, shifts_from_dispersion
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.admm import admm
@@ -16,36 +16,6 @@ from cassi.solvers.admm import admm
 
 def random(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def tap(psf, c):
-    return (
-        np.ones(1)
-        if psf is None
-        else (psf if psf.ndim == 1 else psf[c]).numpy() / float((psf if psf.ndim == 1 else psf[c]).sum())
-    )
-
-
-def dense(mask, shifts, psf=None, psf_rows=None, weights=None):
-    """Phi by loops over voxels, the two pixels a displacement falls between, and the taps of both functions."""
-    bands, (height, width) = len(shifts), mask.shape[-2:]
-    first, last = math.floor(min(shifts)), math.ceil(max(shifts))
-    columns = width + last - first
-    phi = np.zeros((height, columns, bands, height, width))
-    for c, d in enumerate(shifts):
-        whole = math.floor(d)
-        p, q = tap(psf, c), tap(psf_rows, c)
-        for i in range(height):
-            for j in range(width):
-                light = float((mask if mask.ndim == 2 else mask[c])[i, j])
-                for u, across in enumerate(q):
-                    for t, along in enumerate(p):
-                        for neighbour, share in ((0, 1 - (d - whole)), (1, d - whole)):
-                            row, column = i + u - len(q) // 2, j + t - len(p) // 2 + whole - first + neighbour
-                            if 0 <= row < height and 0 <= column < columns:
-                                phi[row, column, c, i, j] += light * across * along * share
-    phi = phi.reshape(height * columns, -1)
-    return phi if weights is None else weights.numpy().reshape(-1, 1) * phi
 
 
 def uneven(*shape):
@@ -93,28 +63,7 @@ def test_forward_and_adjoint_equal_the_dense_matrix(case):
         torch.testing.assert_close(A.gram_diag().flatten(), (phi @ phi.T).diagonal(), rtol=0, atol=1e-12)
         torch.testing.assert_close(A.gram(y).flatten(), phi @ (phi.T @ y.flatten()), rtol=0, atol=1e-11)
         bound = (phi.abs() @ (phi.abs().T @ torch.ones(len(phi), dtype=torch.float64))).view_as(y)
-        torch.testing.assert_close(A.row_bound(), bound, rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
-def test_adjoint_by_the_dot_test_and_batches(case, batch):
-    A = BlurredCASSI(masks(case)[1], **case)
-    x, y = random(*batch, *A.cube_shape), random(*batch, *A.measurement_shape, seed=1)
-    left, right = (A.forward(x) * y).sum(), (x * A.adjoint(y)).sum()
-    assert abs(left - right) <= 1e-12 * x.norm() * y.norm()
-    if batch:
-        torch.testing.assert_close(A.forward(x)[-1], A.forward(x[-1]))
-        torch.testing.assert_close(A.adjoint(y)[-1], A.adjoint(y[-1]))
-
-
-def test_out_and_add(case):
-    A = BlurredCASSI(masks(case)[1], **case)
-    x, y = random(2, *A.cube_shape), random(2, *A.measurement_shape, seed=1)
-    out = torch.full_like(y, math.nan)
-    assert A.forward(x, out=out) is out and torch.equal(out, A.forward(x))
-    into = torch.full_like(x, math.nan)
-    assert A.adjoint(y, out=into) is into and torch.equal(into, A.adjoint(y))
-    torch.testing.assert_close(A.adjoint(y, out=x.clone(), add=True), x + A.adjoint(y))
+        torch.testing.assert_close(A.majorizer(), bound, rtol=0, atol=1e-11)
 
 
 def test_derivatives_of_cube_measurement_and_mask(case):
@@ -168,48 +117,16 @@ def test_pseudo_inverse_of_a_full_rank_camera():
     expected = (y.flatten(1) @ torch.linalg.pinv(phi).T).view(2, *A.cube_shape)
     torch.testing.assert_close(A.pinv(y), expected, rtol=0, atol=1e-7)
     torch.testing.assert_close(A.forward(A.pinv(y)), y, rtol=0, atol=1e-8)
-    assert isinstance(A, InvertibleOperator)
 
 
 def test_prox_solves_its_normal_equations(case):
     A = BlurredCASSI(masks(case)[1], **case, tol=1e-12, max_iters=500)
     v, y, rho = random(*A.cube_shape), random(*A.measurement_shape, seed=1), 0.7
-    for x in (A.prox(v, y, rho), A.prox(v, y, rho, out=v.clone()), A.prox_from(v, y, rho, None)[0]):
+    for x in (A.prox(v, y, rho), A.prox(v, y, rho, out=v.clone())):
         gradient = A.adjoint(A.forward(x) - y) + rho * (x - v)
         assert float(gradient.norm()) < 1e-9 * float(A.adjoint(y).norm())
     aliased = v.clone()
     assert A.prox(aliased, y, rho, out=aliased) is aliased
-
-
-def test_solver_reports_and_warm_starts():
-    A = well_conditioned()
-    b = random(2, *A.measurement_shape)
-    loose = A.solve(b, 0.1, tol=1e-3)
-    tight = A.solve(b, 0.1, tol=1e-9)
-    assert loose.converged and tight.converged and 0 < loose.iterations < tight.iterations
-    rest = b - A.gram(tight.r) - 0.1 * tight.r
-    assert float(rest.norm() / b.norm()) < 1e-8
-    assert A.solve(b, 0.1, start=tight.r, tol=1e-8).iterations == 0
-    assert A.solve(b, 0.1, start=loose.r, tol=1e-9).iterations < tight.iterations
-    stopped = A.solve(b, 0.0, tol=1e-14, max_iters=2)
-    assert stopped.iterations == 2 and not stopped.converged and stopped.residual > 1e-14
-    assert A.solve(torch.zeros_like(b)).iterations == 0
-    x, solution = A.prox_from(random(2, *A.cube_shape), b, 0.1, loose.r)
-    assert x.shape == (2, *A.cube_shape) and solution.converged
-
-
-def test_a_pixel_of_weight_zero_has_no_say():
-    A = well_conditioned()
-    weights = torch.ones(A.measurement_shape, dtype=torch.float64)
-    weights[2, 3] = 0
-    A = A.weighted(weights)
-    y = A.forward(random(*A.cube_shape))
-    spoiled = y.clone()
-    spoiled[2, 3] = 1e6
-    v = random(*A.cube_shape, seed=5)
-    torch.testing.assert_close(A.pinv(spoiled), A.pinv(y))
-    torch.testing.assert_close(A.prox(v, spoiled, 0.2), A.prox(v, y, 0.2))
-    assert A.solve(spoiled).r[2, 3] == 0
 
 
 def test_pinv_and_prox_are_differentiable_in_the_measurement():
@@ -217,19 +134,6 @@ def test_pinv_and_prox_are_differentiable_in_the_measurement():
     y, v = random(*A.measurement_shape).requires_grad_(), random(*A.cube_shape).requires_grad_()
     assert torch.autograd.gradcheck(A.pinv, (y,))
     assert torch.autograd.gradcheck(lambda v, y: A.prox(v, y, 0.3), (v, y))
-
-
-def test_diagonal_step_never_raises_the_misfit(case):
-    A = BlurredCASSI(masks(case)[1], **case)
-    y, bound = A.forward(random(*A.cube_shape)), A.row_bound()
-    inverse = torch.where(bound > 0, 1 / bound, 0)
-    v, old = torch.zeros(A.cube_shape, dtype=torch.float64), math.inf
-    for _ in range(20):
-        rest = y - A.forward(v)
-        misfit = float((rest**2 * inverse).sum())
-        assert misfit <= old * (1 + 1e-12)
-        old = misfit
-        A.diagonal_step(rest, bound, out=v, add=True)
 
 
 def test_norm_is_the_largest_singular_value(case):
@@ -248,19 +152,6 @@ def test_conversion_keeps_the_camera():
     x = random(*A.cube_shape)
     torch.testing.assert_close(B.forward(x.float()).double(), A.forward(x), rtol=1e-5, atol=1e-5)
     assert (A.num_bands, A.height, A.width, A.detector_width, A.device.type) == (2, 4, 5, 7, "cpu")
-
-
-def test_warm_started_proxes_reach_the_prox_of_a_constant_input():
-    A = well_conditioned()
-    v, y = random(*A.cube_shape), random(*A.measurement_shape, seed=1)
-    run = WarmStarted(A, max_iters=1)
-    exact = A.prox(v, y, 0.2)
-    errors = [float((run.prox(v, y, 0.2) - exact).norm()) for _ in range(40)]
-    assert errors[-1] < 1e-3 * errors[0]
-    assert isinstance(run, InvertibleOperator) and run.cube_shape == A.cube_shape
-    assert run.measurement_shape == A.measurement_shape and run.norm() == A.norm()
-    assert torch.equal(run.forward(v), A.forward(v)) and torch.equal(run.adjoint(y), A.adjoint(y))
-    assert torch.equal(run.pinv(y), A.diagonal_step(y, A.row_bound()))
 
 
 def scene(bands=4, side=64):
@@ -288,10 +179,23 @@ def test_the_right_camera_gains_three_decibels():
         return -10 * math.log10(min(errors))
 
     # each with the weight that suits it best: the wrong camera needs a strong one to hide its own errors
-    gain = best(lambda: WarmStarted(right), y, (0.001, 0.003, 0.01)) - best(
-        lambda: wrong, y[:, :-1], (0.01, 0.03, 0.1, 0.3)
-    )
+    gain = best(lambda: right, y, (0.001, 0.003, 0.01)) - best(lambda: wrong, y[:, :-1], (0.01, 0.03, 0.1, 0.3))
     assert gain > 3
+
+
+@pytest.mark.parametrize("solve", [gap_tv, admm_tv, fista_tv])
+@pytest.mark.parametrize(
+    "optics", [{"shifts": (0.0, 1.5, 3.0, 4.5)}, {"shifts": (0, 2, 4, 6), "psf": gaussian_psf(1.0)}]
+)
+def test_noise_that_the_camera_cannot_make_is_not_amplified(solve, optics):
+    """3 % of noise has parts that a blur nearly erases: divided by what is left of them they would be everything."""
+    x = scene()
+    A = BlurredCASSI((torch.rand(64, 64, generator=torch.Generator().manual_seed(1)) > 0.5).float(), **optics)
+    y = A @ x
+    y += 0.03 * y.mean() * torch.randn(y.shape, generator=torch.Generator().manual_seed(2))
+    found = solve(A, y, tv_weight=0.03).x
+    assert float((y - A @ found).norm() / y.norm()) < 0.1
+    assert float((found - x).square().mean().sqrt()) < 0.2
 
 
 def test_gaussian_psf():
@@ -324,13 +228,8 @@ def test_dispersion_table():
         (lambda m: BlurredCASSI(m, (0, 1)).adjoint(torch.ones(4, 5)), ValueError, r"measurement must end in \(4, 6\)"),
         (lambda m: BlurredCASSI(m, (0, 1)).forward(torch.ones(2, 4, 5).double()), TypeError, "move one of them"),
         (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.ones(4, 6), -1.0), ValueError, "rho must be >= 0"),
-        (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan)), FloatingPointError, "NaN or Inf"),
+        (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan), 0.1), FloatingPointError, "NaN or Inf"),
         (lambda m: BlurredCASSI(m, (0, 1)).prox(torch.ones(2, 4, 5), torch.ones(4, 6), 0), ValueError, "rho must be"),
-        (
-            lambda m: BlurredCASSI(m, (0, 1)).prox_from(torch.ones(2, 4, 5), torch.ones(4, 6), 0, None),
-            ValueError,
-            "rho must be positive",
-        ),
         (lambda m: gaussian_psf(0.0), ValueError, "must be positive"),
         (lambda m: shifts_from_dispersion([500], [400, 600], [0]), ValueError, "two lists of one length"),
         (lambda m: shifts_from_dispersion([500], [400, 400, 600], [0, 1, 2]), ValueError, "strictly"),

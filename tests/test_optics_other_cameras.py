@@ -1,8 +1,6 @@
-"""Double disperser, video and multi-shot cameras against dense matrices written out by hand."""
+"""Double disperser, video and multi-shot cameras: what is theirs alone; `test_optics_contract.py` has the rest."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from torch import Tensor
 from cassi.looking.metrics import psnr
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
-from cassi.optics.protocol import InvertibleOperator
+from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.tv import tv
 from cassi.simulation.camera import random_mask
@@ -21,30 +19,6 @@ from cassi.solvers.admm import admm_tv
 from cassi.solvers.fista import fista_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.least_squares import least_squares
-
-
-def dense_shot(masks: np.ndarray, shifts: tuple[int, ...], weights: np.ndarray | None) -> np.ndarray:
-    """The matrix of one snapshot, voxel by voxel; masks (C, H, W)."""
-    bands, height, width = masks.shape
-    low = min(shifts)
-    columns = width + max(shifts) - low
-    matrix = np.zeros((height * columns, bands * height * width))
-    for c in range(bands):
-        for i in range(height):
-            for j in range(width):
-                row = i * columns + j + shifts[c] - low
-                weight = 1.0 if weights is None else weights[i, j + shifts[c] - low]
-                matrix[row, (c * height + i) * width + j] = weight * masks[c, i, j]
-    return matrix
-
-
-def dense(A: CASSI | MultiShot) -> np.ndarray:
-    shots = A.shots if isinstance(A, MultiShot) else (A,)
-    blocks = []
-    for shot in shots:
-        masks = shot.mask.expand(shot.cube_shape).double().numpy()
-        blocks.append(dense_shot(masks, shot.shifts, None if shot.weights is None else shot.weights.double().numpy()))
-    return np.concatenate(blocks)
 
 
 def masks(*shape: int, kind: str = "grey", seed: int = 0) -> Tensor:
@@ -57,13 +31,6 @@ def multishot(num_shots: int, shape: tuple[int, int, int], shifts: tuple[int, ..
     return MultiShot(tuple(CASSI(mask, shifts) for mask in stack))
 
 
-def weighted_multishot() -> MultiShot:
-    A = multishot(2, (3, 4, 5), (0, 1, 2))
-    w = masks(2, 4, 7, seed=4) + 0.5
-    w[0, 1, 3] = 0
-    return A.weighted(w)
-
-
 def opposite() -> MultiShot:
     """The second snapshot with the disperser turned by 180 degrees: its Gram matrix is not block diagonal."""
     first, second = masks(2, 4, 5, seed=2)
@@ -72,25 +39,9 @@ def opposite() -> MultiShot:
 
 CAMERAS = {
     "double disperser": lambda: double_disperser(masks(4, 9), (0, 2, 4)),
-    "double disperser, binary, to the left": lambda: double_disperser(masks(3, 8, kind="binary"), (0, -1, -2, -3)),
-    "double disperser, mask per band": lambda: double_disperser(masks(3, 4, 7), (0, 1, 3)),
     "video": lambda: video_camera(masks(3, 4, 5)),
-    "video, binary": lambda: video_camera(masks(4, 3, 4, kind="binary")),
     "two shots": lambda: multishot(2, (3, 4, 5), (0, 1, 2)),
-    "three binary shots": lambda: multishot(3, (4, 4, 6), (0, 2, 4, 6), kind="binary"),
-    "more shots than bands": lambda: multishot(4, (2, 3, 4), (1, 0)),
-    "one shot": lambda: multishot(1, (3, 4, 5), (0, 1, 2)),
-    "two video shots": lambda: MultiShot((video_camera(masks(3, 4, 5)), video_camera(masks(3, 4, 5, seed=1)))),
-    "the same shot twice": lambda: MultiShot((CASSI(masks(4, 5), (0, 1)),) * 2),
-    "offset shifts": lambda: MultiShot((CASSI(masks(4, 5), (0, 1)), CASSI(masks(4, 5, seed=1), (3, 4)))),
-    "weighted": weighted_multishot,
-    "opposite dispersion": opposite,
 }
-
-
-@pytest.fixture(params=CAMERAS, name="A")
-def camera(request: pytest.FixtureRequest) -> CASSI | MultiShot:
-    return CAMERAS[request.param]()
 
 
 def noise(*shape: int, seed: int = 9) -> Tensor:
@@ -101,78 +52,6 @@ def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
     b = torch.tensor(b) if isinstance(b, np.ndarray) else b
     b = b.reshape(a.shape)
     return bool((a - b).norm() <= tol * max(1.0, float(b.norm())))
-
-
-@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
-def test_forward_adjoint_and_pinv_equal_the_dense_matrix(A, batch):
-    matrix = dense(A)
-    x, y = noise(*batch, *A.cube_shape), noise(*batch, *A.measurement_shape)
-    flat_x, flat_y = x.reshape(math.prod(batch), -1).numpy(), y.reshape(math.prod(batch), -1).numpy()
-    assert isinstance(A, InvertibleOperator)
-    assert close(A.forward(x), flat_x @ matrix.T)
-    assert close(A.adjoint(y), flat_y @ matrix)
-    assert close(A.pinv(y), flat_y @ np.linalg.pinv(matrix).T, 1e-8)
-
-
-def test_adjoint_passes_the_dot_test(A):
-    x, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
-    left, right = (A.forward(x) * y).sum(), (x * A.adjoint(y)).sum()
-    assert abs(left - right) < 1e-12 * A.forward(x).norm() * y.norm()
-
-
-def test_pinv_is_moore_penrose(A):
-    x, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
-    x2, y2 = noise(*A.cube_shape, seed=5), noise(*A.measurement_shape, seed=6)
-    assert close(A.forward(A.pinv(A.forward(x))), A.forward(x), 1e-8)
-    assert close(A.pinv(A.forward(A.pinv(y))), A.pinv(y), 1e-8)
-    assert (A.forward(A.pinv(y)) * y2).sum() == pytest.approx(float((y * A.forward(A.pinv(y2))).sum()), abs=1e-8)
-    assert (A.pinv(A.forward(x)) * x2).sum() == pytest.approx(float((x * A.pinv(A.forward(x2))).sum()), abs=1e-8)
-
-
-@pytest.mark.parametrize("rho", [0.03, 2.0])
-def test_prox_solves_its_normal_equations(A, rho):
-    matrix = dense(A)
-    v, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
-    left = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
-    expected = np.linalg.solve(left, matrix.T @ y.reshape(-1).numpy() + rho * v.reshape(-1).numpy())
-    assert close(A.prox(v, y, rho), expected, 1e-9)
-
-
-def test_out_and_add_write_what_the_plain_call_returns(A):
-    x, y = noise(*A.cube_shape), noise(*A.measurement_shape, seed=3)
-    out = torch.full_like(y, torch.nan)
-    assert A.forward(x, out=out) is out
-    assert torch.equal(out, A.forward(x))
-    for method in (A.adjoint, A.pinv):
-        out = torch.full_like(x, torch.nan)
-        assert method(y, out=out) is out
-        assert close(out, method(y), 1e-12)
-        out = x.clone()
-        assert method(y, out=out, add=True) is out
-        assert close(out, x + method(y), 1e-12)
-    out = x.clone()
-    assert A.prox(out, y, 0.5, out=out) is out
-    assert close(out, A.prox(x, y, 0.5), 1e-12)
-    assert close(A.prox(x, y, 0.5, out=torch.full_like(x, torch.nan)), out, 1e-12)
-
-
-def test_norm_is_the_largest_singular_value(A):
-    exact = not isinstance(A, MultiShot) or A.shared_dispersion
-    assert A.norm() == pytest.approx(np.linalg.norm(dense(A), 2), rel=1e-12 if exact else 1e-3)
-
-
-def test_gram_diag_is_the_diagonal(A):
-    matrix = dense(A)
-    assert close(A.gram_diag(), np.diag(matrix @ matrix.T))
-
-
-def test_forward_adjoint_pinv_and_prox_are_differentiable(A):
-    x, y = noise(*A.cube_shape).requires_grad_(), noise(*A.measurement_shape).requires_grad_()
-    assert torch.autograd.gradcheck(A.forward, x)
-    assert torch.autograd.gradcheck(A.adjoint, y)
-    if not isinstance(A, MultiShot) or A.shared_dispersion:
-        assert torch.autograd.gradcheck(A.pinv, y)
-        assert torch.autograd.gradcheck(lambda x, y: A.prox(x, y, 0.3), (x, y))
 
 
 def test_the_masks_are_differentiable():
@@ -231,7 +110,7 @@ def test_to_converts_every_shot():
 def test_conjugate_gradients_of_least_squares_agree_with_the_blocks():
     A = multishot(2, (3, 4, 5), (0, 1, 2))
     y = A.forward(noise(*A.cube_shape))
-    assert close(least_squares(A, y, tol=1e-12).x, A.pinv(y), 1e-8)
+    assert close(least_squares(A, y, method="cg", tol=1e-12).x, A.pinv(y), 1e-8)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +158,7 @@ def scene() -> Tensor:
     return procedural_scene(48, 48, torch.linspace(450, 650, 8), generator=torch.Generator().manual_seed(1))
 
 
-def quality(A: InvertibleOperator, scene: Tensor) -> float:
+def quality(A: Camera, scene: Tensor) -> float:
     return float(psnr(gap_tv(A, A.forward(scene), tv_weight=0.02, num_iters=40).x, scene))
 
 

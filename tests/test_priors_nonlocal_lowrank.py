@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cassi.kernels import cpu
+from cassi.kernels.dispatch import eager
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser, nonlocal_lowrank, singular_value_gain
 from cassi.priors.tv import tv_prox
 
@@ -195,13 +195,12 @@ def test_bad_arguments_are_named(scene, call, error, words):
         call(scene[1])
 
 
-@pytest.mark.skipif(not cpu.AVAILABLE, reason="numba is not installed, or CASSI_COMPILED=0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("patch", "group", "count"), [(5, 32, 3), (5, 20, 3), (7, 9, 1), (4, 1, 2)])
 def test_the_compiled_kernel_and_torch_agree(scene, dtype, patch, group, count):
     y = scene[1][:count].to(dtype)
     options = {"patch": patch, "stride": 3, "group": group}
-    with cpu.eager():
+    with eager():
         expected, groups = nonlocal_lowrank(y, 0.1, **options)
     found, same = nonlocal_lowrank(y, 0.1, **options)
     assert torch.equal(same, groups)
@@ -211,7 +210,7 @@ def test_the_compiled_kernel_and_torch_agree(scene, dtype, patch, group, count):
 @pytest.mark.parametrize("path", ["kernel", "torch"])
 @pytest.mark.parametrize("value", [0.0, 0.1, 3.7, 1e9])
 def test_constant_and_huge_images(value, path):
-    with cpu.eager() if path == "torch" else contextlib.nullcontext():
+    with eager() if path == "torch" else contextlib.nullcontext():
         flat = torch.full((3, 39, 29), value)
         torch.testing.assert_close(nonlocal_lowrank(flat, 0.5, patch=2, stride=2, window=3, group=11)[0], flat)
         large = 1e10 * noise_like(torch.zeros(3, 20, 20))

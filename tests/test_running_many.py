@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
 
@@ -383,11 +384,36 @@ def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
     assert find_frames("s.h5", count=2) == [Frame("s_000000", "s.h5", 0), Frame("s_000001", "s.h5", 1)]
 
 
+def test_natural_order(folder):
+    """frame2 comes before frame10, in a folder and in a list."""
+    save(folder / "frame10.h5", measurement=snapshots()[0])
+    names = [f"frame{k}" for k in (*range(N), 10)]
+    assert [frame.name for frame in find_frames(folder)] == names
+    assert [frame.name for frame in find_frames(sorted(folder.iterdir()))] == names
+
+
+def test_a_frame_of_a_run_that_is_over_is_not_written(folder, tmp_path):
+    """Its solver was stopped half-way: what it has is no cube."""
+    turn = cluster.ThreadTurn(1)
+
+    def solve(m, monitor):
+        turn.ended.set()
+        return SOLVE(m, monitor=monitor)
+
+    job = many.Job(0, Frame("frame0", str(folder / "frame0.h5")), "0" * 64)
+    store = stores.Folder(str(tmp_path))
+    with pytest.raises(CancelledError, match="interrupted"):
+        many._solve_and_write(
+            job, read=reader(folder), store=store, solve=solve, attributes={}, threads=None, turn=turn
+        )
+    assert not list(tmp_path.glob("*_cube.h5"))
+
+
 def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").write_bytes((folder / "frame1.h5").read_bytes())
     with pytest.raises(InputError, match="results of one name"):
         find_frames(folder)
-    with pytest.raises(InputError, match="no snapshots there"):
+    with pytest.raises(InputError, match="no measurement files found"):
         find_frames(tmp_path / "*.nothing")
     with pytest.raises(InputError, match="no frames"):
         reconstruct_many([], tmp_path / "out")

@@ -18,13 +18,13 @@ import torch
 
 from cassi import CASSI, reconstruct
 from cassi.cli.reconstruct import duration
+from cassi.running import front_door
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "reconstruct.py"
 H, W, C, STEP = 20, 18, 4, 2
 NM = np.array([450.0, 500.0, 560.0, 650.0])
 
-LIBRARY = sys.modules["cassi.running.front_door"]  # the module; the package's attribute of this name is the function
 
 spec = importlib.util.spec_from_file_location("reconstruct_script", SCRIPT)
 assert spec is not None and spec.loader is not None
@@ -79,7 +79,8 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
     pictures = {p.name for p in (snapshot.parent / "m_figures").iterdir()}
     assert pictures == {
-        f"{n}.png" for n in ("summary", "snapshot", "bands", "srgb", "spectra", "convergence", "covariance")
+        f"{n}.png"
+        for n in ("summary", "snapshot", "residual", "bands", "errors", "srgb", "spectra", "convergence", "covariance")
     }
     line = captured.out.splitlines()[-1]
     found = re.match(r"residual ([\d.e+-]+), ([\d.]+) s, PSNR ([\d.]+) dB, SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)
@@ -243,7 +244,7 @@ def test_an_existing_result_is_refused_before_computing(snapshot, capsys, monkey
     def compute(*args, **kwargs):
         raise AssertionError("computed although the result exists")
 
-    monkeypatch.setattr(LIBRARY, "reconstruct", compute)
+    monkeypatch.setattr(front_door, "reconstruct", compute)
     assert call("--measurement", snapshot) == 2
     assert "--overwrite" in refused(capsys)
     assert result.read_bytes() == b"precious"
@@ -392,7 +393,7 @@ def test_an_unexpected_failure_is_one_line_unless_debugging(snapshot, capsys, mo
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr(LIBRARY, "reconstruct", broken)
+    monkeypatch.setattr(front_door, "reconstruct", broken)
     assert call("--measurement", snapshot, "--quiet") == 1
     assert "internal error, RuntimeError: two lines (--debug" in refused(capsys)
     with pytest.raises(RuntimeError):
@@ -403,7 +404,7 @@ def test_divergence_is_one_line(snapshot, capsys, monkeypatch):
     def diverge(*args, **kwargs):
         raise FloatingPointError("GAP diverged at iteration 3")
 
-    monkeypatch.setattr(LIBRARY, "reconstruct", diverge)
+    monkeypatch.setattr(front_door, "reconstruct", diverge)
     assert call("--measurement", snapshot, "--quiet") == 1
     assert "iteration 3" in refused(capsys)
 

@@ -13,7 +13,7 @@ from benchmarks.timing import allocations, peak_memory
 from torch import Tensor
 
 from cassi import CASSI, admm_tv, gap, gap_tv
-from cassi.kernels import cpu
+from cassi.kernels.dispatch import eager as eagerly
 
 BANDS, HEIGHT, WIDTH = 16, 64, 64
 CUBE = 4 * BANDS * HEIGHT * WIDTH
@@ -48,7 +48,7 @@ LARGEST = {"gap": 5.0, "gap plain": 5.0, "gap coupled": 6.0, "admm": 5.0, "admm 
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("eager", [False, True], ids=["default", "eager"])
 def test_an_iteration_allocates_no_cube(name, eager, camera):
-    with cpu.eager() if eager else nullcontext():
+    with eagerly() if eager else nullcontext():
         once, often = (cubes_allocated(partial(SOLVERS[name], *camera, n)) for n in (1, 6))
     assert once >= 3  # two cubes and the dual: the count sees them
     assert often == once
@@ -58,7 +58,7 @@ def test_an_iteration_allocates_no_cube(name, eager, camera):
 @pytest.mark.parametrize("eager", [False, True], ids=["default", "eager"])
 def test_peak_memory(name, eager, camera):
     """Two cubes, the dual, which is two more, small workspaces; where the bands are coupled, one cube more."""
-    with cpu.eager() if eager else nullcontext():
+    with eagerly() if eager else nullcontext():
         SOLVERS[name](*camera, 1)
         peak = peak_memory(partial(SOLVERS[name], *camera, 4), torch.device("cpu")) / CUBE
     assert 4 <= peak <= LARGEST[name]

@@ -12,6 +12,8 @@ import torch
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import read_spectral_prior
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import SpectralPrior, library_spectral_prior, resampling, smooth_spectral_prior
 from cassi.running.front_door import reconstruct
@@ -21,11 +23,14 @@ from cassi.solvers.least_squares import least_squares
 C, H, W = 3, 3, 4
 
 
-class Matrix:
+class Matrix(Camera):
     """Any operator at all, given by its matrix: no gram_diag, no mask."""
 
+    dtype, cube_shape, measurement_shape = torch.float64, (C, H, W), (H, W + 2)
+
     def __init__(self, dense, cube_shape, measurement_shape):
-        self.dense, self.cube_shape, self.measurement_shape = dense, cube_shape, measurement_shape
+        assert (cube_shape, measurement_shape) == (self.cube_shape, self.measurement_shape)
+        self.dense = dense
 
     def forward(self, x, *, out=None):
         y = (x.reshape(-1, self.dense.shape[1]) @ self.dense.T).reshape(*x.shape[:-3], *self.measurement_shape)
@@ -219,13 +224,12 @@ def test_smooth_spectra_gain_at_least_3_db_over_minimum_norm():
     from cassi.looking.metrics import psnr
     from cassi.simulation.camera import random_mask
     from cassi.simulation.scene import procedural_scene
-    from cassi.solvers.subspace_tv import mean_level
 
     generator = torch.Generator().manual_seed(5)
     truth = procedural_scene(48, 48, np.linspace(450, 650, 16).tolist(), generator=generator)
     A = CASSI.from_step(random_mask(48, 48, generator=generator), 2, 16)
     y = A.forward(truth)
-    prior: SpectralPrior = smooth_spectral_prior(16, mean_level(A, y))
+    prior: SpectralPrior = smooth_spectral_prior(16, brightness(A, y))
     x = gaussian_map(A, y, prior.covariance, prior.mean, variance=(0.01 * float(y.mean())) ** 2, tol=1e-3)[0].x
     plain = least_squares(A, y).x
     assert psnr(x.clamp(0, 1), truth) > psnr(plain.clamp(0, 1), truth) + 3

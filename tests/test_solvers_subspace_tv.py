@@ -13,7 +13,9 @@ import torch
 from cases import make_mask
 
 from cassi import CASSI, gap
+from cassi.kernels.dispatch import eager
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.detector import brightness
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.spectral_basis import (
@@ -25,7 +27,7 @@ from cassi.priors.spectral_basis import (
     synthesise,
 )
 from cassi.priors.tv import TVDenoiser, tv_prox
-from cassi.solvers.subspace_tv import STEP, majorizer, mean_level, subspace_tv
+from cassi.solvers.subspace_tv import STEP, subspace_tv
 
 F64 = torch.float64
 
@@ -200,7 +202,7 @@ def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w, strength)
     D = np.where(gram > 0, gram, 1)
     sees = phi @ np.kron(B.T, np.eye(H * W))  # Phi B^T
     flat = y.double().numpy().ravel()
-    level = flat.sum() / phi.sum() if flat.sum() > 0 and phi.sum() > 0 else 1.0
+    level = abs(flat).sum() / abs(phi).sum()
     a = np.where(gram > 0, strength / (level * tv_weight) * np.broadcast_to(variance, y.shape).ravel() / D, 0)
     gamma, omega = 1 - np.minimum(1, a), np.where(gram > 0, 1 / D, 0) / np.maximum(1, a)
     e, z, q = np.zeros_like(flat), sees.T @ (omega * flat), None
@@ -267,15 +269,13 @@ def test_batch_axes(batch, dtype, path):
         torch.testing.assert_close(many[index], alone, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-5)
 
 
-def test_compiled_equals_eager_on_a_larger_camera(monkeypatch):
-    from cassi.kernels import cpu
-
+def test_compiled_equals_eager_on_a_larger_camera():
     A = camera((11, 16, 20), shifts=tuple(range(0, 22, 2)), kind="per-band", dtype=torch.float32)
     A = A.weighted(row_weights(A))
     y = A.forward(scene(A))
     fast = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
-    monkeypatch.setattr(cpu, "usable", lambda *tensors: False)
-    slow = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
+    with eager():
+        slow = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
     torch.testing.assert_close(fast.x, slow.x, rtol=1e-4, atol=1e-4)
 
 
@@ -342,7 +342,7 @@ def test_fixed_point_minimises_the_stated_objective(noisy, strength):
     """Without non-negativity: kappa = strength / level, whatever lambda, and a, on both sides of 1."""
     A, y, variance, B, sees, (y_cut, sigma2), _ = noisy
     w = coefficient_weights(3).numpy()
-    kappa = strength / mean_level(A, y)
+    kappa = strength / brightness(A, y)
     best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6))
     least = objective(best, y_cut, sees, sigma2, w, kappa)
     for tv_weight in (0.05, 0.6, 3.0):
@@ -356,7 +356,7 @@ def test_fixed_point_minimises_the_stated_objective(noisy, strength):
 def test_fixed_point_minimises_it_among_cubes_without_negative_radiance(noisy):
     """Again whatever lambda; and the constraint is at work: without it some radiance is clearly negative."""
     A, y, variance, B, sees, (y_cut, sigma2), up = noisy
-    w, kappa = coefficient_weights(3).numpy(), 0.4 / mean_level(A, y)
+    w, kappa = coefficient_weights(3).numpy(), 0.4 / brightness(A, y)
     best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6), up, iters=4000)
     least = objective(best, y_cut, sees, sigma2, w, kappa)
     for tv_weight in (0.05, 0.6):
@@ -489,13 +489,12 @@ def test_a_prior_of_ones_own_in_place_of_tv(path):
     np.testing.assert_allclose([r.change for r in reused.history], [r.change for r in expected.history], rtol=1e-6)
 
 
-def test_mean_level_of_a_flat_scene_is_its_brightness():
+def test_brightness_of_a_flat_scene_is_its_brightness():
     A = camera((4, 8, 9), kind="per-band")
     A = A.weighted(row_weights(A))
-    assert math.isclose(mean_level(A, A.forward(torch.full(A.cube_shape, 2.5, dtype=F64))), 2.5)
-    assert math.isclose(mean_level(A, A.forward(torch.full((3, *A.cube_shape), 2.5, dtype=F64))), 2.5)
-    assert mean_level(A, torch.zeros(A.measurement_shape, dtype=F64)) == 1
-    assert mean_level(A, torch.full(A.measurement_shape, -1.0, dtype=F64)) == 1
+    assert math.isclose(brightness(A, A.forward(torch.full(A.cube_shape, 2.5, dtype=F64))), 2.5)
+    assert math.isclose(brightness(A, A.forward(torch.full((3, *A.cube_shape), 2.5, dtype=F64))), 2.5)
+    assert brightness(A, torch.zeros(A.measurement_shape, dtype=F64)) == 1
 
 
 def test_errors():
@@ -524,7 +523,7 @@ def test_errors():
             subspace_tv(other, other.forward(scene(other)), smooth_basis(4, K), state=state)
     with pytest.raises(ValueError, match="state must hold z"):
         subspace_tv(A, y.expand(2, -1, -1), smooth_basis(4, 3), state=state)
-    with pytest.raises(ValueError, match=r"y must end in \(8, 12\) for this camera, got \(8, 11\)"):
+    with pytest.raises(ValueError, match=r"must end in \(8, 12\), got \(8, 11\)"):
         subspace_tv(A, y[:, 1:], smooth_basis(4, 3))
     with pytest.raises(ValueError, match="num_iters must be at least 1"):
         subspace_tv(A, y, smooth_basis(4, 3), num_iters=0)
@@ -563,14 +562,14 @@ def test_other_cameras(name):
     A = others()[name]
     phi = dense(A)
     y0 = torch.from_numpy(phi @ scene(camera()).numpy().ravel()).view(A.measurement_shape)
-    D = majorizer(A, y0)
+    D = A.majorizer()
     assert np.linalg.eigvalsh(np.diag(D.numpy().ravel()) - phi @ phi.T).min() > -1e-9
     rng = np.random.default_rng(3)
     y = y0 + 0.1 * torch.from_numpy(rng.standard_normal(y0.shape))
     B, w = smooth_basis(4, 3), coefficient_weights(3).numpy()
     _, state = subspace_tv(A, y, B, variance=0.01, prior_strength=0.4, nonnegative=False, num_iters=1000)
     sees, sigma2 = phi @ np.kron(B.numpy().T, np.eye(30)), np.full(y.numel(), 0.01)
-    kappa = 0.4 / mean_level(A, y)
+    kappa = 0.4 / brightness(A, y)
     best = minimise(y.numpy(), sees, sigma2, w, kappa, (3, 5, 6))
     least = objective(best, y.numpy(), sees, sigma2, w, kappa)
     assert abs(objective(state.z.numpy(), y.numpy(), sees, sigma2, w, kappa) / least - 1) < 1e-4
@@ -579,4 +578,4 @@ def test_other_cameras(name):
 def test_the_majorizer_of_the_plain_camera_is_its_gram():
     A = camera(kind="signed")
     phi = oracle.matrix(A.mask.numpy(), A.shifts)
-    np.testing.assert_allclose(np.diag(majorizer(A, torch.zeros(A.measurement_shape)).numpy().ravel()), phi @ phi.T)
+    np.testing.assert_allclose(np.diag(A.majorizer().numpy().ravel()), phi @ phi.T)

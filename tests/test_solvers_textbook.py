@@ -10,7 +10,6 @@ from benchmarks import textbook_shift_sum as usual
 from torch import Tensor
 
 from cassi import CASSI, admm_tv, gap_tv
-from cassi.kernels import cpu
 from cassi.kernels.shift_sum import data_step_, shift_back, shift_sum
 from cassi.solvers.textbook import admm_tv_reference, gap_tv_reference
 
@@ -84,12 +83,9 @@ def camera(weighted: bool) -> tuple[CASSI, Tensor]:
     return A, A.forward(random(2, *A.cube_shape, seed=11))
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["default", "eager"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("coupled", [False, True], ids=["band by band", "coupled"])
-def test_the_fast_solvers_compute_the_iterates_of_the_plain_ones(eager, weighted, coupled, monkeypatch):
-    if eager:
-        monkeypatch.setattr(cpu, "usable", lambda *tensors: False)
+def test_the_fast_solvers_compute_the_iterates_of_the_plain_ones(path, weighted, coupled):
     A, y = camera(weighted)
     options = {"tv_weight": 0.05, "num_iters": 12, "tv_iters": 3, "coupled": coupled}
     plain = {"accelerate": False, "memory": 1.0}

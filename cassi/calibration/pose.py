@@ -269,7 +269,7 @@ def _without_ringing(moved: Tensor, mask: Tensor) -> Tensor:
 
 
 def shift_columns(images: Tensor, displacements: Sequence[float]) -> Tensor:
-    """Move band c of (..., C, H, W) by displacements[c] [pixel] to the right, by cubic splines."""
+    """Move band c of (..., C, H, W) by displacements[c] pixels to the right, by cubic splines."""
     stack = images.detach().cpu().double().reshape(-1, *images.shape[-3:]).numpy()
     moved = np.empty_like(stack)
     for target, source in zip(moved, stack, strict=True):

@@ -36,7 +36,7 @@ from cassi.choice.refine import Watch, final_run, planned_problem, planned_run
 from cassi.choice.uncertainty import fold_spread
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.detector import brightness
-from cassi.optics.protocol import Camera
+from cassi.optics.protocol import Camera, measured
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 from cassi.solvers.loop import Result
 
@@ -82,7 +82,7 @@ def reconstruct_auto(
         >>> reconstruct_auto(A, A.forward(torch.ones(4, 16, 16))).solver
         'subspace-tv'
     """
-    if tuple(y.shape) != tuple(A.measurement_shape):
+    if tuple(measured(A, y).shape) != tuple(A.measurement_shape):
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
     clock = _Clock(time.perf_counter(), run.budget)
     plan = method.plan

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from cassi.cli.shell import Parser
+from cassi.cli.shell import Parser, say
+from cassi.errors import OutputError
 
 EXAMPLES = """\
 examples:
-  how close is the result to the truth
+  how close is the result to the truth that its file holds, or another file
+      {compare} m_cube.h5
       {compare} m_cube.h5 truth.h5
-  what does another solver, another mask or another setting change
-      {compare} tv_cube.h5 auto_cube.h5 --figures differences/
+  what another solver, mask or setting changes, as a figure too
+      {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
 """
 
 
 def parser(prog: str) -> Parser:
     p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
     p.add_argument("cube", metavar="A", help="a result")
-    p.add_argument("reference", metavar="B", help="the truth, or another result of the same size")
-    p.add_argument("--figures", metavar="DIR", help="also draw the differences into this folder")
+    p.add_argument(
+        "reference", metavar="B", nargs="?", default="truth", help="another cube, or truth: that of A (default)"
+    )
+    p.add_argument("--frame", type=int, default=0, help="which cube of a stack, from 0 (default: %(default)s)")
+    p.add_argument("--figure", metavar="FILE", help="also draw the difference: .png, .pdf or .svg")
+    p.add_argument("--overwrite", action="store_true", help="replace an existing figure")
     p.add_manners()
     return p
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the differences, and draw them if asked to."""
-    from cassi.looking.compare import compare
+    """Print how far apart they are, and draw it if asked to."""
+    from cassi.files import replacing
+    from cassi.looking.comparison import compare
 
-    found = compare(args.cube, args.reference)
-    if not args.quiet:
-        print(found)
-    if args.figures is not None:
-        from cassi.looking.figures import save_figures
-
-        save_figures(found.figures(), args.figures)
+    found = compare(args.cube, args.reference, frame=args.frame)
+    say(args, str(found))
+    if args.figure is not None:
+        if Path(args.figure).suffix.lower() not in (".png", ".pdf", ".svg"):
+            raise OutputError(f"{args.figure}: a figure is .png, .pdf or .svg")
+        with replacing(args.figure, args.overwrite) as temporary:
+            found.figure.savefig(temporary)
     return 0

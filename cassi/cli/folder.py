@@ -51,6 +51,11 @@ def run_many(args: argparse.Namespace) -> int:
     )
     for name, reason in report.failed.items():
         warn(args.prog, f"{name}: {reason}", kind="error")
+    page = ""
+    if args.report is not None and len(report.failed) < len(frames):
+        from cassi.looking.overview import write_index
+
+        page = f", {write_index(output)}"
     misfits = list(report.misfits.items())
     for name, text in misfits[:3]:
         warn(args.prog, f"{name}: {text}")
@@ -58,7 +63,7 @@ def run_many(args: argparse.Namespace) -> int:
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     failed = f", {len(report.failed)} failed" if report.failed else ""
     misfit = f", {len(misfits)} do not fit the mask" if misfits else ""
-    say(args, f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed}{misfit} -> {output}")
+    say(args, f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed}{misfit} -> {output}{page}")
     return 1 if report.failed else 0
 
 
@@ -81,8 +86,9 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
 
 
 def _refuse(args: argparse.Namespace) -> None:
-    given = {"--figures": args.figures and args.figures.lower() != "none", "--report": args.report is not None}
+    given = {"--figures": args.figures and args.figures.lower() != "none", "--report FILE": args.report}
     given |= {"--align": args.align, "--tile": args.tile is not None}
+    given |= {"--report": args.report is not None and Path(args.output or "").suffix.lower() == ".zarr"}
     alone = ", ".join(option for option, value in given.items() if value)
     if alone:
         raise InputError(f"{alone} goes with a single snapshot only; leave it out")
@@ -100,7 +106,7 @@ def _frames(args: argparse.Namespace) -> list[Frame]:
         count = (
             calibrated_frame_count(source, key=args.key)
             if args.calibration
-            else frame_count(source, mask=args.mask, key=args.key, mask_key=args.mask_key, num_bands=args.num_bands)
+            else frame_count(source, reading(args, many=True).options)
         )
     others = [f for f in (args.mask, args.bad_pixels, args.calibration) if f]
     return find_frames(args.files, count=count, leave_out=others)
@@ -111,9 +117,7 @@ def common_bit_depth(args: argparse.Namespace, paths: Sequence[str]) -> int | No
     from cassi.files import open_frames
 
     try:
-        return open_frames(
-            list(paths), mask=args.mask, key=args.key, mask_key=args.mask_key, step=args.step, num_bands=args.num_bands
-        ).bit_depth
+        return open_frames(list(paths), reading(args, many=True).options).bit_depth
     except InputError:  # none can be read, which is told of each when its turn comes
         return None
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cassi.cli.shell import command_line, say, warn
+from cassi.cli.shell import command_line, say, warn, with_options
 from cassi.errors import InputError
 
 if TYPE_CHECKING:
+    from cassi.files import ReadOptions
     from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
-    from cassi.running.front_door import Reconstruction
+    from cassi.running.result import Reconstruction
 
-# Names of the options as `cassi.files.read_measurement` has them.
-READ = (
-    "mask", "key", "mask_key", "step", "num_bands", "wavelengths", "bit_depth", "black_level", "white_level",
-    "saturation", "bad_pixels",
-)  # fmt: skip
 TRANSFORMS = {  # option: the same in the words of the comparison with the mask, and (transposed, rows, columns)
     "flip-columns": ("flipped left-right", (False, 1, -1)),
     "flip-rows": ("flipped up-down", (False, -1, 1)),
@@ -30,7 +25,7 @@ TRANSFORMS = {  # option: the same in the words of the comparison with the mask,
     "rotate-90": ("transposed, flipped up-down", (True, -1, 1)),
     "anti-transpose": ("transposed, turned by 180 degrees", (True, -1, -1)),
 }
-STATUS = {"max_iters": "all its iterations done", "converged": "converged", "stopped": "stopped early"}
+STATUS = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}
 
 
 @dataclass(frozen=True)
@@ -38,14 +33,14 @@ class Reading:
     """How a snapshot is read, the same for one and for many: file, calibration, the mask's pose, noise.
 
     Attributes:
-        options: keywords of `cassi.files.read_measurement`, or of `read_calibrated` if there is a calibration.
-        calibration: its file.
+        options: what the user says of the measurement; with a calibration only its key.
+        calibration: its file, or None.
         mask_transform: how the mask is turned, or "auto".
         gain: electrons per stored count (per unit of floats that are no counts).
         read_noise: [electrons].
     """
 
-    options: Mapping[str, Any]
+    options: ReadOptions
     calibration: str | None = None
     mask_transform: str = "none"
     gain: float | None = None
@@ -55,11 +50,11 @@ class Reading:
         if self.calibration is not None:
             from cassi.calibration.estimate import read_calibrated
 
-            m = read_calibrated(path, calibration=self.calibration, frames=frames, **self.options)
+            m = read_calibrated(path, calibration=self.calibration, frames=frames, key=self.options.key)
         else:
-            from cassi.files import read_measurement
+            from cassi.files.reading import open_measurement
 
-            m = read_measurement(path, frames=frames, **self.options)
+            m = open_measurement(path, self.options).read(frames)
         return self._with_noise(self._with_mask(m))
 
     def _with_noise(self, m: Measurement) -> Measurement:
@@ -109,12 +104,15 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
     Raises:
         InputError: a calibration that cannot be used, or options that say what it says.
     """
-    noise = {"mask_transform": args.mask_transform, "gain": args.gain, "read_noise": args.read_noise}
+    from cassi.files import ReadOptions
+
+    given = {field.name: getattr(args, field.name) for field in fields(ReadOptions)}
+    options = ReadOptions(**given)
     if not args.calibration:
-        return Reading({name: getattr(args, name) for name in READ}, **noise)
+        return Reading(options, None, args.mask_transform, args.gain, args.read_noise)
     from cassi.calibration.estimate import Calibration
 
-    twice = [name for name in READ if name != "key" and getattr(args, name) is not None]
+    twice = [name for name, value in given.items() if name != "key" and value is not None]
     if twice or args.mask_transform != "none":
         names = ", ".join(f"--{name.replace('_', '-')}" for name in twice or ["mask_transform"])
         raise InputError(f"the calibration brings these along; leave out {names}")
@@ -127,7 +125,7 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
     if calibration.psf is not None and (args.psf is not None or args.tile is not None):
         option = "--tile" if args.psf is None else "--psf"
         raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out {option}")
-    return Reading({"key": args.key}, args.calibration, **noise)
+    return Reading(options, args.calibration, "none", args.gain, args.read_noise)
 
 
 def method(args: argparse.Namespace) -> dict[str, Any]:
@@ -152,21 +150,12 @@ def check_options(args: argparse.Namespace) -> None:
     Raises:
         InputError: values out of range, or options that do not go together.
     """
-    from cassi.running import front_door
+    from cassi.choice.noise import CameraNoise
+    from cassi.choice.plan import Method, Run
 
-    front_door._check_settings(
-        args.solver,
-        args.iterations,
-        args.tv_weight,
-        args.quality,
-        args.budget,
-        args.uncertainty,
-        args.black_level,
-    )
-    for name in ("gain", "read_noise"):
-        value = getattr(args, name)
-        if value is not None and not (0 < value < float("inf") or (value == 0 and name == "read_noise")):
-            raise InputError(f"--{name.replace('_', '-')} must be positive and finite, got {value:g}")
+    Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
+    Run(args.seed, args.budget)
+    CameraNoise(args.gain, None if args.gain is None else args.read_noise)
 
 
 def verdict(check: MaskCheck) -> str:
@@ -176,37 +165,44 @@ def verdict(check: MaskCheck) -> str:
 
 
 def read_and_tell(args: argparse.Namespace) -> Measurement:
-    """The one measurement, with the verdict on its mask among the notes; all of them are said.
-
-    A mask that does not belong costs more than any choice of method.
-    """
-    from cassi.optics.mask_match import check_mask
+    """The one measurement; what was inferred is said, and what speaks against its noise kept among its notes."""
     from cassi.running.evidence import of_noise
 
     m = reading(args)(args.files[0])
     say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
-    check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
-    against = of_noise(m) if check.matches else (verdict(check), *of_noise(m))
-    for note in (*m.notes, *([check.verdict] if check.matches else [])):
+    for note in m.notes:
         say(args, f"  {note}")
+    against = of_noise(m)
     for text in against:
         warn(args.prog, text)
-    return replace(m, notes=(*m.notes, *([check.verdict] if check.matches else []), *against))
+    return replace(m, notes=(*m.notes, *against))
+
+
+def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
+    """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
+    from cassi.optics.mask_match import check_mask
+
+    check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+    if check.matches:
+        say(args, f"  {check.verdict}")
+    else:
+        warn(args.prog, with_options(verdict(check), args))
+    return check
 
 
 def contents(args: argparse.Namespace, path: str) -> str:
-    """What is in the files: every array with its guessed part, the geometry that fits, all hypotheses on the mask."""
+    """What is in the files: every array with its guessed part, the geometry that fits, all hypotheses on the mask.
+
+    Raises:
+        InputError: the measurement cannot be reconstructed.
+    """
     if args.calibration:
         return ""
     from cassi.files import describe
 
-    names = ("mask", "key", "mask_key", "step", "num_bands")
-    found = describe(path, **{name: getattr(args, name) for name in names})
+    found = describe(path, options=reading(args).options)
     if found.problem is not None:
-        if "cannot be reconstructed" not in found.text:
-            print(found.text)
-        else:
-            print(found.text.replace(f"cannot be reconstructed: {found.problem}\n", ""))
+        print(found.text.replace(f"cannot be reconstructed: {found.problem}", "").strip())
         raise InputError(found.problem)
     return found.text
 
@@ -242,24 +238,24 @@ def expectation(m: Measurement, args: argparse.Namespace) -> str:
     return f" (at most {args.budget:g} s)" if args.budget is not None else ""
 
 
-def provenance(args: argparse.Namespace, m: Measurement | None = None) -> dict[str, Any]:
-    """What only the command line knows about a result."""
+def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict[str, Any]:
+    """What only the command line knows about a result, and the verdict on the mask."""
     from cassi.files import file_sha256
 
     known: dict[str, Any] = {"command_line": command_line(args)}
     for name in ("calibration", "mask"):
         if path := getattr(args, name):
             known |= {f"{name}_name": Path(path).name, f"{name}_sha256": file_sha256(path)}
-    return known
+    return known if check is None else known | {"verdict": check.verdict, "ok": check.matches}
 
 
 def outcome(result: Reconstruction, verbose: bool) -> list[str]:
-    """What was chosen, in at most three sentences; with verbose also the evidence. Of a stack, for its first frame."""
+    """What was chosen, in a few sentences; with verbose the evidence. Of a stack, for its first frame."""
     return [*camera_lines(result), *method_lines(result, verbose)]
 
 
 def camera_lines(result: Reconstruction) -> list[str]:
-    """The camera that was used, and what is left of the mask in the cube."""
+    """The camera that was used, and what is left of its mask in the cube."""
     lines = [] if result.camera is None else [result.camera.message]
     if result.imprint is not None:
         lines.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
@@ -267,27 +263,16 @@ def camera_lines(result: Reconstruction) -> list[str]:
 
 
 def method_lines(result: Reconstruction, verbose: bool) -> list[str]:
-    """How the method was chosen."""
-    choice = result.choice["frames"][0] if "frames" in result.choice else result.choice
-    plain = {name: value for name, value in choice.items() if isinstance(value, str | int | float)}
-    if "reason" not in plain:
-        words = {"status": STATUS.get(result.status, result.status)} | plain
-        words["status"] = STATUS.get(str(words["status"]), str(words["status"]))
-        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
-        return [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items()]
-    error, black = choice["held_out_error"], choice.get("black_level")
-    longest = max(candidate["iterations"] for candidate in choice["candidates"])
-    rest = sorted(c["held_out_error"] for c in choice["candidates"] if c["iterations"] == longest)  # others: cut short
-    runner_up = f"; the runner-up was {rest[1] / rest[0] - 1:.1%} worse" if len(rest) > 1 else ""
-    lines = [
-        f"The cube predicts detector pixels it has not seen to within {error:.1%} (simulations reach 2 %, real "
-        "captures 3 to 5 %).",
-        f"It was built from {choice['components']} spectra ({choice['basis']}) with the prior {choice['prior']}"
-        f"{runner_up}.",
-        f"Noise: {choice['noise']['source']}; "
-        + (f"black level {black:.4g} taken off." if black else "no black level taken off."),
-    ]
-    return [f"solver: {plain['solver']}", *lines, *([str(plain["reason"])] if verbose else [])]
+    """How the method was chosen, in at most three sentences."""
+    found = result.outcomes[0]
+    if found.plan is not None:
+        return [f"solver: {found.solver}", result.explain(verbose=verbose)]
+    words = {"solver": found.solver, **found.settings, "level": found.level}
+    if found.black_level:
+        words["black_level"] = found.black_level
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
+    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name != "status"]
+    return [*lines, f"the run {STATUS.get(result.status, result.status)}"]
 
 
 def _size(shape: tuple[int, ...]) -> str:

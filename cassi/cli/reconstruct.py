@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from cassi.calibration.estimate import Calibration
     from cassi.calibration.pose import Alignment
+    from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
-    from cassi.running.front_door import Reconstruction
+    from cassi.running.result import Reconstruction
 
 EXAMPLES = """\
 examples:
@@ -182,7 +183,7 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 
 
 def _add_method(method: argparse._ArgumentGroup) -> None:
-    from cassi.running.front_door import SOLVERS
+    from cassi.choice.plan import SOLVERS
 
     method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
     method.add_argument(
@@ -239,7 +240,8 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     from cassi.cli import reading
     from cassi.files import check_output
     from cassi.running.evidence import of_imprint, of_result
-    from cassi.running.front_door import reconstruct, write_result
+    from cassi.running.front_door import reconstruct
+    from cassi.running.result import write_result
 
     check_output(output, args.overwrite)
     check_figures(figures)
@@ -248,34 +250,41 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     steps = Steps(args, ["read", *(name for name, so in wanted.items() if so)])
     steps.begin("read")
     m = reading.read_and_tell(args)
-    m, put_in_place = with_true_camera(args, m, steps)
+    check = reading.compare_with_mask(args, m)
+    m, put_in_place, moved = with_true_camera(args, m, check, steps)
+    check = reading.compare_with_mask(args, m) if moved else check
+    m = replace(m, notes=(*m.notes, check.verdict))
+    attributes = reading.provenance(args, check)
     if args.tile is not None:
-        return run_tiled(args, m, output, report, steps)
+        return run_tiled(args, m, output, report, attributes, steps)
     steps.begin("reconstruct", reading.expectation(m, args))
     result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
-    told = (*of_result(result.residual), *of_imprint(result.imprint))
-    if args.save_camera and result.camera is not None:
-        result.camera.save(args.save_camera, overwrite=args.overwrite)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
+    against = (*of_result(result.residual), *of_imprint(result.imprint))
+    for text in against:
+        warn(args.prog, text)
     steps.begin("write")
-    m = replace(m, notes=(*m.notes, *told))
-    write_result(output, m, result, attributes=reading.provenance(args, m), overwrite=args.overwrite)
+    if args.save_camera and result.camera is not None:
+        result.camera.save(args.save_camera, overwrite=args.overwrite)
+    m = replace(m, notes=(*m.notes, *against))
+    write_result(output, m, result, attributes=attributes, overwrite=args.overwrite)
     line = summary_line(m, result)
     if figures is not None:
+        from cassi.looking.figures import figures_of, save_figures
+        from cassi.looking.report_data import report_of
+
         steps.begin("draw")
-        draw(figures, m, result, line)
+        save_figures(figures_of(report_of(result, m, verdict=check.verdict, ok=check.matches), caption=line), figures)
     write_report_of(args, output, report, steps)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
     say(args, f"{line} -> {', '.join(made)}")
-    for text in told:
-        warn(args.prog, text)
     return 0
 
 
 def write_report_of(args: argparse.Namespace, output: Path, report: Path | None, steps: Steps) -> None:
     if report is not None:
-        from cassi.looking.report_data import write_report
+        from cassi.looking.report_page import write_report
 
         steps.begin("report")
         write_report(report, output, overwrite=args.overwrite)
@@ -302,10 +311,17 @@ def check_tiles(args: argparse.Namespace) -> None:
         raise InputError(f"{option} does not go with --tile; leave one of them out")
 
 
-def run_tiled(args: argparse.Namespace, m: Measurement, output: Path, report: Path | None, steps: Steps) -> int:
+def run_tiled(
+    args: argparse.Namespace,
+    m: Measurement,
+    output: Path,
+    report: Path | None,
+    attributes: dict[str, object],
+    steps: Steps,
+) -> int:
     """Reconstruct tile by tile into the result's file."""
     from cassi.cli import reading
-    from cassi.running.tiling import reconstruct_tiled
+    from cassi.running.tiled_file import reconstruct_tiled
 
     steps.begin("reconstruct")
     whole = {"quality", "budget", "uncertainty", "psf", "camera"}
@@ -315,7 +331,7 @@ def run_tiled(args: argparse.Namespace, m: Measurement, output: Path, report: Pa
         output,
         tile=args.tile,
         **method,
-        attributes=reading.provenance(args, m),
+        attributes=attributes,
         overwrite=args.overwrite,
         progress=not args.quiet,
     )
@@ -390,14 +406,16 @@ def check_figures(folder: Path | None) -> None:
 
 
 def with_true_camera(
-    args: argparse.Namespace, m: Measurement, steps: Steps
-) -> tuple[Measurement, Callable[[Reconstruction], Reconstruction]]:
-    """The measurement with its camera as it is found to be, and what puts the bands of its cube in place.
+    args: argparse.Namespace, m: Measurement, check: MaskCheck, steps: Steps
+) -> tuple[Measurement, Callable[[Reconstruction], Reconstruction], bool]:
+    """The measurement with its camera as it is found to be, what puts the bands of its cube in place, and whether the
+    mask was moved.
 
     Raises:
         InputError: tiles, whose bands nobody would put in place; a mask that does not belong to the snapshot.
     """
     cameras: list[Calibration | Alignment] = []
+    moved = False
     if args.calibration:
         from cassi.calibration.estimate import Calibration
 
@@ -408,12 +426,12 @@ def with_true_camera(
         from cassi.calibration.pose import align_measurement
 
         steps.begin("align")
-        wrong = next((note for note in m.notes if note.startswith("wrong mask")), None)
-        if wrong is not None:
-            raise InputError(f"there is nothing to align (--align): {wrong}; give the mask of this snapshot (--mask)")
+        if check.verdict.startswith("wrong mask"):
+            raise InputError(f"there is nothing to align: {check.verdict}; leave out --align, or give another --mask")
         m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
+        moved = alignment.accepted
     if args.tile is not None and any(any(camera.remainders) for camera in cameras):
         raise InputError("bands between pixels are put in place at the end, which tiles are not; leave out --tile")
 
@@ -423,12 +441,12 @@ def with_true_camera(
             result = replace(result, cube=camera.register(result.cube), uncertainty=spread)
         return result
 
-    return m, put_in_place
+    return m, put_in_place, moved
 
 
 def summary_line(m: Measurement, result: Reconstruction) -> str:
     """Residual, seconds, and how close the cube comes to the truth where the file has it."""
-    from cassi.running.front_door import score
+    from cassi.looking.metrics import score
 
     parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
     units = {
@@ -442,48 +460,6 @@ def summary_line(m: Measurement, result: Reconstruction) -> str:
     return ", ".join(parts)
 
 
-def draw(folder: Path, m: Measurement, result: Reconstruction, caption: str) -> None:
-    """Write the figures; of a stack those of its first frame."""
-    from cassi.kernels.covariance import covariance_sum, pixel_mean
-    from cassi.looking import figures as fig
-
-    first = (0,) if m.y.ndim == 3 else ()
-    y, cube = m.y[first], result.cube.cpu().numpy()[first]
-    truth = None if m.cube is None else m.cube[first] if m.cube.ndim == 4 else m.cube
-    spread = None if result.uncertainty is None else result.uncertainty.cpu().numpy()[first]
-    title = f"{m.source}, frame 1 of {len(m.y)}" if first else m.source
-    history = result.history
-    spectra = result.cube[first].cpu()
-    maps = {}
-    if spread is not None:
-        seen = None if result.visibility is None else result.visibility.cpu().numpy()
-        maps["uncertainty"] = fig.uncertainty_map(spread, seen)
-    fig.save_figures(
-        maps
-        | {
-            "summary": fig.summary(
-                y,
-                cube,
-                result.wavelengths,
-                history=history,
-                truth=truth,
-                uncertainty=spread,
-                title=title,
-                caption=caption,
-            ),
-            "snapshot": fig.snapshot(y, unit=m.unit, title=title),
-            "bands": fig.bands(cube, result.wavelengths, title=title),
-            "srgb": fig.srgb(cube, result.wavelengths),
-            "spectra": fig.spectra(cube, result.wavelengths, truth=truth, uncertainty=spread),
-            "convergence": fig.convergence(history),
-            "covariance": fig.spectral_covariance(
-                covariance_sum(spectra, mean=pixel_mean(spectra)) / cube[0].size, result.wavelengths
-            ),
-        },
-        folder,
-    )
-
-
 def dry_run(args: argparse.Namespace, output: Path) -> int:
     """Say what the file holds, how it fits together, and what would be done.
 
@@ -495,10 +471,13 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
 
     print(reading.contents(args, args.files[0]))
     m = reading.read_and_tell(args)
+    check = reading.compare_with_mask(args, m)
     for line in reading.what_would_be_used(m, args):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
-    print(f"\nwould reconstruct a cube {size} with solver {args.solver} on device {args.device} and write {output}")
+    doubt = "" if check.matches else ", although the mask does not fit"
+    done = f"a cube {size} with solver {args.solver} on device {args.device} and write {output}{doubt}"
+    print(f"\nwould reconstruct {done}")
     try:
         check_output(output, args.overwrite)
     except OutputError as error:

@@ -8,11 +8,14 @@ unpickled, and nothing outside the file is touched. What the arrays mean is deci
 import math
 import os
 import stat
+import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,7 +85,7 @@ class Container:
     path: Path
     format: str
     entries: tuple[Entry, ...]
-    reader: Callable[[Entry, Selection | None], np.ndarray]
+    reader: Callable[[Entry, Selection], np.ndarray]
     attributes: Mapping[str, object] = field(default_factory=dict)
     bands_last: bool = False
 
@@ -121,9 +124,8 @@ class Container:
             InputError: the entry is no array of real numbers, is empty, too large, or its data are damaged.
         """
         self.check_readable(entry)
-        shape = entry.shape
-        if selection is not None:
-            shape = tuple(len(range(*part.indices(n))) for part, n in zip(selection, shape, strict=True))
+        picked = tuple(slice(None) for _ in entry.shape) if selection is None else selection
+        shape = tuple(len(range(*part.indices(n))) for part, n in zip(picked, entry.shape, strict=True))
         size = declared_bytes(shape, entry.dtype.itemsize if entry.dtype else 1)
         if size > allowed(MAX_READ_BYTES):
             raise InputError(
@@ -132,7 +134,7 @@ class Container:
                 f"CASSI_READ_LIMIT"
             )
         with damage_as_input_error(self.path, self.format):
-            return self.reader(entry, selection)
+            return self.reader(entry, picked)
 
 
 class damage_as_input_error:
@@ -158,11 +160,25 @@ class damage_as_input_error:
         ) from error
 
 
-def missing_package(path: Path, package: str, error: ImportError) -> InputError:
-    """Return the error for an optional reader that is not installed."""
-    return InputError(
-        f'{path}: reading or writing this format needs {package}: python -m pip install "cassi[formats]" ({error})'
-    )
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep a parser from warning about what is odd in a damaged file: the error says it in one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def optional(path: Path, module: str) -> Any:
+    """Import a module of an optional package.
+
+    Raises:
+        InputError: it is not installed; the message says what to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        needs = f'needs {module.partition(".")[0]}: python -m pip install "cassi[formats]"'
+        raise InputError(f"{path}: reading or writing this format {needs} ({error})") from error
 
 
 def declared_bytes(shape: Iterable[int], itemsize: int) -> int:
@@ -170,28 +186,31 @@ def declared_bytes(shape: Iterable[int], itemsize: int) -> int:
     return math.prod(int(n) for n in shape) * itemsize
 
 
-def check_declared(path: Path, name: str, size: int, stored: int) -> None:
-    """Refuse an array that declares far more bytes than the file holds.
+def bomb(path: Path, size: int) -> str | None:
+    """Return what is wrong with an array of `size` bytes of which the file holds far fewer, else None.
 
-    Args:
-        path: the file, for the message.
-        name: the array, for the message.
-        size: bytes the array takes in memory.
-        stored: bytes the file (or the compressed part) takes.
-
-    Raises:
-        InputError: `size` is over BOMB_BYTES and over BOMB_RATIO times `stored`.
+    The bytes on the disk count: a sparse file has far fewer than its size.
     """
-    if size > allowed(BOMB_BYTES) and size > BOMB_RATIO * stored:
-        raise InputError(f"{path}: '{name}' is {bomb(size, stored)}")
-
-
-def bomb(size: int, stored: int) -> str:
-    """Return the words for an array that declares far more bytes than are stored."""
+    status = path.stat()
+    blocks = 512 * getattr(status, "st_blocks", 0)
+    stored = min(status.st_size, blocks) if blocks else status.st_size
+    if size <= allowed(BOMB_BYTES) or size <= BOMB_RATIO * stored:
+        return None
     return (
         f"refused as a decompression bomb: it declares {size / 2**20:.0f} MiB where {stored / 2**20:.3f} MiB are "
         f"stored; if the data are real, save them without compression, or raise CASSI_READ_LIMIT"
     )
+
+
+def check_declared(path: Path, name: str, size: int) -> None:
+    """Refuse an array that declares far more bytes than the file holds.
+
+    Raises:
+        InputError: `size` is over BOMB_BYTES and over BOMB_RATIO times what is stored.
+    """
+    problem = bomb(path, size)
+    if problem is not None:
+        raise InputError(f"{path}: '{name}' is {problem}")
 
 
 def check_inflated(path: Path, name: str, data: bytes, limit: int, least: int = 0) -> None:
@@ -211,13 +230,6 @@ def check_inflated(path: Path, name: str, data: bytes, limit: int, least: int = 
         raise InputError(f"{path}: '{name}' is damaged, a part unpacks to {total} bytes where {least} are declared")
 
 
-def stored_bytes(path: Path) -> int:
-    """Return the bytes that a file takes on the disk: of a sparse file far fewer than its size."""
-    status = path.stat()
-    blocks = 512 * getattr(status, "st_blocks", 0)
-    return min(status.st_size, blocks) if blocks else status.st_size
-
-
 def regular_file(path: str | Path) -> Path:
     """Return `path` as a Path after checking that it is a file with something in it.
 
@@ -235,7 +247,7 @@ def regular_file(path: str | Path) -> Path:
         raise InputError(f"{path}: is no regular file (a pipe or a device), expected a file")
     if status.st_size == 0:
         raise InputError(f"{path}: the file is empty")
-    check_declared(path, "the file", status.st_size, stored_bytes(path))
+    check_declared(path, "the file", status.st_size)
     try:
         with path.open("rb"):
             pass

@@ -116,7 +116,8 @@ def cube_in_parts(
                 parts.put("wavelengths", np.asarray(wavelengths, dtype=np.float64))
                 file["wavelengths"].attrs["units"] = "nm"
             yield parts
-        parts.check(temporary)
+        with signals_held():
+            parts.check(temporary)
 
 
 @contextmanager

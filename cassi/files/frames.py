@@ -3,10 +3,9 @@
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
@@ -62,7 +61,7 @@ def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLi
     return sorted(found, key=natural)
 
 
-class Frames(Sequence[Measurement]):
+class Frames:
     """Frames of a stack or of many files; indexing reads one, nothing else is held in memory.
 
     `names` has one name per frame, unique, fit for the names of results; `bit_depth` is what integer counts are scaled
@@ -85,21 +84,12 @@ class Frames(Sequence[Measurement]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, index: int) -> Measurement: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Frames": ...
-    def __getitem__(self, index: int | slice) -> "Measurement | Frames":
-        if isinstance(index, slice):
-            return Frames(self.names[index], self._places[index], self._files, self.bit_depth)
+    def __getitem__(self, index: int) -> Measurement:
         path, frame = self._places[index]
         opened = self._files[path]
         if isinstance(opened, InputError):
             raise opened
         return opened.read(frame)
-
-    def __iter__(self) -> Iterator[Measurement]:
-        return (self[i] for i in range(len(self)))
 
 
 def open_frames(source: PathLike | Sequence[PathLike], options: ReadOptions | None = None) -> Frames:
@@ -178,9 +168,12 @@ def _common_bit_depth(
             largest = 2**opened.entry.bits - 1
         else:
             try:
-                largest = int(opened.counts(frame).max())
+                counts = opened.counts(frame)
             except InputError:  # told when the frame is read
                 continue
+            if counts.min() < 0 and opened.options.black_level is None:  # told there, too
+                return None
+            largest = int(counts.max())
         highest = largest if highest is None else max(highest, largest)
     if highest is None:
         return None

@@ -47,9 +47,7 @@ class ReadOptions:
     bad_pixels: PathLike | None = None
 
     def __post_init__(self) -> None:
-        if self.num_bands is not None and not (
-            1 <= self.num_bands <= MAX_BANDS and int(self.num_bands) == self.num_bands
-        ):
+        if self.num_bands is not None and self.num_bands not in range(1, MAX_BANDS + 1):
             raise InputError(f"the number of bands must be at least 1 and at most {MAX_BANDS}, got {self.num_bands}")
         if self.step is not None:
             if not math.isfinite(self.step):

@@ -8,7 +8,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike, file_sha256
-from cassi.files.container import MAX_READ_BYTES, Container, Entry, allowed
+from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
 from cassi.files.layout import Layout, match_layout, unshear_mask
 from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, pick
@@ -64,17 +64,7 @@ def read_measurement(
         (0, 2, 4, 6)
     """
     options = ReadOptions(
-        mask,
-        key,
-        mask_key,
-        step,
-        num_bands,
-        wavelengths,
-        bit_depth,
-        black_level,
-        white_level,
-        saturation,
-        bad_pixels,
+        mask, key, mask_key, step, num_bands, wavelengths, bit_depth, black_level, white_level, saturation, bad_pixels
     )
     return open_measurement(path, options).read(frames)
 
@@ -164,12 +154,6 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
     shifts, mask = _geometry(container, mask_entry, image, mask, options, notes)
-    cube_bytes = len(shifts) * mask.shape[-2] * mask.shape[-1] * 4
-    if cube_bytes > allowed(MAX_READ_BYTES):
-        raise InputError(
-            f"{container.path}: a cube of {len(shifts)} bands takes {cube_bytes / 2**30:.0f} GiB; check the bands, or "
-            f"raise the environment variable CASSI_READ_LIMIT"
-        )
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
         container, options, entry, mask_entry, layout, mask, shifts, bands_nm, marked, tuple(notes)
@@ -214,13 +198,13 @@ def _mask_source(
     if isinstance(mask, np.ndarray):
         entry = Entry("mask", mask.shape, mask.dtype, axes="CHW" if mask.ndim == 3 else None)
         held = mask
-        return Container(Path("mask"), "array", (entry,), lambda e, s: held if s is None else held[s]), entry
+        return Container(Path("mask"), "array", (entry,), lambda e, picked: held[picked]), entry
     if mask is None:
         entry_here = find(container, MASK) if mask_key is None else container.entry(mask_key)
         if entry_here is None:
             raise InputError(
-                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own "
-                f"(mask); found {container.listing()}"
+                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own; "
+                f"found {container.listing()}"
             )
         return container, entry_here
     mask_container = open_container(Path(mask))

@@ -157,7 +157,9 @@ def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
         InputError: NaN, Inf.
     """
     if values.dtype.kind in "iu":
-        counts = plan_counts(values.dtype, float(values.min()), float(values.max()), None)
+        counts = plan_counts(
+            values.dtype, 0.0, float(values.max()), None
+        )  # below zero is no count, but may be radiance
         return counts.apply(values, name)[0], f"{name}: {counts.note}"
     return to_float32(values, name), None
 

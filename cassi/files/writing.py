@@ -71,9 +71,8 @@ def write_cube(
         content[f"history/{field}"] = np.array([getattr(record, field) for record in history or ()])
     path = check_output(path, overwrite)
     write = WRITERS[path.suffix.lower()]
-    with replacing(path, overwrite) as temporary:
-        with signals_held():
-            written = write(temporary, CubeContent(cube, bands, content, plain_attributes(attributes or {})))
+    with replacing(path, overwrite) as temporary, signals_held():
+        written = write(temporary, CubeContent(cube, bands, content, plain_attributes(attributes or {})))
         check_written(temporary, written)
     return path
 
@@ -162,9 +161,8 @@ def write_arrays(
     # Text that is read back has a fixed length: the other kind cannot be read safely from an unknown file.
     stated = plain_attributes(attributes or {}).items()
     fixed = {name: np.bytes_(value.encode()) if isinstance(value, str) else value for name, value in stated}
-    with replacing(path, overwrite) as temporary:
-        with signals_held():
-            write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=fixed, compress=True)
+    with replacing(path, overwrite) as temporary, signals_held():
+        write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=fixed, compress=True)
         check_written(temporary, arrays)
     return path
 

@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.kernels import cpu
+from cassi.kernels import cpu_rows
+from cassi.kernels.dispatch import kernels
 
-Method = Literal["auto", "compiled", "loop", "conv1d", "fft", "matmul"]
-METHODS: tuple[Method, ...] = ("auto", "compiled", "loop", "conv1d", "fft", "matmul")
+Method = Literal["auto", "compiled", "loop", "conv1d", "fft"]
+METHODS: tuple[Method, ...] = ("auto", "compiled", "loop", "conv1d", "fft")
 
 _LOOP_BLOCK = 2**18  # elements of result and rows that one pass of the loop keeps in cache
 _FFT_BLOCK = 2**18  # the same for the transforms
@@ -29,16 +30,14 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
         y[r, t] = sum_i a[r, t - i] v[r, i]
 
-    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`. Five ways, chosen by size where `method` is "auto":
+    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`. Four ways, chosen by size where `method` is "auto":
 
-    - "compiled": row by row, four elements of the shorter row at a time (`cassi.kernels.cpu`); on the CPU with numba
-      the usual winner, as everything stays in the cache and one call does all.
+    - "compiled": row by row, four elements of the shorter row at a time (`cassi.kernels.cpu_rows`); on the CPU the
+      usual winner, as everything stays in the cache and one call does all.
     - "loop": one fused multiply-add an element of the shorter row, `y[:, i:i+N].addcmul_(a, v[:, i:i+1])`, over all
       rows, in blocks of rows that stay in cache. The usual winner elsewhere.
     - "conv1d": one grouped `conv1d`, each row a channel; for many float32 rows of a few elements.
     - "fft": real transforms of a length the transform likes; for two long rows.
-    - "matmul": one batched product of all windows of the longer row with the shorter; for few short rows without
-      numba, where the number of calls is what costs.
 
     Args:
         a: (n, N), float32 or float64.
@@ -50,7 +49,7 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
 
     Raises:
         ValueError: wrong rank, different numbers of rows, an empty row, an unknown method, or "compiled" where the
-            kernels cannot work: without numba, or for tensors that are not float32 or float64 on the CPU.
+            kernels cannot work: for tensors that are not float32 or float64 on the CPU, or inside `eager()`.
         TypeError: not floating point, or different dtype or device.
 
     Example:
@@ -99,7 +98,7 @@ def correlate_rows(y: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
     return _correlate(y, v, method)
 
 
-def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels: bool = cpu.AVAILABLE) -> Method:
+def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels: bool = True) -> Method:
     """The method `convolve_rows` takes for `num_rows` rows of n and of m elements.
 
     The limits were measured on two threads of a server's processor; `python scripts/benchmark.py speed` has the grid.
@@ -110,28 +109,18 @@ def choose_method(num_rows: int, n: int, m: int, dtype: torch.dtype, *, kernels:
 
     Example:
         >>> sizes = ((100, 10, 5), (10_000, 50, 5), (100, 100, 90))
-        >>> [choose_method(*size, torch.float32, kernels=True) for size in sizes]
+        >>> [choose_method(*size, torch.float32) for size in sizes]
         ['compiled', 'compiled', 'fft']
         >>> [choose_method(*size, torch.float32, kernels=False) for size in sizes]
-        ['matmul', 'loop', 'fft']
+        ['loop', 'loop', 'fft']
     """
     short, long = (n, m) if n < m else (m, n)
-    width = n + m - 1
-    if kernels:
-        if short > 45 + long // 20:
-            return "fft"
-        tiny = 3 <= short <= 7 and num_rows >= 2**13 and long <= (10 if short == 3 or num_rows >= 2**15 else 32)
-        return "conv1d" if tiny and dtype == torch.float32 else "compiled"
-    if (short >= 20 and long >= 30) or (short >= 7 and long >= 10 and 2500 <= num_rows * long < 2**13):
+    if short > 45 + long // 20 or (not kernels and short >= 20):
         return "fft"
-    # few rows: the cost is the number of calls, and the loop makes one for each element of the shorter row
-    if width * short < 400 and num_rows * width < 6700 - 12300 / short:  # from 400 on torch hands the product to BLAS
-        return "matmul"
-    if (short >= 5 and num_rows * long < 2**10) or (short >= 7 and 20 <= long and num_rows * long < 2**13):
-        return "fft"
-    if dtype == torch.float32 and 4 <= short <= 7 and long <= 32 and num_rows >= 2 ** (17 - short):
-        return "conv1d"
-    return "loop"
+    tiny = dtype == torch.float32 and 3 <= short <= 7 and long <= 10 and num_rows >= 2**13
+    if tiny or not kernels:
+        return "conv1d" if tiny else "loop"
+    return "compiled"
 
 
 @functools.cache
@@ -160,8 +149,8 @@ def _check(a: Tensor, v: Tensor, method: str) -> None:
         )
     if method == "compiled" and not _kernels(a):
         raise ValueError(
-            'method "compiled" needs numba and float32 or float64 on the CPU, got '
-            f'{a.dtype} on {a.device}{"" if cpu.AVAILABLE else " without numba"}; leave it to "auto"'
+            f'method "compiled" needs float32 or float64 on the CPU, outside eager(), got {a.dtype} on {a.device}; '
+            'leave it to "auto"'
         )
 
 
@@ -177,22 +166,19 @@ def _convolve(a: Tensor, v: Tensor, method: Method) -> Tensor:
         return _convolve_fft(a, v)
     if method == "conv1d":
         return _convolve_conv1d(a, v)
-    if method == "matmul":
-        return _convolve_matmul(a, v)
     return _convolve_loop(a, v) if v.ndim == 1 or m <= n else _convolve_loop(v, a)
 
 
 def _kernels(a: Tensor) -> bool:
     """Whether the compiled kernels take such rows, made contiguous."""
-    plain = a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64)
-    return cpu.AVAILABLE and plain and not cpu.switched_off()
+    return a.device.type == "cpu" and kernels(a.new_empty(1)) is not None
 
 
 def _convolve_compiled(a: Tensor, v: Tensor) -> Tensor:
     rows, n, m = a.shape[0], a.shape[1], v.shape[-1]
     long, short = (a, v.view(-1, m)) if m <= n else (v.expand(rows, m), a)
     y = long.new_empty(rows, n + m - 1)
-    cpu.correlate_rows(long.contiguous(), short.contiguous(), y, padding=short.shape[1] - 1, reverse=True)
+    cpu_rows.correlate_rows(long.contiguous(), short.contiguous(), y, padding=short.shape[1] - 1, reverse=True)
     return y
 
 
@@ -226,19 +212,6 @@ def _convolve_conv1d(a: Tensor, v: Tensor) -> Tensor:
     return F.conv1d(rows[None], kernel.flip(1)[:, None], padding=kernel.shape[1] - 1, groups=len(rows))[0]
 
 
-def _convolve_matmul(a: Tensor, v: Tensor) -> Tensor:
-    """Every window of the longer row, padded by zeros, times the shorter one, reversed."""
-    long, short = (a, v) if v.ndim == 1 or v.shape[1] <= a.shape[1] else (v, a)
-    m = short.shape[-1]
-    return _window_products(F.pad(long, (m - 1, m - 1)), short.flip(-1))
-
-
-def _window_products(rows: Tensor, kernel: Tensor) -> Tensor:
-    """a[r, j] = sum_i rows[r, j + i] kernel[r, i] as one batched product."""
-    windows = rows.unfold(1, kernel.shape[-1], 1)
-    return windows @ kernel if kernel.ndim == 1 else torch.bmm(windows, kernel[:, :, None])[:, :, 0]
-
-
 def _convolve_fft(a: Tensor, v: Tensor) -> Tensor:
     rows, width = a.shape[0], a.shape[1] + v.shape[-1] - 1
     length = width if width <= 16 and rows * width <= 2**13 else fft_length(width)
@@ -270,10 +243,8 @@ def _correlate(y: Tensor, v: Tensor, method: Method) -> Tensor:
         method = "loop" if method == "conv1d" else method
     if method == "compiled":
         a = y.new_empty(rows, n)
-        cpu.correlate_rows(y.contiguous(), v.reshape(-1, m).contiguous(), a)
+        cpu_rows.correlate_rows(y.contiguous(), v.reshape(-1, m).contiguous(), a)
         return a
-    if method == "matmul":
-        return _window_products(y, v)
     if method != "loop":
         return _convolve(y, v.flip(-1), method)[:, m - 1 : length]
     a = y.new_zeros(rows, n)

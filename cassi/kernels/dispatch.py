@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from cassi.errors import InputError
-
-if TYPE_CHECKING:
-    pass
-
-import warnings
-from functools import cache
-from importlib import import_module
-from types import ModuleType
-
 from cassi.kernels import cpu
+
+_EAGER: ContextVar[bool] = ContextVar("eager", default=os.environ.get("CASSI_COMPILED", "1") == "0")
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Within it eager torch does all the work, on the CPU and elsewhere: for comparisons.
+
+    `CASSI_COMPILED=0` in the environment does the same for a whole process.
+    """
+    token = _EAGER.set(True)
+    try:
+        yield
+    finally:
+        _EAGER.reset(token)
 
 
 def kernels(*tensors: Tensor | None) -> ModuleType | None:
     """The module whose kernels take these tensors (None among them is ignored), or None.
 
-    All must be contiguous, not empty, of one dtype, float32 or float64, on one device, and want no gradient.
+    All must be contiguous, not empty, of one dtype, float32 or float64, on one device, the CPU or CUDA, and want no
+    gradient. Inside `eager()`, and while torch compiles, there is none.
     """
-    if cpu.usable(*tensors):
-        return cpu
     given = [t for t in tensors if t is not None]
     first = given[0]
-    fits = first.is_cuda and not cpu.switched_off() and first.dtype in (torch.float32, torch.float64)
-    if fits and all(
+    fits = not _EAGER.get() and first.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
+    wanted = torch.is_grad_enabled()
+    if not fits or not all(
         t.device == first.device
         and t.dtype == first.dtype
         and t.is_contiguous()
         and t.numel() > 0
-        and not (t.requires_grad and torch.is_grad_enabled())
+        and not (wanted and t.requires_grad)
         for t in given
     ):
-        return _triton()
-    return None
+        return None
+    if first.device.type == "cpu":
+        return cpu
+    return _triton() if first.is_cuda else None
 
 
 @cache

@@ -21,6 +21,8 @@ from torch import Tensor
 
 _BLOCK = 256  # columns a program has at a time
 _ROW_BLOCK = 512  # the same where one program does a whole row
+_COLUMNS = 128  # columns at a time where a thread holds all coefficients of one: 32 a warp
+_CHUNK = 1 << 14  # elements of a vector that one program sums
 _TILE = (8, 64)  # rows and columns of a program of the dual step
 
 
@@ -65,8 +67,51 @@ def data_step(
     _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
 
 
-def tv_steps(u: Tensor, weight: Tensor, q: Tensor, spare: Tensor, num_iters: int) -> tuple[Tensor, Tensor]:
+def subspace_step(
+    z: Tensor,
+    z_new: Tensor,
+    y: Tensor,
+    e: Tensor,
+    u: Tensor | None,
+    y_z: Tensor,
+    basis: Tensor,
+    mask: Tensor,
+    shifts: tuple[int, ...],
+    weights: Tensor | None,
+    gamma: Tensor,
+    omega: Tensor,
+    step: float,
+) -> None:
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, coefficients in and out: no cube but u is touched.
+
+    A program does a row. The bands of B^T z are formed twice, by multiplications in the type of z (no TF32), from
+    coefficients that the second time come from the cache.
+    """
+    components, height, width = z.shape[-3:]
+    detector = y.shape[-1]
+    back = torch.empty_like(y)
+    tensors = (z, z_new, y, e, z if u is None else u, y_z, back, basis, mask, _offsets(shifts, z.device))
+    constants = (mask if weights is None else weights, gamma, omega)
+    flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
+    sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
+    _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
+
+
+def squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b|^2 and |b|^2, (2,), summed in float64 on the device: the caller decides when to wait for them."""
+    programs = triton.cdiv(a.numel(), _CHUNK)
+    partial = torch.empty(2, programs, _ROW_BLOCK, dtype=torch.float64, device=a.device)
+    _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _ROW_BLOCK)
+    return partial.sum((1, 2))
+
+
+def tv_steps(
+    u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float
+) -> tuple[Tensor, Tensor | None]:
     """`cassi.priors.tv.tv_steps` (not coupled): u in place; the dual goes to and fro between q and spare."""
+    if memory != 1:
+        q.mul_(memory)
+    spare = torch.empty_like(q) if spare is None else spare
     height, width = u.shape[-2:]
     images = u.numel() // (height * width)
     weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).contiguous()
@@ -219,6 +264,103 @@ def _data_step(
             value = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
             value *= tl.load(mask + m_row + j, mask=inside, other=0.0)
             tl.store(x + position, tl.load(v + position, mask=inside, other=0.0) + value, mask=inside)
+
+
+@triton.jit
+def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Band c of B^T z at the columns n of the row whose first coefficient image begins at `first`."""
+    x = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for k in tl.static_range(COMPONENTS):
+        x += tl.load(basis + k * C + c) * tl.load(z + first + k * H * W + n, mask=inside, other=0.0)
+    return x
+
+
+@triton.jit
+def _subspace_step(
+    z,
+    z_new,
+    y,
+    e,
+    u,
+    y_z,
+    back,
+    basis,
+    mask,
+    offsets,
+    weights,
+    gamma,
+    omega,
+    C,
+    H,
+    W,
+    D,
+    PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    NONNEGATIVE: tl.constexpr,
+    COMPONENTS: tl.constexpr,
+    STEP: tl.constexpr,  # a number given at run time would be rounded to float32
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    first = (b * COMPONENTS * H + i) * W  # where row i of the first coefficient image begins
+    for start in range(0, D, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < D
+        seen = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+        for c in range(C):
+            n = j - tl.load(offsets + c)
+            lit = (n >= 0) & (n < W)
+            x = _synthesize(z, basis, first, c, n, lit, C, H, W, COMPONENTS, BLOCK)
+            m_row = (c * H + i if PER_BAND else i) * W
+            seen += x * tl.load(mask + m_row + n, mask=lit, other=0.0)
+        if WEIGHTED:
+            seen *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+        r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
+        kept = tl.load(gamma + row * D + j, mask=inside, other=0.0)
+        kept *= tl.load(e + row * D + j, mask=inside, other=0.0) + r
+        tl.store(y_z + row * D + j, seen, mask=inside)
+        tl.store(e + row * D + j, kept, mask=inside)
+        r = tl.load(omega + row * D + j, mask=inside, other=0.0) * (kept + r)
+        if WEIGHTED:
+            r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+        tl.store(back + row * D + j, r, mask=inside)
+    tl.debug_barrier()  # the row of `back` is complete, and seen by all threads of the program
+    for start in range(0, W, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < W
+        k = tl.arange(0, K)[:, None]
+        places, both = first + k * H * W + j[None, :], (k < COMPONENTS) & inside[None, :]
+        total = tl.load(z + places, mask=both, other=0.0)
+        for c in range(C):
+            m_row = (c * H + i if PER_BAND else i) * W
+            s = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
+            s *= tl.load(mask + m_row + j, mask=inside, other=0.0)
+            if NONNEGATIVE:
+                o = ((b * C + c) * H + i) * W + j
+                old = tl.load(u + o, mask=inside, other=0.0)
+                p = old - _synthesize(z, basis, first, c, j, inside, C, H, W, COMPONENTS, BLOCK)
+                p = tl.where(p < 0, 0.0, p)  # a NaN stays
+                s += STEP * (p + p - old)
+                tl.store(u + o, p, mask=inside)
+            total += tl.load(basis + k * C + c, mask=k < COMPONENTS, other=0.0) * s[None, :]
+        tl.store(z_new + places, total, mask=both)
+
+
+@triton.jit
+def _squared_distance(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)
+    difference = tl.full([BLOCK], 0.0, tl.float64)
+    reference = tl.full([BLOCK], 0.0, tl.float64)
+    for start in range(0, CHUNK, BLOCK):
+        o = tl.program_id(0).to(tl.int64) * CHUNK + start + n
+        value = tl.load(b + o, mask=o < size, other=0.0)
+        d = (tl.load(a + o, mask=o < size, other=0.0) - value).to(tl.float64)
+        difference += d * d
+        reference += value.to(tl.float64) * value.to(tl.float64)
+    tl.store(partial + tl.program_id(0) * BLOCK + n, difference)
+    tl.store(partial + (programs + tl.program_id(0)) * BLOCK + n, reference)
 
 
 @triton.jit

@@ -15,8 +15,8 @@ import itertools
 import torch
 from torch import Tensor
 
-from cassi.kernels.cpu import ask_huge_pages
 from cassi.kernels.dispatch import kernels
+from cassi.kernels.memory import ask_huge_pages
 
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:

@@ -66,7 +66,7 @@ def detector(calibration: Calibration) -> Figure:
     """
     figure = Figure(figsize=(9.6, 3.9), layout=layout())
     rows, columns = np.nonzero(calibration.bad_pixels)
-    panels = ((calibration.dark, "Dark level", "counts"), (calibration.flat, "Relative response", ""))
+    panels = ((calibration.dark, "Dark level", "counts"), (calibration.flat, "Relative response", "of the mean"))
     for axes, (picture, heading, label) in zip(figure.subplots(1, 2), panels, strict=True):
         draw_map(axes, picture, heading, label, limits=shown_range(picture, percent=99))
         if len(rows):
@@ -85,7 +85,7 @@ def masks(calibration: Calibration) -> Figure:
     Returns:
         The figure.
     """
-    figure = Figure(figsize=(12.0, 3.4), layout=layout())
+    figure = Figure(figsize=(12.0, 2.6), layout=layout())
     count, height, width = calibration.mask.shape
     size = min(48, height, width)
     top, left = (height - size) // 2, (width - size) // 2

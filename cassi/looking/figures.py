@@ -88,7 +88,7 @@ def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
         >>> figure = snapshot(np.random.default_rng(0).random((64, 80)))
     """
     picture = as_picture(y, "y")
-    figure = Figure(figsize=size_for(picture.shape, extra=(1.9, 0.95)), layout=layout())
+    figure = Figure(figsize=size_for(picture.shape, extra=(2.3, 0.95)), layout=layout())
     draw_map(figure.add_subplot(), picture, _sized(title, picture), value_label(unit), colors="gray", ticks=True)
     return figure
 
@@ -115,7 +115,7 @@ def residual(residual: Array, *, unit: str = "", title: str = "Residual y - Φx"
         >>> figure = residual(np.random.default_rng(0).standard_normal((64, 80)))
     """
     picture = as_picture(residual, "residual")
-    figure = Figure(figsize=size_for(picture.shape, extra=(1.9, 1.2)), layout=layout())
+    figure = Figure(figsize=size_for(picture.shape, extra=(2.3, 1.2)), layout=layout())
     axes = figure.add_subplot()
     _draw_residual(axes, picture, unit, _sized(title, picture), ticks=True)
     return figure
@@ -551,7 +551,7 @@ def uncertainty_map(
     panels = [(mean, f"{name}, root mean square over bands", value_label(unit))]
     if seen is not None:
         panels.append((seen.sum(0), f"Of {len(seen)} unknowns of a pixel, how many the snapshot fixes", "unknowns"))
-    width, height = size_for(values.shape[1:], extra=(1.9, 0.95))
+    width, height = size_for(values.shape[1:], extra=(2.3, 0.95))
     figure = Figure(figsize=(width * len(panels), height), layout=layout())
     for axes, (picture, title, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         draw_map(axes, picture, title, label, limits=shown_range(picture, "zero"), ticks=True)

@@ -310,36 +310,6 @@ def residual_whiteness(residual: Array, weights: Array | None = None) -> Whitene
     )
 
 
-def score(cube: Array, *, truth: Array | None = None, mean_band: Array | None = None) -> dict[str, float]:
-    """How close a cube comes to the truth, in the convention of the field: estimate clipped to [0, 1], peak 1.
-
-    Args:
-        cube: (..., C, H, W).
-        truth: the same shape, in [0, 1]; gives "psnr" [dB], "ssim" and "sam" [degrees].
-        mean_band: (H, W), the true mean over bands; gives "mean_band_psnr" [dB].
-
-    Returns:
-        The figures that can be had, by name; without truth an empty dictionary.
-
-    Raises:
-        ValueError: shapes that differ.
-
-    Example:
-        >>> score(torch.full((3, 16, 16), 0.75), mean_band=torch.full((16, 16), 0.25))["mean_band_psnr"]  # 20 log10 2
-        6.020599913279624
-    """
-    scores: dict[str, float] = {}
-    if truth is not None:
-        estimate, true = torch.as_tensor(cube).clamp(0, 1), torch.as_tensor(truth)
-        scores["psnr"] = psnr(estimate, true)
-        scores["ssim"] = ssim(estimate, true, border="valid" if min(true.shape[-2:]) >= 11 else "zero")
-        scores["sam"] = sam(estimate, true)
-    if mean_band is not None:
-        mean = torch.as_tensor(cube).mean(-3).clamp(0, 1)
-        scores["mean_band_psnr"] = psnr(mean, torch.as_tensor(mean_band).expand_as(mean))
-    return scores
-
-
 def _pair(estimate: Array, truth: Array, *, min_axes: int) -> tuple[Tensor, Tensor]:
     a, b = torch.as_tensor(estimate), torch.as_tensor(truth)
     if a.shape != b.shape:

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from matplotlib.image import imsave
 
 from cassi.errors import InputError
-from cassi.files.atomic import replacing
+from cassi.files.atomic import write_text
+from cassi.files.frames import natural
 from cassi.looking.color import render
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import escape_text, policy_of, thinned, thinning
@@ -91,7 +92,7 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
     """
     place = Path(folder)
     cards, bad = [], 0
-    for path in sorted(place.glob("*.h5")):
+    for path in sorted(place.glob("*.h5"), key=natural):
         try:
             data = read_report(path)
         except InputError:  # not a result: a measurement, a calibration
@@ -112,8 +113,7 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
         f"<h1>{escape_text(place.resolve().name)}</h1><p>{told}</p><main>{''.join(cards)}</main></html>"
     )
     index = place / "index.html"
-    with replacing(index, overwrite=True) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_text(index, html)
     return index
 
 

@@ -74,19 +74,19 @@ class ReportData:
         truth: (C, H, W), where known.
         uncertainty: (C, H, W), in `unit`: one standard deviation of each value of the cube where `calibrated`, else its
             spread, which tells uncertain places from certain ones and is no error bar.
-        calibrated: the uncertainty was compared with errors and covers as many of them as a standard deviation does.
-        visibility: (C, H, W), share of each value that the snapshot alone determines, 0 to 1.
         measurement: (H, W'), the snapshot.
         residual: (H, W'), the snapshot minus the one that the cube explains.
         history: records of the solver.
-        markers: iterations at which the run changed, and what changed there: (iteration, words).
-        verdict: whether mask and measurement belong together, in words.
-        ok: that verdict is good; if it is not, figures and page warn.
         choice: what was chosen automatically and why; numbers, text, lists and mappings.
         parameters: settings of the run, likewise.
         provenance: further facts: input, hash, version, command line, status ...
         unit: of the cube.
         title: heading, the name of the input for example.
+        visibility: (C, H, W), share of each value that the snapshot alone determines, 0 to 1.
+        calibrated: the uncertainty was compared with errors and covers as many of them as a standard deviation does.
+        markers: iterations at which the run changed, and what changed there: (iteration, words).
+        verdict: whether mask and measurement belong together, in words.
+        ok: that verdict is good; if it is not, figures and page warn.
 
     Raises:
         ValueError: shapes that do not fit each other.
@@ -96,19 +96,19 @@ class ReportData:
     wavelengths: Array | None = None
     truth: CubeLike | None = None
     uncertainty: CubeLike | None = None
-    calibrated: bool = False
-    visibility: CubeLike | None = None
     measurement: Array | None = None
     residual: Array | None = None
     history: Sequence[Record] = ()
-    markers: Sequence[tuple[int, str]] = ()
-    verdict: str = ""
-    ok: bool = True
     choice: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
     unit: str = ""
     title: str = "Reconstruction"
+    visibility: CubeLike | None = None
+    calibrated: bool = False
+    markers: Sequence[tuple[int, str]] = ()
+    verdict: str = ""
+    ok: bool = True
 
     def __post_init__(self) -> None:
         shape = tuple(self.cube.shape)
@@ -170,7 +170,7 @@ class ReportData:
         if (error := self.held_out_error) is not None:
             found.append(("error at unseen pixels", f"{100 * error:.3g} %"))
         if (share := self.unexplained) is not None:
-            found.append(("of the snapshot is not explained", f"{100 * share:.2g} %"))
+            found.append(("residual |y - Φx| / |y|", f"{100 * share:.2g} %"))
         return found
 
 
@@ -217,7 +217,7 @@ def report_of(
     history = _of_frame(list(result.history), len(result.cube) if stack else 1, frame)
     choice = dict(result.choice["frames"][frame] if "frames" in result.choice else result.choice)
     m = measurement
-    name = "" if m is None else m.source
+    name = (m.source if m is not None else "") or "Reconstruction"
     return ReportData(
         cube=cube,
         wavelengths=result.wavelengths,
@@ -234,7 +234,7 @@ def report_of(
         parameters=result.parameters,
         provenance={"status": result.status, "seconds": result.seconds, "scale": 1.0 if m is None else m.scale},
         unit=result.unit,
-        title=(f"{name}, frame {frame + 1} of {len(result.cube)}" if stack else name) or "Reconstruction",
+        title=f"{name}, frame {frame + 1} of {len(result.cube)}" if stack else name,
     )
 
 

@@ -379,9 +379,11 @@ def _levels(data: ReportData) -> list[str]:
 
 
 def _records(data: ReportData) -> str:
+    ended = {"max_iters": "did all its iterations"}  # "max_iters" sounds like a failure and is none
+    provenance = {k: ended.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
     parts = [
         f"<section><h2>{heading}</h2>{_table(content)}</section>"
-        for heading, content in (("Parameters", data.parameters), ("Provenance", data.provenance))
+        for heading, content in (("Parameters", data.parameters), ("Provenance", provenance))
         if content
     ]
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
@@ -395,7 +397,7 @@ def _table(content: Mapping[str, object]) -> str:
     return f'<div class="scroll"><table>{rows}</table></div>'
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, digits: int = 6) -> str:
     """A JSON value as HTML: mappings and lists of mappings as tables, lists of text as lists."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -404,7 +406,7 @@ def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         if value and all(isinstance(one, Mapping) and one.keys() == value[0].keys() for one in value):
             head = "".join(f'<th scope="col">{escape_text(str(name).replace("_", " "))}</th>' for name in value[0])
-            body = "".join("<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in one.values()) + "</tr>" for one in value)
+            body = "".join("<tr>" + "".join(f"<td>{_cell(v, 4)}</td>" for v in one.values()) + "</tr>" for one in value)
             rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
             return f'<div class="scroll"><table class="grid">{rows}</table></div>'
         if any(isinstance(one, str | Mapping | list) for one in value):
@@ -412,7 +414,7 @@ def _cell(value: object) -> str:
         return ", ".join(_cell(one) for one in value) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
-    return _number(value, 6) if isinstance(value, float) else escape_text(value)
+    return _number(value, digits) if isinstance(value, float) else escape_text(value)
 
 
 def _number(value: float, digits: int = 3) -> str:

@@ -3,16 +3,15 @@
     y = sum_c S_c K_c (m_c x_c)
 
 K_c convolves band c with its point-spread function, along the dispersion (columns) and, if given, across it (rows);
-S_c moves it by the real number d_c, by linear interpolation between the two neighbouring pixels. Light that the blur
+S_c moves it by the real number d_c, by linear interpolation between the two neighboring pixels. Light that the blur
 carries beyond the detector is lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate
-gradients and say how far they came.
+gradients, and solvers step with a diagonal that bounds it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -20,10 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
-from cassi.kernels.linear import conjugate_gradients
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.psf import _normalized, _taps
 
 
 class _Band(NamedTuple):
@@ -42,12 +39,12 @@ class BlurredCASSI(CodedAperture):
 
     summed over the taps t, u of the point-spread functions p_c (along the dispersion) and q_c (across it) and the
     bands. A displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
-    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. The centre of a function
+    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. The center of a function
     of M taps is tap M // 2: the middle one of an odd number, the right one of the middle two of an even number; light
     at tap t is moved by t - M // 2 pixels, to the right or down. One function for all bands commutes with the shifts,
     so it describes a blur behind the mask and one at the detector alike, and is applied once, on the detector.
 
-    With whole shifts and without blur it is `CASSI`, to the bit. The methods are those of `CASSI`; see there.
+    With whole shifts and without blur it is `CASSI`, to the bit. The methods are those of `Camera`; see there.
     The camera with these parts: Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.
 
     Args:
@@ -126,31 +123,7 @@ class BlurredCASSI(CodedAperture):
 
     def gram_diag(self) -> Tensor:
         """diag(Phi Phi^T), (H, W'). Not all of Phi Phi^T: see `gram`."""
-        return self._gram.clone()
-
-    @cached_property
-    def _gram(self) -> Tensor:
         return self.row_variance(self.mask.new_ones(self.num_bands))
-
-    def solve(self, b: Tensor, rho: float) -> Tensor:
-        """(Phi Phi^T + rho)^-1 b by conjugate gradients, rho >= 0, as far as `tol` and `max_iters` go.
-
-        A blur nearly erases fine detail, so for rho = 0 the exact solution would amplify noise without bound; from 0
-        the strong components come first, and stopping early keeps the weak ones out. Detector pixels that see no light
-        (gram_diag = 0) are left out: there r = 0. Differentiable in b.
-        """
-        if not rho >= 0:
-            raise ValueError(f"rho must be >= 0, got {rho}")
-        lit = self._gram > 0
-        inverse = torch.where(lit, 1 / torch.where(lit, self._gram + rho, 1), 0)
-
-        def iterate(b: Tensor) -> Tensor:
-            return conjugate_gradients(
-                lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
-                inverse=inverse, axes=2, num_iters=self.max_iters, tol=self.tol,
-            ).x  # fmt: skip
-
-        return self.iterated(iterate, self.check_measurement(b))
 
     def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go; see `solve`."""
@@ -238,6 +211,23 @@ class BlurredCASSI(CodedAperture):
         center = len(psf) - 1 - len(psf) // 2 if adjoint else len(psf) // 2
         full = convolve_rows(y.reshape(-1, width), psf)
         return full[:, center : center + width].reshape(y.shape)
+
+
+def _normalized(psf: Tensor, name: str, num_bands: int) -> Tensor:
+    psf = torch.as_tensor(psf)
+    if psf.ndim not in (1, 2) or psf.shape[-1] == 0 or (psf.ndim == 2 and psf.shape[0] != num_bands):
+        raise ValueError(f"{name} must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
+    psf = psf.detach().double()
+    total = psf.sum(-1, keepdim=True)
+    if not bool((psf >= 0).all()) or not bool((total > 0).all()):
+        raise ValueError(f"{name} must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
+    return psf / total
+
+
+def _taps(psf: Tensor | None, c: int) -> tuple[float, ...]:
+    if psf is None:
+        return (1.0,)
+    return tuple((psf if psf.ndim == 1 else psf[c]).tolist())
 
 
 def _blur_rows(x: Tensor, taps: tuple[float, ...], adjoint: bool) -> Tensor:

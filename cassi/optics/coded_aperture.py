@@ -86,5 +86,7 @@ class CodedAperture(Camera):
         return replace(self, weights=weights)
 
     def absolute(self) -> Self:
-        """The camera with |m| for its mask."""
+        """The camera with |m| for its mask; itself, where m >= 0."""
+        if not self.mask.requires_grad and bool((self.mask >= 0).all()):
+            return self
         return replace(self, mask=self.mask.detach().abs())

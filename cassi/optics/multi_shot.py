@@ -153,7 +153,7 @@ class MultiShot(Camera):
         """(Phi Phi^T + rho)^-1 b; for rho = 0 the pseudo-inverse of Phi Phi^T.
 
         Exact where the dispersion is shared; there eigenvalues of a K x K block below K * eps of its largest count as 0
-        (two masks that agree at a pixel add no information there). Otherwise by conjugate gradients, for rho > 0.
+        (two masks that agree at a pixel add no information there). Else by conjugate gradients, see `Camera.solve`.
         """
         if not self.exact:
             return super().solve(b, rho)

@@ -168,20 +168,28 @@ class Camera(ABC):
 
     # inverses
 
-    def solve(self, b: Tensor, rho: float) -> Tensor:
-        """r = (A A^T + rho)^-1 b on the detector, rho > 0; where `exact` also (A A^T)^+ b, rho = 0.
+    @cached_property
+    def _diagonal(self) -> Tensor:
+        return self.gram_diag().detach()
 
-        Here by conjugate gradients, preconditioned by `gram_diag`; differentiable in b.
+    def solve(self, b: Tensor, rho: float) -> Tensor:
+        """r = (A A^T + rho)^-1 b on the detector, rho >= 0; where `exact`, for rho = 0 the pseudo-inverse (A A^T)^+ b.
+
+        Here by conjugate gradients from 0, preconditioned by `gram_diag`, as far as `tol` and `max_iters` go. What A
+        nearly erases comes last, so that for rho = 0 stopping early keeps its noise out. Where no light can arrive
+        r = b / rho, and 0 for rho = 0. Differentiable in b.
         """
-        if not rho > 0:
-            raise ValueError(f"rho must be positive, got {rho}; for rho = 0 use pinv")
-        inverse = 1 / (self.gram_diag().detach() + rho)
+        if not rho >= 0:
+            raise ValueError(f"rho must be >= 0, got {rho}")
+        lit = self._diagonal > 0
+        inverse = torch.where(lit, 1 / torch.where(lit, self._diagonal + rho, 1), 0)
 
         def iterate(b: Tensor) -> Tensor:
-            return conjugate_gradients(
-                lambda r: self.gram(r).add_(r, alpha=rho), b, inverse=inverse, axes=len(self.measurement_shape),
-                num_iters=self.max_iters, tol=self.tol,
+            r = conjugate_gradients(
+                lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
+                inverse=inverse, axes=len(self.measurement_shape), num_iters=self.max_iters, tol=self.tol,
             ).x  # fmt: skip
+            return torch.where(lit, r, b / rho) if rho > 0 else r
 
         return self.iterated(iterate, self.check_measurement(b))
 

@@ -70,20 +70,3 @@ def shifts_from_dispersion(
             f"{at.max():g} nm; extend the table"
         )
     return tuple(float(d) for d in np.interp(at, table, shifts))
-
-
-def _normalized(psf: Tensor, name: str, num_bands: int) -> Tensor:
-    psf = torch.as_tensor(psf)
-    if psf.ndim not in (1, 2) or psf.shape[-1] == 0 or (psf.ndim == 2 and psf.shape[0] != num_bands):
-        raise ValueError(f"{name} must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
-    psf = psf.detach().double()
-    total = psf.sum(-1, keepdim=True)
-    if not bool((psf >= 0).all()) or not bool((total > 0).all()):
-        raise ValueError(f"{name} must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
-    return psf / total
-
-
-def _taps(psf: Tensor | None, c: int) -> tuple[float, ...]:
-    if psf is None:
-        return (1.0,)
-    return tuple((psf if psf.ndim == 1 else psf[c]).tolist())

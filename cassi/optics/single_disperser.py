@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from cassi.kernels import cpu
+from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import data_step_, shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.protocol import reciprocal
@@ -135,11 +135,12 @@ class CASSI(CodedAperture):
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
         gamma: Tensor, omega: Tensor, step: float,
     ) -> bool:  # fmt: skip
-        """See `Camera.subspace_step_`; compiled, on the CPU."""
-        fast = cpu.usable(z, z_new, y, e, u, y_z, B, self.mask, self.weights)
-        if fast:
-            cpu.subspace_step(z, z_new, y, e, u, y_z, B, self.mask, self.shifts, self.weights, gamma, omega, step)
-        return fast
+        """See `Camera.subspace_step_`; in one kernel where there is one for the device."""
+        fast = kernels(z, z_new, y, e, u, y_z, B, self.mask, self.weights, gamma, omega)
+        if fast is None:
+            return False
+        fast.subspace_step(z, z_new, y, e, u, y_z, B, self.mask, self.shifts, self.weights, gamma, omega, step)
+        return True
 
     def visibility(self) -> Tensor:
         """diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W); 0 behind a closed mask element or a bad pixel.

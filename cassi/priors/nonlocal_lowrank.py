@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.kernels import cpu
 from cassi.kernels.covariance import covariance_sum, pixel_mean
+from cassi.kernels.cpu_lowrank import lowrank_groups
+from cassi.kernels.dispatch import kernels
 from cassi.kernels.patches import aggregate_patches, extract_patches
 
 _NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
@@ -87,9 +88,9 @@ def nonlocal_lowrank(
     with torch.no_grad():
         if groups is None:
             groups = _match(_features(z / level, patch), stride, window, group)
-        if cpu.usable(z):
+        if not z.is_cuda and kernels(z) is not None:
             image = (z / level).permute(1, 2, 0).contiguous()
-            summed, covered = cpu.lowrank_groups(image, groups, patch)
+            summed, covered = lowrank_groups(image, groups, patch)
             return (summed / covered[:, :, None]).permute(2, 0, 1).contiguous().mul_(level), groups
         # patches lie as rows, so that a group gathers whole rows
         patches = extract_patches(z / level, patch)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 
 _CHUNK = 1 << 17  # voxels that eager steps work on at a time
@@ -139,18 +138,14 @@ def tv_steps(
     if num_iters < 0:
         raise ValueError(f"the number of dual steps must be >= 0, got {num_iters}")
     fast = None if coupled else kernels(u, q)
-    if fast is cpu:
-        cpu.tv_prox_(u, weight, q, num_iters, memory)
-        return q, spare
+    if fast is not None:
+        steps: tuple[Tensor, Tensor | None] = fast.tv_steps(u, weight, q, spare, num_iters, memory)
+        return steps
     if memory != 1:
         q.mul_(memory)
-    if fast is None and not coupled:
+    if not coupled:
         _chunked_steps(u, weight, q, num_iters)
         return q, spare
-    if fast is not None:
-        work = torch.empty_like(q) if spare is None else spare
-        steps: tuple[Tensor, Tensor] = fast.tv_steps(u, weight, q, work, num_iters)
-        return steps
     f = torch.empty_like(u) if spare is None else spare[0]
     _steps(u, weight, q, f, torch.empty_like(u.narrow(-3, 0, 1)), num_iters, coupled=True)
     return q, spare

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cassi.optics.building import camera_of
-from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
+from cassi.running.preparing import prepare
 
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
@@ -41,10 +40,12 @@ def of_result(residual: float) -> tuple[str, ...]:
     """A cube that explains less than half of its snapshot; `residual` is |y - Phi x| / |y|."""
     if residual <= HALF:
         return ()
-    black = "a black cube would explain" if not residual < 1 else "it leaves more than half unexplained of"
+    what = (
+        "leaves more than half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
+    )
     return (
-        f"{black} the snapshot{' better' if not residual < 1 else ''} (residual {residual:.2g}): the solver diverged, "
-        "the noise given is too large, or the camera is another; try solver auto, and check mask, bands, gain and blur",
+        f"the cube {what} (residual {residual:.2g}): the solver diverged, the noise given is too large, or the camera "
+        "is another; try solver auto, and check mask, bands, gain and blur",
     )
 
 
@@ -60,10 +61,4 @@ def of_imprint(value: float | None) -> tuple[str, ...]:
 
 def black_level_left(m: Measurement, psf: float | np.ndarray | None = None) -> float:
     """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y."""
-    import torch
-
-    A = camera_of(m, torch.device("cpu"), psf)
-    y = torch.as_tensor(m.y[0] if m.y.ndim == 3 else m.y, dtype=torch.float32)
-    if m.bad_pixels is not None:
-        A = A.weighted(torch.as_tensor(~m.bad_pixels).to(A.dtype))
-    return black_level_of(A, y)
+    return prepare(m, psf=psf, device="cpu").black_levels[0]

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked"]
 
 
-KNOWN = {"fingerprint": "", "residual": float("nan"), "seconds": float("nan"), "verdict": "", "ok": True}  # of a finished frame
+KNOWN = {
+    "fingerprint": "",
+    "residual": float("nan"),
+    "seconds": float("nan"),
+    "verdict": "",
+    "ok": True,
+}  # of a finished frame
 
 
 @dataclass(frozen=True)

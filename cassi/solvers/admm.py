@@ -96,6 +96,7 @@ def admm_tv(
         coupled: couple the bands, see `cassi.priors.tv`.
         Others: see `admm`.
     """
+    measured(A, y)
     penalty = A.norm() ** 2 / 10 if rho is None else rho
     _check_penalty(penalty)
     denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, coupled=coupled, memory=memory)

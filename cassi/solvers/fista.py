@@ -49,8 +49,8 @@ def fista(
     Raises:
         FloatingPointError: the iteration diverged; names the iteration.
     """
+    measured(A, y)
     L = A.norm() ** 2 or 1.0
-    y = measured(A, y)
     x = A.first_guess(y) if x0 is None else x0.clone()
     z, x_new = x.clone(), torch.empty_like(x)
     y_x = A.forward(x)
@@ -91,6 +91,7 @@ def fista_tv(
     progress: bool = False,
 ) -> Result:
     """FISTA on 1/2 |Phi x - y|^2 + tv_weight TV(x), the objective of `admm_tv`; arguments as there."""
+    measured(A, y)
     L = A.norm() ** 2 or 1.0
     denoise = TVDenoiser(tv_weight / L, num_iters=tv_iters, coupled=coupled)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from cassi.kernels import cpu
+from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "max_iters", "stopped"]
 
@@ -133,8 +133,9 @@ def relative_change(new: Tensor, old: Tensor) -> float:
             f"both must have the shape {tuple(old.shape)}, got {tuple(new.shape)}; "
             "give x0 the batch axes of the measurement"
         )
-    if cpu.usable(new, old):
-        squared_difference, squared_reference = cpu.squared_distance(new, old)
+    fast = kernels(new, old)
+    if fast is not None:
+        squared_difference, squared_reference = fast.squared_distance(new, old).tolist()
     else:
         size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))

@@ -10,7 +10,7 @@ from torch import Tensor
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured, reciprocal
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
-from cassi.priors.tv import tv_prox_
+from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
@@ -121,10 +121,10 @@ def subspace_tv(
     w = (coefficient_weights(len(B)) if weights is None else weights).to(y).view(-1, 1, 1) * lam
     inverse = reciprocal(A.majorizer())
     a = (prior_strength / (level * lam)) * sigma2 * inverse
-    gamma, omega = (1 - a.clamp(max=1)).expand(y.shape), (inverse / a.clamp(min=1)).expand(y.shape)
+    gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
-        z = analyse(A.adjoint(omega * y), B)
+        z = analyse(A.adjoint(omega * y), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = state.z.clone(), state.q.clone()
@@ -132,6 +132,7 @@ def subspace_tv(
     if nonnegative:
         u = z.new_zeros((*batch, *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
+    spare = torch.empty_like(q) if q.is_cuda else None
     loop = Loop(
         num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
     )
@@ -151,7 +152,7 @@ def subspace_tv(
             torch.add(z, analyse(step, B), out=z_new)
         residual = relative_change(y_z, y)
         if denoise is None:
-            tv_prox_(z_new, w, q, num_iters=tv_iters)
+            q, spare = tv_steps(z_new, w, q, spare, num_iters=tv_iters)
         else:
             overwrite(z_new, denoise(z_new, k))
         change = relative_change(z_new, z)

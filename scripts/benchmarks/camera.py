@@ -1,8 +1,7 @@
-"""What calibration, alignment and more snapshots are worth, as Markdown: `python -m benchmarks.camera`."""
+"""What calibration, alignment and more snapshots are worth, as Markdown."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -220,15 +219,3 @@ def _benchmark_scenes(data: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
 def _gap_tv_psnr(A: Camera, y: Tensor, cube: Tensor, camera: Alignment | None = None) -> float:
     x = gap_tv(A, y, tv_weight=0.3 * float(cube.mean()), num_iters=60).x
     return psnr((x if camera is None else camera.register(x)).clamp(0, 1), cube)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder with kaist, cave, tsa_real, smem_real")
-    parser.add_argument("--trials", type=int, default=6)
-    args = parser.parse_args()
-    print("\n" + camera(args.data, trials=args.trials))
-
-
-if __name__ == "__main__":
-    main()

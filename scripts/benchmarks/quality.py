@@ -43,6 +43,10 @@ PUBLISHED = """\
 | PnP-HSI (published) | a trained denoiser | 25.67 | 0.70 | |
 | PnP-DIP-HSI (published) | 55,000 network steps a scene, GPU | 31.30 | 0.90 | |
 | MST-L (published) | training for this one mask | 35.18 | | |
+
+Not run here. TwIST, GAP-TV, DeSCI and MST-L as reported by Cai et al., "Mask-guided spectral-wise transformer for
+efficient hyperspectral image reconstruction", CVPR 2022; PnP-HSI: Zheng et al., Photonics Research 9, B18 (2021);
+PnP-DIP-HSI: Meng et al., "Self-supervised neural networks for spectral snapshot compressive imaging", ICCV 2021.
 """
 
 

@@ -15,8 +15,8 @@ from cassi.files.container import (
     check_declared,
     damage_as_input_error,
     declared_bytes,
-    missing_package,
-    stored_bytes,
+    optional,
+    without_warnings,
 )
 
 MAX_HEADER_BYTES = 1 << 24
@@ -34,13 +34,10 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     Raises:
         InputError: spectral is missing, no data file beside the header, or fewer data than the header declares.
     """
-    try:
-        from spectral.io import envi
-    except ImportError as error:
-        raise missing_package(path, "spectral", error) from error
+    envi = optional(path, "spectral.io.envi")
     if path.stat().st_size > MAX_HEADER_BYTES:
         raise InputError(f"{path}: an ENVI header of {path.stat().st_size} bytes, expected a short text")
-    with damage_as_input_error(path, "ENVI"):
+    with damage_as_input_error(path, "ENVI"), without_warnings():
         header = envi.read_envi_header(os.fspath(path))
         rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
         if min(rows, columns, bands) < 1:
@@ -49,7 +46,7 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
         if kind.lower() not in FILE_TYPES or order.lower() not in ("bsq", "bil", "bip"):
             raise InputError(f"{path}: an ENVI header of '{kind}' data in the order '{order}', expected ENVI Standard")
         data_path = data_path or _envi_data_file(path)
-        check_declared(data_path, "the file", data_path.stat().st_size, stored_bytes(data_path))
+        check_declared(data_path, "the file", data_path.stat().st_size)
         dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
         offset = int(header.get("header offset", 0))
         needed = declared_bytes((rows, columns, bands), dtype.itemsize) + offset
@@ -66,12 +63,13 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     if wavelengths is not None:
         entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
             return wavelengths
-        image = envi.open(os.fspath(path), os.fspath(data_path))
+        with without_warnings():
+            image = envi.open(os.fspath(path), os.fspath(data_path))
         mapped = image.open_memmap(interleave="bsq", writable=False).reshape(entry.shape)
-        return np.array(mapped if selection is None else mapped[selection], dtype=entry.dtype)
+        return np.array(mapped[picked], dtype=entry.dtype)
 
     return Container(path, "ENVI", tuple(entries), read)
 
@@ -92,10 +90,7 @@ def write_envi(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     Raises:
         InputError: spectral is missing, or a stack of cubes.
     """
-    try:
-        from spectral.io import envi
-    except ImportError as error:
-        raise missing_package(path, "spectral", error) from error
+    envi = optional(path, "spectral.io.envi")
     cube, wavelengths = content.cube, content.wavelengths
     if cube.ndim != 3:
         raise InputError(f"ENVI holds one cube (C, H, W), got a stack {cube.shape}; write .h5 or one file per frame")

@@ -19,8 +19,6 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.atomic import hdf5_target
 from cassi.files.container import (
-    BOMB_BYTES,
-    BOMB_RATIO,
     MAX_READ_CHUNKS,
     Container,
     CubeContent,
@@ -31,7 +29,6 @@ from cassi.files.container import (
     check_inflated,
     damage_as_input_error,
     declared_bytes,
-    stored_bytes,
 )
 from cassi.files.formats.netcdf import as_unsigned, unpack
 
@@ -79,8 +76,8 @@ def open_hdf5(path: Path, trusted: bool = False) -> Container:
     if netcdf:
         file_format, entries = "NetCDF", tuple(as_unsigned(entry) for entry in entries)
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        values = _read_dataset(path, entry, selection)
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        values = _read_dataset(path, entry, picked)
         return unpack(values, entry.attributes) if netcdf else values
 
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
@@ -189,7 +186,6 @@ def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID, trusted: boo
     dtype = dataset.dtype
     if dtype.names is not None and [n.lower() for n in dtype.names] == ["real", "imag"]:
         dtype = np.dtype(complex)  # MATLAB's complex numbers
-    stored = stored_bytes(path)
     chunk = declared_bytes(dataset.chunks, dtype.itemsize) if dataset.chunks else 0
     size = max(declared_bytes(dataset.shape, dtype.itemsize), chunk)
     problem = None
@@ -199,8 +195,8 @@ def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID, trusted: boo
         problem = "a table, cell or reference"
     elif "_Unsigned" in dataset.attrs and "_Unsigned" not in attributes:
         problem = "a variable with _Unsigned as text of variable length, which is not read (save unsigned numbers)"
-    elif size > allowed(BOMB_BYTES) and size > BOMB_RATIO * stored and not trusted:
-        problem = bomb(size, stored)
+    elif not trusted:
+        problem = bomb(path, size)
     if problem is not None:
         return Entry(name, dataset.shape, None, problem=problem, attributes=attributes)
     shape = dataset.shape
@@ -215,11 +211,10 @@ def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID, trusted: boo
     return Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
 
 
-def _read_dataset(path: Path, entry: Entry, selection: Selection | None) -> np.ndarray:
+def _read_dataset(path: Path, entry: Entry, picked: Selection) -> np.ndarray:
     import h5py
 
     reverse = "MATLAB_class" in entry.attributes
-    picked = selection if selection is not None else tuple(slice(None) for _ in entry.shape)
     picked = picked[::-1] if reverse else picked
     with h5py.File(path, "r", locking="best-effort") as file:
         dataset = h5py.Dataset(h5py.h5d.open(file.id, entry.attributes["_place"]))

@@ -24,7 +24,6 @@ from cassi.files.container import (
     Selection,
     check_declared,
     damage_as_input_error,
-    stored_bytes,
 )
 
 MATRIX, COMPRESSED = 14, 15
@@ -103,9 +102,9 @@ def open_matlab(path: Path) -> Container:
         axes = {name.removesuffix("_axes"): _text(file, v, order) for name, v in variables.items() if v.kind == 4}
         entries = [_with_axes(entry, axes.get(entry.name)) for entry in entries]
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
         values = _read(path, variables[entry.name], order)
-        return values if selection is None else values[selection]
+        return values[picked]
 
     return Container(path, "MATLAB v5", tuple(entries), read, bands_last=True)
 
@@ -210,7 +209,7 @@ def _entry(path: Path, variable: _Variable) -> Entry:
         raise InputError(
             f"{path}: '{variable.name}' is damaged, {variable.data_bytes} bytes for {variable.shape} {variable.type}"
         )
-    check_declared(path, variable.name, variable.data_bytes, stored_bytes(path))
+    check_declared(path, variable.name, variable.data_bytes)
     return Entry(variable.name, variable.shape, np.dtype(bool) if variable.logical else variable.type.newbyteorder("="))
 
 

@@ -1,8 +1,6 @@
 """Read and write NetCDF: version 4 is HDF5 and read by `hdf5.py`, classic files by scipy; the conventions are here."""
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +15,8 @@ from cassi.files.container import (
     check_declared,
     damage_as_input_error,
     declared_bytes,
-    missing_package,
-    stored_bytes,
+    optional,
+    without_warnings,
 )
 
 # Names that files give to the axes of a cube, in lower case.
@@ -83,14 +81,6 @@ def _number(value: object) -> float | None:
     return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "biuf" else None
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep the parser from warning about what is odd in a damaged file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def open_netcdf_classic(path: Path) -> Container:
     """Open a classic NetCDF file as a `Container`.
 
@@ -100,7 +90,7 @@ def open_netcdf_classic(path: Path) -> Container:
     from scipy.io import netcdf_file
 
     # Mapped files cannot be closed while an error holds on to their arrays: they are read whole.
-    with damage_as_input_error(path, "NetCDF"), _without_warnings(), netcdf_file(path, "r", mmap=False) as file:
+    with damage_as_input_error(path, "NetCDF"), without_warnings(), netcdf_file(path, "r", mmap=False) as file:
         entries = []
         for name, variable in file.variables.items():
             shape = tuple(int(n) for n in variable.shape)
@@ -109,15 +99,15 @@ def open_netcdf_classic(path: Path) -> Container:
                 entries.append(Entry(name, shape, None, problem="text"))
                 continue
             dtype = variable.data.dtype.newbyteorder("=")
-            check_declared(path, name, declared_bytes(shape, dtype.itemsize), stored_bytes(path))
+            check_declared(path, name, declared_bytes(shape, dtype.itemsize))
             entry = Entry(name, shape, dtype, axes=axes_of(variable.dimensions), attributes=attributes)
             entries.append(as_unsigned(entry))
         attributes = {name: _text(value) for name, value in file._attributes.items()}
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        with _without_warnings(), netcdf_file(path, "r", mmap=False) as file:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        with without_warnings(), netcdf_file(path, "r", mmap=False) as file:
             values = file.variables[entry.name].data
-            values = values if selection is None else values[selection]
+            values = values[picked]
             return unpack(values.astype(values.dtype.newbyteorder("=")), entry.attributes)
 
     return Container(path, "NetCDF", tuple(entries), read, attributes)
@@ -129,10 +119,7 @@ def _text(value: object) -> object:
 
 def write_netcdf(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     """Write cube, wavelengths and attributes as NetCDF-4; return the arrays written by name."""
-    try:
-        import h5netcdf
-    except ImportError as error:
-        raise missing_package(path, "h5netcdf", error) from error
+    h5netcdf = optional(path, "h5netcdf")
     cube, wavelengths = content.cube, content.wavelengths
     band = "band" if wavelengths is None else "wavelength"
     names = ("frame", band, "y", "x")[-cube.ndim :]

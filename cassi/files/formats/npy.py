@@ -15,7 +15,6 @@ from cassi.files.container import (
     check_declared,
     damage_as_input_error,
     declared_bytes,
-    stored_bytes,
 )
 
 
@@ -31,9 +30,8 @@ def open_npy(path: Path) -> Container:
         if missing > 0:
             raise InputError(f"{path}: cut short, its shape {entry.shape} needs at least {missing} bytes more")
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
-        return np.array(values if selection is None else values[selection])
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[picked])
 
     return Container(path, ".npy", (entry,), read)
 
@@ -47,7 +45,7 @@ def open_npz(path: Path) -> Container:
     entries = []
     with damage_as_input_error(path, ".npz"), zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
-        check_declared(path, "all arrays", size, stored_bytes(path))
+        check_declared(path, "all arrays", size)
         for member in archive.infolist()[:1000]:
             if not member.filename.endswith(".npy"):
                 continue
@@ -61,10 +59,10 @@ def open_npz(path: Path) -> Container:
                 )
             entries.append(entry)
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
         with zipfile.ZipFile(path) as archive, archive.open(entry.name + ".npy") as file:
             values = npy.read_array(file, allow_pickle=False)
-        return values if selection is None else values[selection]
+        return values[picked]
 
     return Container(path, ".npz", tuple(entries), read)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, Selection, check_declared, damage_as_input_error, stored_bytes
+from cassi.files.container import Container, Entry, Selection, check_declared, damage_as_input_error
 
 ORIENTATION = 0x112  # the tag of a picture that asks to be turned
 TYPES = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}  # by the modes of Pillow
@@ -22,7 +22,7 @@ def open_png(path: Path) -> Container:
 
     with path.open("rb") as file:
         width, height = struct.unpack(">II", file.read(24)[16:].ljust(8, b"\0"))
-    check_declared(path, "image", width * height * 2, stored_bytes(path))
+    check_declared(path, "image", width * height * 2)
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
         mode, frames, turned = image.mode, getattr(image, "n_frames", 1), image.getexif().get(ORIENTATION, 1)
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
@@ -32,9 +32,9 @@ def open_png(path: Path) -> Container:
     if frames != 1 or turned != 1:
         raise InputError(f"{path}: a PNG of {frames} frames, orientation {turned}; save one frame as it is to be read")
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
         with Image.open(path, formats=["PNG"]) as image:
             values = np.array(image).astype(entry.dtype)
-        return values if selection is None else values[selection]
+        return values[picked]
 
     return Container(path, "PNG", (Entry("image", (height, width), np.dtype(TYPES[mode])),), read)

@@ -20,8 +20,7 @@ from cassi.files.container import (
     check_inflated,
     damage_as_input_error,
     declared_bytes,
-    missing_package,
-    stored_bytes,
+    optional,
 )
 
 MAX_PAGES = 1_000_000
@@ -42,10 +41,7 @@ def open_tiff(path: Path) -> Container:
         InputError: tifffile is missing; pages of unequal size, in color, turned, with white as zero, or of unknown
             compression; damaged file.
     """
-    try:
-        import tifffile
-    except ImportError as error:
-        raise missing_package(path, "tifffile", error) from error
+    tifffile = optional(path, "tifffile")
     with damage_as_input_error(path, "TIFF"), _quiet(), tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
         if len(tiff.pages) > MAX_PAGES:
             raise InputError(f"{path}: {len(tiff.pages)} pages, expected at most {MAX_PAGES}")
@@ -62,12 +58,12 @@ def open_tiff(path: Path) -> Container:
     entries = [entry]
     if wavelengths is not None:
         entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
-    check_declared(path, "pages", declared_bytes(declared, dtype.itemsize), stored_bytes(path))
+    check_declared(path, "pages", declared_bytes(declared, dtype.itemsize))
 
-    def read(entry: Entry, selection: Selection | None) -> np.ndarray:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
             return wavelengths
-        return _read_pages(path, entry, selection)
+        return _read_pages(path, entry, picked)
 
     return Container(path, "TIFF", tuple(entries), read)
 
@@ -127,10 +123,9 @@ def _description(
     return (shape, named, values) if known else (plain, axes, values)
 
 
-def _read_pages(path: Path, entry: Entry, selection: Selection | None) -> np.ndarray:
+def _read_pages(path: Path, entry: Entry, picked: Selection) -> np.ndarray:
     import tifffile
 
-    picked = selection if selection is not None else tuple(slice(None) for _ in entry.shape)
     with _quiet(), tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
         if len(tiff.pages) == 1 and entry.axes == "CHW" and len(entry.shape) == 3 and entry.shape[0] > 1:
             return _page_values(path, tiff.pages.first, entry.shape)[picked]
@@ -162,17 +157,14 @@ def _page_values(path: Path, page: Any, shape: tuple[int, ...]) -> np.ndarray:
         values = np.asarray(keyframe.asarray())
     except ValueError as error:
         if "imagecodecs" in str(error):
-            raise missing_package(path, "imagecodecs", ImportError(str(error))) from error
+            optional(path, "imagecodecs")
         raise
     return np.moveaxis(values, -1, 0) if keyframe.axes == "YXS" else values
 
 
 def write_tiff(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     """Write cube and wavelengths, one page a band; return the arrays written by name."""
-    try:
-        import tifffile
-    except ImportError as error:
-        raise missing_package(path, "tifffile", error) from error
+    tifffile = optional(path, "tifffile")
     cube, written = content.cube, {"pages": content.cube}
     metadata: dict[str, object] = {"axes": "TCYX"[-cube.ndim :]}
     if content.wavelengths is not None:

@@ -1,0 +1,62 @@
+"""Compile the CPU kernels before they are needed: once for a machine, at installation or in an image of a container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from cassi.kernels import cpu, cpu_lowrank, cpu_rows
+
+_SHIFTS = (0, 1)
+
+
+def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: None) -> None:
+    """Compile every kernel for float32 and float64 and keep the code, so that no later process waits for it.
+
+    Takes a minute or two the first time, a second where all is compiled. Several processes may do it at once. On CUDA
+    nothing is done: Triton compiles for the device when a kernel is first launched.
+
+    Args:
+        report: called before each kernel and at the end with its name, how many are done, and how many there are.
+
+    Example:
+        >>> from cassi.kernels.warm_up import warm_up
+        >>> warm_up(lambda name, done, total: print(f"{done} of {total}: {name}"))  # doctest: +SKIP
+        0 of 28: forward, float32
+        ...
+    """
+    calls = [call for dtype in (torch.float32, torch.float64) for call in _calls(dtype)]
+    for done, (name, call) in enumerate(calls):
+        report(name, done, len(calls))
+        call()
+    report("all kernels", len(calls), len(calls))
+
+
+def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each kernel with each combination of optional arguments, as numba compiles each of them anew."""
+    x, z = torch.zeros(2, 4, 5, dtype=dtype), torch.zeros(1, 4, 5, dtype=dtype)
+    y, mask, basis = torch.zeros(4, 6, dtype=dtype), torch.ones(4, 5, dtype=dtype), torch.ones(1, 2, dtype=dtype)
+    kind = str(dtype).removeprefix("torch.")
+    for weights, how in ((None, ""), (torch.ones_like(y), ", weighted")):
+        yield f"forward{how}, {kind}", partial(cpu.shift_sum, x, mask, _SHIFTS, weights, y)
+        yield f"adjoint{how}, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, weights, x, False)
+        yield (
+            f"data step{how}, {kind}",
+            partial(cpu.data_step, x, y, mask, _SHIFTS, weights, y, 0.0, True, x, y.clone(), y.clone()),
+        )
+        for u, sign in ((None, ""), (x, ", not negative")):
+            rows = (y, y.clone(), u, y.clone())
+            yield (
+                f"data step in a subspace{sign}{how}, {kind}",
+                partial(cpu.subspace_step, z, z.clone(), *rows, basis, mask, _SHIFTS, weights, y, y, 0.3),
+            )
+    yield (
+        f"total variation, {kind}",
+        partial(cpu.tv_steps, x, mask.new_ones(()), torch.zeros(2, *x.shape).to(x), None, 1, 1.0),
+    )
+    yield f"distance, {kind}", partial(cpu.squared_distance, x, x)
+    yield f"rows, {kind}", partial(cpu_rows.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
+    image, groups = torch.rand(8, 8, 3).to(dtype), torch.tensor([[0, 1, 7]])
+    yield f"groups of patches, {kind}", partial(cpu_lowrank.lowrank_groups, image, groups, 2)

@@ -1,0 +1,145 @@
+"""The program `cassi`: subcommands, help, version, errors on one line, and how little it loads."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from cassi.cli import benchmark, shell
+from cassi.cli.main import COMMANDS, main, script
+from cassi.errors import InputError
+from cassi.files import write_cube
+from cassi.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cassi", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+def test_as_a_module_it_names_its_commands():
+    shown = run("--help")
+    assert shown.returncode == 0
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} ", shown.stdout, re.MULTILINE)
+    assert run("--version").stdout == f"cassi {__version__}\n"
+
+
+def test_help_and_version_load_no_torch():
+    code = (
+        "import sys; from cassi.cli.main import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    for option in ("--help", "--version"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, option], capture_output=True, text=True, cwd=ROOT, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "False False"
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "benchmark"])
+def test_every_command_teaches(name, capsys):
+    """As `cassi NAME`, and under the name of its script."""
+    for entry, typed in ((lambda argv: main([name, *argv]), f"cassi {name}"), (script(name), f"scripts/{name}.py")):
+        with pytest.raises(SystemExit) as caught:
+            entry(["--help"])
+        assert caught.value.code == 0
+        shown = capsys.readouterr().out
+        assert (
+            "examples:" in shown and "exit codes:" in shown and f"      {typed.replace('scr', 'python scr')} " in shown
+        )
+        assert not re.search(r"\{\w+\} ", shown.split("examples:")[1])
+        with pytest.raises(SystemExit):
+            entry(["--version"])
+        assert capsys.readouterr().out == f"cassi {__version__}\n"
+
+
+def test_the_help_of_reconstruct_says_when_to_take_what(capsys):
+    with pytest.raises(SystemExit):
+        main(["reconstruct", "--help"])
+    shown = capsys.readouterr().out.split("when to take")[1]
+    for option in ("--align", "--quality", "--uncertainty", "--gain"):
+        assert option in shown
+
+
+@pytest.mark.parametrize("argv", [[], ["magic"], ["--no-such"]])
+def test_no_such_command_is_one_line(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("cassi: error: ") and err.count("\n") == 1
+
+
+def test_benchmarks_need_a_clone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "__file__", str(tmp_path / "cassi" / "cli" / "benchmark.py"))
+    assert main(["benchmark", "speed"]) == 2
+    assert "from a clone" in capsys.readouterr().err
+
+
+def test_benchmarks_are_those_of_the_clone():
+    assert "speed" in run("benchmark", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "words"),
+    [
+        (InputError("no mask found"), 2, "no mask found (--mask, --mask-key)"),
+        (KeyboardInterrupt(), 130, "interrupted; no half file was left"),
+        (FloatingPointError("diverged"), 1, "diverged"),
+        (MemoryError("1 GiB"), 1, "out of memory: 1 GiB"),
+        (RuntimeError("two\nlines"), 1, "internal error, RuntimeError: two lines (--debug"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_a_code(raised, code, words, capsys):
+    import argparse
+
+    def fail() -> int:
+        raise raised
+
+    args = argparse.Namespace(debug=False, mask=None, mask_key=None)
+    assert shell.guarded(args, "cassi x", fail) == code
+    err = capsys.readouterr().err
+    assert err.startswith(f"cassi x: error: {words}") and err.count("\n") == 1
+
+
+def test_messages_steer_no_terminal(capsys):
+    shell.warn("cassi", "a\x1b[31mred\x07")
+    assert capsys.readouterr().err == "cassi: warning: a?[31mred?\n"
+
+
+def test_two_cubes_are_compared(tmp_path, capsys):
+    truth = np.random.default_rng(0).random((3, 24, 24)).astype(np.float32)
+    write_cube(tmp_path / "a.h5", truth + 0.1, datasets={"truth": truth})
+    write_cube(tmp_path / "b.h5", truth)
+    for reference in ([], [str(tmp_path / "b.h5")]):
+        assert main(["compare", str(tmp_path / "a.h5"), *reference]) == 0
+        # estimates are clipped to [0, 1]: the difference is at most 0.1, so the PSNR at least 20 dB
+        assert 20 <= float(re.search(r"PSNR ([\d.]+) dB", capsys.readouterr().out)[1]) < 21
+    assert main(["compare", str(tmp_path / "a.h5"), "--figure", str(tmp_path / "d.png"), "--quiet"]) == 0
+    assert (tmp_path / "d.png").stat().st_size > 5000
+    assert main(["compare", str(tmp_path / "a.h5"), "--figure", str(tmp_path / "d.png")]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["cube"] = truth[:2]
+    assert main(["compare", str(tmp_path / "a.h5"), str(tmp_path / "c.h5")]) == 2
+    assert "(3, 24, 24)" in capsys.readouterr().err
+
+
+def test_the_program_is_declared_and_cited():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"cassi": "cassi.cli.main:program"}
+    assert {"pillow", "psutil"} <= {re.split(r"[><=]", one)[0] for one in project["dependencies"]}
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()

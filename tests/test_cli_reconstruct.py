@@ -1,0 +1,283 @@
+"""`cassi reconstruct` tells the truth: the mask, the gain, the black level, a folder; and does what a dry run says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI
+from cassi.cli.main import main
+from cassi.cli.reading import TRANSFORMS, Reading
+from cassi.files import ReadOptions, read_measurement
+
+H = W = 48
+C, STEP, BLACK, GAIN = 5, 2, 100, 3.6
+GENERATOR = torch.Generator().manual_seed(11)
+MASK = (torch.rand(H, W, generator=GENERATOR) > 0.5).float()
+CAMERA = CASSI.from_step(MASK, STEP, C)
+
+
+def counts() -> np.ndarray:
+    """12-bit counts at 3.6 electrons a count over a black level of 100 counts, read noise 5 electrons."""
+    scene = torch.full((C, H, W), 0.2)
+    scene[:, 8:30, 10:36] = torch.linspace(0.3, 1.0, C)[:, None, None]
+    y = CAMERA.forward(scene).double().numpy()
+    rng = np.random.default_rng(12)
+    electrons = rng.poisson(GAIN * 3000 * y / y.max()) + rng.normal(0, 5, y.shape)
+    return np.clip(np.round(electrons / GAIN + BLACK), 0, 4095).astype(np.uint16)
+
+
+def save(path: Path, **content: np.ndarray) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, values in content.items():
+            file[name] = values
+    return path
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    save(tmp_path / "mask.h5", mask=MASK.numpy())
+    save(tmp_path / "wrong.h5", mask=np.random.default_rng(0).integers(0, 2, (H, W)).astype(np.float32))
+    return save(tmp_path / "raw.h5", measurement=counts())
+
+
+def call(raw: Path, *options: object, mask: str = "mask.h5") -> int:
+    argv = [raw, "--mask", raw.parent / mask, "--num-bands", C, "--figures", "none", *options]
+    return main(["reconstruct", *map(str, argv)])
+
+
+FAST = ("--solver", "gap-tv", "--iterations", 5)
+
+
+def attributes(path: Path) -> dict[str, object]:
+    with h5py.File(path) as file:
+        return dict(file.attrs)
+
+
+# The gain
+
+
+def test_the_gain_is_electrons_a_count_for_counts_and_per_unit_for_floats(raw):
+    options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, bit_depth=12)
+    assert Reading(options, gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
+    white = Reading(ReadOptions(mask=options.mask, num_bands=C, black_level=95, white_level=1095), gain=GAIN)
+    assert white(str(raw)).gain == pytest.approx(GAIN * 1000)
+    floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
+    assert Reading(ReadOptions(mask=options.mask, num_bands=C), gain=GAIN)(str(floats)).gain == GAIN
+
+
+def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
+    assert call(raw, *FAST, "--gain", 0.0003, "--read-noise", 7, "--quiet") == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "warning: the gain says that noise exceeds signal" in captured.err
+    assert "noise exceeds signal" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
+    assert call(raw, *FAST, "--gain", GAIN, "--read-noise", 7, "--quiet", "--overwrite") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cube_that_explains_less_than_half_is_told_and_kept(raw, capsys):
+    """A gain 10,000 times too small makes everything noise."""
+    assert call(raw, "--gain", GAIN / 1e4, "--read-noise", 5, "--quality", "fast", "--quiet") == 0
+    assert "leaves more than half of the snapshot unexplained" in capsys.readouterr().err
+    kept = attributes(raw.with_name("raw_cube.h5"))
+    assert kept["residual"] > 0.5
+    assert "unexplained" in str(kept["notes"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--gain", -3), "the gain must be positive"),
+        (("--gain", 3, "--read-noise", -1), "the read noise must be >= 0"),
+        (("--tv-weight", 0.3), "takes no TV weight"),
+        (("--bit-depth", 40), "bit depth"),
+        (("--iterations", 0), "at least 1"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(raw, capsys, option, message):
+    for dry in ((), ("--dry-run",)):
+        assert call(raw, *option, *dry) == 2
+        assert message in capsys.readouterr().err
+
+
+# The mask
+
+
+def turned(mask: np.ndarray, name: str) -> np.ndarray:
+    """numpy's own words for it."""
+    return {
+        "flip-columns": np.fliplr,
+        "flip-rows": np.flipud,
+        "rotate-180": lambda m: np.rot90(m, 2),
+        "transpose": np.transpose,
+        "rotate-90": np.rot90,
+        "rotate-270": lambda m: np.rot90(m, 3),
+        "anti-transpose": lambda m: np.rot90(m, 2).T,
+    }[name](mask)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, name):
+    """`name` brings the mask of the file to where it belongs; so does auto."""
+    back = {"rotate-90": "rotate-270", "rotate-270": "rotate-90"}.get(name, name)
+    save(raw.with_name("turned.h5"), mask=turned(MASK.numpy(), back).copy())
+    assert call(raw, "--dry-run", mask="turned.h5") == 0
+    captured = capsys.readouterr()
+    assert f"--mask-transform {name} puts it right" in captured.err
+    assert "although the mask does not fit" in captured.out
+    for option in (name, "auto"):
+        options = ReadOptions(mask=raw.with_name("turned.h5"), num_bands=C)
+        np.testing.assert_array_equal(Reading(options, mask_transform=option)(str(raw)).mask, MASK.numpy())
+
+
+def test_transposing_needs_a_square_mask(tmp_path, capsys):
+    y = CASSI.from_step(MASK[:, :40], STEP, C).forward(torch.ones(C, H, 40))
+    path = save(tmp_path / "m.h5", measurement=y.numpy(), mask=MASK[:, :40].numpy())
+    assert main(["reconstruct", str(path), "--mask-transform", "transpose", "--dry-run"]) == 2
+    assert "needs a square mask, got 48 x 40" in capsys.readouterr().err
+
+
+def test_the_verdict_on_the_mask_is_in_the_cube(raw, capsys):
+    for mask, ok in (("mask.h5", True), ("wrong.h5", False)):
+        assert call(raw, *FAST, "--quiet", "--overwrite", mask=mask) == 0
+        kept = attributes(raw.with_name("raw_cube.h5"))
+        assert bool(kept["ok"]) is ok
+        assert str(kept["verdict"]).startswith("the mask fits" if ok else "wrong mask")
+        assert str(kept["verdict"]) in str(kept["notes"])
+        assert ("wrong mask" in capsys.readouterr().err) is not ok
+
+
+def test_nothing_is_aligned_to_a_mask_that_does_not_belong(raw, capsys):
+    assert call(raw, *FAST, "--align", "--quiet", mask="wrong.h5") == 2
+    assert "there is nothing to align: wrong mask" in capsys.readouterr().err
+    assert not raw.with_name("raw_cube.h5").exists()
+
+
+# The dry run
+
+
+def test_a_dry_run_says_what_the_run_says(raw, capsys):
+    options = ("--bit-depth", 12, "--black-level", BLACK, "--wavelengths", "450:650:5", *FAST)
+    assert call(raw, *options, "--dry-run") == 0
+    dry = capsys.readouterr().out
+    assert call(raw, *options) == 0
+    real = capsys.readouterr().out
+    for line in ("  counts scaled to y = (counts - 100) / 3995", "  the mask fits the measurement"):
+        assert any(text.startswith(line) for text in dry.splitlines())
+        assert any(text.startswith(line) for text in real.splitlines())
+    assert "wavelengths unknown" not in dry + real
+    assert "bands from 450 to 650 nm" in dry
+
+
+def test_a_dry_run_tells_the_black_level_in_counts(raw, capsys):
+    assert call(raw, "--bit-depth", 12, "--dry-run") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "counts, told from the dark pixels" in line]
+    assert len(told) == 1
+    assert float(told[0].split("], ")[1].split(" counts")[0]) == pytest.approx(BLACK, abs=3)
+
+
+# A folder
+
+
+@pytest.fixture
+def night(raw: Path) -> Path:
+    folder = raw.parent / "night"
+    folder.mkdir()
+    for name in ("snap1", "snap2", "snap10"):
+        save(folder / f"{name}.h5", measurement=counts())
+    dark = BLACK + np.random.default_rng(3).normal(0, 2, (H, W + (C - 1) * STEP))
+    save(folder / "dark.h5", measurement=np.round(dark).astype(np.uint16))
+    return folder
+
+
+def test_a_dry_run_of_a_folder_looks_into_it(night, capsys):
+    assert call(night, "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split(":")[0].strip() for line in lines if line.startswith(("  snap", "  dark"))]
+    assert named == ["dark", "snap1", "snap2", "snap10"]
+    assert any(line.startswith("  dark: by its name no snapshot, move it away; wrong mask") for line in lines)
+    assert any(line.startswith("  snap10: the mask fits") for line in lines)
+    assert any("counts scaled to y = (counts - 0) / 4095" in line for line in lines)
+    assert not list(night.parent.glob("night_cubes*"))
+
+
+def test_a_dry_run_of_a_folder_without_a_mask_fails_as_the_run_does(night, capsys):
+    assert main(["reconstruct", str(night), "--dry-run"]) == 2
+    assert "no mask" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["cubes", "cubes.zarr"])
+def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys, place):
+    pytest.importorskip("zarr", reason="a store needs the extra batch")
+    output = night.parent / place
+    for found in (0, 4):  # now, and by what is on the disk
+        assert call(night, *FAST, "--output", output) == 0
+        captured = capsys.readouterr()
+        assert "1 do not fit the mask" in captured.out.splitlines()[-1]
+        assert "warning: dark: " in captured.err
+        assert (f"{found} were finished already" in captured.out) == bool(found)
+    index = [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
+    assert [line["ok"] for line in index] == [False, True, True, True]
+
+
+def test_a_shell_may_expand_a_pattern(night, capsys):
+    """`cassi reconstruct night/*.h5` arrives as many files."""
+    files = [str(night / f"snap{k}.h5") for k in (10, 2, 1)]
+    argv = ["reconstruct", *files, "--mask", str(night.parent / "mask.h5"), "--num-bands", str(C), *map(str, FAST)]
+    assert main([*argv, "--dry-run"]) == 2
+    assert "--output" in capsys.readouterr().err
+    assert main([*argv, "--output", str(night.parent / "out")]) == 0
+    assert sorted(p.name for p in (night.parent / "out").glob("*.h5")) == [
+        "snap10_cube.h5",
+        "snap1_cube.h5",
+        "snap2_cube.h5",
+    ]
+
+
+def test_a_folder_gets_a_page(night, capsys):
+    assert call(night, *FAST, "--report") == 0
+    page = (night.parent / "night_cubes" / "index.html").read_text()
+    assert "4 results, 1 of them not to be trusted" in page
+    assert "index.html" in capsys.readouterr().out
+
+
+# What is said
+
+
+def test_three_sentences_and_the_evidence_if_asked_for(raw, capsys):
+    told = {}
+    for option in ((), ("--verbose",)):
+        assert call(raw, "--quality", "fast", "--overwrite", *option) == 0
+        told[option] = capsys.readouterr().out
+    short, long = told[()], told["--verbose",]
+    assert len(long) > len(short) + 100
+    assert "candidates" in long and "candidates" not in short
+    assert "max_iters" not in short + long
+    steps = [line for line in short.splitlines() if line.startswith("step ")]
+    assert steps == ["step 1 of 3: read", "step 2 of 3: reconstruct", "step 3 of 3: write"]
+
+
+def test_what_the_library_says_gets_its_option_here(raw, capsys):
+    assert call(raw, *FAST, "--quiet") == 0
+    assert call(raw, *FAST, "--quiet") == 2
+    assert "(--overwrite)" in capsys.readouterr().err
+    save(raw.with_name("odd.h5"), Bild1=counts(), blende=MASK.numpy(), third=MASK.numpy())
+    assert main(["reconstruct", str(raw.with_name("odd.h5"))]) == 2
+    assert "--key, --mask-key" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="needs the gain") as caught:
+        Reading(ReadOptions(mask=raw.parent / "mask.h5", num_bands=C), read_noise=5.0)(str(raw))
+    assert "--" not in str(caught.value)
+    assert call(raw, *FAST, "--read-noise", 5, "--overwrite") == 2
+    assert "(--gain)" in capsys.readouterr().err
+
+
+def test_reading_is_that_of_the_library(raw):
+    """No option: the same measurement."""
+    options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C)
+    np.testing.assert_array_equal(Reading(options)(str(raw)).y, read_measurement(raw, mask=options.mask, num_bands=C).y)

@@ -1,0 +1,67 @@
+"""Comparing two cubes: the numbers by hand, and what cannot be compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cassi.errors import InputError
+from cassi.files import write_cube
+from cassi.looking.comparison import compare
+
+BANDS = [450.0, 550.0, 650.0]
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return np.random.default_rng(0).uniform(0.1, 0.9, (3, 16, 20)).astype(np.float32)
+
+
+@pytest.fixture
+def files(tmp_path, truth):
+    """Two cubes: the first is off by 0.1 in its last band and holds the truth."""
+    off = truth.copy()
+    off[2] += 0.1
+    first = write_cube(tmp_path / "a.h5", off, wavelengths=BANDS, datasets={"truth": truth})
+    return first, write_cube(tmp_path / "b.h5", truth, wavelengths=BANDS)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own truth", "another file"])
+def test_the_numbers_by_hand(files, truth, own):
+    first, second = files
+    found = compare(first) if own else compare(first, second)
+    assert found.names == ("a.h5", "truth" if own else "b.h5")
+    assert list(found.band_psnr) == ["450 nm", "550 nm", "650 nm"]
+    assert found.band_psnr["450 nm"] == np.inf
+    off = np.clip(truth[2] + 0.1, 0, 1) - truth[2]
+    assert found.band_psnr["650 nm"] == pytest.approx(-10 * np.log10(np.mean(off.astype(float) ** 2)), abs=1e-4)
+    assert found.numbers["rms"] == pytest.approx(0.1 / np.sqrt(3), rel=1e-5)
+    assert found.numbers["brightness"] == pytest.approx(1 + 0.1 * truth[2].size / truth.sum(), rel=1e-5)
+    a = np.moveaxis(truth, 0, -1).reshape(-1, 3).astype(float)
+    b = a + np.array([0, 0, 0.1])
+    cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert found.numbers["angle_90"] == pytest.approx(np.percentile(np.degrees(np.arccos(cosine)), 90), rel=1e-4)
+    assert "650 nm" in str(found) and f"90 % below {found.numbers['angle_90']:.2f}" in str(found)
+    assert any(axes.get_ylabel() == "PSNR [dB]" for axes in found.figure.axes)
+
+
+def test_a_frame_of_a_stack(tmp_path, truth):
+    stack = write_cube(tmp_path / "stack.h5", np.stack([truth, truth + 0.05]))
+    single = write_cube(tmp_path / "one.h5", truth)
+    assert compare(stack, single, frame=1).numbers["rms"] == pytest.approx(0.05, rel=1e-5)
+    with pytest.raises(InputError, match=r"stack\.h5: no frame 2, it holds 2"):
+        compare(stack, single, frame=2)
+
+
+def test_what_cannot_be_compared(tmp_path, files, truth):
+    first, second = files
+    with pytest.raises(InputError, match="no array 'truth'"):
+        compare(second)
+    small = write_cube(tmp_path / "small.h5", truth[:, :8])
+    with pytest.raises(InputError, match=r"a\.h5 is \(3, 16, 20\), small\.h5 \(3, 8, 20\)"):
+        compare(first, small)
+    other = write_cube(tmp_path / "other.h5", truth, wavelengths=[460, 560, 660])
+    with pytest.raises(InputError, match="other wavelengths; resample"):
+        compare(first, other)
+    with pytest.raises(InputError, match="no such file"):
+        compare(first, tmp_path / "none.h5")

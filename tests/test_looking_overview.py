@@ -1,0 +1,85 @@
+"""Small pictures with numbers: in a notebook, and on the page of a folder."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cassi import CASSI, reconstruct
+from cassi.errors import InputError
+from cassi.files import write_cube
+from cassi.looking.overview import inline_html, thumbnail, write_index
+from cassi.looking.report_data import ReportData, report_of
+from cassi.optics.measurement import Measurement
+
+HOSTILE = "<script>alert(1)</script>"
+WAVELENGTHS = np.linspace(450, 650, 4)
+
+
+def red_left():
+    """A cube whose left half is red."""
+    cube = np.full((4, 300, 400), 0.1, np.float32)
+    cube[3, :, :200] = 1
+    return cube
+
+
+def test_a_thumbnail_is_small_and_shows_the_cube():
+    picture = Image.open(io.BytesIO(thumbnail(ReportData(red_left(), WAVELENGTHS), side=100)))
+    assert picture.size == (100, 75)
+    pixels = np.asarray(picture.convert("RGB")).astype(int)
+    assert pixels[30, 10, 0] > 2 * pixels[30, 10, 2] and np.ptp(pixels[30, 90]) < 3
+
+
+def test_inline_html_has_numbers_and_warns():
+    truth = red_left()
+    text = inline_html(ReportData(truth * 0.9, WAVELENGTHS, truth))
+    assert "4 bands, 300 x 400 px" in text and "data:image/png;base64," in text
+    errors = 10 * np.log10(1 / np.mean((0.1 * truth.astype(float)) ** 2, axis=(1, 2)))
+    assert f"PSNR, peak 1: {errors.mean():.2f} dB" in text
+    assert "mean spectral angle: 0.00°" in text and "#c62828" not in text
+    bad = inline_html(ReportData(truth, verdict=HOSTILE, ok=False))
+    assert "#c62828" in bad and "&lt;script&gt;" in bad and "<script" not in bad
+
+
+def test_an_index_of_a_folder(tmp_path):
+    write_cube(tmp_path / "good_cube.h5", red_left(), attributes={"verdict": "the mask fits", "ok": True})
+    write_cube(tmp_path / f"{HOSTILE[:8]}.h5", red_left(), attributes={"verdict": HOSTILE, "ok": False})
+    write_cube(tmp_path / "stack.h5", np.stack([red_left()] * 2))
+    (tmp_path / "good_report.html").write_text("a page")
+    (tmp_path / "other.h5").write_bytes(b"not HDF5")
+    page = write_index(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "3 results, 1 of them not to be trusted" in text
+    assert re.search(r'<a href="good_report.html">good_cube.h5</a>', text) and text.count("<a ") == 1
+    assert text.count("data:image/png") == 3 and text.count('class="bad"') == 1
+    assert "<script" not in text and "&lt;script&gt;alert(1)" in text
+    assert "default-src &#x27;none&#x27;" in text and "script-src ;" in text
+    assert write_index(tmp_path) == page, "an older index is replaced"
+    with pytest.raises(InputError, match="no result in it"):
+        write_index(tmp_path.parent / "empty") if (tmp_path.parent / "empty").mkdir() is None else None
+
+
+def test_what_is_shown_of_a_reconstruction_in_memory():
+    mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+    truth = torch.rand(2, 4, 16, 16, generator=torch.Generator().manual_seed(1))
+    m = Measurement(
+        y=CASSI.from_step(mask, 2, 4).forward(truth).numpy(), mask=mask.numpy(), shifts=(0, 2, 4, 6),
+        cube=truth.numpy(), unit="counts", source="night.h5",
+    )  # fmt: skip
+    result = reconstruct(m, solver="gap-tv", num_iters=5, black_level=0.0)
+    shown = report_of(result, m, frame=1, verdict="the mask fits")
+    np.testing.assert_array_equal(shown.cube, result.cube[1].numpy())
+    np.testing.assert_array_equal(shown.truth, truth[1].numpy())
+    np.testing.assert_array_equal(shown.measurement, m.y[1])
+    assert [record.iteration for record in shown.history] == [1, 2, 3, 4, 5]
+    assert shown.history == list(result.history[5:])
+    assert (shown.title, shown.unit) == ("night.h5, frame 2 of 2", "counts")
+    assert shown.unexplained == pytest.approx(
+        float(torch.linalg.norm(result.residual_image[1])) / np.linalg.norm(m.y[1]), rel=1e-5
+    )
+    assert report_of(result).truth is None and report_of(result).title == "Reconstruction, frame 1 of 2"

@@ -1,0 +1,494 @@
+"""What `Camera` promises, held for every camera there is against dense matrices made by loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from oracle import blurred_matrix
+from torch import Tensor
+
+from cassi import (
+    CASSI,
+    MultiShot,
+    admm_tv,
+    double_disperser,
+    fista_tv,
+    gap_tv,
+    gaussian_map,
+    least_squares,
+    video_camera,
+)
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.plan import Method
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera, Weighted
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.solvers.subspace_tv import subspace_tv
+
+F64 = torch.float64
+TIGHT = {"tol": 1e-13, "max_iters": 500}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def masks(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def binary(*shape: int, seed: int = 0) -> Tensor:
+    return (masks(*shape, seed=seed) < 0.5).double()
+
+
+def row_weights(*shape: int) -> Tensor:
+    w = masks(*shape, seed=4) + 0.5
+    w.view(-1)[3] = 0
+    return w
+
+
+class Sum(Camera):
+    """A camera of one's own, with nothing but the two directions: it adds the bands, each with its own gain."""
+
+    cube_shape, measurement_shape = (3, 4, 5), (4, 5)
+    dtype, tol, max_iters = F64, 1e-13, 500
+    gains = torch.tensor([1.0, 2.0, 0.5], dtype=F64).view(3, 1, 1)
+
+    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        return torch.sum(self.check_cube(x) * self.gains, -3, out=out)
+
+    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        x = self.check_measurement(y).unsqueeze(-3) * self.gains
+        return x if out is None else out.add_(x) if add else out.copy_(x)
+
+
+class Case(NamedTuple):
+    """A camera and the matrix that it must be."""
+
+    A: Camera
+    matrix: np.ndarray
+
+
+def of(A: Camera) -> Case:
+    """The matrix from mask, shifts, blur and weights alone, shot by shot."""
+    shots = A.shots if isinstance(A, MultiShot) else (A,)
+    parts = [
+        blurred_matrix(s.mask, s.shifts, getattr(s, "psf", None), getattr(s, "psf_rows", None), s.weights)
+        for s in shots
+    ]
+    return Case(A, np.concatenate(parts))
+
+
+def double(mask: Tensor, shifts: tuple[int, ...]) -> Case:
+    """y[i, j] = sum_c m[i, j + d_c - d_min] x_c[i, j], element by element."""
+    A = double_disperser(mask, shifts)
+    bands, height, width = A.cube_shape
+    matrix = np.zeros((height, width, bands, height, width))
+    for c, d in enumerate(shifts):
+        for i in range(height):
+            for j in range(width):
+                m = mask if mask.ndim == 2 else mask[c]
+                matrix[i, j, c, i, j] = m[i, j + d - min(shifts)]
+    return Case(A, matrix.reshape(height * width, -1))
+
+
+def multishot(num_shots: int, shape: tuple[int, int, int], shifts: tuple[int, ...], make=masks) -> MultiShot:
+    return MultiShot(tuple(CASSI(mask, shifts) for mask in make(num_shots, *shape)))
+
+
+def opposite() -> MultiShot:
+    """The second snapshot with the disperser turned by 180 degrees: its Gram matrix is not block diagonal."""
+    first, second = masks(2, 4, 5, seed=2)
+    return MultiShot((CASSI(first, (0, 1, 2)), CASSI(second, (0, -1, -2))), tol=1e-13, max_iters=500)
+
+
+def summed() -> np.ndarray:
+    return np.kron(np.array([[1.0, 2.0, 0.5]]), np.eye(20))
+
+
+def blurred(**changes: object) -> BlurredCASSI:
+    parts = {"shifts": (0.0, 1.7, 3.4), "psf": torch.tensor([0.1, 1.0, 0.2]), **TIGHT, **changes}
+    return BlurredCASSI(random(4, 5, seed=8).abs() + 0.5, **parts)
+
+
+W = row_weights(4, 7)
+CAMERAS: dict[str, Callable[[], Case]] = {
+    "single disperser": lambda: of(CASSI(masks(4, 5), (0, 1, 2))),
+    "signed mask, uneven shifts": lambda: of(CASSI(random(4, 5), (3, -2, 0))),
+    "mask per band, weights": lambda: of(CASSI(random(3, 4, 5).abs(), (0, 1, 2), W)),
+    "dark": lambda: of(CASSI(binary(4, 5), (0, 1, 2))),
+    "sub-pixel": lambda: of(blurred(psf=None)),
+    "blur": lambda: of(blurred()),
+    "blur across, weights": lambda: of(blurred(psf_rows=torch.tensor([0.2, 1.0, 0.1]), weights=row_weights(4, 9))),
+    "blur per band, signed": lambda: of(
+        BlurredCASSI(random(4, 5), (0.0, 1.7, 3.4), psf=random(3, 2).abs() + torch.tensor([0.0, 3.0]), **TIGHT)
+    ),
+    "blur, whole shifts": lambda: of(blurred(shifts=(0, 1, 2))),
+    "double disperser": lambda: double(masks(4, 9), (0, 2, 4)),
+    "double disperser, binary, to the left": lambda: double(binary(3, 8), (0, -1, -2, -3)),
+    "double disperser, mask per band": lambda: double(masks(3, 4, 7), (0, 1, 3)),
+    "video": lambda: of(video_camera(masks(3, 4, 5))),
+    "video, binary": lambda: of(video_camera(binary(4, 3, 4))),
+    "two shots": lambda: of(multishot(2, (3, 4, 5), (0, 1, 2))),
+    "two signed shots": lambda: of(multishot(2, (4, 5), (0, 1, 2), make=random)),
+    "three binary shots": lambda: of(multishot(3, (4, 4, 6), (0, 2, 4, 6), make=binary)),
+    "more shots than bands": lambda: of(multishot(4, (2, 3, 4), (1, 0))),
+    "the same shot twice": lambda: of(MultiShot((CASSI(masks(4, 5), (0, 1)),) * 2)),
+    "two video shots": lambda: of(MultiShot((video_camera(masks(3, 4, 5)), video_camera(masks(3, 4, 5, seed=1))))),
+    "shots with weights": lambda: of(multishot(2, (3, 4, 5), (0, 1, 2)).weighted(row_weights(2, 4, 7))),
+    "one of two shots with weights": lambda: of(
+        MultiShot((CASSI(masks(4, 5), (0, 1, 2), W), CASSI(binary(4, 5), (0, 1, 2))))
+    ),
+    "opposite dispersion": lambda: of(opposite()),
+    "one's own": lambda: Case(Sum(), summed()),
+    "one's own, weights": lambda: Case(
+        Sum().weighted(row_weights(4, 5)), row_weights(4, 5).view(-1, 1).numpy() * summed()
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=CAMERAS, name="case")
+def each(request: pytest.FixtureRequest) -> Case:
+    return CAMERAS[request.param]()
+
+
+def pair(A: Camera, *batch: int) -> tuple[Tensor, Tensor]:
+    return random(*batch, *A.cube_shape, seed=1), random(*batch, *A.measurement_shape, seed=2)
+
+
+def flat(t: Tensor, batch: tuple[int, ...] = ()) -> np.ndarray:
+    return t.detach().reshape(math.prod(batch), -1).numpy()
+
+
+def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
+    b = (torch.tensor(b) if isinstance(b, np.ndarray) else b).reshape(a.shape)
+    return bool((a - b).norm() <= tol * max(1.0, float(b.norm())))
+
+
+# the two directions
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_both_directions_are_the_matrix(case, batch):
+    A, matrix = case
+    x, y = pair(A, *batch)
+    assert close(A.forward(x), flat(x, batch) @ matrix.T, 1e-13)
+    assert close(A.adjoint(y), flat(y, batch) @ matrix, 1e-13)
+    assert torch.equal(A @ x, A.forward(x))
+    assert torch.equal(A.T @ y, A.adjoint(y)) and torch.equal(A.T(y), A.adjoint(y)) and A.T.T is A
+    assert A.num_bands == A.cube_shape[0]
+
+
+def test_the_dot_product(case):
+    x, y = pair(case.A)
+    left, right = (case.A.forward(x) * y).sum(), (x * case.A.adjoint(y)).sum()
+    assert abs(left - right) < 1e-12 * x.norm() * y.norm()
+
+
+def test_results_into_given_buffers(case):
+    A = case.A
+    x, y = pair(A, 2)
+    out = torch.full_like(y, torch.nan)
+    assert A.forward(x, out=out) is out and close(out, A.forward(x), 1e-15)
+    for method in (A.adjoint, A.pinv):
+        out = torch.full_like(x, torch.nan)
+        assert method(y, out=out) is out and close(out, method(y), 1e-12)
+        out = x.clone()
+        assert method(y, out=out, add=True) is out and close(out, x + method(y), 1e-12)
+    out = x.clone()
+    assert A.prox(out, y, 0.5, out=out) is out and close(out, A.prox(x, y, 0.5), 1e-12)
+    assert close(A.prox(x, y, 0.5, out=torch.full_like(x, torch.nan)), out, 1e-12)
+
+
+def test_arguments_are_not_modified(case):
+    A = case.A
+    x, y = pair(A)
+    before = x.clone(), y.clone()
+    for call in (lambda: A @ x, lambda: A.T @ y, lambda: A.solve(y, 0.5), lambda: A.pinv(y), lambda: A.prox(x, y, 0.5)):
+        call()
+        assert torch.equal(x, before[0]) and torch.equal(y, before[1])
+
+
+# what is known of A A^T
+
+
+def test_the_diagonal_and_its_bound(case):
+    A, matrix = case
+    gram, shape = matrix @ matrix.T, A.measurement_shape
+    bound = A.majorizer()
+    assert tuple(bound.shape) == shape
+    assert np.linalg.eigvalsh(np.diag(flat(bound)[0]) - gram).min() > -1e-12
+    assert (flat(bound)[0] > 0).tolist() == (np.diag(gram) > 0).tolist()
+    variances = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=F64)[: A.num_bands]
+    each = variances.repeat_interleave(math.prod(A.cube_shape[1:])).numpy()
+    if isinstance(A, Sum | Weighted):  # what is derived is a bound
+        assert (flat(A.gram_diag())[0] >= np.diag(gram) - 1e-12).all()
+        assert close(A.row_variance(variances), A.gram_diag() * variances.mean())
+    else:
+        assert close(A.gram_diag(), np.diag(gram))
+        assert close(A.row_variance(variances), np.diag(matrix * each @ matrix.T))
+    assert close(A.response(), np.abs(matrix).sum(1))
+    assert close(A.absolute().adjoint(torch.ones(shape, dtype=F64)), np.abs(matrix).sum(0))
+    assert A.norm() == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-12 if A.exact else 5e-3)
+
+
+def test_no_buffer_is_shared(case):
+    A = case.A
+    for method in (A.gram_diag, A.majorizer, A.response, lambda: A.row_variance(torch.ones(A.num_bands, dtype=F64))):
+        before = method().clone()
+        method().fill_(torch.nan)
+        assert torch.equal(method(), before)
+    y = pair(A)[1]
+    before = A.solve(y, 0.5)
+    A.first_guess(y).fill_(torch.nan)
+    assert torch.equal(A.solve(y, 0.5), before)
+
+
+def test_brightness_of_a_flat_scene(case):
+    A = case.A.absolute()
+    x = torch.full((2, *A.cube_shape), 2.5, dtype=F64)
+    assert brightness(A, A @ x) == pytest.approx(2.5)
+    assert brightness(A, 0 * (A @ x)) == 1
+
+
+def test_visibility_is_the_diagonal_of_the_projection(case):
+    A, matrix = case
+    seen = A.visibility()
+    if isinstance(A, CASSI):
+        assert close(seen, np.diag(np.linalg.pinv(matrix) @ matrix), 1e-9)
+    else:
+        assert seen is None
+
+
+# weights
+
+
+def test_weights_scale_the_rows_and_are_copied(case):
+    A, matrix = case.A.weighted(None), case.matrix
+    w = torch.rand(A.measurement_shape, dtype=F64, generator=torch.Generator().manual_seed(6)) + 0.5
+    B, x = A.weighted(w), pair(A)[0]
+    expected = w * (A @ x)
+    w.fill_(torch.nan)
+    assert close(B @ x, expected, 1e-14)
+    B.weights.fill_(1)  # of several shots a stack is made; what is handed out is nobody else's
+    assert case.A.weights is None or close(case.A @ x, flat(x) @ matrix.T)
+    assert A.weights is None and B.weighted(None).weights is None
+
+
+def test_what_a_left_out_pixel_holds_has_no_influence(case):
+    A, (x, y) = case.A, pair(case.A)
+    keep = torch.ones(A.measurement_shape, dtype=F64)
+    keep.view(-1)[7] = 0
+    B = A.leave_out(keep)
+    assert close(B @ x, keep * (A @ x), 1e-14)
+    if A.weights is not None:
+        assert torch.equal(B.weights, A.weights * keep)
+    spoiled = y.clone()
+    spoiled.view(-1)[7] = 1e6
+    y.view(-1)[7] = 0
+    assert torch.equal(B.T @ spoiled, B.T @ y)
+    assert close(B.pinv(spoiled), B.pinv(y), 1e-8)
+    assert close(B.prox(x, spoiled, 0.3), B.prox(x, y, 0.3), 1e-8)
+    assert close(B.first_guess(spoiled), B.first_guess(y), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda w: w[..., 1:], "weights must be .* one per detector pixel"),
+        (lambda w: w - 2, "finite and >= 0"),
+        (lambda w: w * math.nan, "finite and >= 0"),
+        (lambda w: w / 0, "finite and >= 0"),
+    ],
+)
+def test_weights_are_checked(case, change, words):
+    with pytest.raises(ValueError, match=words):
+        case.A.weighted(change(torch.ones(case.A.measurement_shape, dtype=F64)))
+
+
+# inverses
+
+
+@pytest.mark.parametrize("rho", [0.03, 2.0])
+def test_solve_and_prox_are_the_inverse(case, rho):
+    A, matrix = case
+    v, y = pair(A, 2)
+    inverse = np.linalg.inv(matrix @ matrix.T + rho * np.eye(len(matrix)))
+    lit = np.diag(matrix @ matrix.T) > 0  # what a dark pixel holds leads nowhere
+    assert close(A.solve(y, rho).reshape(2, -1)[:, lit], (flat(y, (2,)) @ inverse)[:, lit], 1e-9)
+    normal = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
+    right = flat(y, (2,)) @ matrix + rho * flat(v, (2,))
+    assert close(A.prox(v, y, rho), np.linalg.solve(normal, right.T).T, 1e-9)
+
+
+def test_the_pseudo_inverse_is_that_of_moore_and_penrose(case):
+    A, matrix = case
+    (x, y), (x2, y2) = pair(A), pair(A)
+    x2, y2 = x2.flip(-1), y2.flip(-1)
+    if not A.exact:  # an iteration that is stopped: on what the camera can make, and well conditioned
+        y, y2 = A @ x, A @ x2
+    assert close(A.pinv(y), np.linalg.pinv(matrix, rcond=1e-10) @ flat(y)[0], 1e-7)
+    assert close(A @ A.pinv(A @ x), A @ x, 1e-8)
+    assert close(A.pinv(A @ A.pinv(y)), A.pinv(y), 1e-8)
+    assert float(((A @ A.pinv(y)) * y2).sum()) == pytest.approx(float((y * (A @ A.pinv(y2))).sum()), abs=1e-7)
+    assert float((A.pinv(A @ x) * x2).sum()) == pytest.approx(float((x * A.pinv(A @ x2)).sum()), abs=1e-7)
+
+
+@pytest.mark.parametrize("rho", [0.0, -1.0, math.nan])
+def test_prox_needs_a_positive_penalty(case, rho):
+    with pytest.raises(ValueError, match="rho must be positive"):
+        case.A.prox(*pair(case.A), rho)
+
+
+# the data step
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_the_data_step_of_gap(case, accelerate):
+    A, matrix = case
+    v, y = pair(A, 2)
+    bound = flat(A.majorizer())[0]
+    inverse = np.where(bound > 0, 1 / np.maximum(bound, 1e-9), 0)[:, None] * matrix
+    if A.exact:
+        inverse = np.linalg.pinv(matrix, rcond=1e-10).T
+    x, b, y_v = torch.empty_like(v), y.clone(), torch.empty_like(y)
+    by_hand, v_hand = flat(y, (2,)).copy(), flat(v, (2,))
+    for _ in range(3):
+        A.data_step_(v, x, y, b, y_v, accelerate=accelerate)
+        misfit = flat(y, (2,)) - v_hand @ matrix.T
+        by_hand = by_hand + misfit if accelerate else flat(y, (2,))
+        x_hand = v_hand + (by_hand - v_hand @ matrix.T) @ inverse
+        assert close(x, x_hand, 1e-7) and close(y_v, v_hand @ matrix.T, 1e-7)
+        v.copy_(0.5 * x)  # a denoiser
+        v_hand = 0.5 * x_hand
+
+
+def test_the_data_step_of_admm(case):
+    A, matrix = case
+    z, y, rho = *pair(A), 0.7
+    x, y_x, y_z = torch.empty_like(z), A @ z, torch.empty_like(y)
+    z_hand, u = flat(z)[0], 0
+    left = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
+    for _ in range(3):
+        A.data_step_(z, x, y, y_x, y_z, rho=rho)
+        x_hand = np.linalg.solve(left, matrix.T @ flat(y)[0] + rho * (z_hand - u)) + u
+        assert close(x, x_hand, 1e-9) and close(y_x, matrix @ x_hand, 1e-9)
+        z.copy_(0.5 * x)
+        z_hand = 0.5 * x_hand
+        u = x_hand - z_hand
+
+
+# gradients
+
+
+def test_derivatives_in_cube_and_measurement(case):
+    A = case.A
+    x, y = (t.requires_grad_() for t in pair(A))
+    assert torch.autograd.gradcheck(A.forward, x, fast_mode=True)
+    assert torch.autograd.gradcheck(A.adjoint, y, fast_mode=True)
+    assert torch.autograd.gradcheck(lambda x, y: A.prox(x, y, 0.3), (x, y), fast_mode=True, atol=1e-4)
+    if A.exact:
+        assert torch.autograd.gradcheck(A.pinv, y, fast_mode=True)
+
+
+def test_what_a_wanted_gradient_refuses(case):
+    A = case.A
+    x, y = pair(A)
+    x.requires_grad_()
+    with pytest.raises(RuntimeError, match="gradient"):
+        A.data_step_(x, torch.empty_like(x), y, y.clone(), y.clone())
+    if not isinstance(A, Sum | Weighted):  # torch itself refuses there
+        with pytest.raises(RuntimeError, match="gradient is wanted"):
+            A.forward(x, out=torch.empty_like(y))
+        with pytest.raises(RuntimeError, match="gradient is wanted"):
+            A.adjoint(y.requires_grad_(), out=torch.empty_like(x))
+
+
+def test_an_iterated_inverse_has_no_derivative_in_the_mask():
+    mask = (masks(4, 5) + 0.5).requires_grad_()
+    for A in (BlurredCASSI(mask, (0.0, 1.5)), MultiShot((CASSI(mask, (0, 1)), CASSI(mask, (0, -1))))):
+        with pytest.raises(RuntimeError, match="no derivative in the mask"):
+            A.pinv(torch.ones(A.measurement_shape, dtype=F64))
+
+
+# errors
+
+
+def test_wrong_arguments_are_named(case):
+    A = case.A
+    x, y = pair(A)
+    with pytest.raises(TypeError, match="cube must be a torch tensor, got ndarray; convert"):
+        A @ x.numpy()
+    with pytest.raises(TypeError, match="measurement must be a torch tensor, got ndarray; convert"):
+        A.T @ y.numpy()
+    with pytest.raises(TypeError, match="move one of them"):
+        A.forward(x.float())
+    with pytest.raises(TypeError, match="move one of them"):
+        A.adjoint(y.float())
+    with pytest.raises(ValueError, match=r"cube must end in .*, got "):
+        A.forward(x[..., 1:])
+    with pytest.raises(ValueError, match=r"measurement must end in .*, got "):
+        A.adjoint(y[..., 1:])
+    if A.measurement_shape != A.cube_shape[-2:]:  # else a cube is a batch of measurements
+        with pytest.raises(ValueError, match="this is a measurement: are the arguments swapped"):
+            A @ y
+        with pytest.raises(ValueError, match="this is a cube: are the arguments swapped"):
+            A.T @ x[None]
+    if not isinstance(A, Sum | Weighted):
+        with pytest.raises(ValueError, match="out must be"):
+            A.adjoint(y, out=torch.empty(7, *A.cube_shape, dtype=F64))
+        with pytest.raises(ValueError, match="out must be"):
+            A.forward(x, out=torch.empty(7, *A.measurement_shape, dtype=F64))
+    with pytest.raises(ValueError, match="rho must be >= 0"):
+        A.data_step_(x, x, y, y, y, rho=-1.0)
+    with pytest.raises(ValueError, match="same batch axes"):
+        A.data_step_(x[None], x[None], y, y, y)
+
+
+# every solver takes every camera
+
+
+def bands(A: object) -> int:
+    return A.num_bands if isinstance(A, Camera) else 3
+
+
+SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
+    "gap": lambda A, y: gap_tv(A, y, tv_weight=0.01, num_iters=10).x,
+    "admm": lambda A, y: admm_tv(A, y, tv_weight=0.01, num_iters=10).x,
+    "fista": lambda A, y: fista_tv(A, y, tv_weight=0.01, num_iters=10).x,
+    "least squares": lambda A, y: least_squares(A, y, damping=0.1).x,
+    "least squares, plain": lambda A, y: least_squares(A, y, method="cg").x,
+    "gaussian": lambda A, y: gaussian_map(
+        A, y, torch.eye(bands(A), dtype=F64), torch.ones(bands(A), dtype=F64), variance=0.01, samples=2,
+        generator=torch.Generator().manual_seed(0),
+    )[0].x,
+    "subspace": lambda A, y: subspace_tv(A, y, smooth_basis(bands(A), 2), num_iters=20)[0].x,
+    "auto": lambda A, y: reconstruct_auto(A, y, method=Method(num_iters=20)).result.x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_takes_every_camera(case, solver):
+    A = case.A
+    scene = torch.full(A.cube_shape, 0.7, dtype=F64)
+    y = A @ scene
+    x = SOLVERS[solver](A, y)
+    assert tuple(x.shape) == A.cube_shape
+    assert float((y - A @ x).norm()) < 0.5 * float(y.norm())
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_tell_what_was_swapped(solver):
+    A = CASSI(masks(4, 5), (0, 1, 2))
+    with pytest.raises(TypeError, match="first argument must be a camera, got Tensor"):
+        SOLVERS[solver](torch.ones(4, 7), A)
+    with pytest.raises(TypeError, match="must be a torch tensor, got ndarray"):
+        SOLVERS[solver](A, np.ones((4, 7)))
+    with pytest.raises(ValueError, match="this is a cube: are the arguments swapped"):
+        SOLVERS[solver](A, torch.ones(3, 4, 5, dtype=F64))
