@@ -43,6 +43,7 @@ class CameraModel:
     Attributes:
         down, right: displacement of the mask [pixel] by the names of the terms, such as {"1": 0.3, "xy": 0.1}.
         blur: variance [pixel^2].
+        contrast: of each band's mask about its mean.
         tone: exponent of the mask's values, > 0: pictures of masks are seldom linear.
         continuous: whether light of all wavelengths arrives, not only that of the bands: then each band is spread over
             the gap to its neighbors.
@@ -51,15 +52,15 @@ class CameraModel:
     down: Mapping[str, float] = field(default_factory=dict)
     right: Mapping[str, float] = field(default_factory=dict)
     blur: Mapping[str, float] = field(default_factory=dict)
+    contrast: float = 1.0
     tone: float = 1.0
     continuous: bool = False
 
     @property
     def exact(self) -> bool:
         """Whether this is the mask as it was given."""
-        return not (
-            self.continuous or self.tone != 1 or any((*self.down.values(), *self.right.values(), *self.blur.values()))
-        )
+        moves = any((*self.down.values(), *self.right.values(), *self.blur.values()))
+        return not (moves or self.continuous or self.contrast != 1 or self.tone != 1)
 
     def masks(self, mask: np.ndarray, shifts: Shifts) -> np.ndarray:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
@@ -75,7 +76,11 @@ class CameraModel:
                 per_band.append(levels[0])
                 continue
             per_band.append(sum(w * level for w, level in zip(blur_weights(variance), levels, strict=True)))
-        return np.clip(np.stack(per_band), 0, mask.max() ** self.tone).astype(mask.dtype)
+        found = np.stack(per_band)
+        if self.contrast != 1:
+            mean = found.mean((1, 2), keepdims=True)
+            found = mean + self.contrast * (found - mean)
+        return np.clip(found, 0, mask.max() ** self.tone).astype(mask.dtype)
 
 
 def coordinates(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

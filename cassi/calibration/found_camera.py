@@ -18,6 +18,7 @@ from cassi.files import write_arrays
 from cassi.optics.building import camera_of
 from cassi.optics.cropping import crop
 from cassi.optics.detector import black_level_of, brightness
+from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
@@ -28,6 +29,7 @@ WINDOW = 192  # side of the part that the last test reconstructs [pixel]
 HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.02  # and by this share
+LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,7 @@ class FoundCamera:
         accepted: whether that explains the snapshots clearly better.
         fall: of the log of what block-wise regressions on the mask leave unexplained, and its standard error.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
+        imprints: of the mask on those reconstructions.
     """
 
     mask: np.ndarray
@@ -49,6 +52,7 @@ class FoundCamera:
     accepted: bool
     fall: tuple[float, float] = (0.0, 0.0)
     errors: tuple[float, float] | None = None
+    imprints: tuple[float, float] | None = None
 
     def operator(self) -> CASSI:
         """The camera; a plain one with a mask per band.
@@ -77,6 +81,8 @@ class FoundCamera:
         low, high = self.blur_range
         if high > 0.05:
             words.append(f"blurred by {low:.1f} to {high:.1f} px")
+        if self.model.contrast != 1:
+            words.append(f"of contrast {self.model.contrast:.2f}")
         if self.model.tone != 1:
             words.append(f"its values to the power {self.model.tone:g}")
         if self.model.continuous:
@@ -121,10 +127,12 @@ class FoundCamera:
             "down": dict(self.model.down),
             "right": dict(self.model.right),
             "blur": dict(self.model.blur),
+            "contrast": self.model.contrast,
             "tone": self.model.tone,
             "continuous": self.model.continuous,
             "fall": list(self.fall),
             "held_out_errors": None if self.errors is None else list(self.errors),
+            "imprints": None if self.imprints is None else list(self.imprints),
             "message": self.message,
         }
 
@@ -170,34 +178,50 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         return given
     masks = model.masks(m.mask, m.shifts)
     B = camera_of(replace(m, mask=masks), torch.device("cpu"))
-    squares = [_squared_errors(A, B, y, bad, seed) for y in frames]
-    before, after, light = (torch.cat([s[k] for s in squares]) for k in range(3))
+    trials = [_Trial.of(A, B, y, bad, seed) for y in frames]
+    before, after, light = (torch.cat([getattr(t, name) for t in trials]) for name in ("before", "after", "light"))
     errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
-    gains = before - after
-    sure = (
-        float(gains.mean()) > SIGMAS * float(gains.std()) / math.sqrt(len(gains))
-        and errors[1] < (1 - LEAST_FALL) * errors[0]
-    )
-    return FoundCamera(masks if sure else m.mask, m.shifts, model, sure, (fall[0], fall[1]), errors)
+    stamped = (float(np.mean([t.imprints[0] for t in trials])), float(np.mean([t.imprints[1] for t in trials])))
+    falls = before - after
+    spread = float(falls.std()) / math.sqrt(len(falls))
+    better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
+    cleaner = float(falls.mean()) > -SIGMAS * spread and stamped[1] < (1 - LEAST_FADE) * stamped[0]
+    sure = better or cleaner
+    return FoundCamera(masks if sure else m.mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
 
 
-def _squared_errors(
-    A: CASSI, B: CASSI, y: torch.Tensor, bad: torch.Tensor | None, seed: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """At held-out pixels of the brightest part: squared errors with A and with B, and y^2; for y of brightness 1."""
-    level = brightness(A, y)
-    rows, columns = _brightest(y, A.cube_shape[-2:])
-    lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
-    found = []
-    for camera in (A, B):
-        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-        seen = a.weights > 0 if a.weights is not None else torch.ones_like(b, dtype=torch.bool)
-        held = hold_out(seen, seed, HELD_OUT)
-        keep = (seen & ~held).to(b)
-        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-        x = subspace_tv(a.weighted(keep), b * keep, basis, num_iters=ITERATIONS)[0].x
-        found.append((b - a.weighted(None).forward(x))[held].double().square())
-    return found[0], found[1], b[held].double().square()
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """Short reconstructions of the brightest part of a snapshot with two cameras.
+
+    Attributes:
+        before, after: squared errors at held-out pixels with the one and the other, for y of brightness 1.
+        light: y^2 there.
+        imprints: of the mask as given on either cube.
+    """
+
+    before: torch.Tensor
+    after: torch.Tensor
+    light: torch.Tensor
+    imprints: tuple[float, float]
+
+    @classmethod
+    def of(cls, A: CASSI, B: CASSI, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+        level = brightness(A, y)
+        rows, columns = _brightest(y, A.cube_shape[-2:])
+        lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
+        pattern = A.mask[..., rows, columns].numpy()
+        squares, imprints = [], []
+        for camera in (A, B):
+            a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+            seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+            held = hold_out(seen, seed, HELD_OUT)
+            keep = (seen & ~held).to(b)
+            basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+            x = subspace_tv(a.weighted(keep), b * keep, basis, num_iters=ITERATIONS)[0].x
+            squares.append((b - a.weighted(None).forward(x))[held].double().square())
+            imprints.append(imprint(x.clamp(min=0).numpy(), pattern))
+        return cls(squares[0], squares[1], b[held].double().square(), (imprints[0], imprints[1]))
 
 
 def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:

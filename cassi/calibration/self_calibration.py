@@ -34,6 +34,7 @@ from cassi.calibration.camera_model import (
     band_positions,
     blur_weights,
     monomial,
+    polynomial,
 )
 from cassi.optics.geometry import Shifts
 
@@ -49,6 +50,7 @@ FEWEST_BLOCKS = 12  # below, nothing is looked for
 GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
 REACH = 3  # displacements looked for [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
+SHALLOW = 0.1  # a contrast this far from 1 is believed; scenes with edges are off by half of it
 TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
 
 # What is added one after the other: name, and the terms of (down, right, blur) that it moves together.
@@ -86,20 +88,33 @@ class Blocks:
 
         Where the derivatives were left out, the masks are not displaced.
         """
-        levels = torch.stack(blur_weights(variance), 1)
-        images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
-        images = images[:, : self.gram.shape[1] // len(self.t)]
-        num_groups = len(self.t)
-        c = (torch.arange(num_groups, dtype=images.dtype) + 0.5) / num_groups
-        spectra = torch.cos(math.pi * torch.arange(min(SPECTRA, num_groups), dtype=images.dtype)[:, None] * c)
-        W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
-        gram = W @ self.gram @ W.mT
-        target = (W @ self.right[..., None])[..., 0]
-        ridge = 1e-3 * self.gram[:, :num_groups].diagonal(dim1=1, dim2=2).mean()
-        fitted = torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
+        target, fitted = self._regressed(down, right, variance)
         floor = 1e-4 * self.energy.mean()
         left = (self.energy - (target * fitted).sum(1)).clamp(min=0)
         return torch.log((left + floor) / (self.energy + floor))
+
+    def contrast(self, variance: Tensor, mean: float, num_bands: int) -> float:
+        """That of the mask: sum_c a_c times its mean is 1 where the pattern is as deep as the light is bright."""
+        _, fitted = self._regressed(torch.zeros_like(variance), torch.zeros_like(variance), variance)
+        return float(((fitted @ self._spectra()).mean(1) * num_bands * mean).median())
+
+    def _spectra(self) -> Tensor:
+        """B_k, (K, groups): cosines over the bands."""
+        num_groups = len(self.t)
+        c = (torch.arange(num_groups, dtype=torch.float64) + 0.5) / num_groups
+        return torch.cos(math.pi * torch.arange(min(SPECTRA, num_groups), dtype=torch.float64)[:, None] * c)
+
+    def _regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Products of the masks with the snapshot, and the coefficients z_k of each block, (blocks, K)."""
+        levels = torch.stack(blur_weights(variance), 1)
+        images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
+        images = images[:, : self.gram.shape[1] // len(self.t)]
+        spectra = self._spectra()
+        W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
+        gram = W @ self.gram @ W.mT
+        target = (W @ self.right[..., None])[..., 0]
+        ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
+        return target, torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,7 +360,7 @@ def find_model(search: Search) -> tuple[CameraModel, float, float]:
     pose = [*groups["place"], *groups["turn and magnification"]]
     model = _coarse(search, blocks)
     if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
-        return given, 0.0, 0.0
+        return _deepened(search, given), 0.0, 0.0
     model = _continuous_or_not(search, model, pose)
     for _ in range(2):
         near = search.blocks(model)
@@ -353,8 +368,20 @@ def find_model(search: Search) -> tuple[CameraModel, float, float]:
     model = _toned(search, model, groups)
     model = _laddered(search, model, groups)
     blocks, after = search.rest(model)
-    best = (model, *gain(blocks, before, after))
-    return best if clearly(best[1:]) else (given, 0.0, 0.0)
+    fall = gain(blocks, before, after)
+    if not clearly(fall):
+        return _deepened(search, given), 0.0, 0.0
+    return _deepened(search, model), *fall
+
+
+def _deepened(search: Search, model: CameraModel) -> CameraModel:
+    """With the contrast of the mask's pattern, where it is clearly another."""
+    blocks = search.blocks(model, derivatives=False)
+    x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
+    variance = torch.as_tensor(polynomial(model.blur, x, y, t)).clamp(SHARPEST, WIDEST)
+    mean = float((np.maximum(search.mask, 0) ** model.tone).mean())
+    contrast = blocks.contrast(variance, mean, len(search.shifts))
+    return model if abs(contrast - 1) < SHALLOW else replace(model, contrast=contrast)
 
 
 def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
