@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from scipy import ndimage
+from torch import Tensor
 
 from cassi.optics.geometry import Shifts
+
+Values = TypeVar("Values", np.ndarray, Tensor)
 
 BLURS = (0.0, 1.0, 2.5, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
 SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
@@ -80,7 +84,8 @@ class CameraModel:
         if self.contrast != 1:
             mean = found.mean((1, 2), keepdims=True)
             found = mean + self.contrast * (found - mean)
-        return np.clip(found, 0, mask.max() ** self.tone).astype(mask.dtype)
+        clipped: np.ndarray = np.clip(found, 0, mask.max() ** self.tone).astype(mask.dtype)
+        return clipped
 
 
 def coordinates(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -94,9 +99,9 @@ def band_positions(num_bands: int) -> np.ndarray:
     return np.linspace(-1, 1, num_bands) if num_bands > 1 else np.zeros(1)
 
 
-def blur_weights(variance: np.ndarray) -> list[np.ndarray]:
+def blur_weights(variance: Values) -> list[Values]:
     """Weights of the masks blurred by `BLURS` that make one blurred by `variance`: Lagrange polynomials in it."""
-    weights = []
+    weights: list[Values] = []
     for a in BLURS:
         w = 0 * variance + 1
         for b in BLURS:

@@ -16,7 +16,7 @@ from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
 from cassi.files import write_arrays
 from cassi.optics.building import camera_of
-from cassi.optics.cropping import crop
+from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
@@ -206,7 +206,7 @@ class _Trial:
     imprints: tuple[float, float]
 
     @classmethod
-    def of(cls, A: CASSI, B: CASSI, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+    def of(cls, A: Block, B: Block, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         level = brightness(A, y)
         rows, columns = _brightest(y, A.cube_shape[-2:])
         lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad

@@ -149,7 +149,8 @@ class Snapshots:
 def _smooth(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
     """Blurred by a Gaussian of this standard deviation, without the unknown pixels, which leave no hole."""
     mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
-    return mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
+    filled: np.ndarray = mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
+    return filled
 
 
 def _detail(image: np.ndarray) -> np.ndarray:
