@@ -74,15 +74,17 @@ class FoundCamera:
         down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
         turn = math.degrees(self.model.down.get("x", 0.0) / (radius * width / max(height, width)))
         scale = self.model.down.get("y", 0.0) / (radius * height / max(height, width))
-        words = [
-            f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {-turn:+.2f} degrees, "
-            f"magnified by {100 * scale:+.2f} %"
-        ]
+        words = []
+        if self.model.down or self.model.right:
+            words.append(
+                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {-turn:+.2f} degrees, "
+                f"magnified by {100 * scale:+.2f} %"
+            )
         low, high = self.blur_range
         if high > 0.05:
-            words.append(f"blurred by {low:.1f} to {high:.1f} px")
+            words.append(f"mask blurred by {low:.1f} to {high:.1f} px")
         if self.model.contrast != 1:
-            words.append(f"of contrast {self.model.contrast:.2f}")
+            words.append(f"its contrast {self.model.contrast:.2f}")
         if self.model.tone != 1:
             words.append(f"its values to the power {self.model.tone:g}")
         if self.model.continuous:
