@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cassi.cli.reading import Reading, contents, method, provenance, reading, verdict, what_would_be_used
 from cassi.cli.shell import say, warn
@@ -41,7 +41,7 @@ def run_many(args: argparse.Namespace) -> int:
         frames,
         output,
         read=read,
-        solve=partial(reconstruct, **method(args)),
+        solve=partial(reconstruct, **with_common_camera(args, read, frames)),
         overwrite=args.overwrite,
         batch=args.batch,
         workers=args.workers,
@@ -65,6 +65,24 @@ def run_many(args: argparse.Namespace) -> int:
     misfit = f", {len(misfits)} do not fit the mask" if misfits else ""
     say(args, f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed}{misfit} -> {output}{page}")
     return 1 if report.failed else 0
+
+
+def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence[Frame]) -> dict[str, Any]:
+    """The method's keywords, with one camera found from a few of the frames: it is the same for all of them."""
+    keywords = method(args)
+    if keywords["camera"] != "find" or keywords["psf"] is not None:
+        return keywords
+    from cassi.calibration.found_camera import FRAMES, find_camera
+
+    chosen = [frames[k] for k in sorted({round(k * (len(frames) - 1) / (FRAMES - 1)) for k in range(FRAMES)})]
+    try:
+        found = find_camera(*(read(f.path, frames=f.index) for f in chosen), black_level=keywords["black_level"])
+    except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
+        return keywords | {"camera": "as-given"}
+    say(args, f"  {found.message}")
+    if args.save_camera:
+        found.save(args.save_camera, overwrite=args.overwrite)
+    return keywords | {"camera": found}
 
 
 def _refuse(args: argparse.Namespace) -> None:

@@ -139,6 +139,7 @@ def method(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names} | {
         "num_iters": args.iterations,
         "psf": psf,
+        "camera": "as-given" if args.align or args.calibration else args.camera,
         "black_level": None if args.black_level is None else 0.0,  # reading took it off
     }
 
@@ -249,7 +250,20 @@ def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict
 
 
 def outcome(result: Reconstruction, verbose: bool) -> list[str]:
-    """What was chosen, in at most three sentences; with verbose the evidence. Of a stack, for its first frame."""
+    """What was chosen, in a few sentences; with verbose the evidence. Of a stack, for its first frame."""
+    return [*camera_lines(result), *method_lines(result, verbose)]
+
+
+def camera_lines(result: Reconstruction) -> list[str]:
+    """The camera that was used, and what is left of its mask in the cube."""
+    lines = [] if result.camera is None else [result.camera.message]
+    if result.imprint is not None:
+        lines.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
+    return lines
+
+
+def method_lines(result: Reconstruction, verbose: bool) -> list[str]:
+    """How the method was chosen, in at most three sentences."""
     found = result.outcomes[0]
     if found.plan is not None:
         return [f"solver: {found.solver}", result.explain(verbose=verbose)]

@@ -150,6 +150,18 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
     camera.add_argument(
+        "--camera",
+        choices=("find", "as-given"),
+        default="find",
+        help="find: where and how sharp the mask really is, found from the snapshot and taken where the evidence is "
+        "clear (default); as-given: leave it",
+    )
+    camera.add_argument(
+        "--save-camera",
+        metavar="FILE",
+        help="write the camera that was used, to be given as --mask: mask of each band, shifts, mask_3d_shift (.h5)",
+    )
+    camera.add_argument(
         "--align",
         action="store_true",
         help="estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts pixels "
@@ -227,7 +239,7 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     """One snapshot, or one stack into one cube."""
     from cassi.cli import reading
     from cassi.files import check_output
-    from cassi.running.evidence import of_result
+    from cassi.running.evidence import of_imprint, of_result
     from cassi.running.front_door import reconstruct
     from cassi.running.result import write_result
 
@@ -249,10 +261,12 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
-    against = of_result(result.residual)
+    against = (*of_result(result.residual), *of_imprint(result.imprint))
     for text in against:
         warn(args.prog, text)
     steps.begin("write")
+    if args.save_camera and result.camera is not None:
+        result.camera.save(args.save_camera, overwrite=args.overwrite)
     m = replace(m, notes=(*m.notes, *against))
     write_result(output, m, result, attributes=attributes, overwrite=args.overwrite)
     line = summary_line(m, result)
@@ -310,7 +324,7 @@ def run_tiled(
     from cassi.running.tiled_file import reconstruct_tiled
 
     steps.begin("reconstruct")
-    whole = {"quality", "budget", "uncertainty", "psf"}
+    whole = {"quality", "budget", "uncertainty", "psf", "camera"}
     method = {name: value for name, value in reading.method(args).items() if name not in whole}
     result = reconstruct_tiled(
         m,

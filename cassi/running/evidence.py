@@ -9,6 +9,8 @@ from cassi.running.preparing import prepare
 
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
+STAMPED = 0.12  # imprint of the mask above which one is told
+
 
 def of_noise(m: Measurement) -> tuple[str, ...]:
     """A gain that cannot be: its shot and read noise exceed the signal.
@@ -44,6 +46,16 @@ def of_result(residual: float) -> tuple[str, ...]:
     return (
         f"the cube {what} (residual {residual:.2g}): the solver diverged, the noise given is too large, or the camera "
         "is another; try solver auto, and check mask, bands, gain and blur",
+    )
+
+
+def of_imprint(value: float | None) -> tuple[str, ...]:
+    """A cube that carries the mask's pattern; `value` is that of `cassi.optics.imprint`."""
+    if value is None or value <= STAMPED:
+        return ()
+    return (
+        f"the mask's pattern is left in the cube (imprint {value:.2f}, good: below {STAMPED:g}): the mask does not fit "
+        "the snapshot, or noise was fitted; calibrate the camera anew",
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
@@ -19,12 +20,15 @@ from cassi.choice.plan import Method, Plan, Quality, Run, Solver, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
-from cassi.optics.measurement import Measurement
+from cassi.optics.imprint import imprint
+from cassi.optics.measurement import Measurement, check_arrays
 from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
+
+CAMERAS = ("find", "as-given")
 
 
 def reconstruct(
@@ -48,6 +52,7 @@ def reconstruct(
     gain: float | None = None,
     read_noise: float | None = None,
     plan: Plan | None = None,
+    camera: str | FoundCamera = "find",
     device: str | torch.device = "auto",
     seed: int = 0,
     monitor: Monitor | None = None,
@@ -90,6 +95,9 @@ def reconstruct(
         read_noise: standard deviation [electron], where known.
         plan: of an earlier result (`Reconstruction.plan`), followed instead of a choice ("auto" only): for snapshots
             that are alike, in half the time.
+        camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
+            evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
+            snapshots by the same camera. Not where a psf or a camera is given.
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
         seed: of the random choices a solver makes.
         monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
@@ -124,9 +132,13 @@ def reconstruct(
         "black_level": black_level,
         "psf": psf if psf is None or isinstance(psf, float | int) else np.asarray(plain(psf)).tolist(),
         "plan": None if plan is None else "given",
+        "camera": camera if isinstance(camera, str) else "given",
         "device": str(device),
         "seed": seed,
     }
+    if isinstance(camera, str) and camera not in CAMERAS:
+        raise InputError(f"camera must be one of {', '.join(CAMERAS)}, or a FoundCamera, got {camera!r}")
+    found: FoundCamera | None = None
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan)
     run = Run(seed, budget, monitor, progress)
     if isinstance(mask, Tensor | np.ndarray | None):
@@ -135,6 +147,13 @@ def reconstruct(
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
         if read_noise is not None:
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
+        check_arrays(m)
+        if isinstance(camera, FoundCamera):
+            found = camera
+        elif camera == "find" and psf is None:
+            found = find_camera(m, black_level=black_level, seed=seed)
+        if found is not None:
+            m = found.in_place(m)
         task = prepare(m, psf=psf, black_level=black_level, device=device)
         parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
     else:
@@ -159,7 +178,7 @@ def reconstruct(
         replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
     ]
-    return _assembled(task, outcomes, parameters, start)
+    return _assembled(task, outcomes, parameters, found, start)
 
 
 def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
@@ -173,7 +192,9 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
     return found.scaled(level)
 
 
-def _assembled(task: Prepared, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:
+def _assembled(
+    task: Prepared, outcomes: list[Outcome], parameters: dict[str, Any], found: FoundCamera | None, start: float
+) -> Reconstruction:
     A, y = task.A, task.y
     single = y.ndim == len(A.measurement_shape)
     cube = outcomes[0].result.x if single else torch.stack([one.result.x for one in outcomes])
@@ -193,7 +214,18 @@ def _assembled(task: Prepared, outcomes: list[Outcome], parameters: dict[str, An
         unit=task.unit,
         uncertainty=None if not spreads else spreads[0] if single else torch.stack(spreads),
         visibility=A.visibility() if spreads else None,
+        camera=found,
+        imprint=_imprint(A, cube),
     )
+
+
+def _imprint(A: Camera, cube: Tensor) -> float | None:
+    """Of the mask on the (first) cube, where the camera has one."""
+    mask = getattr(A, "mask", None)
+    if not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 32:
+        return None
+    values = cube.detach().cpu().numpy()
+    return imprint(values if values.ndim == 3 else values[0], mask.detach().cpu().numpy())
 
 
 def _named(given: SpectralPrior | Sequence[str | os.PathLike[str]] | None) -> list[str] | str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.files import write_cube
@@ -41,6 +42,9 @@ class Reconstruction:
         uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
         visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
             (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
+        camera: as it was found from the snapshot, or left; None where it was not looked for.
+        imprint: how much of the mask's pattern is left in the (first) cube, 0 none (`cassi.optics.imprint`); None where
+            the camera has no mask or the frame is small.
     """
 
     cube: Tensor
@@ -55,6 +59,8 @@ class Reconstruction:
     unit: str = ""
     uncertainty: Tensor | None = None
     visibility: Tensor | None = None
+    camera: FoundCamera | None = None
+    imprint: float | None = None
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -123,6 +129,7 @@ def write_result(
         "truth": measurement.cube,
         "uncertainty": _array(result.uncertainty),
         "visibility": _array(result.visibility),
+        "camera_mask": None if result.camera is None or not result.camera.accepted else result.camera.mask,
     }
     write_cube(
         path,
@@ -142,6 +149,8 @@ def write_result(
             "seconds": result.seconds,
             "choice": json.dumps(result.choice),
             "parameters": json.dumps(dict(result.parameters)),
+            "imprint": result.imprint,
+            "camera": None if result.camera is None else json.dumps(result.camera.as_dict()),
             **(attributes or {}),
         },
         overwrite=overwrite,

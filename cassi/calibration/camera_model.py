@@ -1,0 +1,189 @@
+"""What a real camera makes of its coded aperture: moved, bent, blurred by band and place, of another tone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from scipy import ndimage
+from torch import Tensor
+
+from cassi.optics.geometry import Shifts
+
+Values = TypeVar("Values", np.ndarray, Tensor)
+
+BLURS = (0.0, 1.0, 2.5, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
+SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
+TERMS = ("1", "x", "y", "xx", "xy", "yy", "t", "tt", "xt", "yt")
+
+
+def polynomial(terms: Mapping[str, float], x: np.ndarray, y: np.ndarray, t: np.ndarray | float) -> np.ndarray:
+    """sum_k c_k x^a y^b t^c, the powers by the letters of each term's name, "1" the constant."""
+    value = np.zeros(np.broadcast(x, y, t).shape)
+    for name, c in terms.items():
+        if c:
+            value += c * monomial(name, x, y, t)
+    return value
+
+
+def monomial(name: str, x: np.ndarray, y: np.ndarray, t: np.ndarray | float) -> np.ndarray:
+    value = np.ones(np.broadcast(x, y, t).shape)
+    for letter in name.replace("1", ""):
+        value = value * {"x": x, "y": y, "t": t}[letter]
+    return value
+
+
+@dataclass(frozen=True)
+class CameraModel:
+    """The mask of each band as a function of a few numbers.
+
+        m_c(p) = (g_c,p * s * m^tone)(p - (down(p, c), right(p, c)))
+
+    with g a Gaussian of variance blur(p, c) and s a box one band gap wide along the dispersion. down, right and blur
+    are polynomials in x and y, -1 to 1 over the mask, and t, -1 to 1 from the first to the last band.
+
+    Attributes:
+        down, right: displacement of the mask [pixel] by the names of the terms, such as {"1": 0.3, "xy": 0.1}.
+        blur: variance [pixel^2].
+        contrast: of each band's mask about its mean.
+        tone: exponent of the mask's values, > 0: pictures of masks are seldom linear.
+        continuous: whether light of all wavelengths arrives, not only that of the bands: then each band is spread over
+            the gap to its neighbors.
+    """
+
+    down: Mapping[str, float] = field(default_factory=dict)
+    right: Mapping[str, float] = field(default_factory=dict)
+    blur: Mapping[str, float] = field(default_factory=dict)
+    contrast: float = 1.0
+    tone: float = 1.0
+    continuous: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is the mask as it was given."""
+        moves = any((*self.down.values(), *self.right.values(), *self.blur.values()))
+        return not (moves or self.continuous or self.contrast != 1 or self.tone != 1)
+
+    def masks(self, mask: np.ndarray, shifts: Shifts) -> np.ndarray:
+        """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
+        if self.exact:
+            return mask
+        images = BlurredMasks.of(self, mask, shifts)
+        x, y = coordinates(mask.shape[-2:])
+        per_band = []
+        for c, t in enumerate(band_positions(len(shifts))):
+            variance = np.clip(polynomial(self.blur, x, y, t), SHARPEST, WIDEST)
+            levels = images.at(c)
+            if not any(self.blur.values()):
+                per_band.append(levels[0])
+                continue
+            per_band.append(sum(w * level for w, level in zip(blur_weights(variance), levels, strict=True)))
+        found = np.stack(per_band)
+        if self.contrast != 1:
+            mean = found.mean((1, 2), keepdims=True)
+            found = mean + self.contrast * (found - mean)
+        clipped: np.ndarray = np.clip(found, 0, mask.max() ** self.tone).astype(mask.dtype)
+        return clipped
+
+
+def coordinates(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of each pixel, -1 to 1 over the mask."""
+    y, x = np.meshgrid(np.linspace(-1, 1, shape[0]), np.linspace(-1, 1, shape[1]), indexing="ij")
+    return x, y
+
+
+def band_positions(num_bands: int) -> np.ndarray:
+    """t of each band."""
+    return np.linspace(-1, 1, num_bands) if num_bands > 1 else np.zeros(1)
+
+
+def blur_weights(variance: Values) -> list[Values]:
+    """Weights of the masks blurred by `BLURS` that make one blurred by `variance`: Lagrange polynomials in it."""
+    weights: list[Values] = []
+    for a in BLURS:
+        w = 0 * variance + 1
+        for b in BLURS:
+            if b != a:
+                w = w * (variance - b) / (a - b)
+        weights.append(w)
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class BlurredMasks:
+    """A displaced mask at each of `BLURS`, at three positions t where its displacement depends on the band.
+
+    Between the three it is interpolated by a parabola: they differ by parts of a pixel.
+    """
+
+    levels: tuple[tuple[np.ndarray, ...], ...]  # [band or t][blur], each (H, W)
+    num_bands: int
+    per_band: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(H, W)."""
+        height, width = self.levels[0][0].shape
+        return height, width
+
+    @property
+    def differ(self) -> bool:
+        """Whether the bands have masks of their own."""
+        return len(self.levels) > 1
+
+    @classmethod
+    def of(cls, model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
+        toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
+        num_bands = len(shifts)
+        moves = any(c for k, c in (*model.down.items(), *model.right.items()) if "t" in k)
+        if toned.ndim == 3:
+            positions, sources = band_positions(num_bands), list(toned)
+        else:
+            positions = np.array([-1.0, 0.0, 1.0]) if moves and num_bands > 1 else np.zeros(1)
+            sources = [toned] * len(positions)
+        x, y = coordinates(mask.shape[-2:])
+        gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if num_bands > 1 else 0.0
+        levels = []
+        for t, source in zip(positions, sources, strict=True):
+            down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
+            moved = displaced(source, down, right)
+            if model.continuous:
+                moved = box_blurred(moved, gap)
+            levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
+        return cls(tuple(levels), num_bands, toned.ndim == 3)
+
+    def at(self, c: int) -> list[np.ndarray]:
+        """The masks of band c, one for each of `BLURS`."""
+        if self.per_band:
+            return list(self.levels[c])
+        if len(self.levels) == 1:
+            return list(self.levels[0])
+        t = band_positions(self.num_bands)[c]
+        weights = (t * (t - 1) / 2, 1 - t * t, t * (t + 1) / 2)
+        return [
+            sum(w * image for w, image in zip(weights, images, strict=True))
+            for images in zip(*self.levels, strict=True)
+        ]
+
+
+def displaced(image: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """image(p - (down, right)) by cubic splines, on at the border as at the border; as it is where nothing moves."""
+    if not (down.any() or right.any()):
+        return image
+    rows, columns = np.meshgrid(*map(np.arange, image.shape), indexing="ij")
+    places = [rows - down, columns - right]
+    moved: np.ndarray = ndimage.map_coordinates(image, places, order=3, mode="nearest")
+    return moved
+
+
+def box_blurred(image: np.ndarray, width: float) -> np.ndarray:
+    """The image convolved along its rows with a box of this width [pixel]: pixels that it covers in part count so."""
+    reach = int(np.ceil((width - 1) / 2)) if width > 1 else 0
+    if reach == 0:
+        return image
+    offsets = np.arange(-reach, reach + 1)
+    covered = np.clip(width / 2 + 0.5 - np.abs(offsets), 0, 1)
+    blurred: np.ndarray = ndimage.convolve1d(image, covered / covered.sum(), axis=-1, mode="nearest")
+    return blurred

@@ -1,0 +1,238 @@
+"""The camera that a measurement was taken with, found from the measurement and believed only on clear evidence."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
+from cassi.calibration.self_calibration import Search, Snapshots, find_model
+from cassi.choice.held_out import hold_out
+from cassi.files import write_arrays
+from cassi.optics.building import camera_of
+from cassi.optics.cropping import Block, crop
+from cassi.optics.detector import black_level_of, brightness
+from cassi.optics.imprint import imprint
+from cassi.optics.measurement import Measurement
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.solvers.subspace_tv import subspace_tv
+
+FRAMES = 4  # of a stack that are looked at
+WINDOW = 192  # side of the part that the last test reconstructs [pixel]
+HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
+SIGMAS = 3.0  # by so many standard errors its squared errors must fall
+LEAST_FALL = 0.02  # and by this share
+LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
+
+
+@dataclass(frozen=True, eq=False)
+class FoundCamera:
+    """A camera as given, or as its snapshots show it to be.
+
+    Attributes:
+        mask: (H, W) as given, or (C, H, W), the mask of each band as it was found.
+        shifts: displacement of each band [pixel].
+        model: what was found; exact where the camera was left as given.
+        accepted: whether that explains the snapshots clearly better.
+        fall: of the log of what block-wise regressions on the mask leave unexplained, and its standard error.
+        errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
+        imprints: of the mask on those reconstructions.
+    """
+
+    mask: np.ndarray
+    shifts: tuple[float, ...]
+    model: CameraModel
+    accepted: bool
+    fall: tuple[float, float] = (0.0, 0.0)
+    errors: tuple[float, float] | None = None
+    imprints: tuple[float, float] | None = None
+
+    def operator(self) -> CASSI:
+        """The camera; a plain one with a mask per band.
+
+        Raises:
+            TypeError: shifts between pixels.
+        """
+        return CASSI(torch.as_tensor(self.mask), tuple(int(d) for d in self.shifts))
+
+    @property
+    def message(self) -> str:
+        """What was found, in one sentence."""
+        if not self.accepted:
+            if self.errors is None:
+                return "The camera was taken as given: nothing else fits the snapshot better."
+            return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
+        height, width = self.mask.shape[-2:]
+        radius = max(height, width) / 2
+        down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
+        turn = math.degrees(self.model.down.get("x", 0.0) / (radius * width / max(height, width)))
+        scale = self.model.down.get("y", 0.0) / (radius * height / max(height, width))
+        words = []
+        if self.model.down or self.model.right:
+            words.append(
+                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {-turn:+.2f} degrees, "
+                f"magnified by {100 * scale:+.2f} %"
+            )
+        low, high = self.blur_range
+        if high > 0.05:
+            words.append(f"mask blurred by {low:.1f} to {high:.1f} px")
+        if self.model.contrast != 1:
+            words.append(f"its contrast {self.model.contrast:.2f}")
+        if self.model.tone != 1:
+            words.append(f"its values to the power {self.model.tone:g}")
+        if self.model.continuous:
+            words.append("light between the bands counted to them")
+        before, after = self.errors or (0.0, 0.0)
+        found = ", ".join(words)
+        return f"Camera found from the snapshot: {found}; held-out error {before:.2%} as given, {after:.2%} as found."
+
+    @property
+    def blur_range(self) -> tuple[float, float]:
+        """Least and greatest standard deviation of the blur over field and bands [pixel], 0 where it is sharper."""
+        x, y = coordinates((9, 9))
+        values = [polynomial(self.model.blur, x, y, t) for t in band_positions(min(len(self.shifts), 9))]
+        low, high = float(np.min(values)), float(np.max(values))
+        return math.sqrt(max(low, 0.0)), math.sqrt(max(high, 0.0))
+
+    def in_place(self, m: Measurement) -> Measurement:
+        """The measurement with this camera in place of its own."""
+        return replace(m, mask=self.mask, shifts=self.shifts) if self.accepted else m
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the camera to HDF5: mask, shifts, and mask_3d_shift (C, H, W'), each band's mask where it falls.
+
+        Raises:
+            InputError: no HDF5 suffix.
+            OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+        """
+        whole = np.rint(np.asarray(self.shifts) - min(self.shifts)).astype(int)
+        masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))
+        height, width = masks.shape[-2:]
+        shifted = np.zeros((len(whole), height, width + int(whole.max())), np.float32)
+        for target, mask, d in zip(shifted, masks, whole, strict=True):
+            target[:, d : d + width] = mask
+        arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
+        axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
+        return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        return {
+            "accepted": self.accepted,
+            "down": dict(self.model.down),
+            "right": dict(self.model.right),
+            "blur": dict(self.model.blur),
+            "contrast": self.model.contrast,
+            "tone": self.model.tone,
+            "continuous": self.model.continuous,
+            "fall": list(self.fall),
+            "held_out_errors": None if self.errors is None else list(self.errors),
+            "imprints": None if self.imprints is None else list(self.imprints),
+            "message": self.message,
+        }
+
+
+def find_camera(*measurements: Measurement, black_level: float | None = None, seed: int = 0) -> FoundCamera:
+    """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
+
+    A model of it is fitted to the mask's pattern in the snapshots (`cassi.calibration.self_calibration`). It is taken
+    where blocks that it was not fitted to are explained clearly better, and a short reconstruction with it predicts
+    held-out detector pixels clearly better too; else the camera is left as given.
+
+    Args:
+        measurements: with the mask and the shifts as believed, of the first one.
+        black_level: taken off, in the unit of y; told by the snapshots if None.
+        seed: of the held-out pixels.
+
+    Returns:
+        The `FoundCamera`. As given where shifts lie between pixels, or the snapshots are too small to tell.
+
+    Raises:
+        ValueError: no measurement, or snapshots of different sizes.
+    """
+    if not measurements:
+        raise ValueError("no measurement given to find the camera from; give one at least")
+    m = measurements[0]
+    if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
+        raise ValueError("the snapshots differ in size; give those of one camera and one region")
+    shifts = tuple(float(d) for d in m.shifts)
+    given = FoundCamera(m.mask, m.shifts, CameraModel(), False)
+    if not all(d.is_integer() for d in shifts):
+        return given
+    A = camera_of(m, torch.device("cpu"))
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    frames = []
+    for frame in np.concatenate([one.y.reshape(-1, *one.y.shape[-2:])[:FRAMES] for one in measurements]):
+        y = torch.as_tensor(frame, dtype=torch.float32)
+        known = A if bad is None else A.weighted((~bad).to(A.dtype))
+        y = y - (black_level_of(known, y) if black_level is None else black_level)
+        frames.append(y if bad is None else torch.where(bad, 0, y))
+    snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
+    model, *fall = find_model(Search(snapshots, m.mask, m.shifts))
+    if model.exact:
+        return given
+    masks = model.masks(m.mask, m.shifts)
+    B = camera_of(replace(m, mask=masks), torch.device("cpu"))
+    trials = [_Trial.of(A, B, y, bad, seed) for y in frames]
+    before, after, light = (torch.cat([getattr(t, name) for t in trials]) for name in ("before", "after", "light"))
+    errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
+    stamped = (float(np.mean([t.imprints[0] for t in trials])), float(np.mean([t.imprints[1] for t in trials])))
+    falls = before - after
+    spread = float(falls.std()) / math.sqrt(len(falls))
+    better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
+    cleaner = float(falls.mean()) > -SIGMAS * spread and stamped[1] < (1 - LEAST_FADE) * stamped[0]
+    sure = better or cleaner
+    return FoundCamera(masks if sure else m.mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """Short reconstructions of the brightest part of a snapshot with two cameras.
+
+    Attributes:
+        before, after: squared errors at held-out pixels with the one and the other, for y of brightness 1.
+        light: y^2 there.
+        imprints: of the mask as given on either cube.
+    """
+
+    before: torch.Tensor
+    after: torch.Tensor
+    light: torch.Tensor
+    imprints: tuple[float, float]
+
+    @classmethod
+    def of(cls, A: Block, B: Block, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+        level = brightness(A, y)
+        rows, columns = _brightest(y, A.cube_shape[-2:])
+        lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
+        pattern = A.mask[..., rows, columns].numpy()
+        squares, imprints = [], []
+        for camera in (A, B):
+            a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+            seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+            held = hold_out(seen, seed, HELD_OUT)
+            keep = (seen & ~held).to(b)
+            basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+            x = subspace_tv(a.weighted(keep), b * keep, basis, num_iters=ITERATIONS)[0].x
+            squares.append((b - a.weighted(None).forward(x))[held].double().square())
+            imprints.append(imprint(x.clamp(min=0).numpy(), pattern))
+        return cls(squares[0], squares[1], b[held].double().square(), (imprints[0], imprints[1]))
+
+
+def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:
+    """Rows and columns of the part of the scene, `WINDOW` wide, over whose detector pixels y varies most."""
+    height, width = size
+    h, w = min(WINDOW, height), min(WINDOW, width)
+    span = y.shape[-1] - width
+    corners = [
+        (i, j) for i in range(0, height - h + 1, max(1, h // 2)) for j in range(0, width - w + 1, max(1, w // 2))
+    ]
+    i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
+    return slice(i, i + h), slice(j, j + w)

@@ -1,0 +1,500 @@
+"""The camera found from its own snapshots, without a reconstruction: the mask's pattern is looked for in them.
+
+Within a block of some 32 x 32 pixels a scene is smooth, and the fine detail of the snapshot is the mask's. With y~ the
+detail of the snapshot, divided by its local brightness, and m~_c that of the mask of band c,
+
+    y~(p) = sum_c a_c m~_c(p - d_c) + rest,    a_c = sum_k z_k B_k(c),  K smooth spectra
+
+is a linear regression. Its rest depends on where and how sharp the masks are. Displacement and blur enter through the
+mask at four widths and its derivatives,
+
+    m~_c = sum_l w_l(blur) (g_l - down dg_l/dy - right dg_l/dx)
+
+so that the products of these images with each other and with y~, summed over each block once, give the rest for any
+camera nearby in a few small matrices. The mask is moved by what was found, and the regression repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from cassi.calibration.camera_model import (
+    BLURS,
+    SHARPEST,
+    WIDEST,
+    BlurredMasks,
+    CameraModel,
+    band_positions,
+    blur_weights,
+    monomial,
+    polynomial,
+)
+from cassi.optics.geometry import Shifts
+
+BLOCK = 32  # side of the blocks [pixel]
+DETAIL = 3.0  # standard deviation of what counts as smooth [pixel]
+BRIGHTNESS = 5.0  # that of the local brightness [pixel]
+DARK = 0.1  # pixels below this share of the bright ones are not looked at
+MARGIN = 6  # nor those at the border [pixel]
+FILLED = 0.6  # least share of good pixels in a block
+SPECTRA = 6  # K
+GROUPS = 14  # of bands, between which the images are interpolated
+FEWEST_BLOCKS = 12  # below, nothing is looked for
+GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
+REACH = 3  # displacements looked for [pixel]
+SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
+SHALLOW = 0.1  # a contrast this far from 1 is believed; scenes with edges are off by half of it
+TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
+
+# What is added one after the other: name, and the terms of (down, right, blur) that it moves together.
+Direction = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Sums over each block of products of the masks' images with each other and with the snapshot.
+
+    Attributes:
+        gram: (blocks, F, F), F = images * groups.
+        right: (blocks, F).
+        energy: (blocks,) of the snapshot's detail.
+        count: (blocks,) pixels.
+        x, y: (blocks,) place on the mask, -1 to 1.
+        parity: (blocks,) bool, the fields of a checkerboard: one tests what the other was fitted to.
+        t: (groups,) of the bands, -1 to 1.
+    """
+
+    gram: Tensor
+    right: Tensor
+    energy: Tensor
+    count: Tensor
+    x: Tensor
+    y: Tensor
+    parity: Tensor
+    t: Tensor
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def rest(self, down: Tensor, right: Tensor, variance: Tensor) -> Tensor:
+        """log of the rest of each block relative to its energy, (blocks,); arguments (blocks, groups).
+
+        Where the derivatives were left out, the masks are not displaced.
+        """
+        target, fitted = self._regressed(down, right, variance)
+        floor = 1e-4 * self.energy.mean()
+        left = (self.energy - (target * fitted).sum(1)).clamp(min=0)
+        return torch.log((left + floor) / (self.energy + floor))
+
+    def contrast(self, variance: Tensor, mean: float, num_bands: int) -> float:
+        """That of the mask: sum_c a_c times its mean is 1 where the pattern is as deep as the light is bright."""
+        _, fitted = self._regressed(torch.zeros_like(variance), torch.zeros_like(variance), variance)
+        return float(((fitted @ self._spectra()).mean(1) * num_bands * mean).median())
+
+    def _spectra(self) -> Tensor:
+        """B_k, (K, groups): cosines over the bands."""
+        num_groups = len(self.t)
+        c = (torch.arange(num_groups, dtype=torch.float64) + 0.5) / num_groups
+        return torch.cos(math.pi * torch.arange(min(SPECTRA, num_groups), dtype=torch.float64)[:, None] * c)
+
+    def _regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Products of the masks with the snapshot, and the coefficients z_k of each block, (blocks, K)."""
+        levels = torch.stack(blur_weights(variance), 1)
+        images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
+        images = images[:, : self.gram.shape[1] // len(self.t)]
+        spectra = self._spectra()
+        W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
+        gram = W @ self.gram @ W.mT
+        target = (W @ self.right[..., None])[..., 0]
+        ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
+        return target, torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshots:
+    """The detail of one or more snapshots, divided by the local brightness, and where it counts.
+
+    Attributes:
+        detail: (N, H, W').
+        good: (N, H, W') bool.
+    """
+
+    detail: np.ndarray
+    good: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray, bad_pixels: np.ndarray | None = None) -> Snapshots:
+        """From snapshots (N, H, W'), less their black level."""
+        known = np.ones(y.shape[-2:]) if bad_pixels is None else (~bad_pixels).astype(float)
+        details, goods = [], []
+        for frame in y.astype(np.float64):
+            level = _smooth(frame, known, BRIGHTNESS)
+            good = (level > DARK * np.percentile(level, 99)) & (known > 0)
+            good[:MARGIN] = good[-MARGIN:] = False
+            good[:, :MARGIN] = good[:, -MARGIN:] = False
+            detail = np.where(good, (frame - _smooth(frame, known, DETAIL)) / np.where(good, level, 1), 0)
+            limit = 3 * float(detail[good].std()) if good.any() else 0.0
+            details.append(np.clip(detail, -limit, limit))
+            goods.append(good)
+        return cls(np.stack(details).astype(np.float32), np.stack(goods))
+
+
+def _smooth(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
+    """Blurred by a Gaussian of this standard deviation, without the unknown pixels, which leave no hole."""
+    mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
+    filled: np.ndarray = mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
+    return filled
+
+
+def _detail(image: np.ndarray) -> np.ndarray:
+    passed: np.ndarray = image - ndimage.gaussian_filter(image, DETAIL)
+    return passed
+
+
+def features(
+    masks: BlurredMasks, shifts: Shifts, columns: int, *, blurs: Sequence[int], derivatives: bool
+) -> np.ndarray:
+    """Detail of the masks seen on the detector, at these `BLURS`, then -d/dy, then -d/dx of each: (F, H, W') float32.
+
+    Bands are taken together in groups, with hat functions between the groups' centers.
+    """
+    num_bands = len(shifts)
+    whole = np.rint(np.asarray(shifts) - min(shifts)).astype(int)
+    centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
+    hats = np.array([np.interp(np.arange(num_bands), centers, row) for row in np.eye(len(centers))])
+    height, width = masks.shape
+    out = np.zeros((len(blurs) * (3 if derivatives else 1), len(centers), height, columns), np.float32)
+    images: list[np.ndarray] = []
+    for c, d in enumerate(whole):
+        if not images or masks.differ:
+            levels = masks.at(c)
+            images = [_detail(levels[k]).astype(np.float32) for k in blurs]
+            if derivatives:
+                images += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in images]
+        for q in np.flatnonzero(hats[:, c]):
+            for target, image in zip(out, images, strict=True):
+                target[q, :, d : d + width] += np.float32(hats[q, c]) * image
+    return out.reshape(-1, height, columns)
+
+
+def tiles(good: np.ndarray) -> list[tuple[int, int]]:
+    """Upper left corners of the blocks with enough good pixels."""
+    height, columns = good.shape
+    return [
+        (i, j)
+        for i in range(0, height - BLOCK + 1, BLOCK)
+        for j in range(0, columns - BLOCK + 1, BLOCK)
+        if good[i : i + BLOCK, j : j + BLOCK].sum() >= FILLED * BLOCK**2
+    ]
+
+
+def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivatives: bool = True) -> Blocks:
+    """The blocks of the snapshots, for masks nearby."""
+    height, width = masks.shape
+    columns = snapshots.detail.shape[-1]
+    flat = features(masks, shifts, columns, blurs=range(len(BLURS)), derivatives=derivatives)
+    corners = [(n, i, j) for n, good in enumerate(snapshots.good) for i, j in tiles(good)]
+    gram = np.zeros((len(corners), len(flat), len(flat)), np.float32)
+    right = np.zeros((len(corners), len(flat)), np.float32)
+    energy, count = np.zeros(len(corners)), np.zeros(len(corners))
+    for b, (n, i, j) in enumerate(corners):
+        part = slice(i, i + BLOCK), slice(j, j + BLOCK)
+        inside = snapshots.good[n][part]
+        F, v = flat[:, part[0], part[1]][:, inside], snapshots.detail[n][part][inside]
+        gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, v.size
+    _, rows, cols = (
+        (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))
+    )
+    num_bands = len(shifts)
+    centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
+    return Blocks(
+        torch.as_tensor(gram).double(),
+        torch.as_tensor(right).double(),
+        torch.as_tensor(energy),
+        torch.as_tensor(count),
+        torch.as_tensor(2 * (cols + (BLOCK - max(shifts) + min(shifts)) / 2) / width - 1),
+        torch.as_tensor(2 * (rows + BLOCK / 2) / height - 1),
+        torch.as_tensor((rows // BLOCK + cols // BLOCK) % 2 == 1),
+        torch.as_tensor(np.interp(centers, np.arange(num_bands), band_positions(num_bands))),
+    )
+
+
+def directions(mask_shape: tuple[int, int]) -> dict[str, tuple[Direction, ...]]:
+    """The parameters by groups, in the order in which they are tried; a rotation or a magnification moves both ways."""
+    height, width = mask_shape
+    radius = max(height, width)
+    h, w = height / radius, width / radius
+    return {
+        "place": (({"1": 1}, {}, {}), ({}, {"1": 1}, {})),
+        "turn and magnification": (({"x": w}, {"y": -h}, {}), ({"y": h}, {"x": w}, {})),
+        "blur": (({}, {}, {"1": 1}),),
+        "blur by band": (({}, {}, {"t": 1}), ({}, {}, {"tt": 1})),
+        "blur over the field": tuple(({}, {}, {k: 1}) for k in ("x", "y", "xx", "yy")),
+        "bend": tuple(({k: 1}, {}, {}) for k in ("xx", "xy", "yy")),
+        "tilt by band": tuple(({k: 1}, {}, {}) for k in ("t", "xt", "yt")),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Coefficients of directions that lower the rest of some blocks, and the blocks' rest with them."""
+
+    values: np.ndarray
+    rest: Tensor
+
+
+def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float], *, on: Tensor | None = None) -> Fit:
+    """Least weighted mean of `Blocks.rest` over the blocks `on`, by L-BFGS; all blocks' rest at that place.
+
+    Args:
+        blocks: gathered at a camera whose displacements are in them already.
+        used: the directions.
+        blur: of that camera, from which the directions' blurs start.
+        on: (blocks,) bool.
+    """
+    from scipy import optimize  # slow to import: not for those who give their camera
+
+    x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
+
+    def field(terms: Mapping[str, float]) -> np.ndarray:
+        value = np.zeros(np.broadcast(x, y, t).shape)
+        for name, c in terms.items():
+            value = value + c * monomial(name, x, y, t)
+        return value
+
+    fields = torch.as_tensor(np.stack([[field(part) for part in d] for d in used])) if used else None
+    base = torch.as_tensor(field(blur))
+    weight = blocks.count if on is None else blocks.count * on
+    weight = weight / weight.sum()
+
+    def rest(p: Tensor) -> Tensor:
+        moved = (
+            torch.zeros((3, *base.shape), dtype=torch.float64)
+            if fields is None
+            else torch.einsum("k,kdbn->dbn", p, fields)
+        )
+        down, right = (m.clamp(-1.5, 1.5) for m in moved[:2])
+        return blocks.rest(down, right, (base + moved[2]).clamp(SHARPEST, WIDEST))
+
+    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+        p = torch.tensor(values, requires_grad=True)
+        value = (rest(p) * weight).sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return float(value.detach()), np.zeros(0) if p.grad is None else p.grad.numpy()
+
+    start = np.zeros(len(used))
+    if used:
+        start = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
+    with torch.no_grad():
+        return Fit(start, rest(torch.as_tensor(start)))
+
+
+def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
+    """By how much the rest fell, mean over the blocks by their pixels, and its standard error."""
+    weight = blocks.count / blocks.count.sum()
+    fell = before - after
+    mean = float((weight * fell).sum())
+    error = float((weight.square() * (fell - mean).square()).sum().sqrt())
+    return mean, error
+
+
+def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
+    """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
+    fits = [descend(blocks, used, blur, on=blocks.parity == color) for color in (False, True)]
+    return torch.where(blocks.parity, fits[0].rest, fits[1].rest)
+
+
+def clearly(found: tuple[float, float]) -> bool:
+    mean, error = found
+    return mean > GAIN and mean > SIGMAS * error
+
+
+def moved(model: CameraModel, used: Sequence[Direction], values: np.ndarray) -> CameraModel:
+    """The model with directions added, each times its value."""
+    parts = [dict(terms) for terms in (model.down, model.right, model.blur)]
+    for value, direction in zip(values, used, strict=True):
+        for target, terms in zip(parts, direction, strict=True):
+            for name, c in terms.items():
+                target[name] = target.get(name, 0.0) + float(value) * c
+    return replace(model, down=parts[0], right=parts[1], blur=parts[2])
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Snapshots of one camera with its mask, and what a model of it leaves unexplained."""
+
+    snapshots: Snapshots
+    mask: np.ndarray
+    shifts: Shifts
+
+    def blocks(self, model: CameraModel, *, derivatives: bool = True) -> Blocks:
+        images = BlurredMasks.of(model, self.mask, self.shifts)
+        return gather(self.snapshots, images, self.shifts, derivatives=derivatives)
+
+    def rest(self, model: CameraModel) -> tuple[Blocks, Tensor]:
+        """The rest of each block with the model as it is."""
+        blocks = self.blocks(model, derivatives=False)
+        return blocks, descend(blocks, (), model.blur).rest
+
+
+def find_model(search: Search) -> tuple[CameraModel, float, float]:
+    """The simplest model that clearly explains more of the blocks than simpler ones do.
+
+    Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
+    where it lowers the rest by 3 standard errors.
+
+    Returns:
+        The model, and by how much it lowers the log of the rest against the camera as given, with standard error.
+    """
+    given = CameraModel()
+    blocks, before = search.rest(given)
+    if len(blocks) < FEWEST_BLOCKS:
+        return given, 0.0, 0.0
+    groups = directions(search.mask.shape[-2:])
+    pose = [*groups["place"], *groups["turn and magnification"]]
+    model = _coarse(search, blocks)
+    if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
+        return _deepened(search, given), 0.0, 0.0
+    model = _continuous_or_not(search, model, pose)
+    for _ in range(2):
+        near = search.blocks(model)
+        model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur).values[: len(pose)])
+    model = _toned(search, model, groups)
+    model = _laddered(search, model, groups)
+    blocks, after = search.rest(model)
+    fall = gain(blocks, before, after)
+    if not clearly(fall):
+        return _deepened(search, given), 0.0, 0.0
+    return _deepened(search, model), *fall
+
+
+def _deepened(search: Search, model: CameraModel) -> CameraModel:
+    """With the contrast of the mask's pattern, where it is clearly another."""
+    blocks = search.blocks(model, derivatives=False)
+    x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
+    variance = torch.as_tensor(polynomial(model.blur, x, y, t)).clamp(SHARPEST, WIDEST)
+    mean = float((np.maximum(search.mask, 0) ** model.tone).mean())
+    contrast = blocks.contrast(variance, mean, len(search.shifts))
+    return model if abs(contrast - 1) < SHALLOW else replace(model, contrast=contrast)
+
+
+def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
+    """Whether neither a small change of the camera as given, nor light between the bands, nor another tone helps."""
+    near = search.blocks(CameraModel())
+    if clearly(gain(near, before, crossed(near, used, {}))):
+        return False
+    others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
+    return not any(clearly(gain(near, before, search.rest(other)[1])) for other in others)
+
+
+def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+    """Groups of parameters added one after the other, those of the pose refined where they were moved."""
+    near = search.blocks(model)
+    used: list[Direction] = []
+    rest = descend(near, used, model.blur).rest
+    for group in groups.values():
+        trial = crossed(near, [*used, *group], model.blur)
+        if clearly(gain(near, rest, trial)):
+            used, rest = [*used, *group], trial
+    for again in (True, False):
+        model = moved(model, used, descend(near, used, model.blur).values)
+        if again and used:
+            near = search.blocks(model)
+    return model
+
+
+def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direction]) -> CameraModel:
+    """Whether light between the bands arrives too: what explains more, each in its own best pose."""
+    gap = float(np.median(np.abs(np.diff(np.sort(search.shifts))))) if len(search.shifts) > 1 else 0.0
+    if gap <= 1:
+        return model
+    spread = replace(model, continuous=True)
+    used = [*pose, ({}, {}, {"1": 1})]
+    near = search.blocks(spread)
+    return spread if clearly(gain(near, crossed(search.blocks(model), used, {}), crossed(near, used, {}))) else model
+
+
+def _toned(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+    """The exponent of the mask's values that explains most; masks of two values have none."""
+    values = search.mask
+    if np.minimum(values, values.max() - values).mean() < 0.02 * values.max():
+        return model
+    used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
+
+    def rest(tone: float) -> tuple[Blocks, Tensor]:
+        blocks = search.blocks(replace(model, tone=tone), derivatives=False)
+        return blocks, crossed(blocks, used, {})
+
+    here = TONES.index(1.0)
+    _, lowest = rest(1.0)
+    for step in (1, -1):
+        start = here
+        while 0 <= here + step < len(TONES):
+            blocks, found = rest(TONES[here + step])
+            if not clearly(gain(blocks, lowest, found)):
+                break
+            here, lowest = here + step, found
+        if here != start:
+            break
+    return replace(model, tone=TONES[here])
+
+
+def _coarse(search: Search, blocks: Blocks) -> CameraModel:
+    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole displacements.
+
+    Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
+    displacements costs little. Where the camera as given explains as much, it stays.
+    """
+    grid = _displaced_rest(search)
+    height, width = search.mask.shape[-2:]
+    h, w = height / max(height, width), width / max(height, width)
+    x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
+    weight = (blocks.count / blocks.count.sum()).numpy()
+    steps = np.arange(-REACH, REACH + 0.25, 0.5)
+    best, lowest = (0.0, 0.0, 0.0, 0.0), math.inf
+    for turn in steps:
+        for scale in steps[abs(steps) <= 2]:
+            local_down, local_right = turn * x + scale * y, scale * x - turn * y
+            for a in steps:
+                for b in steps[abs(steps) <= 2.5]:
+                    places = np.stack([np.arange(len(x)), a + local_down + REACH, b + local_right + REACH])
+                    value = float(weight @ ndimage.map_coordinates(grid, places, order=1, mode="nearest"))
+                    value += 1e-3 * (abs(a) + abs(b) + abs(turn) + abs(scale))  # of equals, the one that moves least
+                    if value < lowest:
+                        best, lowest = (a, b, turn, scale), value
+    a, b, turn, scale = best
+    return (
+        CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})
+        if any(best)
+        else CameraModel()
+    )
+
+
+def _displaced_rest(search: Search) -> np.ndarray:
+    """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
+    masks = BlurredMasks.of(CameraModel(), search.mask, search.shifts)
+    detail, good = search.snapshots.detail, search.snapshots.good
+    flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
+    rests = []
+    for frame, inside in zip(detail, good, strict=True):
+        padded = np.pad(frame, REACH)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (BLOCK, BLOCK))
+        floor = 1e-4 * BLOCK**2 * float((frame[inside] ** 2).mean())
+        for i, j in tiles(inside):
+            F = flat[:, i : i + BLOCK, j : j + BLOCK].reshape(len(flat), -1)
+            v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, BLOCK**2).T
+            gram = F @ F.T
+            target = F @ v
+            fitted = (
+                target * np.linalg.solve(gram + 1e-3 * np.trace(gram) / len(gram) * np.eye(len(gram)), target)
+            ).sum(0)
+            energy = (v**2).sum(0)
+            rests.append(np.log((np.maximum(energy - fitted, 0) + floor) / (energy + floor)))
+    return np.array(rests).reshape(-1, 2 * REACH + 1, 2 * REACH + 1)

@@ -1,0 +1,64 @@
+"""The mask's imprint on a cube: a judge of camera and reconstruction that needs no truth."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import ndimage
+
+FINE, LOCAL = 2.0, 5.0  # standard deviations of what is no longer fine, and of the local brightness [pixel]
+BRIGHT = 0.2  # of a band's greatest local brightness: pixels above it count
+MOVES = np.arange(-1.0, 1.1, 0.5)  # of the mask, down and to the right [pixel]
+
+
+def imprint(cube: np.ndarray, mask: np.ndarray) -> float:
+    """How much of the mask's pattern is left in a cube: 0 is none; the scene knows nothing of the mask.
+
+        d_c = (x_c - G_2 x_c) / G_5 x_c          fine detail of band c relative to its local brightness
+        r_c = corr(d_c, m - G_2 m)               over the bright pixels of band c
+        imprint = max over small moves of m of sqrt(mean_c r_c^2)
+
+    G_s is a Gaussian of standard deviation s. A mask that is not where the camera model has it leaves its pattern on
+    every band, and so does noise that was fitted; held-out pixels, whose neighbors give them away, see little of both.
+
+    Args:
+        cube: (C, H, W), >= 0.
+        mask: (H, W), or (C, H, W), whose mean is taken.
+
+    Returns:
+        0 to 1.
+
+    Raises:
+        ValueError: sizes that do not fit.
+
+    Example:
+        >>> mask = np.random.default_rng(0).random((64, 64))
+        >>> round(imprint(np.stack([1 + 0.1 * mask] * 3), mask), 2)
+        1.0
+    """
+    if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
+        raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")
+    pattern = (mask if mask.ndim == 2 else mask.mean(0)).astype(np.float32)
+    moved = []
+    for down in MOVES:
+        for right in MOVES:
+            there = ndimage.shift(pattern, (down, right), order=1, mode="nearest")
+            moved.append((there - ndimage.gaussian_filter(there, FINE)).ravel())
+    patterns = np.stack(moved)  # (moves, H W)
+    squares = np.zeros(len(patterns))
+    for band in cube.astype(np.float32):
+        local = ndimage.gaussian_filter(band, LOCAL)
+        bright = (local > BRIGHT * local.max()).ravel()
+        if bright.sum() < 2:
+            continue
+        detail = ((band - ndimage.gaussian_filter(band, FINE)) / np.maximum(local, 1e-9)).ravel()[bright]
+        squares += _correlations(patterns[:, bright], detail) ** 2
+    return float(np.sqrt(squares.max() / len(cube)))
+
+
+def _correlations(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Pearson correlation of each row with the values; 0 where one of them is constant."""
+    values = values - values.mean()
+    rows = rows - rows.mean(1, keepdims=True)
+    norm = np.sqrt((rows**2).sum(1) * float((values**2).sum()))
+    found: np.ndarray = np.where(norm > 0, rows @ values / np.where(norm > 0, norm, 1), 0)
+    return found

@@ -1,0 +1,139 @@
+"""The camera found from simulated snapshots whose camera is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, box_blurred
+from cassi.calibration.found_camera import find_camera
+from cassi.calibration.pose import move_mask
+from cassi.files import read_measurement
+from cassi.optics.measurement import Measurement
+from cassi.optics.single_disperser import CASSI
+
+SHIFTS = tuple(range(0, 16, 2))
+SIZE = 192
+
+
+@pytest.fixture(scope="module")
+def mask():
+    grey = np.random.default_rng(0).random((SIZE, SIZE))
+    return ndimage.gaussian_filter(grey, 0.6).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """Smooth colors with edges between them, (8, H, W)."""
+    rng = np.random.default_rng(1)
+    regions = ndimage.gaussian_filter(rng.standard_normal((4, SIZE, SIZE)), (0, 14, 14)).argmax(0)
+    t = np.linspace(0, 1, len(SHIFTS))
+    spectra = np.stack([0.4 + 0.3 * np.cos(2 * np.pi * (t - phase)) for phase in (0, 0.25, 0.5, 0.75)])
+    shade = 1 + 0.2 * ndimage.gaussian_filter(rng.standard_normal((SIZE, SIZE)), 20) / 0.02
+    return (spectra[regions].transpose(2, 0, 1) * np.clip(shade, 0.6, 1.4)).astype(np.float32)
+
+
+def photographed(scene, true_mask, mask, electrons=20_000):
+    y = CASSI(torch.as_tensor(true_mask), SHIFTS).forward(torch.as_tensor(scene)).numpy()
+    gain = electrons / y.max()
+    y = np.random.default_rng(2).poisson(y * gain) / gain
+    return Measurement(y=y.astype(np.float32), mask=mask, shifts=SHIFTS)
+
+
+def moved(mask, **pose):
+    return move_mask(torch.as_tensor(mask), **pose).numpy()
+
+
+def test_an_exact_camera_stays_exact(scene, mask):
+    m = photographed(scene, mask, mask)
+    found = find_camera(m)
+    assert not found.accepted and found.model.exact
+    assert np.array_equal(found.mask, mask)
+    assert found.in_place(m) is m
+    assert "as given" in found.message
+
+
+def test_a_moved_mask_is_found(scene, mask):
+    found = find_camera(photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask))
+    assert found.accepted
+    assert found.model.down["1"] == pytest.approx(-1, abs=0.05)
+    assert found.model.right["1"] == pytest.approx(1, abs=0.15)
+    assert found.errors[1] < found.errors[0]
+
+
+def test_a_turned_and_magnified_mask_is_found(scene, mask):
+    """At the border, 96 px from the center, 0.6 degrees are 1.0 px and 0.5 % are 0.48 px."""
+    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=0.0, rotation=0.6, scale=1.005), mask))
+    assert found.accepted
+    assert abs(found.model.down["x"]) == pytest.approx(np.radians(0.6) * SIZE / 2, abs=0.1)
+    assert found.model.right["y"] == pytest.approx(-found.model.down["x"])
+    assert found.model.down["y"] == pytest.approx(0.005 * SIZE / 2, abs=0.1)
+
+
+def test_blur_is_found(scene, mask):
+    found = find_camera(photographed(scene, ndimage.gaussian_filter(mask, 0.8), mask))
+    assert found.accepted
+    assert found.model.blur["1"] == pytest.approx(0.64, abs=0.2)
+
+
+def test_contrast_is_found(scene, mask):
+    found = find_camera(photographed(scene, mask.mean() + 0.6 * (mask - mask.mean()), mask))
+    assert found.accepted
+    assert found.model.contrast == pytest.approx(0.6, abs=0.08)
+
+
+def test_several_snapshots_count_together(scene, mask):
+    true = moved(mask, dx=0.0, dy=0.5)
+    one, other = (photographed(s, true, mask) for s in (scene, scene[:, ::-1].copy()))
+    assert find_camera(one, other).model.down["1"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_too_little_to_tell(mask):
+    m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
+    assert not find_camera(m).accepted
+    between = replace(m, shifts=tuple(d + 0.5 for d in SHIFTS))
+    assert not find_camera(between).accepted
+
+
+def test_what_cannot_be_used(mask):
+    with pytest.raises(ValueError, match="no measurement given"):
+        find_camera()
+    m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
+    with pytest.raises(ValueError, match="differ in size"):
+        find_camera(m, replace(m, y=np.ones((40, 55), np.float32)))
+
+
+def test_the_saved_camera_is_read_as_a_mask(tmp_path, scene, mask):
+    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=1.0), mask))
+    path = found.save(tmp_path / "camera.h5")
+    snapshot = tmp_path / "y.npy"
+    np.save(snapshot, np.ones((SIZE, SIZE + max(SHIFTS)), np.float32))
+    m = read_measurement(snapshot, mask=path, num_bands=len(SHIFTS))
+    assert np.array_equal(m.mask, found.mask)
+
+
+def test_blurs_between_are_interpolated(mask):
+    """The Lagrange weights of the four blurs make one between them, up to a fifth of what the four are apart."""
+    levels = [ndimage.gaussian_filter(mask, v**0.5) if v else mask for v in BLURS]
+    for variance in (0.5, 1.7, 3.5):
+        made = sum(w * level for w, level in zip(blur_weights(np.array(variance)), levels, strict=True))
+        error = (made - ndimage.gaussian_filter(mask, variance**0.5)).std()
+        assert error < (levels[0] - levels[-1]).std() / 5
+
+
+def test_a_box_covers_pixels_in_part():
+    """Two pixels wide and centered on a pixel: that pixel wholly, and half of either neighbor."""
+    line = np.zeros((1, 7))
+    line[0, 3] = 4.0
+    assert box_blurred(line, 2.0)[0].tolist() == [0, 0, 1, 2, 1, 0, 0]
+    assert box_blurred(line, 1.0) is line
+
+
+def test_an_exact_model_hands_the_mask_back(mask):
+    assert CameraModel().masks(mask, SHIFTS) is mask
+    tone = CameraModel(tone=2.0).masks(mask, SHIFTS)
+    assert np.allclose(tone[3], mask.astype(np.float64) ** 2, atol=1e-6)

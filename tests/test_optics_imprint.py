@@ -1,0 +1,50 @@
+"""The mask's imprint against cubes that carry a known share of its pattern."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from cassi.optics.imprint import imprint
+
+
+def noise(seed, shape):
+    return np.random.default_rng(seed).random(shape)
+
+
+def test_a_cube_that_is_the_mask_is_stamped_wholly():
+    mask = noise(0, (64, 64))
+    assert imprint(np.stack([1 + 0.1 * mask] * 2), mask) == pytest.approx(1, abs=0.02)
+
+
+def test_a_scene_that_knows_nothing_of_the_mask_is_clean():
+    """25 moves are tried: of N(0, 1 / n) correlations the largest stays below 4 / sqrt(n)."""
+    cube = 1 + 0.1 * noise(1, (6, 96, 96))
+    assert imprint(cube, noise(0, (96, 96))) < 4 / 96
+
+
+def test_a_known_mixture_of_mask_and_noise():
+    """Equal parts of mask and independent noise of one variance correlate by 1 / sqrt(2)."""
+    mask = noise(0, (128, 128))
+    cube = 1 + 0.1 * (mask + noise(1, (4, 128, 128)))
+    assert imprint(cube, mask) == pytest.approx(0.5**0.5, abs=0.03)
+
+
+def test_brightness_and_small_moves_do_not_matter():
+    mask = noise(0, (64, 64))
+    cube = np.stack([1 + 0.1 * mask] * 2)
+    assert imprint(1000 * cube, mask) == pytest.approx(imprint(cube, mask), rel=1e-3)
+    moved = np.stack([1 + 0.1 * ndimage.shift(mask, (1, -1), order=1, mode="nearest")] * 2)
+    assert imprint(moved, mask) > 0.9
+
+
+def test_a_mask_per_band_counts_by_its_mean():
+    mask = noise(0, (3, 40, 40))
+    cube = 1 + 0.1 * noise(1, (3, 40, 40))
+    assert imprint(cube, mask) == pytest.approx(imprint(cube, mask.mean(0)), rel=1e-6)
+
+
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"cube must be \(C, H, W\)"):
+        imprint(np.ones((2, 8, 8)), np.ones((8, 9)))
