@@ -18,6 +18,8 @@ from cassi.kernels.threads import share_out
 
 _CHUNK = 1 << 16  # elements of a vector that one task sums
 _BLOCK = 20 << 10  # bytes of detector and mask that are worked on at a time: they stay in the first cache
+_LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which long runs of a band make the most of
+_IN_CACHE = 8 << 20  # bytes of cubes below which they stay in the last cache
 _BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 
 
@@ -97,8 +99,11 @@ def _offsets(shifts: tuple[int, ...]) -> Array:
 
 
 @inline
-def _block_rows(width: int, detector: int, itemsize: int) -> int:
-    return max(1, _BLOCK // ((width + detector) * itemsize))
+def _block_rows(x: Array, detector: int) -> int:
+    """Rows of all bands worked on at a time where each voxel of the cubes x is touched once."""
+    block = _BLOCK if x.nbytes < _IN_CACHE else _LONG_BLOCK
+    rows: int = max(1, block // ((x.shape[3] + detector) * x.itemsize))
+    return rows
 
 
 @inline
@@ -148,8 +153,8 @@ def _spread(back: Array, mask: Array, offsets: Array, v: Array | None, add: bool
 
 @jit
 def _forward(x: Array, mask: Array, offsets: Array, scale: Array | None, y: Array, start: int, stop: int) -> None:
-    _, _, height, width = x.shape
-    block = _block_rows(width, y.shape[2], x.itemsize)
+    height = x.shape[2]
+    block = _block_rows(x, y.shape[2])
     first = start
     while first < stop:
         b, top = first // height, first % height
@@ -165,8 +170,8 @@ def _forward(x: Array, mask: Array, offsets: Array, scale: Array | None, y: Arra
 def _adjoint(
     y: Array, mask: Array, offsets: Array, scale: Array | None, x: Array, add: bool, start: int, stop: int
 ) -> None:
-    _, _, height, width = x.shape
-    block = _block_rows(width, y.shape[2], x.itemsize)
+    height = x.shape[2]
+    block = _block_rows(x, y.shape[2])
     back = np.empty((block, y.shape[2]), y.dtype)
     first = start
     while first < stop:
@@ -188,7 +193,7 @@ def _data_step(
 ) -> None:  # fmt: skip
     _, _, height, width = v.shape
     detector = y.shape[2]
-    block = _block_rows(width, detector, v.itemsize)
+    block = max(1, _BLOCK // ((width + detector) * v.itemsize))  # rows of v are still in the cache at the second use
     back = np.empty((block, detector), v.dtype)
     tiny = np.finfo(v.dtype).tiny
     first = start
