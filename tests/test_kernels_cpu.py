@@ -237,6 +237,7 @@ def signatures() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_the_warming_up():
     told = []
     warm_up(lambda name, done, total: told.append((done, total)))

@@ -19,7 +19,7 @@ from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import subspace_tv
 
 PILOT_ITERS = 60
-SHARES = (0.4, 1.0, 0.2, 0.1, 0.03, 0.0)  # of the estimated noise that are tried, in this order, see `candidates.choose`
+SHARES = (0.4, 1.0, 0.2, 0.1, 0.03, 0.0)  # of the estimated noise, tried in this order, see `candidates.choose`
 
 
 @dataclass(frozen=True)

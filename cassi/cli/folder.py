@@ -79,7 +79,8 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
         found = find_camera(*(read(f.path, frames=f.index) for f in chosen), black_level=keywords["black_level"])
     except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
         return keywords | {"camera": "as-given"}
-    say(args, f"  {found.message}")
+    if found.accepted:
+        say(args, f"  {found.message}")
     if args.save_camera:
         found.save(args.save_camera, overwrite=args.overwrite)
     return keywords | {"camera": found}
