@@ -136,7 +136,7 @@ def test_the_history_has_one_record_a_stage_and_the_monitor_can_stop():
 def test_other_cameras(kind):
     A = camera()
     if kind == "blurred":
-        A = BlurredCASSI(A.mask, A.shifts, gaussian_psf(0.8).to(F64))
+        A = BlurredCASSI(A.mask, A.shifts, psf=gaussian_psf(0.8).to(F64))
     else:
         A = MultiShot((A, CASSI(A.mask.flip(0), A.shifts)))
     y, variance, start = snapshot(A)

@@ -65,10 +65,11 @@ def reconstruct_auto(
         wavelengths: of the bands [nm] (C,), for a basis smooth over wavelength; over the band number if not given.
         noise: of the camera, where it is known; estimated from held-out pixels if not.
         method: quality "default" goes on with a non-local prior for a few iterations where that predicts the held-out
-            pixels no worse (they then stay held out), and a learned one where that predicts them better; "best" for many, at two strengths, else with total variation four
-            times as long; "fast" has total variation alone. With num_iters, the final run is that long, with total
-            variation alone. A spectral prior's eigenvectors compete with the smooth basis. A plan is followed instead
-            of the best of several.
+            pixels no worse (they then stay held out), and has the cube corrected by a learned prior where that predicts
+            them better; "best" has many iterations, at two strengths, else with total variation four times as long;
+            "fast" has total variation alone. With num_iters, the final run is that long, with total variation alone. A
+            spectral prior's eigenvectors compete with the smooth basis. A plan is followed instead of the best of
+            several.
         run: with a budget, candidates are tried while there is time, and the final run is made as long as fits, within
             limits; the monitor is that of the final run.
 
@@ -250,9 +251,7 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
     return effort
 
 
-def _learned_step(
-    A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method
-) -> LearnedStep | None:
+def _learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
     """The learned prior for this camera, where it may be tried and there is one."""
     if method.prior not in ("auto", "learned"):
         return None

@@ -31,9 +31,7 @@ class LearnedStep:
         axis = A.cube_shape[0] if wavelengths is None else wavelengths
         return LearnedStep(prior, smooth_basis(axis, prior.size.components))
 
-    def __call__(
-        self, A: Camera, y: Tensor, x: Tensor, variance: Tensor, *, monitor: Monitor | None = None
-    ) -> Result:
+    def __call__(self, A: Camera, y: Tensor, x: Tensor, variance: Tensor, *, monitor: Monitor | None = None) -> Result:
         """The cube x corrected; what of it lies outside the span of the basis stays as it is."""
         start = analyse(x, self.basis)
         rest = x - synthesise(start, self.basis)

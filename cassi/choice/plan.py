@@ -192,9 +192,7 @@ class Method:
         if self.prior not in PRIORS:
             raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
         if self.prior != "auto" and (solver != "auto" or self.plan is not None):
-            raise InputError(
-                f'prior {self.prior!r} is a choice of solver "auto" without a plan; leave one of them out'
-            )
+            raise InputError(f'prior {self.prior!r} is a choice of solver "auto" without a plan; leave one of them out')
         if self.prior in ("nonlocal", "learned") and (self.quality == "fast" or self.num_iters is not None):
             raise InputError(
                 f"quality fast and a number of iterations mean total variation alone, got prior {self.prior!r}; leave "

@@ -26,7 +26,6 @@ from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.loop import Record, Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
-
 LEARNED_MARGIN = 0.0  # a learned prior must predict better by this share
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training.scenes import WAVELENGTHS, Scenes
 
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.detector import brightness
@@ -19,6 +18,7 @@ from cassi.optics.single_disperser import CASSI
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
+from training.scenes import WAVELENGTHS, Scenes
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from training.examples import Examples, draw_examples, read_examples, write_examples
-from training.scenes import load_scenes
 
 from cassi.priors.learned import LearnedPrior, Size, save_prior
 from cassi.solvers.unrolled import unrolled
-
+from training.examples import Examples, draw_examples, read_examples, write_examples
+from training.scenes import load_scenes
 
 FILE = 32  # cameras in a file of examples
 
