@@ -48,8 +48,9 @@ def idle(gate: float) -> LearnedPrior:
 
 
 def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
-    """z + g S G^T (G S G^T + N)^-1 (y - G z), G = Phi B^T, by dense matrices."""
+    """z + g R (y - G z), then z + R (y - G z), with R = S G^T (G S G^T + N)^-1 and G = Phi B^T, by dense matrices."""
     monkeypatch.setattr(module, "CG_ITERS", 200)
+    monkeypatch.setattr(module, "LAST_CG_ITERS", 200)
     A = camera()
     y, variance, start = snapshot(A)
     B = smooth_basis(A.num_bands, 4)
@@ -61,8 +62,10 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
     s = level * math.sqrt(A.num_bands) * np.arange(1.0, 5.0) ** -1.4
     S = np.kron((np.exp(prior.log_tau[1].numpy()) * s) ** 2, np.ones(H * W))
     N = variance.numpy().ravel() + math.exp(float(prior.log_floor[1])) * level**2 * A.gram_diag().numpy().ravel()
-    r = y.numpy().ravel() - G @ start.numpy().ravel()
-    expected = start.numpy().ravel() + 0.75 * S * (G.T @ np.linalg.solve(G * S @ G.T + np.diag(N), r))
+    expected = start.numpy().ravel()
+    for gate in (0.75, 1):
+        r = y.numpy().ravel() - G @ expected
+        expected = expected + gate * S * (G.T @ np.linalg.solve(G * S @ G.T + np.diag(N), r))
     np.testing.assert_allclose(z.numpy().ravel(), expected, rtol=1e-6, atol=1e-8)
 
 

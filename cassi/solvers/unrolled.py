@@ -13,6 +13,7 @@ from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
 
 CG_ITERS = 4  # of a data step
+LAST_CG_ITERS = 8  # of the last, after which nothing puts right what it leaves
 
 
 def unrolled(
@@ -35,6 +36,7 @@ def unrolled(
             z = z + s f
             d = R_t+1(y - Phi B^T z)
             z = z + g d
+        z = z + R_T(y - Phi B^T z)
 
     R_t is the data step, the best linear estimate of what is missing from z where that is taken for white, with the
     expected error tau_k s_k of coefficient k (tau has been trained), and y has the variance N:
@@ -98,12 +100,12 @@ def unrolled(
 
     maps = images(seen[None]), images(n / (n + 0.1))
 
-    def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    def data_step(z: Tensor, t: int, num_iters: int = CG_ITERS) -> tuple[Tensor, Tensor]:
         S = (prior.log_tau[t, :K].exp().view(-1, 1, 1).to(y) * s) ** 2
         N = variance + (prior.log_floor[t].exp().to(y) * L_y**2) * D
         r = y - A.forward(synthesise(z, B))
         M = 1 / (N + D * (S.sum(-3, keepdim=True).view_as(L_y) / B.shape[1]))  # about the inverse of the diagonal
-        return _missing(A, B, S, N, M, torch.where(lit, r, 0)), r
+        return _missing(A, B, S, N, M, torch.where(lit, r, 0), num_iters), r
 
     z, h = start, None
     d, _ = data_step(z, 0)
@@ -119,10 +121,12 @@ def unrolled(
             residual=relative_norm(r.detach(), y),
             change=relative_norm((z - z_old).detach(), z_old.detach()),
         )
+    d, _ = data_step(z, prior.size.stages, LAST_CG_ITERS)
+    z = z + d
     return loop.result(synthesise(z, B)), z
 
 
-def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> Tensor:
+def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor, num_iters: int) -> Tensor:
     """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place."""
     axes = tuple(range(-len(A.measurement_shape), 0))
     tiny = torch.finfo(r.dtype).tiny
@@ -132,7 +136,7 @@ def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -
 
     v, q = torch.zeros_like(r), M * r
     p, rq = q, dot(r, q)
-    for _ in range(CG_ITERS):
+    for _ in range(num_iters):
         G = A.forward(synthesise(S * analyse(A.adjoint(p), B), B)) + N * p
         alpha = rq / dot(p, G).clamp(min=tiny)
         v, r = v + alpha * p, r - alpha * G
