@@ -9,8 +9,8 @@ What is chosen, and on what evidence:
 - The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
   first reconstruction, or of a library of cubes where one is given (`candidates`).
 - The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
-  that predicts the held-out pixels no worse; and after either the correction of a learned prior, where that predicts
-  them better (`refine`).
+  that predicts the held-out pixels no worse; and after either the correction of a learned prior, on the same condition
+  (`refine`).
 - Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace_tv`); the
@@ -65,8 +65,8 @@ def reconstruct_auto(
         wavelengths: of the bands [nm] (C,), for a basis smooth over wavelength; over the band number if not given.
         noise: of the camera, where it is known; estimated from held-out pixels if not.
         method: quality "default" goes on with a non-local prior for a few iterations where that predicts the held-out
-            pixels no worse (they then stay held out), and has the cube corrected by a learned prior where that predicts
-            them better; "best" has many iterations, at two strengths, else with total variation four times as long;
+            pixels no worse (they then stay held out), and has the cube corrected by a learned prior on the same
+            condition; "best" has many iterations, at two strengths, else with total variation four times as long;
             "fast" has total variation alone. With num_iters, the final run is that long, with total variation alone. A
             spectral prior's eigenvectors compete with the smooth basis. A plan is followed instead of the best of
             several.

@@ -3,7 +3,7 @@
 Total variation finds where light comes from among all the cubes that a snapshot allows; low rank of groups of similar
 patches (`cassi.priors.nonlocal_lowrank`), started from its result, removes what does not repeat: noise and the mask's
 traces. Fine texture that does not repeat it removes too, so it has to predict the held-out pixels as well. A learned
-prior (`cassi.choice.learned_step`) corrects what they found, where that predicts them better.
+prior (`cassi.choice.learned_step`) corrects what they found, on the same condition.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.loop import Record, Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
-
-LEARNED_MARGIN = 0.0  # a learned prior must predict better by this share
 
 
 class FinalRun(NamedTuple):
@@ -92,7 +90,8 @@ def final_run(
     A cube of the non-local prior is kept from the last iteration whose error is the lowest, up to chance, and taken
     where that is no worse than total variation's, up to chance. It is made without the held-out pixels; the run with
     total variation alone goes on with all of them. The learned prior corrects either of them where that predicts the
-    held-out pixels better; total variation's it is tried on before, and corrects again when all pixels are in.
+    held-out pixels no worse, up to chance; total variation's it is tried on before, and corrects again when all pixels
+    are in.
 
     Args:
         split: the snapshot.
@@ -116,12 +115,12 @@ def final_run(
     tried = [PriorError(TV, reference)]
 
     def corrected(x: Tensor, error: float, name: str) -> Result | None:
-        """Of a cube made without the held-out pixels; None where that predicts them no better."""
+        """Of a cube made without the held-out pixels; None where that predicts them worse."""
         if step is None or watch.over:
             return None
         result = step(A, y, x, problem.variance)
         tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
-        return result if forced or tried[-1].held_out_error < (1 - LEARNED_MARGIN) * error else None
+        return result if forced or tried[-1].held_out_error <= (1 + CHANCE) * error else None
 
     if reference >= effort.settled * before:
         runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, effort) for sigma in effort.sigmas]
