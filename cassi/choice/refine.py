@@ -26,6 +26,8 @@ from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.loop import Record, Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
+SETTLING = 0.05  # a corrected cube has settled, which flatters it by so much while total variation still gains
+
 
 class FinalRun(NamedTuple):
     """The result (cube (C, H, W)), its prior, iterations with TV and with that, and errors of the priors compared.
@@ -90,8 +92,8 @@ def final_run(
     A cube of the non-local prior is kept from the last iteration whose error is the lowest, up to chance, and taken
     where that is no worse than total variation's, up to chance. It is made without the held-out pixels; the run with
     total variation alone goes on with all of them. The learned prior corrects either of them where that predicts the
-    held-out pixels no worse, up to chance; total variation's it is tried on before, and corrects again when all pixels
-    are in.
+    held-out pixels no worse, up to chance. Total variation's it is tried on before, where it has to predict clearly
+    better while the error still falls fast, and corrects again when all pixels are in.
 
     Args:
         split: the snapshot.
@@ -114,29 +116,30 @@ def final_run(
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
 
-    def corrected(x: Tensor, error: float, name: str) -> Result | None:
-        """Of a cube made without the held-out pixels; None where that predicts them worse."""
+    def corrected(x: Tensor, most: float, name: str) -> Result | None:
+        """Of a cube made without the held-out pixels; None where it predicts them with more error than so much."""
         if step is None or watch.over:
             return None
         result = step(A, y, x, problem.variance)
         tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
-        return result if forced or tried[-1].held_out_error <= (1 + CHANCE) * error else None
+        return result if forced or tried[-1].held_out_error <= most else None
 
-    if reference >= effort.settled * before:
+    settled = reference >= effort.settled * before
+    if settled:
         runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, effort) for sigma in effort.sigmas]
         chosen = _best_of(runs, reference, effort, watch)
         tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
         if chosen.kept_error <= (1 + effort.tolerance) * reference:
             watch.add(chosen.history[: chosen.kept_at])
             x = synthesise(chosen.kept, B)
-            better = corrected(x, chosen.kept_error, chosen.name)
+            better = corrected(x, (1 + CHANCE) * chosen.kept_error, chosen.name)
             status: Status = "stopped" if watch.over else "max_iters"
             result = Result(x if better is None else better.x, watch.history, status)
             iterations = (len(smooth.history), chosen.kept_at)
             return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
         if watch.over:
             return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    learned = corrected(smooth.x, reference, TV) is not None
+    learned = corrected(smooth.x, (1 + CHANCE if settled else 1 - SETTLING) * reference, TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
     if step is not None and learned and not watch.over:
