@@ -144,7 +144,7 @@ def _in_short(outcome: Outcome) -> list[str]:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
     prior = "total variation" if plan.prior == TV else "total variation, then a non-local prior"
     if plan.learned is not None:
-        prior += " and the correction of a learned one"
+        prior += " and a learned correction"
     built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
     if found is None:
         return [f"{built}, as the plan says."]
