@@ -98,6 +98,7 @@ EDGES = {
     "dask": {"cassi.running"},
     "distributed": {"cassi.running"},
     "zarr": {"cassi.running.stores"},
+    "safetensors": {"cassi.priors.learned"},
 }
 
 

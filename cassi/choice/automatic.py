@@ -9,7 +9,8 @@ What is chosen, and on what evidence:
 - The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
   first reconstruction, or of a library of cubes where one is given (`candidates`).
 - The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
-  that predicts the held-out pixels no worse (`refine`).
+  that predicts the held-out pixels no worse; and after either the correction of a learned prior, on the same condition
+  (`refine`).
 - Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace_tv`); the
@@ -28,9 +29,10 @@ from torch import Tensor
 
 from cassi.choice.candidates import Trial, choose, follow, shares_of
 from cassi.choice.held_out import Split
+from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.noise import CameraNoise, Pilot, estimate_noise
 from cassi.choice.outcome import Evidence, Outcome
-from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run
+from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run, needed_prior
 from cassi.choice.problem import PATCH
 from cassi.choice.refine import Watch, final_run, planned_problem, planned_run
 from cassi.choice.uncertainty import fold_spread
@@ -63,10 +65,11 @@ def reconstruct_auto(
         wavelengths: of the bands [nm] (C,), for a basis smooth over wavelength; over the band number if not given.
         noise: of the camera, where it is known; estimated from held-out pixels if not.
         method: quality "default" goes on with a non-local prior for a few iterations where that predicts the held-out
-            pixels no worse (they then stay held out); "best" for many, at two strengths, else with total variation four
-            times as long; "fast" has total variation alone. With num_iters, the final run is that long, with total
-            variation alone. A spectral prior's eigenvectors compete with the smooth basis. A plan is followed instead
-            of the best of several.
+            pixels no worse (they then stay held out), and has the cube corrected by a learned prior on the same
+            condition; "best" has many iterations, at two strengths, else with total variation four times as long;
+            "fast" has total variation alone. With num_iters, the final run is that long, with total variation alone. A
+            spectral prior's eigenvectors compete with the smooth basis. A plan is followed instead of the best of
+            several.
         run: with a budget, candidates are tried while there is time, and the final run is made as long as fits, within
             limits; the monitor is that of the final run.
 
@@ -184,15 +187,17 @@ def _judged(
     chosen = replace(best.plan, noise=model, vectors=trial.bases[best.plan.basis])
     effort = _effort(A, method, clock, pace)
     problem = planned_problem(chosen, y, level, progress=run.progress)
-    final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline))
+    step, forced = _learned_step(A, wavelengths, method), method.prior == "learned"
+    final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline), step=step, forced=forced)
     # the candidate's run, which the final run goes on from, counts as total variation
     iterations = (best.evidence.iterations + final.iterations[0], final.iterations[1])
-    chosen = replace(chosen, prior=final.prior, iterations=iterations)
+    chosen = replace(chosen, prior=final.prior, iterations=iterations, learned=step if final.learned else None)
     errors = {p.prior: p.held_out_error for p in final.priors}
+    name = f"{final.prior}, learned" if final.learned else final.prior
     evidence = Evidence(
         candidates=tuple(c.evidence for c in trial.tried),
         priors=final.priors,
-        held_out_error=errors.get(final.prior, best.evidence.held_out_error),
+        held_out_error=errors.get(name, best.evidence.held_out_error),
         held_out_pixels=int(split.held.sum()),
         seed=run.seed,
         part=None,
@@ -239,9 +244,19 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
         tv_all = min(3 * effort.tv_all, fits)
         tv_first = min(effort.tv_first, max(20, fits // 2)) if effort.sigmas else tv_all
         effort = replace(effort, tv_first=tv_first, tv_all=tv_all, most=EFFORTS["best"].most)
-    if min(A.cube_shape[1:]) < PATCH:
+    if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         effort = Effort(effort.tv_all, effort.tv_all)
+    if method.prior == "nonlocal":
+        effort = replace(effort, settled=0.0, tolerance=math.inf, give_up=math.inf)
     return effort
+
+
+def _learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
+    """The learned prior for this camera, where it may be tried and there is one."""
+    if method.prior not in ("auto", "learned"):
+        return None
+    prior = method.learned or (needed_prior() if method.prior == "learned" else shipped_prior())
+    return None if prior is None else LearnedStep.of(prior, A, wavelengths)
 
 
 def _outcome(

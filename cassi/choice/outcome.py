@@ -98,6 +98,7 @@ class Outcome:
             "noise_share": plan.noise_share,
             "components": None if plan.vectors is None else len(plan.vectors),
             "prior": plan.prior,
+            "learned": plan.learned is not None,
             "prior_strength": PRIOR_STRENGTH,
             "brightness": self.brightness,
             "iterations": len(self.result.history),
@@ -142,6 +143,8 @@ def _in_short(outcome: Outcome) -> list[str]:
     if plan is None:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
     prior = "total variation" if plan.prior == TV else "total variation, then a non-local prior"
+    if plan.learned is not None:
+        prior += " and a learned correction"
     built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
     if found is None:
         return [f"{built}, as the plan says."]
@@ -192,8 +195,8 @@ def _evidence(outcome: Outcome) -> list[str]:
     elif found.priors:
         compared = "; ".join(f"{p.prior}: {p.held_out_error:.2%}" for p in found.priors)
         words.append(
-            f"Prior of the final run: {plan.prior} ({compared}; the non-local prior is taken where it predicts no "
-            "worse, up to chance)."
+            f"Prior of the final run: {plan.prior}{', learned' if plan.learned is not None else ''} ({compared}; the "
+            "non-local prior and a learned one are taken where they predict no worse, up to chance)."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words

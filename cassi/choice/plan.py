@@ -11,14 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.noise import NoiseModel
 from cassi.errors import InputError
 from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.priors.learned import LearnedPrior
 from cassi.solvers.loop import Monitor
 
 Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
 Quality = Literal["fast", "default", "best"]
+Prior = Literal["auto", "tv", "nonlocal", "learned"]
+PRIORS: tuple[str, ...] = get_args(Prior)
 
 TV = "total variation"
 # In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
@@ -42,6 +46,7 @@ class Effort:
         settled: no other prior is tried where total variation has just brought the held-out error below this share of
             what it was: as long as it still falls so fast, there is no noise to remove, and going on is worth more.
         worse: a run is over when its error is above its lowest by this share: it fits noise.
+        tolerance: a non-local cube is taken where its error is above total variation's by no more than this share.
     """
 
     tv_first: int
@@ -52,6 +57,7 @@ class Effort:
     give_up: float = 1.4
     settled: float = 0.0
     worse: float = 0.05
+    tolerance: float = CHANCE
 
 
 EFFORTS: dict[str, Effort] = {
@@ -73,6 +79,7 @@ class Plan:
         prior: of the final run, "total variation" or "non-local, 0.5" and the like; None: compared anew.
         iterations: of the final run, with total variation and after it with another prior; None: by the effort.
         vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
+        learned: a learned prior's correction of the cube; None: without.
     """
 
     basis: str
@@ -81,6 +88,7 @@ class Plan:
     prior: str | None = None
     iterations: tuple[int, int] | None = None
     vectors: Tensor | None = None
+    learned: LearnedStep | None = None
 
     @property
     def complete(self) -> bool:
@@ -105,14 +113,15 @@ class Plan:
             "prior": self.prior,
             "iterations": None if self.iterations is None else list(self.iterations),
             "vectors": None if self.vectors is None else self.vectors.double().cpu().tolist(),
+            "learned": None if self.learned is None else self.learned.basis.double().cpu().tolist(),
         }
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Plan:
-        """The plan of `as_dict`.
+        """The plan of `as_dict`; a learned prior is the one that comes with the program.
 
         Raises:
-            InputError: a value is missing or of another kind.
+            InputError: a value is missing or of another kind, or the program comes without a learned prior.
 
         Example:
             >>> Plan.from_dict(Plan("smooth-8", 0.4).as_dict()).basis
@@ -120,6 +129,9 @@ class Plan:
         """
         try:
             noise, iterations, vectors = values["noise"], values["iterations"], values["vectors"]
+            learned = None
+            if values.get("learned") is not None:
+                learned = LearnedStep(needed_prior(), torch.tensor(values["learned"], dtype=torch.float64))
             return Plan(
                 str(values["basis"]),
                 float(values["noise_share"]),
@@ -127,6 +139,7 @@ class Plan:
                 values["prior"],
                 None if iterations is None else (int(iterations[0]), int(iterations[1])),
                 None if vectors is None else torch.tensor(vectors, dtype=torch.float64),
+                learned,
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"this is no plan of a reconstruction ({error!r})") from error
@@ -140,9 +153,11 @@ class Method:
         solver: one of `SOLVERS`.
         num_iters, tv_weight, quality, uncertainty, plan: as for `cassi.reconstruct`.
         spectral_prior: spectra to expect, at brightness 1.
+        prior: of the final run, one of `PRIORS`.
+        learned: the learned prior; None: the one that comes with the program, if any.
 
     Raises:
-        InputError: an unknown solver or quality, a value out of range, or one that this solver does not take.
+        InputError: an unknown solver, prior or quality, a value out of range, or one that this solver does not take.
     """
 
     solver: str = "auto"
@@ -152,6 +167,8 @@ class Method:
     uncertainty: bool = False
     spectral_prior: SpectralPrior | None = None
     plan: Plan | None = None
+    prior: str = "auto"
+    learned: LearnedPrior | None = None
 
     def __post_init__(self) -> None:
         solver = self.solver
@@ -171,6 +188,20 @@ class Method:
         if self.plan is not None and (solver != "auto" or not isinstance(self.plan, Plan)):
             raise InputError(
                 f'a plan is that of an earlier result, for solver "auto"; got {type(self.plan).__name__} for {solver!r}'
+            )
+        if self.prior not in PRIORS:
+            raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
+        if self.prior != "auto" and (solver != "auto" or self.plan is not None):
+            raise InputError(f'prior {self.prior!r} is a choice of solver "auto" without a plan; leave one of them out')
+        if self.prior in ("nonlocal", "learned") and (self.quality == "fast" or self.num_iters is not None):
+            raise InputError(
+                f"quality fast and a number of iterations mean total variation alone, got prior {self.prior!r}; leave "
+                "one of them out"
+            )
+        if self.learned is not None and (self.prior not in ("auto", "learned") or solver != "auto"):
+            raise InputError(
+                f"weights of a learned prior are of no use with solver {solver!r} and prior {self.prior!r}; leave one "
+                "of them out"
             )
         check_number("TV weight", self.tv_weight, above=0.0, what="positive")
         if self.num_iters is not None and not (isinstance(self.num_iters, int | np.integer) and self.num_iters >= 1):
@@ -204,6 +235,18 @@ class Run:
         check_number("budget", self.budget, above=0.0, what="a positive number of seconds")
         if not isinstance(self.seed, int | np.integer) or not -(2**63) <= self.seed < 2**63:
             raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}")
+
+
+def needed_prior() -> LearnedPrior:
+    """The learned prior that comes with the program.
+
+    Raises:
+        InputError: it comes with none.
+    """
+    prior = shipped_prior()
+    if prior is None:
+        raise InputError("this program comes without a learned prior; train one (scripts/train.py) and give --weights")
+    return prior
 
 
 def check_prior(solver: str, given: object) -> None:

@@ -1,8 +1,9 @@
-"""The last and longest run of the default solver: total variation, then a non-local prior where that predicts better.
+"""The last and longest run of the default solver: total variation, then other priors where they predict better.
 
 Total variation finds where light comes from among all the cubes that a snapshot allows; low rank of groups of similar
 patches (`cassi.priors.nonlocal_lowrank`), started from its result, removes what does not repeat: noise and the mask's
-traces. Fine texture that does not repeat it removes too, so it has to predict the held-out pixels as well.
+traces. Fine texture that does not repeat it removes too, so it has to predict the held-out pixels as well. A learned
+prior (`cassi.choice.learned_step`) corrects what they found, on the same condition.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.held_out import Split
+from cassi.choice.learned_step import LearnedStep
 from cassi.choice.outcome import PriorError
 from cassi.choice.plan import CHANCE, TV, Effort, Plan, Run
 from cassi.choice.problem import Problem
@@ -24,14 +26,20 @@ from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.loop import Record, Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
+SETTLING = 0.05  # a corrected cube has settled, which flatters it by so much while total variation still gains
+
 
 class FinalRun(NamedTuple):
-    """The result (cube (C, H, W)), its prior, iterations with TV and with that, and errors of the priors compared."""
+    """The result (cube (C, H, W)), its prior, iterations with TV and with that, and errors of the priors compared.
+
+    `learned` says whether a learned prior has corrected it.
+    """
 
     result: Result
     prior: str
     iterations: tuple[int, int]
     priors: tuple[PriorError, ...]
+    learned: bool = False
 
 
 @dataclass
@@ -69,12 +77,23 @@ def after(history: tuple[Record, ...], record: Record) -> Record:
     return record._replace(iteration=last.iteration + record.iteration, seconds=last.seconds + record.seconds)
 
 
-def final_run(split: Split, problem: Problem, state: SubspaceState, effort: Effort, watch: Watch) -> FinalRun:
+def final_run(
+    split: Split,
+    problem: Problem,
+    state: SubspaceState,
+    effort: Effort,
+    watch: Watch,
+    *,
+    step: LearnedStep | None = None,
+    forced: bool = False,
+) -> FinalRun:
     """Run to the end, and judge by the held-out pixels which prior's cube to return.
 
     A cube of the non-local prior is kept from the last iteration whose error is the lowest, up to chance, and taken
     where that is no worse than total variation's, up to chance. It is made without the held-out pixels; the run with
-    total variation alone goes on with all of them.
+    total variation alone goes on with all of them. The learned prior corrects either of them where that predicts the
+    held-out pixels no worse, up to chance. Total variation's it is tried on before, where it has to predict clearly
+    better while the error still falls fast, and corrects again when all pixels are in.
 
     Args:
         split: the snapshot.
@@ -82,6 +101,8 @@ def final_run(split: Split, problem: Problem, state: SubspaceState, effort: Effo
         state: to start from.
         effort: see `Effort`.
         watch: sees every prior's iterations, numbered on from those of total variation.
+        step: the learned prior; None: without.
+        forced: take its correction in any case.
     """
     split_off = bool(effort.sigmas)
     A, y = (split.A_train, split.y_train) if split_off else (split.A, split.y)
@@ -94,20 +115,36 @@ def final_run(split: Split, problem: Problem, state: SubspaceState, effort: Effo
     smooth = replace(smooth, status="stopped")  # unless a run follows
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
-    if reference >= effort.settled * before:
+
+    def corrected(x: Tensor, most: float, name: str) -> Result | None:
+        """Of a cube made without the held-out pixels; None where it predicts them with more error than so much."""
+        if step is None or watch.over:
+            return None
+        result = step(A, y, x, problem.variance)
+        tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
+        return result if forced or tried[-1].held_out_error <= most else None
+
+    settled = reference >= effort.settled * before
+    if settled:
         runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, effort) for sigma in effort.sigmas]
         chosen = _best_of(runs, reference, effort, watch)
         tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
-        if chosen.kept_error <= (1 + CHANCE) * reference:
+        if chosen.kept_error <= (1 + effort.tolerance) * reference:
             watch.add(chosen.history[: chosen.kept_at])
+            x = synthesise(chosen.kept, B)
+            better = corrected(x, (1 + CHANCE) * chosen.kept_error, chosen.name)
             status: Status = "stopped" if watch.over else "max_iters"
-            result = Result(synthesise(chosen.kept, B), watch.history, status)
-            return FinalRun(result, chosen.name, (len(smooth.history), chosen.kept_at), tuple(tried))
+            result = Result(x if better is None else better.x, watch.history, status)
+            iterations = (len(smooth.history), chosen.kept_at)
+            return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
         if watch.over:
             return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
+    learned = corrected(smooth.x, (1 + CHANCE if settled else 1 - SETTLING) * reference, TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
-    return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried))
+    if step is not None and learned and not watch.over:
+        rest = replace(rest, x=step(split.A, split.y, rest.x, problem.variance).x)
+    return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried), learned)
 
 
 def planned_problem(plan: Plan, y: Tensor, brightness: float | None, *, progress: bool = False) -> Problem:
@@ -122,13 +159,15 @@ def planned_problem(plan: Plan, y: Tensor, brightness: float | None, *, progress
 
 
 def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> Result:
-    """The final run of a plan that is complete: so many iterations with total variation, so many with its prior."""
+    """The final run of a plan that is complete: iterations with total variation, with its prior, the learned one."""
     first, then = plan.iterations or (0, 0)
     result, state = problem.solve(A, y, first, monitor=watch)
     watch.add(result.history)
     if plan.sigma is not None and then > 0 and not watch.over:
         result, _ = problem.solve(A, y, then, state=fresh(state), sigma=plan.sigma, monitor=watch)
         watch.add(result.history)
+    if plan.learned is not None and not watch.over:
+        result = replace(result, x=plan.learned(A, y, result.x, problem.variance).x)
     return replace(result, history=watch.history)
 
 

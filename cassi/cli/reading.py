@@ -135,7 +135,10 @@ def method(args: argparse.Namespace) -> dict[str, Any]:
         from cassi.calibration.estimate import Calibration
 
         psf = Calibration.load(args.calibration).psf
-    names = ("solver", "tv_weight", "quality", "budget", "uncertainty", "spectral_prior", "device", "seed")
+    names = (
+        "solver", "tv_weight", "quality", "prior", "weights", "budget", "uncertainty", "spectral_prior", "device",
+        "seed",
+    )  # fmt: skip
     return {name: getattr(args, name) for name in names} | {
         "num_iters": args.iterations,
         "psf": psf,

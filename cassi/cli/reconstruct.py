@@ -183,7 +183,7 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 
 
 def _add_method(method: argparse._ArgumentGroup) -> None:
-    from cassi.choice.plan import SOLVERS
+    from cassi.choice.plan import PRIORS, SOLVERS
 
     method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
     method.add_argument(
@@ -192,6 +192,13 @@ def _add_method(method: argparse._ArgumentGroup) -> None:
         default="default",
         help="fast: total variation alone; best: many more iterations, 3 to 17 times as long, up to 3 dB better",
     )
+    method.add_argument(
+        "--prior",
+        choices=PRIORS,
+        default="auto",
+        help="of the last run: tv, then perhaps non-local, then perhaps learned (default: what predicts best)",
+    )
+    method.add_argument("--weights", metavar="FILE", help="of a learned prior that you trained (scripts/train.py)")
     method.add_argument("--budget", type=duration, metavar="TIME", help="be done in 10s, 2min ...")
     method.add_argument(
         "--uncertainty", action="store_true", help="also estimate how far each voxel's value may be off"
@@ -303,6 +310,8 @@ def check_tiles(args: argparse.Namespace) -> None:
     args.figures = "none"
     given = {
         "--quality": args.quality != "default",
+        "--prior": args.prior != "auto",
+        "--weights": args.weights,
         "--budget": args.budget,
         "--uncertainty": args.uncertainty,
         "--psf": args.psf is not None,
@@ -324,7 +333,7 @@ def run_tiled(
     from cassi.running.tiled_file import reconstruct_tiled
 
     steps.begin("reconstruct")
-    whole = {"quality", "budget", "uncertainty", "psf", "camera"}
+    whole = {"quality", "prior", "weights", "budget", "uncertainty", "psf", "camera"}
     method = {name: value for name, value in reading.method(args).items() if name not in whole}
     result = reconstruct_tiled(
         m,

@@ -16,7 +16,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Quality, Run, Solver, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Quality, Run, Solver, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -24,6 +24,7 @@ from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement, check_arrays
 from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
@@ -43,6 +44,8 @@ def reconstruct(
     num_iters: int | None = None,
     tv_weight: float | None = None,
     quality: Quality | str = "default",
+    prior: Prior | str = "auto",
+    weights: str | os.PathLike[str] | LearnedPrior | None = None,
     budget: float | None = None,
     uncertainty: bool = False,
     spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
@@ -81,6 +84,9 @@ def reconstruct(
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
         quality: "fast", "default", or "best", about ten times as long ("auto" only).
+        prior: of the final run: "tv" (total variation), "nonlocal" (and then non-local), "learned" (and then a learned
+            one), or "auto", which takes what predicts held-out pixels best ("auto" only).
+        weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
         uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
             "gaussian", up to 17 times).
@@ -126,6 +132,8 @@ def reconstruct(
         "num_iters": num_iters,
         "tv_weight": tv_weight,
         "quality": quality,
+        "prior": prior,
+        "weights": os.path.basename(weights) if isinstance(weights, str | os.PathLike) else None,
         "budget": budget,
         "uncertainty": uncertainty,
         "spectral_prior": _named(spectral_prior),
@@ -139,7 +147,8 @@ def reconstruct(
     if isinstance(camera, str) and camera not in CAMERAS:
         raise InputError(f"camera must be one of {', '.join(CAMERAS)}, or a FoundCamera, got {camera!r}")
     found: FoundCamera | None = None
-    method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan)
+    learned = _read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
+    method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
     run = Run(seed, budget, monitor, progress)
     if isinstance(mask, Tensor | np.ndarray | None):
         m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
@@ -172,8 +181,8 @@ def reconstruct(
         )
         parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
     check_prior(solver, spectral_prior)
-    prior = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
-    method = replace(method, spectral_prior=prior)
+    spectra = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
+    method = replace(method, spectral_prior=spectra)
     outcomes = [
         replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
@@ -226,6 +235,13 @@ def _imprint(A: Camera, cube: Tensor) -> float | None:
         return None
     values = cube.detach().cpu().numpy()
     return imprint(values if values.ndim == 3 else values[0], mask.detach().cpu().numpy())
+
+
+def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
+    try:
+        return load_prior(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
 
 
 def _named(given: SpectralPrior | Sequence[str | os.PathLike[str]] | None) -> list[str] | str | None:

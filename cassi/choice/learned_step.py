@@ -1,0 +1,55 @@
+"""The last step of the default solver: a learned prior's correction of the cube that was found without it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera
+from cassi.priors.learned import SHA256, LearnedPrior, load_prior
+from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
+from cassi.solvers.loop import Monitor, Result
+from cassi.solvers.unrolled import unrolled
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedStep:
+    """A prior and the smooth basis (K, C) of the bands at hand, in which it works."""
+
+    prior: LearnedPrior
+    basis: Tensor
+
+    @staticmethod
+    def of(prior: LearnedPrior, A: Camera, wavelengths: Sequence[float] | np.ndarray | None) -> LearnedStep:
+        """The step for a camera's bands."""
+        axis = A.cube_shape[0] if wavelengths is None else wavelengths
+        return LearnedStep(prior, smooth_basis(axis, prior.size.components))
+
+    def __call__(self, A: Camera, y: Tensor, x: Tensor, variance: Tensor, *, monitor: Monitor | None = None) -> Result:
+        """The cube x corrected; what of it lies outside the span of the basis stays as it is."""
+        start = analyse(x, self.basis)
+        rest = x - synthesise(start, self.basis)
+        with torch.no_grad():
+            result, _ = unrolled(
+                A,
+                y - A.forward(rest),
+                self.basis,
+                self.prior.to(y.device),
+                start,
+                variance=variance.expand(y.shape),
+                level=brightness(A, y),
+                monitor=monitor,
+            )
+        return Result(result.x + rest, result.history, result.status)
+
+
+@functools.cache
+def shipped_prior() -> LearnedPrior | None:
+    """The prior that comes with the program; None where it comes with none."""
+    return load_prior() if SHA256 else None

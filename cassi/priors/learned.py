@@ -1,0 +1,172 @@
+"""A learned prior: a small network that corrects coefficient images. It knows nothing of the optics.
+
+    (f, g, h') = net(z / s, d / s, seen, noise, h)
+
+z are coefficient images of a smooth spectral basis, d the correction that the measurement alone asks for, `seen` and
+`noise` (H, W) how well and with how much noise a pixel was seen; f is the network's correction in units of s, g in
+(0, 1) how much of the next d to take, h features that it hands to its next call. s_k = L sqrt(C) (k + 1)^-1.4 with L
+the mean level of the scene, so that all images are of order 1 whatever the unit, the number of bands and their range.
+
+Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and a second scale of half that size sees far.
+Two scales and a space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WEIGHTS = Path(__file__).with_name("learned.safetensors")
+SHA256 = ""  # of WEIGHTS; empty where none are shipped
+_NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a network, kept with its weights.
+
+    Attributes:
+        components: K, coefficient images that it works on.
+        stages: times that it is applied.
+        memory: feature images handed from one time to the next.
+        width, blocks: channels and residual blocks (before and after the coarse scale) at half the resolution.
+        deep_width, deep_blocks: the same at a quarter of it.
+    """
+
+    components: int = 12
+    stages: int = 2
+    memory: int = 8
+    width: int = 64
+    blocks: int = 2
+    deep_width: int = 96
+    deep_blocks: int = 4
+
+
+class ResidualBlock(nn.Module):
+    """x + W_2 relu(W_1 x), with convolutions of 3 x 3."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        for p in self.second.parameters():
+            nn.init.normal_(p, std=0.3 * (9 * channels) ** -0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.second(F.relu(self.first(x)))
+        return out
+
+
+class CorrectionNet(nn.Module):
+    """A two-scale residual network on images (N, inputs + memory, H, W) -> (N, outputs + memory, H, W)."""
+
+    def __init__(self, inputs: int, outputs: int, size: Size) -> None:
+        super().__init__()
+        width, deep = size.width, size.deep_width
+        self.enter = nn.Conv2d(4 * (inputs + size.memory), width, 3, padding=1)
+        self.fine_in = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
+        self.down = nn.Conv2d(width, deep, 2, stride=2)
+        self.coarse = nn.Sequential(*(ResidualBlock(deep) for _ in range(size.deep_blocks)))
+        self.up = nn.ConvTranspose2d(deep, width, 2, stride=2)
+        self.fine_out = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
+        self.leave = nn.Conv2d(width, 4 * (outputs + size.memory), 3, padding=1)
+        for p in self.leave.parameters():
+            nn.init.normal_(p, std=1e-3)  # a new network hardly changes anything
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        x = F.pad(images, (0, -width % 4, 0, -height % 4), mode="replicate")
+        x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
+        fine = self.fine_in(self.enter(x))
+        fine = self.fine_out(fine + self.up(self.coarse(self.down(fine))))
+        out: Tensor = F.pixel_shuffle(self.leave(fine), 2)[..., :height, :width]
+        return out.to(images.dtype)
+
+
+class LearnedPrior(nn.Module):
+    """The network, and how wrong it expects coefficients to be: what `cassi.solvers.unrolled` needs of a training.
+
+    Args:
+        size: see `Size`.
+
+    Attributes:
+        log_tau: (stages + 1, K) logarithm of the expected error of coefficient k, in units of s_k, at each data step.
+        log_floor: (stages + 1,) logarithm of the part of the variance that models of cameras get wrong, in units of
+            L^2 diag(Phi Phi^T).
+    """
+
+    def __init__(self, size: Size | None = None) -> None:
+        super().__init__()
+        self.size = Size() if size is None else size
+        components, stages = self.size.components, self.size.stages
+        self.net = CorrectionNet(2 * components + _NUM_MAPS, 2 * components, self.size)
+        self.log_tau = nn.Parameter(torch.full((stages + 1, components), math.log(0.1)))
+        self.log_floor = nn.Parameter(torch.full((stages + 1,), math.log(3e-4)))
+
+    def spread(self) -> Tensor:
+        """(k + 1)^-1.4, the usual standard deviation of coefficient k relative to L sqrt(C); (K,) float32."""
+        return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
+
+    def forward(
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One correction of N stacks of images, of up to K components.
+
+        Args:
+            z, d: (N, K', H, W), K' <= K, in units of s.
+            seen, noise: (N, 1, H, W).
+            memory: (N, memory, H, W) of the call before, None at first.
+
+        Returns:
+            f and g (N, K', H, W), and the memory for the next call.
+        """
+        count = z.shape[1]
+        if memory is None:
+            memory = z.new_zeros((len(z), self.size.memory, *z.shape[2:]))
+        missing = (0, 0, 0, 0, 0, self.size.components - count)
+        images = torch.cat([F.pad(z, missing), F.pad(3 * d, missing), seen, noise, memory], 1)
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training):  # a third of the time of float32
+            out = self.net(images)
+        f, g, memory = out.split((self.size.components, self.size.components, self.size.memory), 1)
+        return f[:, :count], torch.sigmoid(4 * g[:, :count] - 2), memory
+
+
+def save_prior(prior: LearnedPrior, path: str | os.PathLike[str]) -> str:
+    """Write a prior to a safetensors file, numbers in half precision; returns the file's SHA-256."""
+    from safetensors.torch import save
+
+    tensors = {name: value.detach().cpu().half().contiguous() for name, value in prior.state_dict().items()}
+    data = save(tensors, {name: str(value) for name, value in asdict(prior.size).items()})
+    Path(path).write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
+    """Read a prior; the one that comes with the program if no file is given, whose checksum is compared.
+
+    Raises:
+        ValueError: not a safetensors file of a prior, sizes that do not fit, or numbers that are not finite.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    name = WEIGHTS if path is None else Path(path)
+    if path is None and hashlib.sha256(name.read_bytes()).hexdigest() != SHA256:
+        raise ValueError(f"{name} is damaged: its checksum is not the program's; install the program anew")
+    try:
+        with safe_open(name, framework="pt") as file:
+            metadata = file.metadata() or {}
+            prior = LearnedPrior(Size(**{field: int(metadata[field]) for field in asdict(Size())}))
+            state = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
+        prior.load_state_dict(state)
+    except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{name} holds no learned prior as scripts/train.py writes it: {error}") from error
+    if not all(bool(value.isfinite().all()) for value in state.values()):
+        raise ValueError(f"{name} holds numbers that are not finite; train again or take another checkpoint")
+    return prior.eval().requires_grad_(False)

@@ -1,0 +1,146 @@
+"""A few data steps with a learned prior between them: unrolled optimization with one network for all stages."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cassi.optics.protocol import Camera, measured
+from cassi.priors.learned import LearnedPrior
+from cassi.priors.spectral_basis import analyse, synthesise
+from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
+
+CG_ITERS = 4  # of a data step
+LAST_CG_ITERS = 8  # of the last, after which nothing puts right what it leaves
+
+
+def unrolled(
+    A: Camera,
+    y: Tensor,
+    basis: Tensor,
+    prior: LearnedPrior,
+    start: Tensor,
+    *,
+    variance: Tensor,
+    level: float | None = None,
+    monitor: Monitor | None = None,
+    progress: bool = False,
+) -> tuple[Result, Tensor]:
+    """Correct coefficient images z of a cube x = B^T z by a network and the measurement in turn, T times.
+
+        d = R_0(y - Phi B^T z)
+        for t = 0 .. T - 1:
+            f, g, h = prior(z / s, d / s, seen, noise, h)
+            z = z + s f
+            d = R_t+1(y - Phi B^T z)
+            z = z + g d
+        z = z + R_T(y - Phi B^T z)
+
+    R_t is the data step, the best linear estimate of what is missing from z where that is taken for white, with the
+    expected error tau_k s_k of coefficient k (tau has been trained), and y has the variance N:
+
+        R_t(r) = S B Phi^T (Phi B^T S B Phi^T + N)^+ r,   S = diag(tau_k s_k)^2,   N = sigma^2 + floor L^2 D
+
+    with D >= Phi Phi^T diagonal and L the scene's mean level, by a few conjugate gradients on the detector. How well
+    and with how much noise a pixel was seen, the network is told in two images,
+
+        seen = (B Phi^T D^(-1/2))_0,   n = (B Phi^T sigma / D)_0 / (L seen),   noise = n / (n + 1/10).
+
+    Gradients flow through all of it but the means and `seen`, so that `prior` can be trained through any camera.
+    Unrolling and a variance that the network is told: Adler & Oktem, IEEE TMI 37 (2018); Zhang, Van Gool & Timofte,
+    CVPR 2020.
+
+    Args:
+        A: any camera with forward and adjoint.
+        y: measurement (..., H, W'), weighted as the operator; the snapshots of a batch may differ in brightness.
+        basis: B (K, C), `smooth_basis` of the bands, with at most as many rows as the prior has components.
+        prior: see `cassi.priors.learned`.
+        start: z (..., K, H, W), of a cube found before. Not modified.
+        variance: sigma^2 of y, like y, >= 0.
+        level: L, in units of the cube; sum |y| / sum |Phi| 1 of each snapshot if not given.
+        monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
+
+    Returns:
+        Result with the cube B^T z (..., C, H, W), and z.
+
+    Raises:
+        ValueError: y, basis, start or variance of a shape that does not fit. TypeError: see `Camera.check_measurement`.
+        FloatingPointError: NaN or Inf; names the stage.
+    """
+    K, (H, W) = len(basis), A.cube_shape[-2:]
+    rank = len(A.measurement_shape)
+    batch = measured(A, y).shape[: y.ndim - rank]
+    if variance.shape != y.shape:
+        raise ValueError(f"variance must be like y, {tuple(y.shape)}, got {tuple(variance.shape)}")
+    if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0] or K > prior.size.components:
+        raise ValueError(
+            f"basis must be (K, {A.cube_shape[0]}) with K at most {prior.size.components} for this camera and prior, "
+            f"got {tuple(basis.shape)}"
+        )
+    if start.shape != (*batch, K, H, W):
+        raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
+    tiny = torch.finfo(y.dtype).tiny
+    B = basis.to(y)
+    D = A.majorizer()
+    lit = D > tiny
+    D = torch.where(lit, D, 1)
+    if level is None:
+        L = (y.abs().flatten(len(batch)).sum(-1) / A.response().sum()).clamp(min=tiny).view(*batch, 1, 1, 1)
+    else:
+        L = y.new_full((*batch, 1, 1, 1), level)
+    L_y = L.view(*batch, *(1,) * rank)
+    s = L * (math.sqrt(B.shape[1]) * prior.spread()[:K].to(y).view(-1, 1, 1))
+    seen = analyse(A.adjoint(lit * D.rsqrt()), B)[0]
+    n = analyse(A.adjoint(lit * variance.sqrt() / D), B)[..., :1, :, :] / (L * seen.abs()).clamp(min=tiny)
+
+    def images(v: Tensor) -> Tensor:
+        return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
+
+    maps = images(seen[None]), images(n / (n + 0.1))
+
+    def data_step(z: Tensor, t: int, num_iters: int = CG_ITERS) -> tuple[Tensor, Tensor]:
+        S = (prior.log_tau[t, :K].exp().view(-1, 1, 1).to(y) * s) ** 2
+        N = variance + (prior.log_floor[t].exp().to(y) * L_y**2) * D
+        r = y - A.forward(synthesise(z, B))
+        M = 1 / (N + D * (S.sum(-3, keepdim=True).view_as(L_y) / B.shape[1]))  # about the inverse of the diagonal
+        return _missing(A, B, S, N, M, torch.where(lit, r, 0), num_iters), r
+
+    z, h = start, None
+    d, _ = data_step(z, 0)
+    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, progress=progress, name="learned prior")
+    for t in loop:
+        z_old = z
+        f, g, h = prior(images(z / s), images(d / s), *maps, h)
+        z = z + s * f.view_as(z)
+        d, r = data_step(z, t + 1)
+        z = z + g.view_as(z) * d
+        loop.record(
+            z.detach(),
+            residual=relative_norm(r.detach(), y),
+            change=relative_norm((z - z_old).detach(), z_old.detach()),
+        )
+    d, _ = data_step(z, prior.size.stages, LAST_CG_ITERS)
+    z = z + d
+    return loop.result(synthesise(z, B)), z
+
+
+def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor, num_iters: int) -> Tensor:
+    """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place."""
+    axes = tuple(range(-len(A.measurement_shape), 0))
+    tiny = torch.finfo(r.dtype).tiny
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum(axes, keepdim=True)
+
+    v, q = torch.zeros_like(r), M * r
+    p, rq = q, dot(r, q)
+    for _ in range(num_iters):
+        G = A.forward(synthesise(S * analyse(A.adjoint(p), B), B)) + N * p
+        alpha = rq / dot(p, G).clamp(min=tiny)
+        v, r = v + alpha * p, r - alpha * G
+        q = M * r
+        rq_old, rq = rq, dot(r, q)
+        p = q + (rq / rq_old.clamp(min=tiny)) * p
+    return S * analyse(A.adjoint(v), B)

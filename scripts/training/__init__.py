@@ -1,0 +1,1 @@
+"""Training of the learned prior: scenes, simulated snapshots of them, and the loop."""

@@ -1,0 +1,113 @@
+"""The learned prior among the others: taken where it predicts held-out pixels better, else as if it were not there."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from test_priors_learned import stirred
+
+from cassi import CASSI, reconstruct
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.learned_step import shipped_prior
+from cassi.choice.plan import Method, Plan
+from cassi.errors import InputError
+from cassi.optics.detector import brightness
+from cassi.priors.learned import LearnedPrior, Size, save_prior
+from cassi.priors.spectral_basis import analyse, smooth_basis
+
+SIZE = Size(components=4, stages=1, memory=1, width=8, blocks=1, deep_width=8, deep_blocks=1)
+
+
+@pytest.fixture(scope="module")
+def shot() -> tuple[CASSI, torch.Tensor, torch.Tensor]:
+    """A camera, a snapshot with some noise, and its scene."""
+    generator = torch.Generator().manual_seed(0)
+    A = CASSI.from_step(torch.rand(24, 24, generator=generator), 1, 6)
+    low = torch.rand(1, 6, 5, 5, generator=generator)
+    x = torch.nn.functional.interpolate(low, (24, 24), mode="nearest")[0]
+    y = A.forward(x)
+    return A, y + 0.02 * y.mean() * torch.randn(y.shape, generator=generator), x
+
+
+class Oracle(LearnedPrior):
+    """Knows the scene."""
+
+    def __init__(self, A: CASSI, y: torch.Tensor, x: torch.Tensor) -> None:
+        super().__init__(SIZE)
+        s = brightness(A, y) * math.sqrt(A.num_bands) * self.spread().view(-1, 1, 1)
+        self.truth = analyse(x, smooth_basis(A.num_bands, SIZE.components)) / s
+
+    def forward(self, z, d, seen, noise, memory):
+        return self.truth - z, torch.zeros_like(z), seen
+
+
+def auto(shot, **choices):
+    A, y, _ = shot
+    return reconstruct_auto(A, y, method=Method(**choices))
+
+
+def error(found, shot) -> float:
+    return float((found.result.x - shot[2]).square().mean())
+
+
+def test_a_prior_that_predicts_worse_is_as_if_it_were_not_there(shot):
+    without = auto(shot, learned=None) if shipped_prior() is None else None
+    found = auto(shot, learned=stirred(SIZE))
+    assert found.plan.learned is None
+    errors = {p.prior: p.held_out_error for p in found.evidence.priors}
+    assert errors[f"{found.plan.prior}, learned"] > errors[found.plan.prior]
+    if without is not None:
+        assert torch.equal(found.result.x, without.result.x)
+
+
+def test_a_prior_that_predicts_better_is_taken(shot):
+    oracle = Oracle(*shot)
+    found, without = auto(shot, learned=oracle), auto(shot, prior="nonlocal")
+    assert found.plan.learned is not None
+    assert found.as_dict()["learned"] is True
+    assert "learned" in found.explain()
+    assert error(found, shot) < 0.5 * error(without, shot)
+
+
+def test_a_prior_that_is_asked_for_is_taken_in_any_case(shot):
+    assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.learned is not None
+    tv = auto(shot, prior="tv")
+    assert (tv.plan.prior, tv.plan.learned, tv.evidence.priors) == ("total variation", None, ())
+    assert auto(shot, prior="nonlocal").plan.prior == "non-local, 0.5"
+
+
+def test_a_plan_has_the_learned_prior_in_it(shot):
+    A, y, _ = shot
+    found = auto(shot, learned=Oracle(*shot))
+    again = reconstruct_auto(A, y, method=Method(plan=found.plan))
+    without = reconstruct_auto(A, y, method=Method(plan=Plan.from_dict(found.plan.as_dict() | {"learned": None})))
+    assert error(again, shot) < 0.5 * error(without, shot)
+    json.dumps(found.as_dict())
+
+
+def test_weights_from_a_file(shot, tmp_path):
+    A, y, _ = shot
+    save_prior(stirred(SIZE), tmp_path / "w.safetensors")
+    found = reconstruct(y, A.mask, step=1, prior="learned", weights=tmp_path / "w.safetensors")
+    assert found.choice["learned"] is True
+    assert found.parameters["weights"] == "w.safetensors"
+
+
+def test_what_does_not_go_together_is_refused(shot, tmp_path):
+    with pytest.raises(InputError, match="unknown prior 'x', expected one of auto, tv, nonlocal, learned"):
+        Method(prior="x")
+    with pytest.raises(InputError, match="prior 'tv' is a choice of solver \"auto\" without a plan"):
+        Method("gap-tv", prior="tv")
+    with pytest.raises(InputError, match="mean total variation alone, got prior 'learned'"):
+        Method(prior="learned", quality="fast")
+    with pytest.raises(InputError, match="weights of a learned prior are of no use"):
+        Method(prior="tv", learned=stirred(SIZE))
+    (tmp_path / "w.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="holds no learned prior"):
+        reconstruct(shot[1], shot[0].mask, step=1, weights=tmp_path / "w.safetensors")
+    if shipped_prior() is None:
+        with pytest.raises(InputError, match="comes without a learned prior"):
+            auto(shot, prior="learned")

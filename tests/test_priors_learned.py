@@ -1,0 +1,97 @@
+"""The learned prior's network and its file: shapes, padding, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
+
+SMALL = Size(components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
+
+
+def stirred(size: Size = SMALL, seed: int = 0) -> LearnedPrior:
+    """A network that does something: a new one hardly changes its input."""
+    generator = torch.Generator().manual_seed(seed)
+    prior = LearnedPrior(size).eval().requires_grad_(False)
+    for value in prior.net.parameters():
+        spread = value[0].numel() ** -0.5 if value.ndim == 4 else 0.1
+        value.copy_(spread * torch.randn(value.shape, generator=generator))
+    return prior
+
+
+def images(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 7), (1, 3), (9, 12)])
+def test_any_size_goes_in_and_comes_out(height, width):
+    z, d, maps = images(2, 4, height, width), images(2, 4, height, width, seed=2), images(2, 1, height, width)
+    f, g, h = stirred()(z, d, maps, maps, None)
+    assert f.shape == g.shape == z.shape
+    assert h.shape == (2, 2, height, width)
+    assert bool(((g >= 0) & (g <= 1)).all())
+
+
+def test_a_new_network_changes_next_to_nothing():
+    torch.manual_seed(0)
+    prior = LearnedPrior(SMALL).eval().requires_grad_(False)
+    z, maps = images(1, 4, 16, 16), images(1, 1, 16, 16)
+    f, g, _ = prior(z, z, maps, maps, None)
+    assert float(f.abs().max()) < 0.05
+    assert float((g - 1 / (1 + torch.e**2)).abs().max()) < 0.05
+
+
+def test_fewer_components_are_as_if_the_others_were_zero():
+    z, d, maps = images(1, 4, 8, 8), images(1, 4, 8, 8, seed=2), images(1, 1, 8, 8)
+    z[:, 3:], d[:, 3:] = 0, 0
+    f, g, h = stirred()(z, d, maps, maps, None)
+    f3, g3, h3 = stirred()(z[:, :3], d[:, :3], maps, maps, None)
+    assert torch.equal(f3, f[:, :3])
+    assert torch.equal(g3, g[:, :3])
+    assert torch.equal(h3, h)
+
+
+def test_pictures_of_a_batch_do_not_know_of_each_other():
+    z, d, maps = images(3, 4, 8, 8), images(3, 4, 8, 8, seed=2), images(3, 1, 8, 8)
+    together = stirred()(z, d, maps, maps, None)
+    alone = stirred()(z[1:2], d[1:2], maps[1:2], maps[1:2], None)
+    for a, b in zip(together, alone, strict=True):
+        torch.testing.assert_close(a[1:2], b)
+
+
+def test_a_file_gives_the_prior_back_up_to_half_precision(tmp_path):
+    prior = stirred()
+    digest = save_prior(prior, tmp_path / "p.safetensors")
+    assert digest == hashlib.sha256((tmp_path / "p.safetensors").read_bytes()).hexdigest()
+    again = load_prior(tmp_path / "p.safetensors")
+    assert again.size == SMALL
+    assert not again.training
+    for name, value in prior.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value, rtol=2**-10, atol=1e-6)
+
+
+def test_a_pickled_file_is_refused(tmp_path):
+    torch.save(stirred().state_dict(), tmp_path / "p.safetensors")
+    with pytest.raises(ValueError, match=r"holds no learned prior as scripts/train\.py writes it"):
+        load_prior(tmp_path / "p.safetensors")
+
+
+def test_sizes_that_do_not_fit_and_numbers_that_are_not_finite_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    prior = stirred()
+    fields = {name: str(value) for name, value in vars(SMALL).items()}
+    state = {name: value.clone() for name, value in prior.state_dict().items()}
+    save_file(state, tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="holds no learned prior"):
+        load_prior(tmp_path / "none.safetensors")
+    save_file(state, tmp_path / "wide.safetensors", fields | {"width": "16"})
+    with pytest.raises(ValueError, match="holds no learned prior"):
+        load_prior(tmp_path / "wide.safetensors")
+    state["log_tau"][0, 0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors", fields)
+    with pytest.raises(ValueError, match="numbers that are not finite"):
+        load_prior(tmp_path / "nan.safetensors")

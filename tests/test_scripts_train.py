@@ -1,0 +1,130 @@
+"""scripts/train.py on a few made-up cubes: it trains, can be gone on with, and its weights load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from training.examples import draw_examples, random_mask, read_examples, write_examples
+from training.loop import Muon, Pool, Settings, Training, loss_of
+from training.scenes import load_scenes
+
+from cassi.priors.learned import LearnedPrior, Size, load_prior
+from cassi.priors.spectral_basis import synthesise
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = Size(components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Two cubes of smooth blobs, as measured ones are stored."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "cave_train").mkdir()
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 1, 31)[:, None, None]
+    for name in ("one", "two"):
+        low = torch.from_numpy(rng.random((2, 1, 6, 6)))
+        maps = torch.nn.functional.interpolate(low, (64, 64), mode="bilinear")[:, 0].numpy()
+        cube = maps[0] * np.exp(-((t - 0.3) ** 2) / 0.1) + maps[1] * t
+        with h5py.File(folder / "cave_train" / f"{name}.h5", "w") as file:
+            file["cube_sqrt"] = (255 * np.sqrt(cube / cube.max())).astype(np.uint8)
+    return folder
+
+
+def drawn(data: Path, seed: int = 0, count: int = 2):
+    return draw_examples(np.random.default_rng(seed), load_scenes(data), count, 24, 48, SMALL.components)
+
+
+def test_an_example_is_a_snapshot_of_its_truth(data):
+    """Up to noise, which is told, a wrong mask, and what a smooth basis leaves out."""
+    for seed in range(6):
+        e = drawn(data, seed)
+        misfit = e.y - e.camera.forward(synthesise(e.truth, e.basis))
+        assert float(misfit.square().mean() / (e.variance.mean() + 4e-4 * e.y.square().mean())) < 2
+        assert bool((e.y[:, e.camera.weights == 0] == 0).all())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_turning_an_example_keeps_its_physics(data, seed):
+    """The misfit of the truth stays what it was, whatever was mirrored or reversed."""
+    e = drawn(data, seed)
+    before = (e.y - e.camera.forward(synthesise(e.truth, e.basis))).square().sum()
+    turned = e.turned(np.random.default_rng(seed), rows=24)
+    after = (turned.y - turned.camera.forward(synthesise(turned.truth, turned.basis))).square().sum()
+    assert float(after) == pytest.approx(float(before), rel=1e-3)
+    assert turned.turned(np.random.default_rng(1), rows=10).y.shape[-2] == 10
+
+
+def test_examples_come_back_from_their_file(data, tmp_path):
+    e = drawn(data)
+    write_examples(tmp_path / "a.pt", [e])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+    (again,) = read_examples(tmp_path / "a.pt")
+    assert again.camera.shifts == e.camera.shifts
+    torch.testing.assert_close(again.y, e.y)
+    torch.testing.assert_close(again.truth, e.truth, rtol=1e-3, atol=1e-3)
+
+
+def test_masks_are_transmissions_of_all_kinds():
+    rng = np.random.default_rng(0)
+    masks = [random_mask(rng, 32, 32) for _ in range(40)]
+    assert all(0 <= float(m.min()) and float(m.max()) <= 1.5 for m in masks)
+    assert {len(m.unique()) == 2 for m in masks} == {True, False}
+
+
+def test_scenes_that_are_held_out_are_not_trained_with(data):
+    assert len(load_scenes(data).cubes) == 2
+    assert len(load_scenes(data, held_out=("two",)).cubes) == 1
+    with pytest.raises(FileNotFoundError, match="holds no cubes to train with"):
+        load_scenes(data, held_out=("one", "two"))
+
+
+def test_muon_steps_are_orthogonal_matrices():
+    """Of a gradient with singular values between 0.1 and 1, all come out near 1, and its singular vectors stay."""
+    generator = torch.Generator().manual_seed(0)
+    U, V = (torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] for _ in range(2))
+    p = torch.nn.Parameter(torch.zeros(8, 2, 2, 2))
+    p.grad = ((U * torch.linspace(0.1, 1, 8)) @ V.T).view_as(p).clone()
+    Muon([p]).step(1.0)
+    step = -p.detach().flatten(1) / (0.2 * 8**0.5)
+    singular = torch.linalg.svdvals(step)
+    assert 0.6 < float(singular.min()) <= float(singular.max()) < 1.3
+    assert float((U.T @ step @ V - torch.diag(torch.diag(U.T @ step @ V))).abs().max()) < 1e-4
+
+
+def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path):
+    pool = Pool(tmp_path, [drawn(data, seed) for seed in range(3)])
+    run = Training(tmp_path, SMALL, Settings(0.1, cameras=2, rate=1e-2, rows=24), torch.device("cpu"))
+    before = float(torch.cat([loss_of(run.prior, e) for e in pool.groups]).detach().mean())
+    run.run(pool, report=lambda line: None)
+    trained = LearnedPrior(SMALL)
+    trained.load_state_dict(run.mean)
+    assert float(torch.cat([loss_of(trained, e) for e in pool.groups]).detach().mean()) < before - 0.003
+    again = Training(tmp_path, Size(), Settings(0.1), torch.device("cpu"))
+    assert again.prior.size == SMALL
+    assert again.progress == run.progress
+    for name, value in run.mean.items():
+        torch.testing.assert_close(again.mean[name], value)
+
+
+def test_the_script_writes_weights_and_a_figure(data, tmp_path):
+    command = [
+        sys.executable, str(ROOT / "scripts" / "train.py"), "--data", str(data), "--output", str(tmp_path / "run"),
+        "--minutes", "0.02", "--files", "1", "--cameras", "1", "--size", "16x32", "--stages", "1", "--width", "8",
+        "--quiet",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["seen"] >= 1
+    assert (tmp_path / "run" / "training.png").stat().st_size > 1000
+    assert load_prior(tmp_path / "run" / "weights.safetensors").size.width == 8
+    wrong = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "holds no cubes to train with" in wrong.stderr
