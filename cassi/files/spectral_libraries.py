@@ -67,7 +67,7 @@ def read_spectral_prior(
 def as_spectral_prior(
     given: SpectralPrior | Sequence[str | os.PathLike[str]] | None, num_bands: int, wavelengths: np.ndarray | None
 ) -> SpectralPrior | None:
-    """The prior as given, or learnt from the files named."""
+    """The prior as given, or learned from the files named."""
     if given is None or isinstance(given, SpectralPrior):
         if given is not None and len(given.mean) != num_bands:
             raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose
 
 _CHUNK = 2**18  # elements that are rearranged at a time: they stay in cache
-_PREPARED = 2**16  # elements that are converted, centred or weighted at a time
+_PREPARED = 2**16  # elements that are converted, centered or weighted at a time
 _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are slow
 
 
@@ -166,7 +166,7 @@ def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Ten
 
 
 def _gram_sum_prepared(z: Tensor, mean: Tensor | None, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The same with each chunk converted, centred and weighted on its way into the product."""
+    """The same with each chunk converted, centered and weighted on its way into the product."""
     n, c, length = z.shape
     total = z.new_zeros(c, c, dtype=dtype)
     images = max(1, _PREPARED // (c * length))

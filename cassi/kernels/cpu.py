@@ -314,7 +314,7 @@ def _primal_row_0(u: Array, place: int, v: Array, qx: Array, qy: Array) -> None:
 
 @partial(jit, fastmath=FAST | {"arcp"})
 def _dual_row(qx: Array, qy: Array, row: int, u: Array, place: int, below: int, inverse_weight: float) -> None:
-    """q[row] <- P(q + 1/8 D u)[row]; at the border u is its own neighbour, and q stays 0."""
+    """q[row] <- P(q + 1/8 D u)[row]; at the border u is its own neighbor, and q stays 0."""
     step, zero, one = qx.dtype.type(0.125), qx.dtype.type(0), qx.dtype.type(1)
     most = qx.dtype.type(1e30)  # near overflow: 1e15 times the weight and more, beside which the weight is 0
     for j in range(qx.shape[1]):

@@ -47,7 +47,7 @@ def extract_patches(x: Tensor, size: Pair, stride: Pair = 1, *, padding: Pair = 
     Args:
         x: (..., H, W), floating point.
         size: patch height and width [pixel], one number for a square.
-        stride: distance of neighbouring patches [pixel], at most the size; the last patch ends at the border whatever
+        stride: distance of neighboring patches [pixel], at most the size; the last patch ends at the border whatever
             the stride.
         padding: zeros added on every side before.
 

@@ -25,7 +25,7 @@ def detector_width(width: int, shifts: tuple[int, ...]) -> int:
 
 
 def constant_step(shifts: tuple[int, ...]) -> int | None:
-    """The step between neighbouring bands if it is the same for all of them, else None (0 for a single band)."""
+    """The step between neighboring bands if it is the same for all of them, else None (0 for a single band)."""
     if len(shifts) == 1:
         return 0
     step = shifts[1] - shifts[0]

@@ -207,7 +207,7 @@ class BlurredCASSI(CodedAperture):
         if self.psf is None or len(self.psf) == 1:
             return y
         psf, width = self.psf.flip(0) if adjoint else self.psf, y.shape[-1]
-        # the flipped function has its centre at the mirrored tap
+        # the flipped function has its center at the mirrored tap
         center = len(psf) - 1 - len(psf) // 2 if adjoint else len(psf) // 2
         full = convolve_rows(y.reshape(-1, width), psf)
         return full[:, center : center + width].reshape(y.shape)

@@ -22,7 +22,7 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
 
         y[i, j] = sum_c m_c[i, j + d_c - d_min] x_c[i, j]
 
-    A detector pixel sees the spectrum of one scene pixel, filtered by C neighbouring elements of the aperture. That is
+    A detector pixel sees the spectrum of one scene pixel, filtered by C neighboring elements of the aperture. That is
     CASSI with shifts 0 and band c of its mask cut out of the aperture at column d_c - d_min. (M. E. Gehm, R. John,
     D. J. Brady, R. M. Willett and T. J. Schulz, "Single-shot compressive spectral imaging with a dual-disperser
     architecture", Optics Express 15, 14013 (2007).)

@@ -40,7 +40,7 @@ def shifts_from_dispersion(
     """Displacement of each band [pixel] from a dispersion curve d(lambda) given as a table, linear in between.
 
     Args:
-        wavelengths: centre of each band [nm].
+        wavelengths: center of each band [nm].
         table_wavelengths: where the curve is known [nm], at least two, strictly increasing or decreasing.
         table_shifts: displacement there [pixel].
 

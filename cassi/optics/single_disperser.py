@@ -71,7 +71,7 @@ class CASSI(CodedAperture):
 
         Args:
             mask: (H, W) or (C, H, W).
-            step: dispersion between neighbouring bands [pixel]; any integer, negative disperses to the left.
+            step: dispersion between neighboring bands [pixel]; any integer, negative disperses to the left.
             num_bands: number of bands C, at least 1.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Gaussian spectra as a prior: the mean and covariance of the spectrum of a pixel, assumed or learnt from cubes."""
+"""Gaussian spectra as a prior: the mean and covariance of the spectrum of a pixel, assumed or learned from cubes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -136,15 +136,9 @@ def simulate_bench(
         >>> bench.snapshot.shape, bench.mask_frames.shape
         ((32, 38), (5, 32, 38))
     """
-    limits = {"height": (height, 32), "width": (width, 32), "num_bands": (num_bands, 2), "step": (step, 1)}
-    limits |= {"num_mask_frames": (num_mask_frames, 2), "num_frames": (num_frames, 1)}
-    for name, (value, least) in limits.items():
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-    if not min(blur) >= 0:
-        raise ValueError(f"the blur must be two numbers >= 0 [pixel], got {blur}")
-    if not 0 < first < last:
-        raise ValueError(f"wavelengths must be positive and rise, got first {first}, last {last}")
+    least = {"height": 32, "width": 32, "num_bands": 2, "step": 1, "num_mask_frames": 2, "num_frames": 1}
+    given = (height, width, num_bands, step, num_mask_frames, num_frames)
+    _check(dict(zip(least, given, strict=True)), least, blur, first, last)
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
     span = step * (num_bands - 1)
     columns = width + span
@@ -213,6 +207,18 @@ def simulate_bench(
         # captured last: the frames before it do not depend on it
         slit_frames=np.stack([capture(frame, peak=0.8) for frame in slit_frames]),
     )
+
+
+def _check(
+    given: Mapping[str, int], least: Mapping[str, int], blur: tuple[float, float], first: float, last: float
+) -> None:
+    for name, value in given.items():
+        if value < least[name]:
+            raise ValueError(f"{name} must be at least {least[name]}, got {value}")
+    if not min(blur) >= 0:
+        raise ValueError(f"the blur must be two numbers >= 0 [pixel], got {blur}")
+    if not 0 < first < last:
+        raise ValueError(f"wavelengths must be positive and rise, got first {first}, last {last}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ def subspace_tv(
 
         min_z  1/2 sum_j (y - Phi B^T z)_j^2 / sigma_j^2 + kappa sum_k w_k TV(z_k)    subject to  B^T z >= 0
 
-    by a linearised method of multipliers, with D >= Phi Phi^T diagonal and step weight lambda:
+    by a linearized method of multipliers, with D >= Phi Phi^T diagonal and step weight lambda:
 
         r = y - Phi B^T z
         e = gamma (e + r)                              gamma = 1 - min(1, a),  a = kappa sigma^2 / (lambda D)
