@@ -485,19 +485,19 @@ FAULTS = [
     ),
     Fault(
         "no other prior is tried where there is noise", FINAL,
-        "    if reference >= effort.settled * before:",
-        "    if reference <= effort.settled * before:",
+        "    settled = reference >= effort.settled * before",
+        "    settled = reference <= effort.settled * before",
         "test_choice_automatic.py", "still_gains_much",
     ),
     Fault(
         "the non-local prior always wins", FINAL,
-        "        if chosen.kept_error <= (1 + CHANCE) * reference:\n",
+        "        if chosen.kept_error <= (1 + effort.tolerance) * reference:\n",
         "        if True:\n",
         "test_choice_automatic.py", "goes_on",
     ),
     Fault(
         "the non-local prior never wins", FINAL,
-        "        if chosen.kept_error <= (1 + CHANCE) * reference:\n",
+        "        if chosen.kept_error <= (1 + effort.tolerance) * reference:\n",
         "        if False:\n",
         "test_choice_automatic.py", "ends_with or best",
     ),
