@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -422,3 +423,15 @@ def test_read_noise_needs_the_gain(camera, y):
 def test_a_blur_that_is_no_width_is_refused(camera, y, psf):
     with pytest.raises(InputError, match=r"the blur \(psf\) must be a positive standard deviation"):
         reconstruct(y, camera.mask, num_bands=4, psf=psf)
+
+
+def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkeypatch):
+    door = sys.modules["cassi.running.front_door"]
+    original, budgets = door.solve, []
+    monkeypatch.setattr(door, "find_camera", lambda m, **settings: time.sleep(0.3))
+    monkeypatch.setattr(door, "solve", lambda *a, run, **k: budgets.append(run.budget) or original(*a, run=run, **k))
+    mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
+    y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
+    for camera in ("find", "as-given"):
+        reconstruct(y, mask, num_bands=4, num_iters=2, budget=100.0, camera=camera)
+    assert budgets[0] <= 99.7 and budgets[0] < budgets[1]

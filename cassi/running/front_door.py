@@ -163,6 +163,8 @@ def reconstruct(
             found = find_camera(m, black_level=black_level, seed=seed)
         if found is not None:
             m = found.in_place(m)
+        if budget is not None:  # what the camera took is spent
+            run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
         task = prepare(m, psf=psf, black_level=black_level, device=device)
         parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
     else:
