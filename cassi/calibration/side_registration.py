@@ -1,0 +1,231 @@
+"""Where a photograph from beside the camera shows the scene: a similarity found from the snapshot's own first cube."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import least_squares
+from torch import Tensor
+
+from cassi.optics.protocol import Camera
+
+COARSE = 64  # pixels of the longer side of the scene in the first search
+ANGLES = np.arange(-12.0, 12.1, 2.0)  # tried first [degree]
+SCALES = np.exp(np.arange(-8, 9) * 0.045)  # tried first, times the ratio of the sizes: 0.70 to 1.43
+FINEST, COARSEST = 0.7, 8.0  # standard deviations between which detail is compared [scene pixel]
+COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
+FITS = 0.5  # correlation of the detail from which on a picture shows the scene
+
+
+@dataclass(frozen=True)
+class Pose:
+    """A similarity from scene to picture, both with their origin in the middle and rows down.
+
+        position in the picture = scale R(angle) (position in the scene + (rows, columns))
+
+    Attributes:
+        scale: picture pixels for one scene pixel.
+        angle: by which the scene's content is turned in the picture, clockwise as seen [degree].
+        rows, columns: by which it is moved down and to the right [scene pixel].
+    """
+
+    scale: float
+    angle: float = 0.0
+    rows: float = 0.0
+    columns: float = 0.0
+
+    def sample(self, picture: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """The picture (K, h, w) on the scene's grid (K, H, W), and where it was seen: bool (H, W).
+
+        Bicubic at the pixels' centers; a picture that is finer by 2 or more is averaged over blocks first.
+        """
+        block = max(1, int(self.scale + 1e-6))
+        if block > 1:
+            picture = F.avg_pool2d(picture, block, ceil_mode=False)
+        scale = self.scale / block
+        (height, width), (h, w) = size, picture.shape[-2:]
+        i = torch.arange(height, dtype=picture.dtype, device=picture.device)[:, None] - (height - 1) / 2 + self.rows
+        j = torch.arange(width, dtype=picture.dtype, device=picture.device) - (width - 1) / 2 + self.columns
+        c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
+        down, right = scale * (c * i + s * j), scale * (c * j - s * i)
+        u, v = 2 * right / max(w - 1, 1), 2 * down / max(h - 1, 1)
+        seen = (u.abs() <= 1) & (v.abs() <= 1)
+        grid = torch.stack([u, v], -1)[None]
+        sampled = F.grid_sample(picture[None], grid, mode="bicubic", padding_mode="border", align_corners=True)
+        return sampled[0], seen
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Where a picture shows the scene, and how well.
+
+    Attributes:
+        pose: the similarity.
+        correlation: of the picture's detail with that of the first cube, -1 to 1.
+    """
+
+    pose: Pose
+    correlation: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the picture shows the scene."""
+        return self.correlation >= FITS
+
+
+def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> Registered:
+    """Find the similarity that takes the scene of a snapshot to a photograph of it.
+
+        max_pose  mean_k corr(detail(R_k x), detail(photograph_k sampled at the pose))
+
+    Detail is what lies between two Gaussians, of square roots, so that neither exposure nor uneven light nor a bright
+    lamp counts. First on a grid of angles and scales at some 64 pixels, the displacement by correlation in Fourier
+    space; then from coarse to fine by least squares on the four numbers (Evangelidis & Psarakis, "Parametric image
+    alignment using enhanced correlation coefficient maximization", IEEE TPAMI 30, 1858 (2008), maximise the same); last
+    against the snapshot itself (`sharpened`), which also decides between the best few of the grid.
+
+    Args:
+        picture: (K, h, w) >= 0, linear in the light.
+        A, y: camera and snapshot.
+        cube: x (C, H, W), a first reconstruction; blur and some noise do no harm.
+        R: (K, C), roughly how the picture's channels weigh the bands.
+
+    Returns:
+        Pose and correlation.
+    """
+    picture = picture.double().cpu().clamp(min=0)
+    reference = torch.einsum("kc,chw->khw", R.to(cube), cube).double().cpu().clamp(min=0)
+    size = (int(reference.shape[-2]), int(reference.shape[-1]))
+    nominal = min(picture.shape[-2] / size[0], picture.shape[-1] / size[1])
+    sigmas = tuple(_octaves(max(size)))
+    found = []
+    for start in _coarse(picture, reference, nominal):
+        pose, _ = _refined(picture, reference, start, sigmas)
+        found.append(sharpened(picture, pose, A, y, cube, R))
+    pose, _ = min(found, key=lambda one: one[1])
+    pose, _ = sharpened(picture, pose, A, y, cube, R)
+    return Registered(pose, _correlation(picture, reference, pose, FINEST))
+
+
+def _coarse(picture: Tensor, reference: Tensor, nominal: float) -> list[Pose]:
+    """The best few poses of the grid."""
+    step = max(1.0, max(reference.shape[-2:]) / COARSE)
+    size = (max(8, round(reference.shape[-2] / step)), max(8, round(reference.shape[-1] / step)))
+    small = F.interpolate(reference[None], size, mode="bilinear", antialias=True)[0]
+    target = _detail(small, 1.0, None)
+    spectrum = torch.fft.rfft2(target, s=(2 * size[0], 2 * size[1])).conj()
+    found = []
+    for scale in SCALES * nominal:
+        for angle in ANGLES:
+            seen_at = Pose(scale * step, float(angle))
+            warped, seen = seen_at.sample(picture, size)
+            detail = _detail(warped, 1.0, seen)
+            maps = torch.fft.irfft2(torch.fft.rfft2(detail, s=(2 * size[0], 2 * size[1])) * spectrum).mean(0)
+            reach = [n // 4 for n in size]
+            near = torch.roll(maps, reach, (0, 1))[: 2 * reach[0] + 1, : 2 * reach[1] + 1]
+            flat = int(near.argmax())
+            i, j = flat // near.shape[1] - reach[0], flat % near.shape[1] - reach[1]
+            pose = Pose(float(scale), float(angle), i * step, j * step)
+            found.append((float(near.max()), pose))
+    found.sort(key=lambda one: -one[0])
+    return [pose for _, pose in found[:3]]
+
+
+def _refined(picture: Tensor, reference: Tensor, pose: Pose, sigmas: tuple[float, ...]) -> tuple[Pose, float]:
+    """The pose at which the detail agrees best, at one scale after the other; and the correlation at the last."""
+    size = (int(reference.shape[-2]), int(reference.shape[-1]))
+    for sigma in sigmas:
+        target = _detail(reference, sigma, None)
+
+        def misfit(at: Pose, target: Tensor = target, sigma: float = sigma) -> Tensor:
+            warped, seen = at.sample(picture, size)
+            return _detail(warped, sigma, seen) - target
+
+        pose = _fitted(pose, size, misfit)
+    return pose, _correlation(picture, reference, pose, sigmas[-1])
+
+
+def _correlation(picture: Tensor, reference: Tensor, pose: Pose, sigma: float) -> float:
+    """Of the detail at a pose, mean over the channels; -1 where less than a quarter of the scene is seen."""
+    warped, seen = pose.sample(picture, (int(reference.shape[-2]), int(reference.shape[-1])))
+    if float(seen.double().mean()) < 0.25:
+        return -1.0
+    return float((_detail(warped, sigma, seen) * _detail(reference, sigma, seen)).sum() / len(reference))
+
+
+def sharpened(
+    picture: Tensor, pose: Pose, A: Camera, y: Tensor, cube: Tensor, R: Tensor
+) -> tuple[Pose, float]:
+    """The pose at which the photograph's brightness with the cube's colors explains the snapshot itself best.
+
+        min_pose  sum_j (y - g Phi (c L))_j^2 / (y_j + 0.05 mean y),    c = blur(x) / blur(sum_k R_k x)
+
+    with L the sum of the photograph's channels sampled at the pose, and g the best gain. The snapshot is sharp where
+    a first cube is not, and sees a displacement of a few hundredths of a pixel.
+
+    Returns:
+        The pose, and |misfit| / |y|, both weighted.
+    """
+    size = (int(cube.shape[-2]), int(cube.shape[-1]))
+    cube, seen_cube = cube.double(), torch.einsum("kc,chw->hw", R.double(), cube.double())[None]
+    floor = 0.02 * seen_cube.mean()
+    color = _blurred(cube, COLOR_BLUR) / (_blurred(seen_cube, COLOR_BLUR) + floor)
+    w = 1 / torch.sqrt((y.clamp(min=0) + 0.05 * y.mean()).clamp(min=1e-30))
+    if A.weights is not None:
+        w = w * (A.weights > 0)
+
+    def misfit(at: Pose) -> Tensor:
+        warped, _ = at.sample(picture, size)
+        guess = A.forward((color * warped.sum(0).clamp(min=0)).to(y)) * w
+        gain = (y * w * guess).sum() / guess.square().sum().clamp(min=1e-30)
+        return y * w - gain * guess
+
+    pose = _fitted(pose, size, misfit, step=0.05)
+    return pose, float(misfit(pose).norm() / (y * w).norm().clamp(min=1e-30))
+
+
+def _fitted(pose: Pose, size: tuple[int, int], misfit: Callable[[Pose], Tensor], step: float = 0.02) -> Pose:
+    """The pose near this one with the least |misfit|^2, by Levenberg-Marquardt with finite differences."""
+    unit = np.array([1.0, math.degrees(1.0), max(size) / 2, max(size) / 2]) * 2 / max(size)  # a pixel at the border
+
+    def at(theta: np.ndarray) -> Pose:
+        scale, angle, rows, columns = theta * unit
+        return Pose(pose.scale * math.exp(scale), pose.angle + angle, pose.rows + rows, pose.columns + columns)
+
+    def numbers(theta: np.ndarray) -> np.ndarray:
+        values: np.ndarray = misfit(at(theta)).flatten().double().cpu().numpy()
+        return values
+
+    return at(least_squares(numbers, np.zeros(4), method="lm", diff_step=step, max_nfev=50, xtol=1e-3).x)
+
+
+def _octaves(longer: int) -> Iterator[float]:
+    sigma = COARSEST / 2 if longer >= 128 else COARSEST / 4
+    while sigma > FINEST:
+        yield sigma
+        sigma /= 2
+    yield FINEST
+
+
+def _detail(image: Tensor, sigma: float, seen: Tensor | None) -> Tensor:
+    """Square roots between the scales sigma and 4 sigma, unit norm each channel, 0 where not seen."""
+    root = image.clamp(min=0).sqrt()
+    w = torch.ones_like(root[0]) if seen is None else seen.to(root)
+    band = _blurred(root * w, sigma) / _blurred(w[None], sigma).clamp(min=1e-3)
+    band = (band - _blurred(root * w, 4 * sigma) / _blurred(w[None], 4 * sigma).clamp(min=1e-3)) * w
+    band = band - (band.sum((1, 2), keepdim=True) / w.sum().clamp(min=1)) * w
+    return band / band.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1)
+
+
+def _blurred(image: Tensor, sigma: float) -> Tensor:
+    taps = torch.arange(-math.ceil(3 * sigma), math.ceil(3 * sigma) + 1, dtype=image.dtype)
+    taps = torch.exp(-(taps**2) / (2 * sigma**2))
+    taps = (taps / taps.sum()).expand(len(image), 1, -1)
+    half = taps.shape[-1] // 2
+    rows = F.conv2d(image[None], taps[..., None], padding=(half, 0), groups=len(image))
+    return F.conv2d(rows, taps[:, :, None], padding=(0, half), groups=len(image))[0]

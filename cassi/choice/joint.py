@@ -1,0 +1,153 @@
+"""A snapshot and a photograph of its scene solved together, where that predicts held-out detector pixels better.
+
+    min_x  |W (y - Phi x)|^2 + |W_s (s - R x)|^2 + TV(B x / L),    L = s_mean^p
+
+The photograph enters twice. Its data term fixes the brightness of each pixel, for K channels K mixtures of its bands.
+And total variation is asked of the colors, the coefficients divided by L: an edge that the photograph shows costs less,
+as far as the spectra on its sides are alike. Dividing by L is a change of variables: a camera through a mask times L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.choice.held_out import Split
+from cassi.choice.plan import EFFORTS, Run
+from cassi.choice.problem import Problem
+from cassi.choice.refine import Watch, final_run
+from cassi.optics.protocol import Camera
+from cassi.optics.side_view import SideView, through
+from cassi.priors.spectral_basis import analyse, smooth_basis
+from cassi.solvers.loop import Result
+from cassi.solvers.subspace_tv import SubspaceState
+
+COMPONENTS = 16  # of the smooth basis: the photograph makes room for more than a snapshot alone does
+POWERS = (0.5, 0.0)  # p; tried in this order
+FLOOR = 0.02  # added to s_mean, relative to its mean: dark pixels keep a color
+TRIAL_ITERS = 80
+FIRST, ALL = 120, 300  # iterations of the final run with total variation before another prior is tried, and in all
+GAIN = 0.01  # the photograph is taken where the held-out error falls by more than this share
+PICTURE_NOISE = 0.01, 0.005  # standard deviation of a photograph: share of the value, and of its mean
+
+
+@dataclass(frozen=True, eq=False)
+class Photograph:
+    """A photograph on the scene's grid.
+
+    Attributes:
+        s: (K, H, W), in units of R x.
+        seen: (H, W), 0 where it says nothing, else 1.
+        R: (K, C).
+    """
+
+    s: Tensor
+    seen: Tensor
+    R: Tensor
+
+
+def split_of(A: Camera, y: Tensor, seed: int) -> Split:
+    """The detector pixels that `reconstruct_auto` holds out, of the whole frame."""
+    return Split.of(A, y, A.majorizer() > 0, seed)
+
+
+def first_cube(split: Split, problem: Problem) -> tuple[Tensor, float]:
+    """A cube from the snapshot alone without the held-out pixels, (C, H, W) >= 0, and its error there."""
+    result, _ = problem.solve(split.A_train, split.y_train, EFFORTS["default"].tv_first)
+    x = result.x.clamp(min=0)
+    return x, split.error(x)
+
+
+def weighed_response(R: Tensor, A: Camera) -> Tensor:
+    """What each channel is multiplied by (K,) so that its rows are as strong as the camera's."""
+    strength = A.gram_diag()
+    return (strength[strength > 0].mean().sqrt() / R.norm(dim=1).clamp(min=1e-30)).to(R)
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """The stacked problem of x / L.
+
+    Attributes:
+        split: camera and measurements; the held-out pixels are the snapshot's alone.
+        problem: basis and noise of both.
+        light: L (H, W), of mean 1.
+    """
+
+    split: Split
+    problem: Problem
+    light: Tensor
+
+    @staticmethod
+    def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor, p: float) -> Joint | None:
+        """The problem for one power; None for a camera whose scene cannot be divided by L."""
+        s, R = photograph.s, photograph.R
+        expected = torch.einsum("kc,chw->khw", R, cube)
+        light = torch.where(photograph.seen > 0, s, expected).mean(0).clamp(min=0)
+        light = (light + FLOOR * light.mean()) ** p
+        light = light / light.mean()
+        camera = alone.A if p == 0 else through(alone.A, light)
+        if camera is None:
+            return None
+        scale = weighed_response(R, alone.A).view(-1, 1, 1)
+        A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
+        weighted = scale * photograph.seen
+        y = A.stack(alone.y, s * weighted)
+        share, floor = PICTURE_NOISE
+        noise = ((share * s) ** 2 + (floor * s.mean((1, 2), keepdim=True)) ** 2) * weighted**2
+        held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
+        keep = (~held).to(y)
+        split = Split(A, y, held, A.leave_out(keep), y * keep)
+        return Joint(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
+
+    def started(self, cube: Tensor) -> SubspaceState:
+        """To begin from a cube."""
+        z = analyse(cube / self.light, self.problem.basis).contiguous()
+        return SubspaceState(z, torch.zeros_like(self.split.y), None, z.new_zeros((2, *z.shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best of the joint problems after a short run: its error at the held-out pixels, and where it ended."""
+
+    joint: Joint
+    error: float
+    power: float
+    state: SubspaceState
+    cube: Tensor
+
+
+def tried(
+    alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, bands: int | Sequence[float] | np.ndarray,
+    powers: Sequence[float] = POWERS,
+) -> Found:  # fmt: skip
+    """Short joint runs from a cube without the held-out pixels, and the one that predicts them best."""
+    basis = smooth_basis(bands, COMPONENTS)
+    best: Found | None = None
+    for p in powers:
+        joint = Joint.of(alone, variance, photograph, cube, basis, p)
+        if joint is None:
+            continue
+        result, state = joint.problem.solve(
+            joint.split.A_train, joint.split.y_train, TRIAL_ITERS, tol=0.0, state=joint.started(cube)
+        )
+        x = (result.x * joint.light).clamp_(min=0)
+        error = alone.error(x)
+        if best is None or error < best.error:
+            best = Found(joint, error, p, state, x)
+    if best is None:
+        raise ValueError("no power was tried")
+    return best
+
+
+def finished(found: Found, quality: str, run: Run) -> tuple[Result, str]:
+    """The long run from the best of the short ones, with all detector pixels or another prior: cube and prior."""
+    effort = EFFORTS[quality]
+    if quality != "best":
+        effort = replace(effort, tv_first=FIRST if effort.sigmas else ALL, tv_all=ALL)
+    final = final_run(found.joint.split, found.joint.problem, found.state, effort, Watch(run))
+    return replace(final.result, x=(final.result.x * found.joint.light).clamp_(min=0)), final.prior
