@@ -14,6 +14,7 @@ import torch
 from benchmarks.camera import camera
 from benchmarks.quality import quality
 from benchmarks.sections import replace_section
+from benchmarks.side import side
 from benchmarks.speed import speed
 from benchmarks.tiles import tiles
 
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     add_quality(commands)
     add_tiles(commands)
     add_camera(commands)
+    add_side(commands)
     args = parser.parse_args(argv)
     try:
         text: str = args.run(args)
@@ -69,6 +71,15 @@ def add_camera(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run_camera, title="Camera")
 
 
+def add_side(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("side", help="what a photograph from beside the camera is worth")
+    parser.add_argument("--data", type=Path, required=True, help="folder with kaist/scene01.h5 and cave_train/*.h5")
+    parser.add_argument("--scenes", type=int, default=10, help="how many (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
+    add_output(parser)
+    parser.set_defaults(run=run_side, title="A photograph beside the snapshot")
+
+
 def add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder with kaist/*.h5 and cave/*.mat (default: a painted scene)")
     add_output(parser)
@@ -110,6 +121,14 @@ def run_tiles(args: argparse.Namespace) -> str:
 
 def run_camera(args: argparse.Namespace) -> str:
     text = camera(folder(args.data), trials=args.trials)
+    print("\n" + text)
+    return text
+
+
+def run_side(args: argparse.Namespace) -> str:
+    if not 1 <= args.scenes <= 10 or args.size < 32:
+        raise ValueError(f"expected 1 to 10 scenes of at least 32 pixels, got {args.scenes} and {args.size}")
+    text = side(args.data, scenes=args.scenes, size=args.size)
     print("\n" + text)
     return text
 

@@ -13,51 +13,14 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from cassi.optics.protocol import Camera
+from cassi.optics.similarity import Similarity
 
 COARSE = 64  # pixels of the longer side of the scene in the first search
-ANGLES = np.arange(-12.0, 12.1, 2.0)  # tried first [degree]
-SCALES = np.exp(np.arange(-8, 9) * 0.045)  # tried first, times the ratio of the sizes: 0.70 to 1.43
+ANGLES = np.arange(-12.0, 12.1, 3.0)  # tried first [degree]
+SCALES = np.exp(np.arange(-5, 6) * 0.07)  # tried first, times the ratio of the sizes: 0.70 to 1.42
 FINEST, COARSEST = 0.7, 8.0  # standard deviations between which detail is compared [scene pixel]
 COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
-
-
-@dataclass(frozen=True)
-class Pose:
-    """A similarity from scene to picture, both with their origin in the middle and rows down.
-
-        position in the picture = scale R(angle) (position in the scene + (rows, columns))
-
-    Attributes:
-        scale: picture pixels for one scene pixel.
-        angle: by which the scene's content is turned in the picture, clockwise as seen [degree].
-        rows, columns: by which it is moved down and to the right [scene pixel].
-    """
-
-    scale: float
-    angle: float = 0.0
-    rows: float = 0.0
-    columns: float = 0.0
-
-    def sample(self, picture: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """The picture (K, h, w) on the scene's grid (K, H, W), and where it was seen: bool (H, W).
-
-        Bicubic at the pixels' centers; a picture that is finer by 2 or more is averaged over blocks first.
-        """
-        block = max(1, int(self.scale + 1e-6))
-        if block > 1:
-            picture = F.avg_pool2d(picture, block, ceil_mode=False)
-        scale = self.scale / block
-        (height, width), (h, w) = size, picture.shape[-2:]
-        i = torch.arange(height, dtype=picture.dtype, device=picture.device)[:, None] - (height - 1) / 2 + self.rows
-        j = torch.arange(width, dtype=picture.dtype, device=picture.device) - (width - 1) / 2 + self.columns
-        c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
-        down, right = scale * (c * i + s * j), scale * (c * j - s * i)
-        u, v = 2 * right / max(w - 1, 1), 2 * down / max(h - 1, 1)
-        seen = (u.abs() <= 1) & (v.abs() <= 1)
-        grid = torch.stack([u, v], -1)[None]
-        sampled = F.grid_sample(picture[None], grid, mode="bicubic", padding_mode="border", align_corners=True)
-        return sampled[0], seen
 
 
 @dataclass(frozen=True)
@@ -69,13 +32,8 @@ class Registered:
         correlation: of the picture's detail with that of the first cube, -1 to 1.
     """
 
-    pose: Pose
+    pose: Similarity
     correlation: float
-
-    @property
-    def fits(self) -> bool:
-        """Whether the picture shows the scene."""
-        return self.correlation >= FITS
 
 
 def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> Registered:
@@ -96,7 +54,7 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
         R: (K, C), roughly how the picture's channels weigh the bands.
 
     Returns:
-        Pose and correlation.
+        Similarity and correlation.
     """
     picture = picture.double().cpu().clamp(min=0)
     reference = torch.einsum("kc,chw->khw", R.to(cube), cube).double().cpu().clamp(min=0)
@@ -112,7 +70,7 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
     return Registered(pose, _correlation(picture, reference, pose, FINEST))
 
 
-def _coarse(picture: Tensor, reference: Tensor, nominal: float) -> list[Pose]:
+def _coarse(picture: Tensor, reference: Tensor, nominal: float) -> list[Similarity]:
     """The best few poses of the grid."""
     step = max(1.0, max(reference.shape[-2:]) / COARSE)
     size = (max(8, round(reference.shape[-2] / step)), max(8, round(reference.shape[-1] / step)))
@@ -122,7 +80,7 @@ def _coarse(picture: Tensor, reference: Tensor, nominal: float) -> list[Pose]:
     found = []
     for scale in SCALES * nominal:
         for angle in ANGLES:
-            seen_at = Pose(scale * step, float(angle))
+            seen_at = Similarity(scale * step, float(angle))
             warped, seen = seen_at.sample(picture, size)
             detail = _detail(warped, 1.0, seen)
             maps = torch.fft.irfft2(torch.fft.rfft2(detail, s=(2 * size[0], 2 * size[1])) * spectrum).mean(0)
@@ -130,19 +88,21 @@ def _coarse(picture: Tensor, reference: Tensor, nominal: float) -> list[Pose]:
             near = torch.roll(maps, reach, (0, 1))[: 2 * reach[0] + 1, : 2 * reach[1] + 1]
             flat = int(near.argmax())
             i, j = flat // near.shape[1] - reach[0], flat % near.shape[1] - reach[1]
-            pose = Pose(float(scale), float(angle), i * step, j * step)
+            pose = Similarity(float(scale), float(angle), i * step, j * step)
             found.append((float(near.max()), pose))
     found.sort(key=lambda one: -one[0])
     return [pose for _, pose in found[:3]]
 
 
-def _refined(picture: Tensor, reference: Tensor, pose: Pose, sigmas: tuple[float, ...]) -> tuple[Pose, float]:
+def _refined(
+    picture: Tensor, reference: Tensor, pose: Similarity, sigmas: tuple[float, ...]
+) -> tuple[Similarity, float]:
     """The pose at which the detail agrees best, at one scale after the other; and the correlation at the last."""
     size = (int(reference.shape[-2]), int(reference.shape[-1]))
     for sigma in sigmas:
         target = _detail(reference, sigma, None)
 
-        def misfit(at: Pose, target: Tensor = target, sigma: float = sigma) -> Tensor:
+        def misfit(at: Similarity, target: Tensor = target, sigma: float = sigma) -> Tensor:
             warped, seen = at.sample(picture, size)
             return _detail(warped, sigma, seen) - target
 
@@ -150,7 +110,7 @@ def _refined(picture: Tensor, reference: Tensor, pose: Pose, sigmas: tuple[float
     return pose, _correlation(picture, reference, pose, sigmas[-1])
 
 
-def _correlation(picture: Tensor, reference: Tensor, pose: Pose, sigma: float) -> float:
+def _correlation(picture: Tensor, reference: Tensor, pose: Similarity, sigma: float) -> float:
     """Of the detail at a pose, mean over the channels; -1 where less than a quarter of the scene is seen."""
     warped, seen = pose.sample(picture, (int(reference.shape[-2]), int(reference.shape[-1])))
     if float(seen.double().mean()) < 0.25:
@@ -159,8 +119,8 @@ def _correlation(picture: Tensor, reference: Tensor, pose: Pose, sigma: float) -
 
 
 def sharpened(
-    picture: Tensor, pose: Pose, A: Camera, y: Tensor, cube: Tensor, R: Tensor
-) -> tuple[Pose, float]:
+    picture: Tensor, pose: Similarity, A: Camera, y: Tensor, cube: Tensor, R: Tensor
+) -> tuple[Similarity, float]:
     """The pose at which the photograph's brightness with the cube's colors explains the snapshot itself best.
 
         min_pose  sum_j (y - g Phi (c L))_j^2 / (y_j + 0.05 mean y),    c = blur(x) / blur(sum_k R_k x)
@@ -179,7 +139,7 @@ def sharpened(
     if A.weights is not None:
         w = w * (A.weights > 0)
 
-    def misfit(at: Pose) -> Tensor:
+    def misfit(at: Similarity) -> Tensor:
         warped, _ = at.sample(picture, size)
         guess = A.forward((color * warped.sum(0).clamp(min=0)).to(y)) * w
         gain = (y * w * guess).sum() / guess.square().sum().clamp(min=1e-30)
@@ -189,13 +149,15 @@ def sharpened(
     return pose, float(misfit(pose).norm() / (y * w).norm().clamp(min=1e-30))
 
 
-def _fitted(pose: Pose, size: tuple[int, int], misfit: Callable[[Pose], Tensor], step: float = 0.02) -> Pose:
+def _fitted(
+    pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarity], Tensor], step: float = 0.02
+) -> Similarity:
     """The pose near this one with the least |misfit|^2, by Levenberg-Marquardt with finite differences."""
     unit = np.array([1.0, math.degrees(1.0), max(size) / 2, max(size) / 2]) * 2 / max(size)  # a pixel at the border
 
-    def at(theta: np.ndarray) -> Pose:
+    def at(theta: np.ndarray) -> Similarity:
         scale, angle, rows, columns = theta * unit
-        return Pose(pose.scale * math.exp(scale), pose.angle + angle, pose.rows + rows, pose.columns + columns)
+        return Similarity(pose.scale * math.exp(scale), pose.angle + angle, pose.rows + rows, pose.columns + columns)
 
     def numbers(theta: np.ndarray) -> np.ndarray:
         values: np.ndarray = misfit(at(theta)).flatten().double().cpu().numpy()

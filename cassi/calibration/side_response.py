@@ -7,27 +7,8 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-# Peak and standard deviation of each channel [nm]: about what color filters on silicon pass.
-RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))
 TRUST = 0.02  # weight of the expected shape against the fit to the scene, relative to the mean power of the bands
 ROUGHNESS = 0.3  # weight of the curve's second difference, likewise
-
-
-def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: int) -> np.ndarray:
-    """What a photograph's channels (K, C) are like before anything is known of them, each of sum 1.
-
-    Three channels of known bands are Gaussians in red, green, blue; anything else is as sensitive to each band.
-
-    Example:
-        >>> expected_response(1, None, 4)
-        array([[0.25, 0.25, 0.25, 0.25]])
-    """
-    flat = np.full((channels, num_bands), 1 / num_bands)
-    if channels != 3 or wavelengths is None:
-        return flat
-    curves = np.stack([np.exp(-((wavelengths - peak) ** 2) / (2 * width**2)) for peak, width in RGB])
-    sums = curves.sum(1, keepdims=True)
-    return np.where(sums > 1e-6, curves / np.maximum(sums, 1e-6), flat)
 
 
 def fitted_gain(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:

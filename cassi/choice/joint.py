@@ -83,7 +83,9 @@ class Joint:
     light: Tensor
 
     @staticmethod
-    def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor, p: float) -> Joint | None:
+    def of(
+        alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor, p: float
+    ) -> Joint | None:
         """The problem for one power; None for a camera whose scene cannot be divided by L."""
         s, R = photograph.s, photograph.R
         expected = torch.einsum("kc,chw->khw", R, cube)

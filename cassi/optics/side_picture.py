@@ -9,6 +9,8 @@ import numpy as np
 from cassi.errors import InputError
 
 RESPONSES = ("rgb", "pan")
+# Peak and standard deviation of each channel [nm]: about what color filters on silicon pass.
+RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))
 SMALLEST = 16  # pixels a side
 
 
@@ -53,11 +55,12 @@ class SidePicture:
             if self.response not in RESPONSES:
                 raise InputError(f"the side response must be one of {', '.join(RESPONSES)}, got {self.response!r}")
             if self.channels != (3 if self.response == "rgb" else 1):
-                raise InputError(f"a side picture of {self.channels} channels does not have the response {self.response}")
+                raise InputError(
+                    f"a side picture of {self.channels} channels does not have the response {self.response}"
+                )
         elif self.response is not None and (self.response.ndim != 2 or len(self.response) != self.channels):
             raise InputError(
-                f"the side response must have one curve for each of {self.channels} channels, got "
-                f"{self.response.shape}"
+                f"the side response must have one curve for each of {self.channels} channels, got {self.response.shape}"
             )
 
     @property
@@ -68,3 +71,20 @@ class SidePicture:
 
 def _told(value: object) -> str:
     return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: int) -> np.ndarray:
+    """What a photograph's channels (K, C) are like before anything is known of them, each of sum 1.
+
+    Three channels of known bands are Gaussians in red, green, blue; anything else is as sensitive to each band.
+
+    Example:
+        >>> expected_response(1, None, 4)
+        array([[0.25, 0.25, 0.25, 0.25]])
+    """
+    flat = np.full((channels, num_bands), 1 / num_bands)
+    if channels != 3 or wavelengths is None:
+        return flat
+    curves = np.stack([np.exp(-((wavelengths - peak) ** 2) / (2 * width**2)) for peak, width in RGB])
+    sums = curves.sum(1, keepdims=True)
+    return np.where(sums > 1e-6, curves / np.maximum(sums, 1e-6), flat)

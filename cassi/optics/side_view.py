@@ -129,9 +129,11 @@ class SideView(Camera):
         self.check_measurement(y)
         first = self._first(y).contiguous()
         side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(y) * self.side_weights)
-        return self.camera.adjoint(first, out=out, add=add) + side if out is None else self.camera.adjoint(
-            first, out=out, add=add
-        ).add_(side)
+        return (
+            self.camera.adjoint(first, out=out, add=add) + side
+            if out is None
+            else self.camera.adjoint(first, out=out, add=add).add_(side)
+        )
 
     def gram_diag(self) -> Tensor:
         """diag(A A^T): that of Phi, and w_k^2 sum_c R_kc^2."""
