@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,8 @@ from cassi.optics.similarity import Similarity
 COARSE = 64  # pixels of the longer side of the scene in the first search
 ANGLES = np.arange(-12.0, 12.1, 3.0)  # tried first [degree]
 SCALES = np.exp(np.arange(-5, 6) * 0.07)  # tried first, times the ratio of the sizes: 0.70 to 1.42
-FINEST, COARSEST = 0.7, 8.0  # standard deviations between which detail is compared [scene pixel]
+CANDIDATES = 3  # poses of the grid that are gone on with
+FINE, WIDE = 1.0, 4.0  # standard deviations between which detail is compared [pixel of the grid]
 COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
@@ -56,66 +57,64 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
     Returns:
         Similarity and correlation.
     """
-    picture = picture.double().cpu().clamp(min=0)
-    reference = torch.einsum("kc,chw->khw", R.to(cube), cube).double().cpu().clamp(min=0)
-    size = (int(reference.shape[-2]), int(reference.shape[-1]))
-    nominal = min(picture.shape[-2] / size[0], picture.shape[-1] / size[1])
-    sigmas = tuple(_octaves(max(size)))
+    picture = picture.float().cpu().clamp(min=0)
+    reference = torch.einsum("kc,chw->khw", R.to(cube), cube).float().cpu().clamp(min=0)
+    nominal = min(picture.shape[-2] / reference.shape[-2], picture.shape[-1] / reference.shape[-1])
     found = []
     for start in _coarse(picture, reference, nominal):
-        pose, _ = _refined(picture, reference, start, sigmas)
+        pose = start
+        for step in (4.0, 2.0) if min(reference.shape[-2:]) >= 64 else (2.0,):
+            pose = _refined(picture, reference, pose, step)
         found.append(sharpened(picture, pose, A, y, cube, R))
     pose, _ = min(found, key=lambda one: one[1])
-    pose, _ = sharpened(picture, pose, A, y, cube, R)
-    return Registered(pose, _correlation(picture, reference, pose, FINEST))
+    pose, _ = sharpened(picture, _refined(picture, reference, pose, 1.0), A, y, cube, R)
+    return Registered(pose, _correlation(picture, reference, pose))
+
+
+def _shrunk(reference: Tensor, step: float) -> Tensor:
+    """The reference picture on a grid that is coarser by so much."""
+    size = [max(8, round(n / step)) for n in reference.shape[-2:]]
+    return F.interpolate(reference[None], size, mode="bilinear", antialias=True)[0] if step > 1 else reference
 
 
 def _coarse(picture: Tensor, reference: Tensor, nominal: float) -> list[Similarity]:
     """The best few poses of the grid."""
     step = max(1.0, max(reference.shape[-2:]) / COARSE)
-    size = (max(8, round(reference.shape[-2] / step)), max(8, round(reference.shape[-1] / step)))
-    small = F.interpolate(reference[None], size, mode="bilinear", antialias=True)[0]
-    target = _detail(small, 1.0, None)
-    spectrum = torch.fft.rfft2(target, s=(2 * size[0], 2 * size[1])).conj()
+    target = _detail(_shrunk(reference, step), None)
+    size = (int(target.shape[-2]), int(target.shape[-1]))
+    padded, reach = (2 * size[0], 2 * size[1]), (size[0] // 4, size[1] // 4)
+    spectrum = torch.fft.rfft2(target, s=padded).conj()
     found = []
     for scale in SCALES * nominal:
         for angle in ANGLES:
-            seen_at = Similarity(scale * step, float(angle))
-            warped, seen = seen_at.sample(picture, size)
-            detail = _detail(warped, 1.0, seen)
-            maps = torch.fft.irfft2(torch.fft.rfft2(detail, s=(2 * size[0], 2 * size[1])) * spectrum).mean(0)
-            reach = [n // 4 for n in size]
+            detail = _detail(*Similarity(scale * step, float(angle)).sample(picture, size))
+            maps = torch.fft.irfft2(torch.fft.rfft2(detail, s=padded) * spectrum, s=padded).mean(0)
             near = torch.roll(maps, reach, (0, 1))[: 2 * reach[0] + 1, : 2 * reach[1] + 1]
             flat = int(near.argmax())
             i, j = flat // near.shape[1] - reach[0], flat % near.shape[1] - reach[1]
-            pose = Similarity(float(scale), float(angle), i * step, j * step)
-            found.append((float(near.max()), pose))
+            found.append((float(near.max()), Similarity(float(scale), float(angle), i * step, j * step)))
     found.sort(key=lambda one: -one[0])
-    return [pose for _, pose in found[:3]]
+    return [pose for _, pose in found[:CANDIDATES]]
 
 
-def _refined(
-    picture: Tensor, reference: Tensor, pose: Similarity, sigmas: tuple[float, ...]
-) -> tuple[Similarity, float]:
-    """The pose at which the detail agrees best, at one scale after the other; and the correlation at the last."""
-    size = (int(reference.shape[-2]), int(reference.shape[-1]))
-    for sigma in sigmas:
-        target = _detail(reference, sigma, None)
+def _refined(picture: Tensor, reference: Tensor, pose: Similarity, step: float) -> Similarity:
+    """The pose at which the detail agrees best on a grid that is coarser by so much."""
+    target = _detail(_shrunk(reference, step), None)
+    size = (int(target.shape[-2]), int(target.shape[-1]))
 
-        def misfit(at: Similarity, target: Tensor = target, sigma: float = sigma) -> Tensor:
-            warped, seen = at.sample(picture, size)
-            return _detail(warped, sigma, seen) - target
+    def misfit(at: Similarity) -> Tensor:
+        shrunk = Similarity(at.scale * step, at.angle, at.rows / step, at.columns / step)
+        return _detail(*shrunk.sample(picture, size)) - target
 
-        pose = _fitted(pose, size, misfit)
-    return pose, _correlation(picture, reference, pose, sigmas[-1])
+    return _fitted(pose, (int(reference.shape[-2]), int(reference.shape[-1])), misfit)
 
 
-def _correlation(picture: Tensor, reference: Tensor, pose: Similarity, sigma: float) -> float:
+def _correlation(picture: Tensor, reference: Tensor, pose: Similarity) -> float:
     """Of the detail at a pose, mean over the channels; -1 where less than a quarter of the scene is seen."""
     warped, seen = pose.sample(picture, (int(reference.shape[-2]), int(reference.shape[-1])))
     if float(seen.double().mean()) < 0.25:
         return -1.0
-    return float((_detail(warped, sigma, seen) * _detail(reference, sigma, seen)).sum() / len(reference))
+    return float((_detail(warped, seen) * _detail(reference, seen)).sum() / len(reference))
 
 
 def sharpened(
@@ -132,7 +131,7 @@ def sharpened(
         The pose, and |misfit| / |y|, both weighted.
     """
     size = (int(cube.shape[-2]), int(cube.shape[-1]))
-    cube, seen_cube = cube.double(), torch.einsum("kc,chw->hw", R.double(), cube.double())[None]
+    picture, seen_cube = picture.to(cube), torch.einsum("kc,chw->hw", R, cube)[None]
     floor = 0.02 * seen_cube.mean()
     color = _blurred(cube, COLOR_BLUR) / (_blurred(seen_cube, COLOR_BLUR) + floor)
     w = 1 / torch.sqrt((y.clamp(min=0) + 0.05 * y.mean()).clamp(min=1e-30))
@@ -145,7 +144,7 @@ def sharpened(
         gain = (y * w * guess).sum() / guess.square().sum().clamp(min=1e-30)
         return y * w - gain * guess
 
-    pose = _fitted(pose, size, misfit, step=0.05)
+    pose = _fitted(pose, size, misfit)
     return pose, float(misfit(pose).norm() / (y * w).norm().clamp(min=1e-30))
 
 
@@ -156,30 +155,23 @@ def _fitted(
     unit = np.array([1.0, math.degrees(1.0), max(size) / 2, max(size) / 2]) * 2 / max(size)  # a pixel at the border
 
     def at(theta: np.ndarray) -> Similarity:
-        scale, angle, rows, columns = theta * unit
+        scale, angle, rows, columns = (theta - 1) * unit
         return Similarity(pose.scale * math.exp(scale), pose.angle + angle, pose.rows + rows, pose.columns + columns)
 
     def numbers(theta: np.ndarray) -> np.ndarray:
         values: np.ndarray = misfit(at(theta)).flatten().double().cpu().numpy()
         return values
 
-    return at(least_squares(numbers, np.zeros(4), method="lm", diff_step=step, max_nfev=50, xtol=1e-3).x)
+    # from 1, as the steps of the differences are relative: 0.05 pixel
+    return at(least_squares(numbers, np.ones(4), method="lm", diff_step=0.05, max_nfev=50, xtol=1e-3).x)
 
 
-def _octaves(longer: int) -> Iterator[float]:
-    sigma = COARSEST / 2 if longer >= 128 else COARSEST / 4
-    while sigma > FINEST:
-        yield sigma
-        sigma /= 2
-    yield FINEST
-
-
-def _detail(image: Tensor, sigma: float, seen: Tensor | None) -> Tensor:
-    """Square roots between the scales sigma and 4 sigma, unit norm each channel, 0 where not seen."""
+def _detail(image: Tensor, seen: Tensor | None) -> Tensor:
+    """Square roots between two Gaussians, unit norm each channel, 0 where not seen."""
     root = image.clamp(min=0).sqrt()
     w = torch.ones_like(root[0]) if seen is None else seen.to(root)
-    band = _blurred(root * w, sigma) / _blurred(w[None], sigma).clamp(min=1e-3)
-    band = (band - _blurred(root * w, 4 * sigma) / _blurred(w[None], 4 * sigma).clamp(min=1e-3)) * w
+    band = _blurred(root * w, FINE) / _blurred(w[None], FINE).clamp(min=1e-3)
+    band = (band - _blurred(root * w, WIDE) / _blurred(w[None], WIDE).clamp(min=1e-3)) * w
     band = band - (band.sum((1, 2), keepdim=True) / w.sum().clamp(min=1)) * w
     return band / band.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1)
 

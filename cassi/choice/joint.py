@@ -27,12 +27,13 @@ from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import SubspaceState
 
 COMPONENTS = 16  # of the smooth basis: the photograph makes room for more than a snapshot alone does
-POWERS = (0.5, 0.0)  # p; tried in this order
+POWER = 0.5  # p
 FLOOR = 0.02  # added to s_mean, relative to its mean: dark pixels keep a color
 TRIAL_ITERS = 80
 FIRST, ALL = 120, 300  # iterations of the final run with total variation before another prior is tried, and in all
-GAIN = 0.01  # the photograph is taken where the held-out error falls by more than this share
-PICTURE_NOISE = 0.01, 0.005  # standard deviation of a photograph: share of the value, and of its mean
+# What may be wrong with place and response of a photograph, as noise beside its own: relative to its value and, half of
+# it, to its mean; at first, and once both are known better.
+SOFT, FIRM = 0.04, 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +44,13 @@ class Photograph:
         s: (K, H, W), in units of R x.
         seen: (H, W), 0 where it says nothing, else 1.
         R: (K, C).
+        variance: of s, (K, H, W).
     """
 
     s: Tensor
     seen: Tensor
     R: Tensor
+    variance: Tensor
 
 
 def split_of(A: Camera, y: Tensor, seed: int) -> Split:
@@ -83,28 +86,25 @@ class Joint:
     light: Tensor
 
     @staticmethod
-    def of(
-        alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor, p: float
-    ) -> Joint | None:
-        """The problem for one power; None for a camera whose scene cannot be divided by L."""
+    def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor, doubt: float) -> Joint:
+        """The problem with so much doubt in the photograph; L = 1 for a camera whose scene cannot be divided by it."""
         s, R = photograph.s, photograph.R
         expected = torch.einsum("kc,chw->khw", R, cube)
         light = torch.where(photograph.seen > 0, s, expected).mean(0).clamp(min=0)
-        light = (light + FLOOR * light.mean()) ** p
+        light = (light + FLOOR * light.mean()) ** POWER
         light = light / light.mean()
-        camera = alone.A if p == 0 else through(alone.A, light)
+        camera = through(alone.A, light)
         if camera is None:
-            return None
+            camera, light = alone.A, torch.ones_like(light)
         scale = weighed_response(R, alone.A).view(-1, 1, 1)
         A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
         weighted = scale * photograph.seen
         y = A.stack(alone.y, s * weighted)
-        share, floor = PICTURE_NOISE
-        noise = ((share * s) ** 2 + (floor * s.mean((1, 2), keepdim=True)) ** 2) * weighted**2
+        own = (photograph.variance + doubt**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)) * weighted**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
         keep = (~held).to(y)
         split = Split(A, y, held, A.leave_out(keep), y * keep)
-        return Joint(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), noise)), light)
+        return Joint(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), own)), light)
 
     def started(self, cube: Tensor) -> SubspaceState:
         """To begin from a cube."""
@@ -114,36 +114,24 @@ class Joint:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The best of the joint problems after a short run: its error at the held-out pixels, and where it ended."""
+    """A short joint run: its cube (C, H, W), the error at the held-out pixels, and where it ended."""
 
     joint: Joint
-    error: float
-    power: float
-    state: SubspaceState
     cube: Tensor
+    error: float
+    state: SubspaceState
 
 
 def tried(
     alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, bands: int | Sequence[float] | np.ndarray,
-    powers: Sequence[float] = POWERS,
+    doubt: float,
 ) -> Found:  # fmt: skip
-    """Short joint runs from a cube without the held-out pixels, and the one that predicts them best."""
-    basis = smooth_basis(bands, COMPONENTS)
-    best: Found | None = None
-    for p in powers:
-        joint = Joint.of(alone, variance, photograph, cube, basis, p)
-        if joint is None:
-            continue
-        result, state = joint.problem.solve(
-            joint.split.A_train, joint.split.y_train, TRIAL_ITERS, tol=0.0, state=joint.started(cube)
-        )
-        x = (result.x * joint.light).clamp_(min=0)
-        error = alone.error(x)
-        if best is None or error < best.error:
-            best = Found(joint, error, p, state, x)
-    if best is None:
-        raise ValueError("no power was tried")
-    return best
+    """A short joint run without the held-out pixels, from a cube."""
+    joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, COMPONENTS), doubt)
+    A, y = joint.split.A_train, joint.split.y_train
+    result, state = joint.problem.solve(A, y, TRIAL_ITERS, tol=0.0, state=joint.started(cube))
+    x = (result.x * joint.light).clamp_(min=0)
+    return Found(joint, x, alone.error(x), state)
 
 
 def finished(found: Found, quality: str, run: Run) -> tuple[Result, str]:

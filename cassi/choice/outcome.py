@@ -53,7 +53,6 @@ class SideEvidence:
         correlation: of its detail with the scene's at the place where it fits best.
         pose: scale [picture pixels a scene pixel], angle [degree], rows and columns [scene pixel].
         alone_error, joint_error: held-out error of short runs without and with it; None where it was not tried.
-        power: p of the light that total variation is relative to.
         response: how each channel weighs the bands, (K, C).
     """
 
@@ -63,7 +62,6 @@ class SideEvidence:
     pose: tuple[float, ...]
     alone_error: float
     joint_error: float | None = None
-    power: float | None = None
     response: list[list[float]] | None = None
 
 

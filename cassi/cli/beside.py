@@ -16,8 +16,8 @@ def add_side(method: argparse._ArgumentGroup) -> None:
     method.add_argument(
         "--side",
         metavar="FILE",
-        help="a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of any size, "
-        "slightly moved, turned, scaled; it is used where that predicts held-out pixels better",
+        help="a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of any "
+        "size, slightly moved, turned, scaled; it is used where held-out pixels are predicted no worse with it",
     )
     method.add_argument(
         "--side-response",
@@ -62,6 +62,6 @@ def side_in_words(args: argparse.Namespace, m: Measurement) -> list[str]:
     height, width = side.picture.shape[:2]
     how = "a table" if isinstance(side.response, type(side.picture)) else side.response or "by its channels"
     return [
-        f"side picture {args.side}: {height} x {width} pixels, {side.channels} channels, {side.picture.dtype}, response "
-        f"{how}; it would be registered to the snapshot, and used where held-out pixels like it"
+        f"side picture {args.side}: {height} x {width} pixels, {side.channels} channels, {side.picture.dtype}, "
+        f"response {how}; it would be registered to the snapshot, and used where held-out pixels like it"
     ]

@@ -53,7 +53,9 @@ def _image(path: Path) -> np.ndarray:
                 return np.asarray(file.convert("RGB"))
             return np.asarray(file.convert("L") if file.mode in ("1", "LA") else file)
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: no picture that can be read, expected PNG, JPEG, TIFF ({one_line(error)})") from error
+        raise InputError(
+            f"{path}: no picture that can be read, expected PNG, JPEG, TIFF ({one_line(error)})"
+        ) from error
 
 
 def _response(response: str | None, wavelengths: np.ndarray | None) -> str | np.ndarray | None:

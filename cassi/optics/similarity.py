@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 
@@ -27,10 +29,11 @@ class Similarity:
     rows: float = 0.0
     columns: float = 0.0
 
-    def sample(self, picture: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def sample(self, picture: Tensor, size: tuple[int, int], *, spline: bool = False) -> tuple[Tensor, Tensor]:
         """The picture (K, h, w) on the scene's grid (K, H, W), and where it was seen: bool (H, W).
 
-        Bicubic at the pixels' centers; a picture that is finer by 2 or more is averaged over blocks first.
+        At the pixels' centers, bicubic, or by a cubic spline, which is slower and keeps fine detail; a picture that is
+        finer by 2 or more is averaged over blocks first.
         """
         block = max(1, int(self.scale + 1e-6))
         if block > 1:
@@ -43,6 +46,10 @@ class Similarity:
         down, right = scale * (c * i + s * j), scale * (c * j - s * i)
         u, v = 2 * right / max(w - 1, 1), 2 * down / max(h - 1, 1)
         seen = (u.abs() <= 1) & (v.abs() <= 1)
+        if spline:
+            at = torch.stack([down + (h - 1) / 2, right + (w - 1) / 2]).double().cpu().numpy()
+            channels = [map_coordinates(p.double().cpu().numpy(), at, order=3, mode="nearest") for p in picture]
+            return torch.from_numpy(np.stack(channels)).to(picture), seen
         grid = torch.stack([u, v], -1)[None]
         sampled = F.grid_sample(picture[None], grid, mode="bicubic", padding_mode="border", align_corners=True)
         return sampled[0], seen

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, register, sharpened
 from cassi.calibration.side_response import fitted_gain, fitted_response, misfit
-from cassi.choice.joint import GAIN, Photograph, finished, first_cube, split_of, tried
+from cassi.choice.joint import FIRM, SOFT, Photograph, finished, first_cube, split_of, tried
 from cassi.choice.outcome import Outcome, SideEvidence
-from cassi.choice.plan import Method, Run
+from cassi.choice.plan import CHANCE, Method, Run
 from cassi.choice.refine import planned_problem
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
@@ -65,14 +66,14 @@ def solve_beside(
         said = f"The side picture was left out: its detail does not agree with the scene's ({where})."
         return replace(alone, side=replace(evidence, message=said))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
-    best = tried(split, problem.variance, first.photograph, cube, bands)
+    best = tried(split, problem.variance, first.photograph, cube, bands, SOFT)
     # a cube that knows the photograph has better colors, and with these pose and response are found better
     second = _once_more(first, A, y, best.cube)
-    again = tried(split, problem.variance, second.photograph, best.cube, bands, (best.power,))
+    again = tried(split, problem.variance, second.photograph, best.cube, bands, FIRM)
     placed, best = (second, again) if again.error < best.error else (first, best)
     where = _in_words(placed)
     evidence = replace(evidence, joint_error=best.error, pose=_numbers(placed.pose))
-    if not best.error < (1 - GAIN) * error:
+    if not best.error <= (1 + CHANCE) * error:
         said = (
             f"The side picture was left out: with it held-out detector pixels are predicted to {best.error:.2%}, "
             f"without to {error:.2%} ({where})."
@@ -83,9 +84,7 @@ def solve_beside(
         f"The side picture was used: {where}; with it held-out detector pixels are predicted to {best.error:.2%}, "
         f"without to {error:.2%}."
     )
-    evidence = replace(
-        evidence, used=True, message=said, power=best.power, response=placed.photograph.R.double().cpu().tolist()
-    )
+    evidence = replace(evidence, used=True, message=said, response=placed.photograph.R.double().cpu().tolist())
     return replace(
         alone, result=result, plan=replace(alone.plan, prior=prior, learned=None), side=evidence, discrepancy=None
     )
@@ -143,9 +142,13 @@ def _on_grid(picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R
     size = (int(cube.shape[-2]), int(cube.shape[-1]))
     whole, seen = pose.sample(1 - clipped, size)
     w = (seen & (whole[0] > 0.99)).to(cube)
-    s = pose.sample(picture, size)[0].to(cube).clamp(min=0)
-    s = s * ((R @ cube.mean((1, 2))).mean() / s.mean().clamp(min=1e-30))
-    return Photograph(s, w, fitted_gain(R, cube, s, w) if fixed else fitted_response(R, cube, s, w))
+    s = pose.sample(picture, size, spline=True)[0].to(cube).clamp(min=0)
+    noise = torch.tensor([noise_of(channel.numpy()) for channel in picture]).to(cube)[:, :, None, None]
+    averaged = max(1, int(pose.scale)) ** 2
+    unit = (R @ cube.mean((1, 2))).mean() / s.mean().clamp(min=1e-30)
+    variance = (noise[:, 0] * s + noise[:, 1]) * unit**2 / averaged
+    s = s * unit
+    return Photograph(s, w, fitted_gain(R, cube, s, w) if fixed else fitted_response(R, cube, s, w), variance)
 
 
 def _decoded(p: Tensor) -> Tensor:

@@ -40,6 +40,6 @@ def side_photograph(
     scene = torch.einsum("kc,chw->khw", response.to(cube), cube)
     if size is None:
         size = round(cube.shape[-2] * pose.scale), round(cube.shape[-1] * pose.scale)
-    picture, _ = pose.inverse.sample(scene.double(), size)
+    picture, _ = pose.inverse.sample(scene.double(), size, spline=True)
     shot = detect(picture.clamp(min=0), full_well=full_well, read_noise=read_noise, generator=generator).y
     return (shot / shot.max()).permute(1, 2, 0).contiguous().to(cube)
