@@ -12,9 +12,12 @@ ROUGHNESS = 0.3  # weight of the curve's second difference, likewise
 
 
 def fitted_gain(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
-    """R with each row times the gain that explains the photograph best: g_k = <s_k, R_k x> / |R_k x|^2."""
+    """R with each row times g_k = sum_ij s_k / sum_ij R_k x, where the photograph says something.
+
+    A ratio of sums, which errors of the cube that cancel over the scene do not bend, as they do a regression.
+    """
     seen = torch.einsum("kc,chw->khw", R, cube) * w
-    gain = (seen * s * w).sum((1, 2)) / seen.square().sum((1, 2)).clamp(min=1e-30)
+    gain = (s * w).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1e-30)
     return R * gain.clamp(min=0)[:, None]
 
 
@@ -23,7 +26,8 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
 
         min_{r >= 0}  |w (s_k - r x)|^2 / |w x|^2 + mu |D_2 r|^2 + nu |r - g R_k|^2,    g from `fitted_gain`
 
-    with D_2 the second difference over the bands. Errors of the cube are noise in x; nu keeps them from bending r.
+    with D_2 the second difference over the bands. Errors of the cube are noise in x; nu keeps them from bending r, and
+    its size is that of `fitted_gain`.
 
     Args:
         R: expected (K, C).
@@ -44,7 +48,7 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
     normal = gram + ROUGHNESS * (second.T @ second) + TRUST * np.eye(C)
     root = np.linalg.cholesky(normal).T
     rows = [nnls(root, np.linalg.solve(root.T, b + TRUST * n))[0] for b, n in zip(fit, near, strict=True)]
-    return torch.from_numpy(np.stack(rows)).to(cube)
+    return fitted_gain(torch.from_numpy(np.stack(rows)).to(cube), cube, s, w)
 
 
 def misfit(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> float:
