@@ -32,6 +32,7 @@ SCENES = (
 WAVELENGTHS = np.arange(430.0, 701.0, 10.0)
 SENSOR = "Nikon 5100 (NPL)"  # of colour-science; Darrodi et al., JOSA A 32, 381 (2015)
 MOVED = Similarity(1.5, 1.0, 2.1, -2.1)  # by 3 px, turned by 1 degree, 1.5 times the size
+MARGIN = 6  # scene pixels that the photograph sees beyond the snapshot on each side, so that it sees all when moved
 NOISES: dict[str, float | None] = {"clean": None, "10,000 e": 1e4}
 KINDS = ("rgb", "rgb moved", "rgb, curves unknown", "pan", "pan moved", "foreign")
 
@@ -99,7 +100,8 @@ def photographed(cube: Tensor, kind: str) -> SidePicture:
     R = torch.full((1, len(cube)), 1 / len(cube)) if grey else sensor()
     pose = MOVED if kind.endswith("moved") else Similarity(1.0)
     generator = torch.Generator().manual_seed(2)
-    picture = side_photograph(cube, R, pose=pose, full_well=1e4, read_noise=READ_NOISE, generator=generator)
+    size = round((cube.shape[-2] + 2 * MARGIN) * pose.scale), round((cube.shape[-1] + 2 * MARGIN) * pose.scale)
+    picture = side_photograph(cube, R, size=size, pose=pose, full_well=1e4, read_noise=READ_NOISE, generator=generator)
     known = kind in ("rgb", "rgb moved")
     return SidePicture(picture.numpy(), R.numpy() if known else None)
 
