@@ -30,6 +30,7 @@ class SideView(Camera):
         camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
         sensitivity: R (K, C), >= 0, of the dtype and on the device of the camera.
         side_weights: w (K, H, W), finite and >= 0; 0 where the photograph says nothing. A photograph is weighted alike.
+        tol, max_iters: of inverses, see `Camera`.
 
     Raises:
         ValueError: shapes that do not fit, or a sensitivity that is negative or not finite.
@@ -44,6 +45,8 @@ class SideView(Camera):
     camera: Camera
     sensitivity: Tensor
     side_weights: Tensor
+    tol: float = 1e-4
+    max_iters: int = 50
 
     def __post_init__(self) -> None:
         R, size = self.sensitivity, tuple(self.camera.cube_shape)
@@ -127,13 +130,9 @@ class SideView(Camera):
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """x = Phi^T y + R^T w s, see `Camera.adjoint`."""
         self.check_measurement(y)
-        first = self._first(y).contiguous()
         side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(y) * self.side_weights)
-        return (
-            self.camera.adjoint(first, out=out, add=add) + side
-            if out is None
-            else self.camera.adjoint(first, out=out, add=add).add_(side)
-        )
+        x = self.camera.adjoint(self._first(y).contiguous(), out=out, add=add)
+        return x + side if out is None else x.add_(side)
 
     def gram_diag(self) -> Tensor:
         """diag(A A^T): that of Phi, and w_k^2 sum_c R_kc^2."""
