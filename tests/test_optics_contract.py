@@ -114,14 +114,14 @@ def summed() -> np.ndarray:
 
 
 def beside(A: CASSI | MultiShot) -> Case:
-    """s_k[i, j] = w_k[i, j] sum_c R_kc x_c[i, j] below the snapshots, in the first columns of the detector."""
+    """s_k[i, j] = sum_c R_kc x_c[i, j] below the snapshots, in the first columns of the detector."""
     C, height, width = A.cube_shape
-    R, w = masks(2, C, seed=5), masks(2, height, width, seed=6)
+    R = masks(2, C, seed=5)
     seen = np.zeros((2, height, A.measurement_shape[-1], C, height, width))
     for k, i, j in np.ndindex(2, height, width):
-        seen[k, i, j, :, i, j] = w[k, i, j] * R[k]
+        seen[k, i, j, :, i, j] = R[k]
     matrix = np.concatenate([of(A).matrix, seen.reshape(-1, C * height * width)])
-    return Case(SideView(A, R, w, **TIGHT), matrix)
+    return Case(SideView(A, R, **TIGHT), matrix)
 
 
 def blurred(**changes: object) -> BlurredCASSI:

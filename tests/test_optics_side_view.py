@@ -79,7 +79,9 @@ def test_row_weights_leave_out_snapshot_and_photograph_alike():
     left = B.leave_out(keep)
     x = random(3, 4, 5)
     torch.testing.assert_close(left.forward(x), B.forward(x) * keep)
-    torch.testing.assert_close(left.weights, B.weights * keep)
+    expected = B.weights * keep
+    torch.testing.assert_close(left.weights, expected)
+    assert left.weighted(None).weights is None
 
 
 def test_light_divided_out_of_the_scene_is_in_the_mask():

@@ -30,10 +30,11 @@ COMPONENTS = 16  # of the smooth basis: the photograph makes room for more than 
 POWER = 0.5  # p
 FLOOR = 0.02  # added to s_mean, relative to its mean: dark pixels keep a color
 TRIAL_ITERS = 80
-FIRST, ALL = 120, 300  # iterations of the final run with total variation before another prior is tried, and in all
+JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits the detector's slower
+FIRST, ALL = 40, 200  # iterations of the final run with total variation before another prior is tried, and in all
 # What may be wrong with place and response of a photograph, as noise beside its own: relative to its value and, half of
-# it, to its mean; at first, and once both are known better.
-SOFT, FIRM = 0.04, 0.01
+# it, to its mean.
+DOUBT = 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +87,8 @@ class Joint:
     light: Tensor
 
     @staticmethod
-    def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor, doubt: float) -> Joint:
-        """The problem with so much doubt in the photograph; L = 1 for a camera whose scene cannot be divided by it."""
+    def of(alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, basis: Tensor) -> Joint:
+        """The problem; L = 1 for a camera whose scene cannot be divided by it."""
         s, R = photograph.s, photograph.R
         expected = torch.einsum("kc,chw->khw", R, cube)
         light = torch.where(photograph.seen > 0, s, expected).mean(0).clamp(min=0)
@@ -100,7 +101,7 @@ class Joint:
         A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
         weighted = scale * photograph.seen
         y = A.stack(alone.y, s * weighted)
-        own = (photograph.variance + doubt**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)) * weighted**2
+        own = (photograph.variance + DOUBT**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)) * weighted**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
         keep = (~held).to(y)
         split = Split(A, y, held, A.leave_out(keep), y * keep)
@@ -124,12 +125,20 @@ class Found:
 
 def tried(
     alone: Split, variance: Tensor, photograph: Photograph, cube: Tensor, bands: int | Sequence[float] | np.ndarray,
-    doubt: float,
 ) -> Found:  # fmt: skip
     """A short joint run without the held-out pixels, from a cube."""
-    joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, COMPONENTS), doubt)
+    joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, COMPONENTS))
     A, y = joint.split.A_train, joint.split.y_train
     result, state = joint.problem.solve(A, y, TRIAL_ITERS, tol=0.0, state=joint.started(cube))
+    x = (result.x * joint.light).clamp_(min=0)
+    return Found(joint, x, alone.error(x), state)
+
+
+def gone_on(found: Found, alone: Split) -> Found:
+    """The same run long enough for its error at the held-out pixels to count."""
+    joint = found.joint
+    A, y = joint.split.A_train, joint.split.y_train
+    result, state = joint.problem.solve(A, y, JUDGED_ITERS, tol=0.0, state=found.state)
     x = (result.x * joint.light).clamp_(min=0)
     return Found(joint, x, alone.error(x), state)
 

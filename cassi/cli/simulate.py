@@ -154,6 +154,7 @@ def run_scene(args: argparse.Namespace) -> int:
     import torch
 
     from cassi.files import check_output, write_measurement
+    from cassi.files.atomic import check_place
     from cassi.optics.detector import round_to_bits
     from cassi.optics.geometry import shifts_from_step
     from cassi.optics.measurement import Measurement
@@ -166,7 +167,7 @@ def run_scene(args: argparse.Namespace) -> int:
     if args.side is not None:
         if Path(args.side).suffix.lower() != ".png":
             raise InputError(f"{args.side}: the photograph is written as PNG, expected the suffix .png")
-        check_output(args.side, args.overwrite)
+        check_place(args.side, args.overwrite)
     # One stream of random numbers each, so that another mask or camera does not change the scene.
     scene_source, mask_source, noise_source = (
         torch.Generator().manual_seed((args.seed % 2**32) * 3 + k) for k in range(3)

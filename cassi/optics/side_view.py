@@ -30,6 +30,7 @@ class SideView(Camera):
         camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
         sensitivity: R (K, C), >= 0, of the dtype and on the device of the camera.
         side_weights: w (K, H, W), finite and >= 0; 0 where the photograph says nothing. A photograph is weighted alike.
+            None for 1 everywhere.
         tol, max_iters: of inverses, see `Camera`.
 
     Raises:
@@ -44,7 +45,7 @@ class SideView(Camera):
 
     camera: Camera
     sensitivity: Tensor
-    side_weights: Tensor
+    side_weights: Tensor | None = None
     tol: float = 1e-4
     max_iters: int = 50
 
@@ -56,7 +57,8 @@ class SideView(Camera):
             raise ValueError("sensitivity must be finite and >= 0")
         if self.camera.measurement_shape[-2] != size[1] or self.camera.measurement_shape[-1] < size[2]:
             raise ValueError(f"a photograph of {size[1:]} does not fit a detector of {self.camera.measurement_shape}")
-        object.__setattr__(self, "side_weights", checked_weights(self.side_weights, (len(R), *size[1:]), R))
+        if self.side_weights is not None:
+            object.__setattr__(self, "side_weights", checked_weights(self.side_weights, (len(R), *size[1:]), R))
 
     @property
     def num_shots(self) -> int:
@@ -87,11 +89,16 @@ class SideView(Camera):
         return self.camera.learned
 
     @property
-    def weights(self) -> Tensor:  # type: ignore[override]
-        """Row weights (S + K, H, W'), 0 beyond the photograph."""
+    def weights(self) -> Tensor | None:  # type: ignore[override]
+        """Row weights (S + K, H, W'), 0 beyond the photograph where there are any; None where neither has."""
         own = self.camera.weights
-        first = torch.ones((), dtype=self.dtype, device=self.device) if own is None else own
-        return self.stack(first, self.side_weights)
+        if own is None and self.side_weights is None:
+            return None
+        return self.stack(self.sensitivity.new_ones(()) if own is None else own, self._w)
+
+    @property
+    def _w(self) -> Tensor:
+        return self.sensitivity.new_ones((1, 1, 1)) if self.side_weights is None else self.side_weights
 
     def stack(self, first: Tensor, side: Tensor) -> Tensor:
         """A measurement (S + K, H, W') of the camera's own (H, W') or (S, H, W') and a photograph (K, H, W)."""
@@ -109,9 +116,11 @@ class SideView(Camera):
     def weighted(self, weights: Tensor | None) -> SideView:
         """These row weights in place of the present ones, see `Camera.weighted`; R itself is not among them."""
         if weights is None:
-            return replace(self, camera=self.camera.weighted(None), side_weights=torch.ones_like(self.side_weights))
+            return replace(self, camera=self.camera.weighted(None), side_weights=None)
         w = checked_weights(weights, self.measurement_shape, self.sensitivity)
-        return replace(self, camera=self.camera.weighted(self._first(w).contiguous()), side_weights=self._side(w))
+        return replace(
+            self, camera=self.camera.weighted(self._first(w).contiguous()), side_weights=self._side(w).contiguous()
+        )
 
     def absolute(self) -> SideView:
         return replace(self, camera=self.camera.absolute())
@@ -122,7 +131,7 @@ class SideView(Camera):
         shape = (*x.shape[:-3], *self.measurement_shape)
         self.check_out(out, shape, x)
         y = x.new_zeros(shape) if out is None else out.zero_()
-        first, side = self.camera.forward(x), torch.einsum("kc,...chw->...khw", self.sensitivity, x) * self.side_weights
+        first, side = self.camera.forward(x), torch.einsum("kc,...chw->...khw", self.sensitivity, x) * self._w
         self._first(y).copy_(first)
         self._side(y).copy_(side)
         return y
@@ -130,22 +139,22 @@ class SideView(Camera):
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """x = Phi^T y + R^T w s, see `Camera.adjoint`."""
         self.check_measurement(y)
-        side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(y) * self.side_weights)
+        side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(y) * self._w)
         x = self.camera.adjoint(self._first(y).contiguous(), out=out, add=add)
         return x + side if out is None else x.add_(side)
 
     def gram_diag(self) -> Tensor:
         """diag(A A^T): that of Phi, and w_k^2 sum_c R_kc^2."""
-        return self.stack(self.camera.gram_diag(), self.side_weights**2 * _column(self.sensitivity.square().sum(1)))
+        return self.stack(self.camera.gram_diag(), self._w**2 * _column(self.sensitivity.square().sum(1)))
 
     def majorizer(self) -> Tensor:
         coupled = (self.sensitivity @ self.sensitivity.T).sum(1)
-        return 2 * self.stack(self.camera.majorizer(), self.side_weights**2 * _column(coupled))
+        return 2 * self.stack(self.camera.majorizer(), self._w**2 * _column(coupled))
 
     def row_variance(self, variances: Tensor) -> Tensor:
         """diag(A V A^T), (S + K, H, W')."""
         seen = self.sensitivity.square() @ variances.to(self.sensitivity)
-        return self.stack(self.camera.row_variance(variances), self.side_weights**2 * _column(seen))
+        return self.stack(self.camera.row_variance(variances), self._w**2 * _column(seen))
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
@@ -159,10 +168,10 @@ class SideView(Camera):
             return False
         seen = self.sensitivity @ B.T
         y_z[self.num_shots :, :, self.cube_shape[-1] :] = 0
-        torch.mul(torch.einsum("kc,chw->khw", seen, z), self.side_weights, out=s(y_z))
+        torch.mul(torch.einsum("kc,chw->khw", seen, z), self._w, out=s(y_z))
         r = s(y) - s(y_z)
         s(e).add_(r).mul_(s(gamma))
-        r.add_(s(e)).mul_(s(omega)).mul_(self.side_weights)
+        r.add_(s(e)).mul_(s(omega)).mul_(self._w)
         z_new.add_(torch.einsum("kc,khw->chw", seen, r))
         return True
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, register, sharpened
 from cassi.calibration.side_response import fitted_gain, fitted_response, misfit
-from cassi.choice.joint import FIRM, SOFT, Photograph, finished, first_cube, split_of, tried
+from cassi.choice.joint import Photograph, finished, first_cube, gone_on, split_of, tried
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.plan import CHANCE, Method, Run
 from cassi.choice.refine import planned_problem
@@ -59,18 +59,17 @@ def solve_beside(
     problem = planned_problem(alone.plan, y, None)
     split = split_of(A, y, run.seed)
     cube, error = first_cube(split, problem)
-    first = _registered(side, A, y, cube, wavelengths)
-    where = _in_words(first)
-    evidence = SideEvidence(False, "", first.correlation, _numbers(first.pose), error)
-    if not first.correlation >= FITS:
+    placed = _registered(side, A, y, cube, wavelengths)
+    where = _in_words(placed)
+    evidence = SideEvidence(False, "", placed.correlation, _numbers(placed.pose), error)
+    if not placed.correlation >= FITS:
         said = f"The side picture was left out: its detail does not agree with the scene's ({where})."
         return replace(alone, side=replace(evidence, message=said))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
-    best = tried(split, problem.variance, first.photograph, cube, bands, SOFT)
+    first = tried(split, problem.variance, placed.photograph, cube, bands)
     # a cube that knows the photograph has better colors, and with these pose and response are found better
-    second = _once_more(first, A, y, best.cube)
-    again = tried(split, problem.variance, second.photograph, best.cube, bands, FIRM)
-    placed, best = (second, again) if again.error < best.error else (first, best)
+    placed = _once_more(placed, A, y, first.cube)
+    best = gone_on(tried(split, problem.variance, placed.photograph, first.cube, bands), split)
     where = _in_words(placed)
     evidence = replace(evidence, joint_error=best.error, pose=_numbers(placed.pose))
     if not best.error <= (1 + CHANCE) * error:
