@@ -17,7 +17,7 @@ def add_side(method: argparse._ArgumentGroup) -> None:
         "--side",
         metavar="FILE",
         help="a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of any "
-        "size, slightly moved, turned, scaled; it is used where held-out pixels are predicted no worse with it",
+        "size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do not speak against it",
     )
     method.add_argument(
         "--side-response",
@@ -63,5 +63,5 @@ def side_in_words(args: argparse.Namespace, m: Measurement) -> list[str]:
     how = "a table" if isinstance(side.response, type(side.picture)) else side.response or "by its channels"
     return [
         f"side picture {args.side}: {height} x {width} pixels, {side.channels} channels, {side.picture.dtype}, "
-        f"response {how}; it would be registered to the snapshot, and used where held-out pixels like it"
+        f"response {how}; it would be registered to the snapshot, and used unless held-out pixels speak against it"
     ]

@@ -11,9 +11,9 @@ from torch import Tensor
 from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, register, sharpened
 from cassi.calibration.side_response import fitted_gain, fitted_response, misfit
-from cassi.choice.joint import Photograph, finished, first_cube, gone_on, split_of, tried
+from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, split_of, tried
 from cassi.choice.outcome import Outcome, SideEvidence
-from cassi.choice.plan import CHANCE, Method, Run
+from cassi.choice.plan import Method, Run
 from cassi.choice.refine import planned_problem
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
@@ -72,7 +72,7 @@ def solve_beside(
     best = gone_on(tried(split, problem.variance, placed.photograph, first.cube, bands), split)
     where = _in_words(placed)
     evidence = replace(evidence, joint_error=best.error, pose=_numbers(placed.pose))
-    if not best.error <= (1 + CHANCE) * error:
+    if not best.error <= (1 + HARM) * error:
         said = (
             f"The side picture was left out: with it held-out detector pixels are predicted to {best.error:.2%}, "
             f"without to {error:.2%} ({where})."

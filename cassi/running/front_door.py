@@ -108,7 +108,7 @@ def reconstruct(
             evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
             snapshots by the same camera. Not where a psf or a camera is given.
         side: a photograph of the same scene from beside the camera ("auto" and one snapshot only): it is registered to
-            the snapshot and used where held-out pixels are predicted better with it (`Reconstruction.explain`).
+            the snapshot and used where it fits and held-out pixels do not speak against it (`Reconstruction.explain`).
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
         seed: of the random choices a solver makes.
         monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
