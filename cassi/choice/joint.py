@@ -32,7 +32,7 @@ FLOOR = 0.02  # added to s_mean, relative to its mean: dark pixels keep a color
 TRIAL_ITERS = 80
 JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits the detector's slower
 # A photograph is left out where the held-out error rises by more than this share. Cubes that are 8 dB better may predict
-# the detector up to 5 % worse, as the joint problem settles slowly; pictures 2 pixels out of place predict it 19 % worse.
+# the detector up to 5 % worse, as the joint problem settles slowly; pictures 2 pixels out of place, 19 % worse.
 HARM = 0.1
 FIRST, ALL = 40, 200  # iterations of the final run with total variation before another prior is tried, and in all
 # What may be wrong with place and response of a photograph, as noise beside its own: relative to its value and, half of
