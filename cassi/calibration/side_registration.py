@@ -170,10 +170,11 @@ def _detail(image: Tensor, seen: Tensor | None) -> Tensor:
     """Square roots between two Gaussians, unit norm each channel, 0 where not seen."""
     root = image.clamp(min=0).sqrt()
     w = torch.ones_like(root[0]) if seen is None else seen.to(root)
-    band = _blurred(root * w, FINE) / _blurred(w[None], FINE).clamp(min=1e-3)
+    band: Tensor = _blurred(root * w, FINE) / _blurred(w[None], FINE).clamp(min=1e-3)
     band = (band - _blurred(root * w, WIDE) / _blurred(w[None], WIDE).clamp(min=1e-3)) * w
     band = band - (band.sum((1, 2), keepdim=True) / w.sum().clamp(min=1)) * w
-    return band / band.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1)
+    band /= band.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1)
+    return band
 
 
 def _blurred(image: Tensor, sigma: float) -> Tensor:
