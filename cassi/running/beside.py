@@ -84,9 +84,10 @@ def solve_beside(
         f"without to {error:.2%}."
     )
     evidence = replace(evidence, used=True, message=said, response=placed.photograph.R.double().cpu().tolist())
-    return replace(
-        alone, result=result, plan=replace(alone.plan, prior=prior, learned=None), side=evidence, discrepancy=None
-    )
+    basis = best.joint.problem.basis
+    plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, prior=prior, iterations=None, learned=None)
+    told = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, priors=())
+    return replace(alone, result=result, plan=plan, evidence=told, side=evidence, discrepancy=None)
 
 
 @dataclass(frozen=True, eq=False)
