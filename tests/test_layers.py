@@ -94,7 +94,7 @@ EDGES = {
     "matplotlib": {"cassi.looking"},
     "numba": {"cassi.kernels.jit"},
     "triton": {"cassi.kernels.gpu"},
-    "tqdm": {"cassi.solvers.loop", "cassi.running"},
+    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli.warm_up"},
     "dask": {"cassi.running"},
     "distributed": {"cassi.running"},
     "zarr": {"cassi.running.stores"},
