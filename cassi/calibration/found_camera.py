@@ -27,6 +27,7 @@ from cassi.solvers.subspace_tv import subspace_tv
 FRAMES = 4  # of a stack that are looked at
 WINDOW = 192  # side of the part that the last test reconstructs [pixel]
 HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
+DAMPING, SMOOTHER = 0.02, 5.0  # variance per y of brightness 1, and weights, of the cube whose imprint is looked at
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.02  # and by this share
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
@@ -178,52 +179,86 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts))
     if model.exact:
         return given
-    masks = model.masks(m.mask, m.shifts)
-    B = camera_of(replace(m, mask=masks), torch.device("cpu"))
-    trials = [_Trial.of(A, B, y, bad, seed) for y in frames]
-    before, after, light = (torch.cat([getattr(t, name) for t in trials]) for name in ("before", "after", "light"))
+
+    def trials(model: CameraModel) -> list[_Trial]:
+        camera = camera_of(replace(m, mask=model.masks(m.mask, m.shifts)), torch.device("cpu"))
+        return [_Trial.of(camera, A, y, bad, seed) for y in frames]
+
+    as_found = trials(model)
+    for plain in _harder(model):
+        if (others := trials(plain)) and _mean_imprint(others) <= _mean_imprint(as_found):
+            model, as_found = plain, others
+    as_given = trials(CameraModel())
+    before, after, light = (
+        torch.cat([getattr(t, name) for t in of])
+        for of, name in ((as_given, "squares"), (as_found, "squares"), (as_given, "light"))
+    )
     errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
-    stamped = (float(np.mean([t.imprints[0] for t in trials])), float(np.mean([t.imprints[1] for t in trials])))
+    stamped = (_mean_imprint(as_given), _mean_imprint(as_found))
     falls = before - after
     spread = float(falls.std()) / math.sqrt(len(falls))
     better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
     cleaner = float(falls.mean()) > -SIGMAS * spread and stamped[1] < (1 - LEAST_FADE) * stamped[0]
     sure = better or cleaner
-    return FoundCamera(masks if sure else m.mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+    mask = model.masks(m.mask, m.shifts) if sure else m.mask
+    return FoundCamera(mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+
+
+def _harder(model: CameraModel) -> list[CameraModel]:
+    """The model without what makes the mask's pattern weak: a scene's own detail does so too.
+
+    A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
+    tells.
+    """
+    found = [replace(model, contrast=1.0)] if model.contrast != 1 else []
+    return [*found, replace(model, contrast=1.0, tone=1.0)] if model.tone < 1 else found
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Short reconstructions of the brightest part of a snapshot with two cameras.
+    """Short reconstructions of the brightest part of a snapshot with a camera.
 
     Attributes:
-        before, after: squared errors at held-out pixels with the one and the other, for y of brightness 1.
+        squares: squared errors at held-out pixels, for y of brightness 1.
         light: y^2 there.
-        imprints: of the mask as given on either cube.
+        imprint: of the mask on a cube that is smoother, so that little noise is fitted, which leaves the mask's pattern
+            too.
     """
 
-    before: torch.Tensor
-    after: torch.Tensor
+    squares: torch.Tensor
     light: torch.Tensor
-    imprints: tuple[float, float]
+    imprint: float
 
     @classmethod
-    def of(cls, A: Block, B: Block, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
-        level = brightness(A, y)
-        rows, columns = _brightest(y, A.cube_shape[-2:])
-        lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
-        pattern = A.mask[..., rows, columns].numpy()
-        squares, imprints = [], []
-        for camera in (A, B):
-            a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-            seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-            held = hold_out(seen, seed, HELD_OUT)
-            keep = (seen & ~held).to(b)
-            basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-            x = subspace_tv(a.weighted(keep), b * keep, basis, num_iters=ITERATIONS)[0].x
-            squares.append((b - a.weighted(None).forward(x))[held].double().square())
-            imprints.append(imprint(x.clamp(min=0).numpy(), pattern))
-        return cls(squares[0], squares[1], b[held].double().square(), (imprints[0], imprints[1]))
+    def of(cls, camera: Block, given: Block, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+        """With a camera; place, pixels and pattern are those of the camera as given."""
+        level = brightness(given, y)
+        rows, columns = _brightest(y, given.cube_shape[-2:])
+        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
+        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+        held = hold_out(seen, seed, HELD_OUT)
+        keep = (seen & ~held).to(b)
+        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+        train, target = a.weighted(keep), b * keep
+        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
+        squares = (b - a.weighted(None).forward(x))[held].double().square()
+        own = brightness(train, target)
+        smooth = subspace_tv(
+            train,
+            target,
+            basis,
+            variance=DAMPING * target.clamp(min=0),
+            tv_weight=SMOOTHER * own,
+            prior_strength=0.6 / SMOOTHER,
+            num_iters=ITERATIONS,
+        )[0].x
+        pattern = given.mask[..., rows, columns].numpy()
+        return cls(squares, b[held].double().square(), imprint(smooth.clamp(min=0).numpy(), pattern))
+
+
+def _mean_imprint(trials: list[_Trial]) -> float:
+    return float(np.mean([trial.imprint for trial in trials]))
 
 
 def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:
