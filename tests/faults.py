@@ -356,9 +356,9 @@ FAULTS = [
         "test_priors_tv.py", "certif",
     ),
     Fault(
-        "continuation upside down", TV,
-        "max(1.0, self._start * self._decay**k)",
-        "min(1.0, self._start * self._decay**k)",
+        "denoiser starts cold", TV,
+        "        self._dual, self._spare = tv_steps(",
+        "        _, self._spare = tv_steps(",
         "test_priors_tv.py", "denoiser",
     ),
     Fault(
