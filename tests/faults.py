@@ -356,9 +356,9 @@ FAULTS = [
         "test_priors_tv.py", "certif",
     ),
     Fault(
-        "continuation upside down", TV,
-        "max(1.0, self._start * self._decay**k)",
-        "min(1.0, self._start * self._decay**k)",
+        "denoiser starts cold", TV,
+        "        self._dual, self._spare = tv_steps(",
+        "        _, self._spare = tv_steps(",
         "test_priors_tv.py", "denoiser",
     ),
     Fault(
@@ -424,13 +424,13 @@ FAULTS = [
     ),
     Fault(
         "stops on the residual", RESULT,
-        "if change < self._tol:",
-        "if residual < self._tol:",
+        "if record.change < self._tol:",
+        "if record.residual < self._tol:",
         "test_solvers_loop.py",
     ),
     Fault(
         "NaN goes on", RESULT,
-        "if not (math.isfinite(residual) and math.isfinite(change)):",
+        "if not (math.isfinite(record.residual) and math.isfinite(record.change)):",
         "if False:",
         "test_solvers_loop.py",
     ),
@@ -720,6 +720,18 @@ FAULTS = [
         'if not known["ok"]}',
         'if known["ok"] is None}',
         "test_cli_reconstruct.py", "counted",
+    ),
+    Fault(
+        "numbers on a device are never read before the end", RESULT,
+        "and len(self._pending) < READ_EVERY:",
+        "and True:",
+        "test_solvers_loop.py", "device",
+    ),
+    Fault(
+        "a late divergence names the iteration at which it was read", RESULT,
+        "record = Record(len(self._history) + 1,",
+        "record = Record(len(self._history) + len(pending),",
+        "test_solvers_loop.py", "device",
     ),
 ]  # fmt: skip
 

@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, prog: str, description: str | None, examples: str = "") -> None:
         pattern = "python scripts/{}.py" if prog.endswith(".py") else "cassi {}"
-        examples = re.sub(r"\{(\w+)\}", lambda found: pattern.format(found[1]), examples)
+        examples = re.sub(r"\{([\w-]+)\}", lambda found: pattern.format(found[1]), examples)
         super().__init__(
             prog=prog,
             description=description,
