@@ -740,7 +740,7 @@ FAULTS = [
 
 def copy_package(folder: Path) -> None:
     for part in ("cassi", "tests", "scripts"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / part)  # with compiled code: it is that of files as old as these
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
