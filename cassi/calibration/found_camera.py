@@ -27,9 +27,15 @@ from cassi.solvers.subspace_tv import subspace_tv
 FRAMES = 4  # of a stack that are looked at
 WINDOW = 192  # side of the part that the last test reconstructs [pixel]
 HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
-DAMPING, SMOOTHER = 0.02, 5.0  # variance per y of brightness 1, and weights, of the cube whose imprint is looked at
+# Of the cube whose imprint is looked at: variance per y of brightness 1, weights, and iterations: early ones hold the
+# mask's pattern, which the first, Phi^T y, is full of.
+DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-LEAST_FALL = 0.02  # and by this share
+LEAST_FALL = 0.01  # and by this share
+EQUAL, FAINTER = (
+    0.012,
+    0.95,
+)  # a simpler model is taken whose error is higher by less and whose imprint is so much lower
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
 
@@ -186,15 +192,12 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
 
     as_found = trials(model)
     for plain in _harder(model):
-        if (others := trials(plain)) and _mean_imprint(others) <= _mean_imprint(as_found):
+        others = trials(plain)
+        if _error(others) <= (1 + EQUAL) * _error(as_found) and _imprint(others) < FAINTER * _imprint(as_found):
             model, as_found = plain, others
     as_given = trials(CameraModel())
-    before, after, light = (
-        torch.cat([getattr(t, name) for t in of])
-        for of, name in ((as_given, "squares"), (as_found, "squares"), (as_given, "light"))
-    )
-    errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
-    stamped = (_mean_imprint(as_given), _mean_imprint(as_found))
+    errors, stamped = (_error(as_given), _error(as_found)), (_imprint(as_given), _imprint(as_found))
+    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
     falls = before - after
     spread = float(falls.std()) / math.sqrt(len(falls))
     better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
@@ -251,13 +254,19 @@ class _Trial:
             variance=DAMPING * target.clamp(min=0),
             tv_weight=SMOOTHER * own,
             prior_strength=0.6 / SMOOTHER,
-            num_iters=ITERATIONS,
+            num_iters=SETTLED,
         )[0].x
         pattern = given.mask[..., rows, columns].numpy()
         return cls(squares, b[held].double().square(), imprint(smooth.clamp(min=0).numpy(), pattern))
 
 
-def _mean_imprint(trials: list[_Trial]) -> float:
+def _error(trials: list[_Trial]) -> float:
+    """Held-out error over all snapshots."""
+    squares, light = (sum(float(getattr(t, name).sum()) for t in trials) for name in ("squares", "light"))
+    return math.sqrt(squares / light) if light > 0 else 0.0
+
+
+def _imprint(trials: list[_Trial]) -> float:
     return float(np.mean([trial.imprint for trial in trials]))
 
 
