@@ -22,6 +22,7 @@ from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
@@ -157,6 +158,7 @@ def reconstruct(
         if read_noise is not None:
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
+        m = without_impulses(m)
         if isinstance(camera, FoundCamera):
             found = camera
         elif camera == "find" and psf is None:
