@@ -20,6 +20,7 @@ from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
+from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
@@ -61,6 +62,11 @@ class FoundCamera:
     errors: tuple[float, float] | None = None
     imprints: tuple[float, float] | None = None
 
+    @classmethod
+    def as_given(cls, m: Measurement) -> FoundCamera:
+        """That of a measurement, as it is believed."""
+        return cls(m.mask, m.shifts, CameraModel(), False)
+
     def operator(self) -> CASSI:
         """The camera; a plain one with a mask per band.
 
@@ -76,16 +82,12 @@ class FoundCamera:
             if self.errors is None:
                 return "The camera was taken as given: nothing else fits the snapshot better."
             return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
-        height, width = self.mask.shape[-2:]
-        radius = max(height, width) / 2
         down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
-        turn = math.degrees(self.model.down.get("x", 0.0) / (radius * width / max(height, width)))
-        scale = self.model.down.get("y", 0.0) / (radius * height / max(height, width))
         words = []
         if self.model.down or self.model.right:
             words.append(
-                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {-turn:+.2f} degrees, "
-                f"magnified by {100 * scale:+.2f} %"
+                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
+                f"magnified by {self.magnification:+.2f} %"
             )
         low, high = self.blur_range
         if high > 0.05:
@@ -99,6 +101,16 @@ class FoundCamera:
         before, after = self.errors or (0.0, 0.0)
         found = ", ".join(words)
         return f"Camera found from the snapshot: {found}; held-out error {before:.2%} as given, {after:.2%} as found."
+
+    @property
+    def turn(self) -> float:
+        """Of the mask [degree], columns towards rows."""
+        return -math.degrees(float(self.model.down.get("x", 0.0)) / (int(self.mask.shape[-1]) / 2))
+
+    @property
+    def magnification(self) -> float:
+        """Of the mask, along the columns [%]."""
+        return 200 * float(self.model.down.get("y", 0.0)) / int(self.mask.shape[-2])
 
     @property
     def blur_range(self) -> tuple[float, float]:
@@ -170,17 +182,12 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
     shifts = tuple(float(d) for d in m.shifts)
-    given = FoundCamera(m.mask, m.shifts, CameraModel(), False)
+    given = FoundCamera.as_given(m)
     if not all(d.is_integer() for d in shifts):
         return given
     A = camera_of(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
-    frames = []
-    for frame in np.concatenate([one.y.reshape(-1, *one.y.shape[-2:])[:FRAMES] for one in measurements]):
-        y = torch.as_tensor(frame, dtype=torch.float32)
-        known = A if bad is None else A.weighted((~bad).to(A.dtype))
-        y = y - (black_level_of(known, y) if black_level is None else black_level)
-        frames.append(y if bad is None else torch.where(bad, 0, y))
+    frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts))
     if model.exact:
@@ -205,6 +212,25 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     sure = better or cleaner
     mask = model.masks(m.mask, m.shifts) if sure else m.mask
     return FoundCamera(mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+
+
+def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
+    """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
+    device = torch.device("cpu")
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    given, camera = camera_of(m, device), camera_of(replace(m, mask=found.mask, shifts=found.shifts), device)
+    return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, given, bad, black_level)])
+
+
+def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
+    """The first snapshots of a measurement less their black level, 0 at bad pixels."""
+    known = A if bad is None else A.weighted((~bad).to(A.dtype))
+    frames = []
+    for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
+        y = torch.as_tensor(frame, dtype=torch.float32)
+        y = y - (black_level_of(known, y) if black_level is None else black_level)
+        frames.append(y if bad is None else torch.where(bad, 0, y))
+    return frames
 
 
 def _harder(model: CameraModel) -> list[CameraModel]:

@@ -53,6 +53,8 @@ def script(name: str) -> Callable[..., int]:
 
 def run(name: str, argv: list[str], prog: str) -> int:
     """Parse and run one subcommand; returns its exit code."""
+    if name == "calibrate" and argv[:1] == ["refine"]:
+        name, argv, prog = "refine", argv[1:], f"{prog} refine"
     command = import_module(f"cassi.cli.{name.replace('-', '_')}")
     if name == "benchmark":
         return int(command.run(argv))

@@ -144,6 +144,7 @@ def write_result(
             "unit": result.unit,
             "scale": measurement.scale,
             "notes": list(measurement.notes),
+            "shifts": [float(d) for d in measurement.shifts],
             "status": result.status,
             "residual": result.residual,
             "seconds": result.seconds,
