@@ -188,7 +188,7 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 
 
 def _add_method(method: argparse._ArgumentGroup) -> None:
-    from cassi.choice.plan import PRIORS, SOLVERS
+    from cassi.choice.asked_for import PRIORS, SOLVERS
 
     method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
     method.add_argument(
