@@ -33,8 +33,8 @@ CAMERAS = ("find", "as-given")
 
 
 def reconstruct(
-    measurement: Array | Measurement,
-    mask: Array | Camera | None = None,
+    measurement: Array | Measurement | str | os.PathLike[str],
+    mask: Array | Camera | str | os.PathLike[str] | None = None,
     *,
     shifts: Sequence[float] | None = None,
     step: float | None = None,
@@ -68,10 +68,12 @@ def reconstruct(
     means the same for counts as for values in [0, 1]. Computed in float32.
 
     Args:
-        measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a
-            `cassi.optics.measurement.Measurement`, which brings mask, shifts and the rest along.
-        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission]. Or the camera itself, any that
-            fulfils `cassi.optics.protocol`: it brings shifts, blur and device along.
+        measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
+            `cassi.files.read_measurement`. Or a `cassi.optics.measurement.Measurement`, which brings mask, shifts and
+            the rest along.
+        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
+            measurement. Or the camera itself, any that fulfils `cassi.optics.protocol`: it brings shifts, blur and
+            device along.
         shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
@@ -79,7 +81,7 @@ def reconstruct(
             "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
             one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
-            "gap-tv", "admm-tv", "fista-tv".
+            "gap-tv", "admm-tv", "fista-tv"; gap_tv is gap-tv.
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
@@ -127,6 +129,7 @@ def reconstruct(
     start = time.perf_counter()
     if isinstance(spectral_prior, str | os.PathLike):
         spectral_prior = (spectral_prior,)
+    solver = str(solver).replace("_", "-")
     parameters = {
         "solver": solver,
         "num_iters": num_iters,
@@ -150,8 +153,9 @@ def reconstruct(
     learned = _read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
     run = Run(seed, budget, monitor, progress)
-    if isinstance(mask, Tensor | np.ndarray | None):
-        m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
+    given_m: Measurement | None = None
+    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        m = given_m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
         if read_noise is not None:
@@ -171,8 +175,10 @@ def reconstruct(
         given = {"shifts": shifts, "step": step, "num_bands": num_bands, "psf": psf}
         if twice := [name for name, value in given.items() if value is not None]:
             raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
-        if isinstance(measurement, Measurement):
-            raise InputError("a Measurement brings its own mask along; give its y beside a camera")
+        if isinstance(measurement, Measurement | str | os.PathLike):
+            raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
+        if not hasattr(mask, "check_measurement"):
+            raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(mask).__name__}")
         task = prepare_camera(
             mask,
             measurement,
@@ -189,7 +195,7 @@ def reconstruct(
         replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
     ]
-    return _assembled(task, outcomes, parameters, found, start)
+    return _assembled(task, outcomes, parameters, found, given_m, start)
 
 
 def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
@@ -204,7 +210,12 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
 
 
 def _assembled(
-    task: Prepared, outcomes: list[Outcome], parameters: dict[str, Any], found: FoundCamera | None, start: float
+    task: Prepared,
+    outcomes: list[Outcome],
+    parameters: dict[str, Any],
+    found: FoundCamera | None,
+    given: Measurement | None,
+    start: float,
 ) -> Reconstruction:
     A, y = task.A, task.y
     single = y.ndim == len(A.measurement_shape)
@@ -227,6 +238,7 @@ def _assembled(
         visibility=A.visibility() if spreads else None,
         camera=found,
         imprint=_imprint(A, cube),
+        measurement=given,
     )
 
 
