@@ -21,7 +21,7 @@ ITERATIONS = 100
 HELD_OUT = 0.05  # fraction of detector pixels on which snapshot and repeats are compared
 FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
 
-# log(sigma / level) = OFFSET + LOCAL log b + GRADIENT log g + TYPICAL log median + RATIO log r, see `standard_deviation`
+# log(sigma / L) = OFFSET + LOCAL log b + GRADIENT log g + TYPICAL log median + RATIO log r, see `standard_deviation`
 OFFSET, LOCAL, GRADIENT, TYPICAL, RATIO = 1.10, 0.64, 0.26, 0.40, 0.23
 
 

@@ -90,8 +90,9 @@ def reconstruct(
             one), or "auto", which takes what predicts held-out pixels best ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
-        uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
-            "gaussian", up to 17 times).
+        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, calibrated on known
+            scenes, in about half as long again; "gaussian" its spread, which only compares places, up to 17 times as
+            long.
         psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
             point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to

@@ -40,7 +40,8 @@ class Reconstruction:
         outcomes: what was chosen for each snapshot, and on what evidence.
         parameters: every argument of the call, as given or by default; plain values.
         unit: of the cube, in words.
-        uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
+        uncertainty: like `cube`, in its unit, where it was asked for, else None; a standard deviation where
+            `calibrated`, else a spread.
         visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
             (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
         camera: as it was found from the snapshot, or left; None where it was not looked for.
