@@ -12,6 +12,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which count
 
 import torch
 from benchmarks.camera import camera
+from benchmarks.coverage import coverage
 from benchmarks.quality import quality
 from benchmarks.sections import replace_section
 from benchmarks.speed import speed
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     add_quality(commands)
     add_tiles(commands)
     add_camera(commands)
+    add_coverage(commands)
     args = parser.parse_args(argv)
     try:
         text: str = args.run(args)
@@ -69,6 +71,14 @@ def add_camera(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run_camera, title="Camera")
 
 
+def add_coverage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("coverage", help="how many true errors lie within the uncertainty")
+    parser.add_argument("--quick", action="store_true", help="two small windows of the painted scene")
+    parser.add_argument("--data", type=Path, help="folder with cave_train/*.h5 (default: painted scenes)")
+    add_output(parser)
+    parser.set_defaults(run=run_coverage, title="Coverage")
+
+
 def add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder with kaist/*.h5 and cave/*.mat (default: a painted scene)")
     add_output(parser)
@@ -110,6 +120,12 @@ def run_tiles(args: argparse.Namespace) -> str:
 
 def run_camera(args: argparse.Namespace) -> str:
     text = camera(folder(args.data), trials=args.trials)
+    print("\n" + text)
+    return text
+
+
+def run_coverage(args: argparse.Namespace) -> str:
+    text = coverage(folder(args.data), quick=args.quick)
     print("\n" + text)
     return text
 

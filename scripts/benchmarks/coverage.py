@@ -59,23 +59,22 @@ def coverage(data: Path | None = None, *, quick: bool = False, report: Callable[
         report: called with one line of progress at a time.
     """
     rows: list[Coverage] = []
-    for name, cube, mask in windows(None if quick else data, 2 if quick else WINDOWS, 48 if quick else SIZE):
+    size = 48 if quick else SIZE
+    for name, cube, mask in windows(None if quick else data, 2 if quick else WINDOWS, size):
         for noise, full_well in NOISES.items():
             rows.append(covered(name, noise, cube, mask, full_well))
             row = rows[-1]
             report(f"{name:28} {noise:9} {_cell(row.within)}  rank {row.rank:.2f}  scale {row.scale:.2f}")
-    return table(rows)
+    return table(rows, size)
 
 
 def windows(data: Path | None, count: int, size: int) -> list[tuple[str, Tensor, Tensor]]:
     """Name, true cube (maximum 1) and mask of each window; half of the masks are random, half pieces of a real one."""
     if data is None:
-        generator = torch.Generator().manual_seed(3)
+        draw_from = torch.Generator().manual_seed(3)
         nm = np.linspace(450, 650, BANDS).tolist()
-        return [
-            (f"painted {k}", procedural_scene(size, size, nm, generator=generator), random_mask(size, size))
-            for k in range(count)
-        ]
+        painted = [procedural_scene(size, size, nm, generator=draw_from) for _ in range(count)]
+        return [(f"painted {k}", cube, random_mask(size, size, generator=draw_from)) for k, cube in enumerate(painted)]
     paths = [path for path in sorted((data / "cave_train").glob("*.h5")) if path.stem not in FITTED]
     if not paths:
         raise ValueError(f"no cave_train/*.h5 in {data}")
@@ -144,13 +143,13 @@ def covered(name: str, noise: str, cube: Tensor, mask: Tensor, full_well: float 
     )
 
 
-def table(rows: list[Coverage]) -> str:
+def table(rows: list[Coverage], size: int) -> str:
     """Pooled, by kind of voxel, and scene by scene."""
     noises = list(dict.fromkeys(row.noise for row in rows))
     scenes = list(dict.fromkeys(row.scene for row in rows))
     parts = [
         "Share of the voxels [%] whose true error lies within one / two standard deviations; a normal distribution "
-        f"has 68 / 95. {len(scenes)} windows of {SIZE} x {SIZE} pixels, {BANDS} bands, step 2, that no constant was "
+        f"has 68 / 95. {len(scenes)} windows of {size} x {size} pixels, {BANDS} bands, step 2, that no constant was "
         "chosen on",
         "| noise | all voxels | dark third | bright third | edges (steepest tenth) | window by window | "
         "windows in 68 ± 8 | in 95 ± 4 | rank correlation |\n|---|---|---|---|---|---|---|---|---|",
