@@ -277,7 +277,9 @@ def _outcome(
     if bool(known.any()):
         residual = y - A.forward(cube)
         discrepancy = float((residual[known] ** 2 / variance[known]).mean())
-    sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed) if method.uncertainty else None
+    sigma = None
+    if method.uncertainty:
+        sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, progress=run.progress)
     return Outcome(
         replace(result, x=cube), SOLVER, {}, plan, evidence, sigma,
         calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y),

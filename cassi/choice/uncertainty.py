@@ -39,7 +39,9 @@ class Bootstrap(NamedTuple):
     ratio: float
 
 
-def bootstrap(A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0) -> Bootstrap:
+def bootstrap(
+    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0, progress: bool = False
+) -> Bootstrap:
     """Photograph the cube that was found, reconstruct it, and compare: a parametric bootstrap.
 
         e_s = T_s^-1 R(Phi T_s x + n_s) - x        n_s ~ N(0, sigma^2),  s = 1, 2, 3
@@ -56,6 +58,7 @@ def bootstrap(A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed:
         plan: with which it was found, complete.
         lit: like y, where light arrives.
         seed: of noise and held-out pixels.
+        progress: show a bar for each reconstruction.
     """
     held = hold_out(lit, seed + 1, HELD_OUT)
     keep = (~held).to(y)
@@ -64,7 +67,8 @@ def bootstrap(A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed:
 
     def solved(seen: Tensor) -> tuple[Tensor, float]:
         """The cube of a snapshot without the held-out pixels, and the squared error at them."""
-        found = planned_problem(plan, seen, None).solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
+        problem = planned_problem(plan, seen, None, progress=progress)
+        found = problem.solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
         return found, float((seen - A.forward(found))[held].double().square().mean())
 
     own = solved(y)[1]
@@ -83,7 +87,9 @@ def bootstrap(A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed:
     return Bootstrap(each.square().mean(0), float(each.abs().median()), ratio)
 
 
-def standard_deviation(A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0) -> Tensor:
+def standard_deviation(
+    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0, progress: bool = False
+) -> Tensor:
     """Standard deviation of each voxel's error, (C, H, W), from a `bootstrap` of the cube and its own edges.
 
         sigma / L = exp(1.10) (b / L)^0.64 (g / L)^0.26 (median / L)^0.40 r^0.23
@@ -91,12 +97,12 @@ def standard_deviation(A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tens
     L is the scene's brightness, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5
     pixels (b over 3 bands too), median and r (`Bootstrap.ratio`) are of the whole scene. The exponents say that errors
     grow faster than the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They are the
-    most probable ones (errors / sigma with Student's distribution, 5 degrees of freedom) on 54 snapshots of scenes that
-    took no part in what is said of them elsewhere.
+    most probable ones (errors / sigma with Student's distribution, 5 degrees of freedom) on 54 snapshots of nine scenes,
+    which `python scripts/benchmark.py coverage` leaves out.
 
     Arguments as for `bootstrap`.
     """
-    found = bootstrap(A, y, x, plan, lit=lit, seed=seed)
+    found = bootstrap(A, y, x, plan, lit=lit, seed=seed, progress=progress)
     level = brightness(A, y)
     local = _box(found.squared, 3)
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
