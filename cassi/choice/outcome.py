@@ -160,9 +160,9 @@ def _in_short(outcome: Outcome) -> list[str]:
 
 def _against_runner_up(plan: Plan, found: Evidence) -> str:
     """How much worse the best of the other candidates predicted, of those that ran as long as the chosen one."""
-    own = (plan.basis, plan.noise_share)
-    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) == own]
-    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) != own and not c.dropped]
+    own = (plan.basis, plan.noise_share, plan.level)
+    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) == own]
+    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) != own and not c.dropped]
     if not others or not chosen or not chosen[0] > 0:
         return ""
     worse = min(others) / chosen[0] - 1
@@ -178,7 +178,8 @@ def _evidence(outcome: Outcome) -> list[str]:
 
     def in_words(c: CandidateError) -> str:
         dropped = ", dropped after half of the iterations" if c.dropped else ""
-        return f"{c.basis} with {c.noise_share:.0%} of the noise: {c.held_out_error:.2%}{dropped}"
+        level = "" if c.level == 1 else f" and priors for objects of {c.level:g} x the mean brightness"
+        return f"{c.basis} with {c.noise_share:.0%} of the noise{level}: {c.held_out_error:.2%}{dropped}"
 
     words = [
         "Held-out errors of the candidates, spectral basis and share of the estimated noise: "

@@ -80,6 +80,8 @@ class Plan:
         iterations: of the final run, with total variation and after it with another prior; None: by the effort.
         vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
         learned: a learned prior's correction of the cube; None: without.
+        level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
+            Above 1 where they are few in a black field.
     """
 
     basis: str
@@ -89,6 +91,7 @@ class Plan:
     iterations: tuple[int, int] | None = None
     vectors: Tensor | None = None
     learned: LearnedStep | None = None
+    level: float = 1.0
 
     @property
     def complete(self) -> bool:
@@ -114,6 +117,7 @@ class Plan:
             "iterations": None if self.iterations is None else list(self.iterations),
             "vectors": None if self.vectors is None else self.vectors.double().cpu().tolist(),
             "learned": None if self.learned is None else self.learned.basis.double().cpu().tolist(),
+            "level": self.level,
         }
 
     @staticmethod
@@ -140,6 +144,7 @@ class Plan:
                 None if iterations is None else (int(iterations[0]), int(iterations[1])),
                 None if vectors is None else torch.tensor(vectors, dtype=torch.float64),
                 learned,
+                float(values.get("level", 1.0)),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"this is no plan of a reconstruction ({error!r})") from error

@@ -97,7 +97,7 @@ def standard_deviation(
     L is the scene's brightness, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5
     pixels (b over 3 bands too), median and r (`Bootstrap.ratio`) are of the whole scene. The exponents say that errors
     grow faster than the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They are the
-    most probable ones (errors / sigma with Student's distribution, 5 degrees of freedom) on 54 snapshots of nine scenes,
+    most probable ones (errors / sigma with Student's distribution, 5 degrees of freedom) on 54 snapshots of 9 scenes,
     which `python scripts/benchmark.py coverage` leaves out.
 
     Arguments as for `bootstrap`.

@@ -37,6 +37,7 @@ The same seed gives the same scene, mask and noise.
 """
 
 MASK_KINDS = ("binary", "grey", "blue-noise")
+BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 
 
 def size(text: str) -> tuple[int, int]:
@@ -100,8 +101,8 @@ def parser(prog: str) -> Parser:
         "--bench",
         metavar="DIR",
         help="instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
-        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size (default: 128x128), "
-        "--num-bands, --step and --seed",
+        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size "
+        f"(default: {BENCH_SIZE[0]}x{BENCH_SIZE[1]}), --num-bands, --step and --seed",
     )
     p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
     p.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -207,7 +208,7 @@ def run_bench(args: argparse.Namespace) -> int:
     if ignored:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {names}")
-    height, width = args.size or (128, 128)
+    height, width = args.size or BENCH_SIZE
     bench = simulate_bench(
         height,
         width,

@@ -21,8 +21,6 @@ from cassi.looking.metrics import score
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Record
 
-__all__ = ["CubeLike", "ReportData", "read_report", "report_of"]
-
 MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
 
 Array = NDArray[Any]

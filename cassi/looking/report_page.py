@@ -31,8 +31,6 @@ from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.report_plots import bokeh_script, drawings
 from cassi.looking.spectra_points import choose_points
 
-__all__ = ["Page", "band_of", "escape_text", "make_page", "policy_of", "thinned", "thinning", "write_report"]
-
 MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
 
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen

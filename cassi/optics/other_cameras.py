@@ -14,8 +14,6 @@ from torch import Tensor
 from cassi.kernels.shift_sum import detector_width
 from cassi.optics.single_disperser import CASSI
 
-__all__ = ["double_disperser", "video_camera"]
-
 
 def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | None = None) -> CASSI:
     """The double-disperser camera: the second prism undoes the first, so that only the mask is sheared, not the scene.

@@ -231,7 +231,13 @@ def write_result(
 def _origin(m: Measurement | None) -> dict[str, object]:
     if m is None:
         return {}
-    return {"input_name": m.source, "input_sha256": m.sha256, "scale": m.scale, "notes": list(m.notes)}
+    return {
+        "input_name": m.source,
+        "input_sha256": m.sha256,
+        "scale": m.scale,
+        "notes": list(m.notes),
+        "shifts": [float(d) for d in m.shifts],
+    }
 
 
 def _array(tensor: Tensor | None) -> np.ndarray | None:

@@ -11,8 +11,6 @@ from torch import Tensor
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.single_disperser import CASSI
 
-__all__ = ["MaskKind", "random_mask", "simulate"]
-
 MaskKind = Literal["binary", "grey", "blue-noise"]
 
 
