@@ -69,8 +69,8 @@ WRONG = {
     "a file and a camera": (lambda A, y: reconstruct("m.h5", A), "brings its own mask along"),
     "shifts of a file": (lambda A, y: reconstruct("m.h5", shifts=(0, 2)), "leave out shifts"),
     "solver": (lambda A, y: reconstruct(y, A, solver=3), "unknown solver '3'"),
-    "bands": (lambda A, y: reconstruct(y, A.mask, num_bands="4"), "must be whole and lie in 1..10000, got '4'"),
-    "half a band": (lambda A, y: reconstruct(y, A.mask, num_bands=4.5), "must be whole"),
+    "bands": (lambda A, y: reconstruct(y, A.mask, num_bands="4"), "must be a whole number, got .4."),
+    "half a band": (lambda A, y: reconstruct(y, A.mask, num_bands=4.5), "must be a whole number, got 4.5"),
     "step": (lambda A, y: reconstruct(y, A.mask, step="2"), "the step must be a number, got '2'"),
 }
 

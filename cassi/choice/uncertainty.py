@@ -126,7 +126,7 @@ def _turn(upside_down: bool, rows: int) -> tuple[Callable[[Tensor], Tensor], Cal
 
 
 def _box(v: Tensor, bands: int) -> Tensor:
-    """Mean over 5 x 5 pixels and so many bands, of what of them lies in the cube."""
-    return F.avg_pool3d(
-        v[None, None], (bands, 5, 5), stride=1, padding=(bands // 2, 2, 2), count_include_pad=False
-    )[0, 0]  # fmt: skip
+    """Mean over 5 x 5 pixels and so many bands, of what of them lies in the cube; of small cubes over fewer."""
+    size = [min(wanted, (length - 1) // 2 * 2 + 1) for wanted, length in zip((bands, 5, 5), v.shape, strict=True)]
+    padding = [length // 2 for length in size]
+    return F.avg_pool3d(v[None, None], size, stride=1, padding=padding, count_include_pad=False)[0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
 
 CAMERAS = ("find", "as-given")
+MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
 def reconstruct(
@@ -204,9 +206,13 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
     level = brightness(task.A, y)
     if method.plan is not None:
         method = replace(method, plan=method.plan.scaled(1 / level))
-    found = solve(
-        task.A, y / level, wavelengths=task.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
-    )
+    noise = task.noise.scaled(1 / level)
+    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
+        raise InputError(
+            f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal; check both, or leave "
+            "them out"
+        )
+    found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
     return found.scaled(level)
 
 

@@ -117,6 +117,10 @@ def _without_black(
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
     frames = y.reshape(-1, *A.measurement_shape)
+    if black_level is not None and black_level > float(y.max()):
+        raise InputError(
+            f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
+        )
     black = tuple(black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames)
     y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
     if good is not None:
@@ -171,8 +175,10 @@ def as_measurement(
         if stored is not None and not np.isfinite(stored).all():
             raise InputError("the shifts hold NaN or Inf")
         check_number("step", step)
-        if num_bands is not None and num_bands not in range(1, 10_001):
-            raise InputError(f"the number of bands must be whole and lie in 1..10000, got {num_bands!r}")
+        if num_bands is not None and not isinstance(num_bands, int | np.integer):
+            raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
+        if num_bands is not None and not 1 <= num_bands <= 10_000:
+            raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
         bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
         if mask_array.shape[-2] != y_array.shape[-2]:
             raise InputError(
