@@ -50,7 +50,7 @@ when to take
   --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
                  out and put back; not for a mask that does not belong to the snapshot
   --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
-  --uncertainty  to know which voxels to trust; takes about twice as long
+  --uncertainty  to know how far each voxel may be off; takes about half as long again
   --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
 """
 
@@ -190,7 +190,13 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 def _add_method(method: argparse._ArgumentGroup) -> None:
     from cassi.choice.asked_for import PRIORS, SOLVERS
 
-    method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
+    method.add_argument(
+        "--solver",
+        choices=SOLVERS,
+        type=lambda name: name.replace("_", "-"),
+        default="auto",
+        help="default: auto, which needs no settings",
+    )
     method.add_argument(
         "--quality",
         choices=("fast", "default", "best"),
