@@ -15,8 +15,8 @@ from cassi.calibration.camera_model import CameraModel, band_positions, coordina
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
 from cassi.files import write_arrays
-from cassi.optics.building import camera_of
-from cassi.optics.cropping import Block, crop
+from cassi.optics.building import camera_of_shot
+from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
@@ -44,6 +44,7 @@ class FoundCamera:
         fall: of the log of what block-wise regressions on the mask leave unexplained, and its standard error.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
         imprints: of the mask on those reconstructions.
+        reason: why it was not looked for, in words; empty where it was.
     """
 
     mask: np.ndarray
@@ -53,6 +54,7 @@ class FoundCamera:
     fall: tuple[float, float] = (0.0, 0.0)
     errors: tuple[float, float] | None = None
     imprints: tuple[float, float] | None = None
+    reason: str = ""
 
     def operator(self) -> CASSI:
         """The camera; a plain one with a mask per band.
@@ -66,6 +68,8 @@ class FoundCamera:
     def message(self) -> str:
         """What was found, in one sentence."""
         if not self.accepted:
+            if self.reason:
+                return f"The camera was taken as given: {self.reason}."
             if self.errors is None:
                 return "The camera was taken as given: nothing else fits the snapshot better."
             return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
@@ -152,7 +156,8 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         seed: of the held-out pixels.
 
     Returns:
-        The `FoundCamera`. As given where shifts lie between pixels, or the snapshots are too small to tell.
+        The `FoundCamera`. As given where shifts lie between pixels or are all the same, where each scene has several
+        shots, or where the snapshots are too small to tell.
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
@@ -164,9 +169,13 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
     shifts = tuple(float(d) for d in m.shifts)
     given = FoundCamera(m.mask, m.shifts, CameraModel(), False)
+    if m.shots is not None:
+        return replace(given, reason="it is found from scenes of one shot only")
+    if len(shifts) > 1 and len(set(shifts)) == 1:
+        return replace(given, reason="it is found for single dispersers only, not where all bands lie in one place")
     if not all(d.is_integer() for d in shifts):
         return given
-    A = camera_of(m, torch.device("cpu"))
+    A = camera_of_shot(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     frames = []
     for frame in np.concatenate([one.y.reshape(-1, *one.y.shape[-2:])[:FRAMES] for one in measurements]):
@@ -179,7 +188,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     if model.exact:
         return given
     masks = model.masks(m.mask, m.shifts)
-    B = camera_of(replace(m, mask=masks), torch.device("cpu"))
+    B = camera_of_shot(replace(m, mask=masks), torch.device("cpu"))
     trials = [_Trial.of(A, B, y, bad, seed) for y in frames]
     before, after, light = (torch.cat([getattr(t, name) for t in trials]) for name in ("before", "after", "light"))
     errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
@@ -208,7 +217,7 @@ class _Trial:
     imprints: tuple[float, float]
 
     @classmethod
-    def of(cls, A: Block, B: Block, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+    def of(cls, A: Shot, B: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         level = brightness(A, y)
         rows, columns = _brightest(y, A.cube_shape[-2:])
         lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad

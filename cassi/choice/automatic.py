@@ -149,7 +149,7 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
         return sorted({round(k * (length - size) / max(1, count - 1)) for k in range(count)})
 
     corners = [(i, j) for i in places(height, h) for j in places(width, w)]
-    i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
+    i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
     return slice(i, i + h), slice(j, j + w)
 
 

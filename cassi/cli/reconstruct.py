@@ -94,9 +94,15 @@ def _add_files(files: argparse._ArgumentGroup) -> None:
         help="the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth too. "
         "Or many: files, a folder, a pattern, or a stack",
     )
-    files.add_argument("--mask", metavar="FILE", help="the coded aperture, where it is not in the measurement's file")
+    files.add_argument(
+        "--mask",
+        nargs="+",
+        metavar="FILE",
+        help="the coded aperture, where it is not in the measurement's file; of several shots one each",
+    )
     files.add_argument(
         "--calibration",
+        nargs="+",
         metavar="FILE",
         help="corrects the raw counts, brings mask, bands and bad pixels; see the subcommand calibrate",
     )
@@ -130,6 +136,9 @@ def _add_files(files: argparse._ArgumentGroup) -> None:
 
 
 def _add_camera(camera: argparse._ArgumentGroup) -> None:
+    from cassi.cli.scenes import add_options
+
+    add_options(camera)
     camera.add_argument("--num-bands", type=int, metavar="C", help="number of bands")
     camera.add_argument("--step", type=float, metavar="PX", help="displacement between neighboring bands, any sign")
     camera.add_argument(
@@ -224,12 +233,14 @@ def run(args: argparse.Namespace) -> int:
         InputError: options or files that cannot be used.
     """
     from cassi.cli import reading
+    from cassi.cli.scenes import settle
     from cassi.kernels.dispatch import pick_device
 
     args.files = [*args.files, *args.measurement]
     if not args.files:
         raise InputError("no measurement given, expected a file, several, a folder or a pattern")
     pick_device(args.device)
+    settle(args)
     reading.check_options(args)
     if is_many(args):
         from cassi.cli.folder import run_many
@@ -353,7 +364,11 @@ def run_tiled(
 def is_many(args: argparse.Namespace) -> bool:
     """Whether the input is several files, a folder or a pattern, or the output a place for many cubes."""
     source, output = Path(args.files[0]), args.output
-    several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    several = (
+        len(args.scenes) > 1
+        if args.scenes
+        else len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    )
     return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
 
 
@@ -365,7 +380,7 @@ def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     """
     source = Path(args.files[0])
     output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    for name in (source, args.mask, args.bad_pixels, args.calibration):
+    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels):
         if name and output.resolve() == Path(name).resolve():
             raise InputError(f"{output}: the result would replace an input; choose another --output")
     if args.figures and args.figures.lower() == "none":

@@ -183,7 +183,7 @@ def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Cont
     container = open_container(Path(path))
     entry, note = pick(container, MEASUREMENT, "measurement", options.key)
     notes += [note] if note else []
-    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
+    mask_container, mask_entry = mask_source(container, options.mask, options.mask_key, notes)
     container.check_readable(entry)
     mask_container.check_readable(mask_entry)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
@@ -191,7 +191,7 @@ def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Cont
     return container, entry, mask_container, mask_entry, layout
 
 
-def _mask_source(
+def mask_source(
     container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
 ) -> tuple[Container, Entry]:
     """Return where the mask is: in a file of its own, beside the measurement, or in memory."""
