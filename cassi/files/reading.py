@@ -104,12 +104,13 @@ class OpenedMeasurement:
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
-        raw = _blank_bad_pixels(self.counts(frames), self.marked, notes)
+        marked = _marked_of(self.marked, frames)
+        raw = _blank_bad_pixels(self.counts(frames), marked, notes)
         counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options)
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
-        bad = _merge_bad_pixels(self.marked, saturated, notes)
+        bad = _merge_bad_pixels(marked, saturated, notes)
         if bad is not None and bad.all():
             raise InputError(f"{name}: every detector pixel is marked bad or saturated")
         if not y.any():
@@ -226,12 +227,22 @@ def _bad_pixel_map(
     if entry is None:
         return None
     marked: np.ndarray = np.not_equal(source.read(entry), 0)
-    marked = marked.T if transposed and marked.ndim == 2 else marked
-    if marked.shape != shape:
+    marked = marked.swapaxes(-1, -2) if transposed and marked.ndim > 1 else marked
+    if marked.shape != shape and (marked.ndim != 3 or marked.shape[1:] != shape):
         raise InputError(
             f"{source.path}: '{entry.name}' has shape {marked.shape}, expected that of the measurement {shape}"
         )
     return marked
+
+
+def _marked_of(marked: np.ndarray | None, frames: int | slice | None) -> np.ndarray | None:
+    """The marked pixels (H, W') of these frames; of a map for each frame, those that any of them marks."""
+    if marked is None or marked.ndim == 2:
+        return marked
+    if isinstance(frames, int):
+        picked: np.ndarray = marked[frames]
+        return picked
+    return np.asarray(marked[slice(None) if frames is None else frames].any(axis=0))
 
 
 def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:
