@@ -124,9 +124,11 @@ def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool])
             break
     share = trial.best.plan.noise_share
     trial.learn_basis()
+    # shots are taken along the modes of their Gram matrix, where all bases settle soon
+    several = len(trial.split.A.measurement_shape) > 2
     for basis in trial.bases:
         if basis != largest and in_time():
-            trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE else MARGIN)
+            trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE and not several else MARGIN)
 
 
 def follow(trial: Trial, plan: Plan) -> None:
