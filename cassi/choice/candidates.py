@@ -124,8 +124,8 @@ def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool])
             break
     share = trial.best.plan.noise_share
     trial.learn_basis()
-    # shots are taken along the modes of their Gram matrix, where all bases settle soon
-    several = len(trial.split.A.measurement_shape) > 2
+    # of several shots all bases settle soon: they are taken along the modes of their Gram matrix
+    several = trial.split.y.ndim > 2
     for basis in trial.bases:
         if basis != largest and in_time():
             trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE and not several else MARGIN)

@@ -31,7 +31,7 @@ def run_many(args: argparse.Namespace) -> int:
 
     _refuse(args)
     output = args.output or f"{Path(args.files[0])}_cubes"
-    frames = _frames(args)
+    frames = find_snapshots(args)
     if args.bit_depth is None and not args.calibration and not args.scenes:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
@@ -97,7 +97,8 @@ def _refuse(args: argparse.Namespace) -> None:
         raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER or --output NAME.zarr")
 
 
-def _frames(args: argparse.Namespace) -> list[Frame]:
+def find_snapshots(args: argparse.Namespace) -> list[Frame]:
+    """The scenes that the files given stand for."""
     from cassi.calibration.estimate import calibrated_frame_count
     from cassi.files import frame_count
     from cassi.running.many import find_frames

@@ -41,6 +41,11 @@ examples:
   the same into one Zarr store, by the workers of a running Dask scheduler
       {reconstruct} --measurement night7/*.mat --mask mask.h5 --output night7.zarr \\
           --scheduler tcp://10.0.0.1:8786
+  four shots of one scene, each through its own mask; a double disperser
+      {reconstruct} --measurement shot?.h5 --mask mask?.h5
+      {reconstruct} --measurement m.h5 --mask aperture.h5 --optics dd --num-bands 28
+  frames that follow each other: each knows what those beside it saw; a cube with a time axis, and a film
+      {reconstruct} --sequence --measurement video.h5 --mask mask.h5
   the result as one page to look at in a browser
       {reconstruct} --measurement m.h5 --report
   the field's baseline with its own settings
@@ -74,6 +79,12 @@ def parser(prog: str) -> Parser:
     _add_camera(p.add_argument_group("camera (what is not given is inferred, and said)"))
     _add_method(p.add_argument_group("method"))
     many = p.add_argument_group("many snapshots")
+    many.add_argument(
+        "--sequence",
+        action="store_true",
+        help="the snapshots follow each other, of a scene that moves little: each is reconstructed with those beside "
+        "it, into one file with a time axis (default: NAME_sequence.h5), and a film",
+    )
     many.add_argument("--batch", type=int, metavar="N", help="snapshots computed at a time (default: what fits)")
     many.add_argument("--workers", type=int, metavar="N", help="compute in N processes of one thread each instead")
     many.add_argument(
@@ -242,6 +253,10 @@ def run(args: argparse.Namespace) -> int:
     pick_device(args.device)
     settle(args)
     reading.check_options(args)
+    if args.sequence:
+        from cassi.cli.sequence import run_sequence
+
+        return run_sequence(args)
     if is_many(args):
         from cassi.cli.folder import run_many
 

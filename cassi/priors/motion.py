@@ -16,9 +16,9 @@ LEAST = 16  # side of the coarsest picture, at least [pixel]
 def flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
     """The motion v with moved(p + v(p)) = reference(p), by Lucas and Kanade's iteration from coarse to fine.
 
-        v <- v + (G * sum_k g_k g_k^T + eps)^-1 (G * sum_k g_k (reference_k - moved_k(p + v))),  g_k = grad moved_k(p + v)
+        v <- v + (G * sum_k g_k g_k^T + eps)^-1 (G * sum_k g_k (reference_k - moved_k(p + v)))
 
-    with G a Gaussian window and k over the images. (B. D. Lucas and T. Kanade, IJCAI 1981.)
+    with g_k = grad moved_k(p + v), G a Gaussian window and k over the images. (B. D. Lucas and T. Kanade, IJCAI 1981.)
 
     Args:
         reference, moved: (K, H, W), images of one unit.

@@ -189,7 +189,7 @@ def reconstruct(
         replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
     ]
-    return _assembled(task, outcomes, parameters, found, start)
+    return assembled(task, outcomes, parameters, found, start)
 
 
 def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
@@ -203,7 +203,7 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
     return found.scaled(level)
 
 
-def _assembled(
+def assembled(
     task: Prepared, outcomes: list[Outcome], parameters: dict[str, Any], found: FoundCamera | None, start: float
 ) -> Reconstruction:
     A, y = task.A, task.y
