@@ -187,7 +187,7 @@ def _judged(
     chosen = replace(best.plan, noise=model, vectors=trial.bases[best.plan.basis])
     effort = _effort(A, method, clock, pace)
     problem = planned_problem(chosen, y, level, progress=run.progress)
-    step, forced = learned_step(A, wavelengths, method), method.prior == "learned"
+    step, forced = _learned_step(A, wavelengths, method), method.prior == "learned"
     final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline), step=step, forced=forced)
     # the candidate's run, which the final run goes on from, counts as total variation
     iterations = (best.evidence.iterations + final.iterations[0], final.iterations[1])
@@ -251,7 +251,7 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
     return effort
 
 
-def learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
+def _learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
     """The learned prior for this camera, where it may be tried and there is one."""
     if method.prior not in ("auto", "learned"):
         return None

@@ -17,23 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, candidate_bases, learned_step
+from cassi.choice.automatic import COMPONENTS, candidate_bases
 from cassi.choice.candidates import Trial, choose, shares_of
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
-from cassi.choice.plan import CHANCE, Effort, Method, Plan, Run
+from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import FinalRun, Watch, final_run, planned_problem
+from cassi.choice.refine import Watch, planned_problem
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
-from cassi.priors.spectral_basis import analyse
+from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import SubspaceState
 
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
-FIRST = 150  # iterations of a frame with its neighbors, and then
-EFFORT = Effort(50, 150, (0.5,), 12, 12, settled=0.85, worse=CHANCE)
+FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
@@ -62,7 +61,7 @@ class Alone:
 class Together(NamedTuple):
     """A frame with its neighbors, and how badly held-out pixels of all are predicted by the frame alone and so."""
 
-    final: FinalRun
+    result: Result
     errors: tuple[float, float]
 
 
@@ -92,7 +91,7 @@ def common_plan(
     trial = Trial(split, model.variance(frames), bases)
     choose(trial, shares_of(stated=noise.gain is not None), lambda: True)
     best = trial.best.plan
-    return replace(best, noise=model, vectors=trial.bases[best.basis], learned=learned_step(A, wavelengths, method))
+    return replace(best, noise=model, vectors=trial.bases[best.basis], prior=TV, iterations=(FIRST + REST, 0))
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -124,7 +123,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         run: seed, monitor, bar.
 
     Returns:
-        The final run and the errors; None where the frame's own held-out pixels are predicted worse than by chance, or
+        The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than by chance, or
         all of them no better.
     """
     if not neighbors:
@@ -148,9 +147,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     chance = 2 / math.sqrt(2 * int(first.held.sum()))  # two standard errors of a root mean square
     if own > (1 + chance) * frame.error or after > (1 - CHANCE) * before:
         return None
-    return Together(final_run(split, problem, state, EFFORT, Watch(run), step=plan.learned), (before, after))
-
-
-def _images(frame: Alone, B: Tensor) -> Tensor:
-    """Coefficient images that motion shows in."""
-    return analyse(frame.x, B)[:IMAGES].contiguous()
+    watch = Watch(run)
+    watch.add(result.history)
+    rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
+    watch.add(rest.history)
+    return Together(replace(rest, x=rest.x.clamp_(min=0), history=watch.history), (before, after))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -37,18 +39,24 @@ def displacement_matrix(v: Tensor) -> Tensor:
     target = torch.arange(height * width, device=v.device).view(height, width).expand_as(source)
     indices = torch.stack([target.reshape(-1), source.reshape(-1)])
     size = (height * width, height * width)
-    return torch.sparse_coo_tensor(indices, weights.reshape(-1), size).coalesce().to_sparse_csr()
+    return _csr(torch.sparse_coo_tensor(indices, weights.reshape(-1), size, check_invariants=False))
 
 
 def transposed(W: Tensor) -> Tensor:
     """W^T, in CSR too."""
-    return W.to_sparse_coo().transpose(0, 1).coalesce().to_sparse_csr()
+    return _csr(W.to_sparse_coo().transpose(0, 1))
 
 
 def displaced(x: Tensor, W: Tensor) -> Tensor:
     """W x for each picture of x (..., H, W), or W^T x with the matrix `transposed`."""
     pictures = x.reshape(-1, W.shape[1])
     return (W @ pictures.T).T.reshape(x.shape).contiguous()
+
+
+def _csr(matrix: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls the format a beta
+        return matrix.coalesce().to_sparse_csr()
 
 
 def _taps(place: Tensor, length: int) -> tuple[Tensor, Tensor]:

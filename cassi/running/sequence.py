@@ -139,10 +139,8 @@ class InSequence:
         level = brightness(task.A, task.frames[0])
         before, after = joined.errors
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
-        plan = replace(self.plan, prior=joined.final.prior, iterations=joined.final.iterations)
-        solved = replace(joined.final.result, x=joined.final.result.x.clamp(min=0))
         outcome = Outcome(
-            solved, "subspace-tv", settings, plan, brightness=level, black_level=task.black_levels[0],
+            joined.result, "subspace-tv", settings, self.plan, brightness=level, black_level=task.black_levels[0],
             black_level_told=task.told,
         )  # fmt: skip
         single = replace(task, y=task.frames[0], black_levels=task.black_levels[:1])
