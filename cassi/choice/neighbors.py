@@ -123,8 +123,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         run: seed, monitor, bar.
 
     Returns:
-        The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than by chance, or
-        all of them no better.
+        The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than
+        by chance, or all of them no better.
     """
     if not neighbors:
         return None
@@ -152,3 +152,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
     watch.add(rest.history)
     return Together(replace(rest, x=rest.x.clamp_(min=0), history=watch.history), (before, after))
+
+
+def _images(frame: Alone, B: Tensor) -> Tensor:
+    """Coefficient images that motion shows in."""
+    return analyse(frame.x, B)[:IMAGES].contiguous()

@@ -66,8 +66,8 @@ def sequences(
             f"{np.mean(gain):+.2f} (least {min(gain):+.2f}) | {used} |"
         )
     return (
-        f"Sequences of {size} x {size} pixels: a window moves over a CAVE scene by whole and parts of a pixel, an object "
-        "over it in another direction; one grey mask that stands still, 10,000 electrons at the brightest pixel\n\n"
+        f"Sequences of {size} x {size} pixels: a window moves over a CAVE scene by parts of a pixel, an object over it "
+        "in another direction; one grey mask that stands still, 10,000 electrons at the brightest pixel\n\n"
         + "\n".join(lines)
     )
 
