@@ -27,6 +27,7 @@ from cassi.choice.refine import Watch, planned_problem
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
+from cassi.priors.spectral_basis import analyse
 from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import SubspaceState
 
