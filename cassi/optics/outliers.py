@@ -53,6 +53,8 @@ def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
 
 def without_impulses(m: Measurement) -> Measurement:
     """The measurement with such pixels among the bad ones, in a stack those of most of its frames, and a note on it."""
+    if m.shots is not None:  # each shot has bad pixels of its own
+        return m
     frames = m.y.reshape(-1, *m.y.shape[-2:])
     votes = np.zeros(frames.shape[-2:], np.int64)
     for frame in frames:
