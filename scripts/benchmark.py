@@ -15,6 +15,9 @@ from benchmarks.camera import camera
 from benchmarks.coverage import coverage
 from benchmarks.quality import quality
 from benchmarks.sections import replace_section
+from benchmarks.sequences import sequences
+from benchmarks.shots import shots
+from benchmarks.side import side
 from benchmarks.speed import speed
 from benchmarks.tiles import tiles
 
@@ -47,6 +50,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "how many true errors lie within the uncertainty"
     one = commands.add_parser("coverage", help=words, parents=[data, output])
     one.add_argument("--quick", action="store_true", help="two small windows of the painted scene")
+    one = commands.add_parser("side", help="what a photograph from beside the camera is worth", parents=[data, output])
+    one.add_argument("--scenes", type=int, choices=range(1, 11), metavar="1..10", default=10, help="default: 10")
+    one.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
+    words = "what further shots of a scene, and the frames beside it, are worth"
+    one = commands.add_parser("shots", help=words, parents=[data, output])
+    one.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
     return parser.parse_args(argv)
 
 
@@ -68,6 +77,8 @@ def run(args: argparse.Namespace) -> str:
     data = getattr(args, "data", None)
     if data is not None and not data.is_dir():
         raise ValueError(f"{data} is not a folder")
+    if args.command in ("side", "shots") and data is None:
+        raise ValueError("these tables need true cubes; give --data FOLDER")
     if args.command == "speed":
         if args.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("there is no CUDA device here; use --device cpu")
@@ -76,6 +87,10 @@ def run(args: argparse.Namespace) -> str:
         text = quality(data, quick=args.quick, best=args.best, plans=args.plans)
     elif args.command == "tiles":
         text = tiles(large=2048 if args.large else 0, num_iters=args.iterations)
+    elif args.command == "side":
+        text = side(data, scenes=args.scenes, size=args.size)
+    elif args.command == "shots":
+        text = "\n\n".join([shots(data, size=args.size), sequences(data, size=args.size)])
     elif args.command == "coverage":
         text = coverage(data, quick=args.quick)
     else:

@@ -41,11 +41,43 @@ GAP, ADMM, FISTA = "cassi/solvers/gap.py", "cassi/solvers/admm.py", "cassi/solve
 SUBSPACE, FINAL = "cassi/solvers/subspace_tv.py", "cassi/choice/refine.py"
 HELD_OUT, CANDIDATES = "cassi/choice/held_out.py", "cassi/choice/candidates.py"
 PROTOCOL, BLUR, LINEAR = "cassi/optics/protocol.py", "cassi/optics/blurred.py", "cassi/kernels/linear.py"
+SIDE = "cassi/optics/side_view.py"
 SHOTS, CONTRACT = "cassi/optics/multi_shot.py", "test_optics_contract.py"
 SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/solvers/loop.py", "cassi/kernels/cpu.py"
 THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", "cassi/kernels/dispatch.py"
 
 FAULTS = [
+    # a photograph beside the snapshot
+    Fault(
+        "the photograph's bound is not doubled", SIDE,
+        "return 2 * self.stack(self.camera.majorizer()", "return self.stack(self.camera.majorizer()",
+        "test_optics_side_view.py", "stacked",
+    ),
+    Fault(
+        "the photograph's weights are left out on the way back", SIDE,
+        "self._side(y) * self._w)", "self._side(y))",
+        "test_optics_side_view.py", "stacked",
+    ),
+    Fault(
+        "the pass in one forgets the photograph's row weights", SIDE,
+        "r.add_(s(e)).mul_(s(omega)).mul_(self._w)", "r.add_(s(e)).mul_(s(omega))",
+        "test_optics_side_view.py", "pass",
+    ),
+    Fault(
+        "a picture is turned the other way", "cassi/optics/similarity.py",
+        "scale * (c * i + s * j), scale * (c * j - s * i)", "scale * (c * i - s * j), scale * (c * j + s * i)",
+        "test_optics_side_view.py", "quarter",
+    ),
+    Fault(
+        "the gain of a photograph is that of its inverse", "cassi/calibration/side_response.py",
+        "gain = (s * w).sum((1, 2)) / seen", "gain = seen.sum((1, 2)) / (s * w)",
+        "test_calibration_side.py", "gain",
+    ),
+    Fault(
+        "any picture fits", "cassi/calibration/side_registration.py",
+        "FITS = 0.5", "FITS = -1.0",
+        "test_running_beside.py", "foreign",
+    ),
     # the kernels
     Fault(
         "bands disperse to the other side", SUM,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -43,6 +43,28 @@ class Evidence:
     pilot: Pilot | None
 
 
+@dataclass(frozen=True)
+class SideEvidence:
+    """What became of a side picture.
+
+    Attributes:
+        used: whether the cube was made with it.
+        message: the same, and why, in a sentence.
+        correlation: of its detail with the scene's at the place where it fits best.
+        pose: scale [picture pixels a scene pixel], angle [degree], rows and columns [scene pixel].
+        alone_error, joint_error: held-out error of short runs without and with it; None where it was not tried.
+        response: how each channel weighs the bands, (K, C).
+    """
+
+    used: bool
+    message: str
+    correlation: float
+    pose: tuple[float, ...]
+    alone_error: float
+    joint_error: float | None = None
+    response: list[list[float]] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """A reconstruction and how it was chosen.
@@ -62,6 +84,7 @@ class Outcome:
         level: the snapshot was divided by it, and the cube multiplied.
         black_level: taken off the snapshot, in its unit.
         black_level_told: whether the snapshot itself told it.
+        side: what became of a side picture; None where there was none.
     """
 
     result: Result
@@ -76,6 +99,7 @@ class Outcome:
     level: float = 1.0
     black_level: float = 0.0
     black_level_told: bool = False
+    side: SideEvidence | None = None
 
     def scaled(self, level: float) -> Outcome:
         """The same for a snapshot, and so a cube, times `level`."""
@@ -93,6 +117,8 @@ class Outcome:
         values: dict[str, Any] = {"solver": self.solver, **self.settings, "level": self.level}
         if self.black_level:
             values["black_level"] = self.black_level
+        if self.side is not None:
+            values["side"] = asdict(self.side)
         if self.plan is None:
             return values
         plan, found = self.plan, self.evidence
@@ -126,6 +152,8 @@ class Outcome:
     def explain(self, *, verbose: bool = False) -> str:
         """The choice in at most three short sentences; with `verbose` all the evidence."""
         words = _evidence(self) if verbose else _in_short(self)
+        if self.side is not None:
+            words.append(self.side.message)
         if self.black_level:
             source = "told by pixels that hardly any light can reach" if self.black_level_told else "as given"
             words.append(f"A black level of {self.black_level:.4g} was taken off, {source}.")

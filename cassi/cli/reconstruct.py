@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.beside import add_side, check_side_options, side_in_words, side_of
 from cassi.cli.shell import Parser, Steps, say, warn
 from cassi.errors import InputError, OutputError, one_line
 
@@ -36,6 +37,8 @@ examples:
       {reconstruct} --calibration calibration.h5 --measurement snapshot.png
   a mask that may have moved since it was measured: find out from the snapshot by how much
       {reconstruct} --measurement m.h5 --align
+  a photograph of the same scene beside it, which may be moved, turned and of another size
+      {reconstruct} --measurement m.h5 --side photo.png
   a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
       {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
   the same into one Zarr store, by the workers of a running Dask scheduler
@@ -244,6 +247,7 @@ def _add_method(method: argparse._ArgumentGroup) -> None:
     method.add_argument(
         "--tile", type=int, metavar="PX", help="frames larger than memory: reconstruct in tiles of this size"
     )
+    add_side(method)
     method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
 
@@ -264,6 +268,7 @@ def run(args: argparse.Namespace) -> int:
     pick_device(args.device)
     settle(args)
     reading.check_options(args)
+    check_side_options(args, many=is_many(args))
     if args.sequence:
         from cassi.cli.sequence import run_sequence
 
@@ -294,6 +299,7 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     steps = Steps(args, ["read", *(name for name, so in wanted.items() if so)])
     steps.begin("read")
     m = reading.read_and_tell(args)
+    side = side_of(args, m)
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
@@ -304,7 +310,7 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     if args.tile is not None:
         return run_tiled(args, m, output, report, attributes, steps)
     steps.begin("reconstruct", reading.expectation(m, args))
-    result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
+    result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=not args.quiet))
     result = in_reflectance(args, result)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
@@ -424,7 +430,7 @@ def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     """
     source = Path(args.files[0])
     output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels):
+    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels, args.side):
         if name and output.resolve() == Path(name).resolve():
             raise InputError(f"{output}: the result would replace an input; choose another --output")
     if args.figures and args.figures.lower() == "none":
@@ -540,7 +546,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     print(reading.contents(args, args.files[0]))
     m = reading.read_and_tell(args)
     check = reading.compare_with_mask(args, m)
-    for line in reading.what_would_be_used(m, args):
+    for line in (*reading.what_would_be_used(m, args), *side_in_words(args, m)):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
     doubt = "" if check.matches else ", although the mask does not fit"

@@ -25,8 +25,10 @@ from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement, check_arrays
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
+from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
+from cassi.running.beside import check_side, solve_beside
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
@@ -59,6 +61,7 @@ def reconstruct(
     read_noise: float | None = None,
     plan: Plan | None = None,
     camera: str | FoundCamera = "find",
+    side: SidePicture | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     monitor: Monitor | None = None,
@@ -110,6 +113,8 @@ def reconstruct(
         camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
             evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
             snapshots by the same camera. Not where a psf or a camera is given.
+        side: a photograph of the same scene from beside the camera ("auto" and one snapshot only): it is registered to
+            the snapshot and used where it fits and held-out pixels do not speak against it (`Reconstruction.explain`).
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
         seed: of the random choices a solver makes.
         monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
@@ -148,6 +153,7 @@ def reconstruct(
         "psf": psf if psf is None or isinstance(psf, float | int) else np.asarray(plain(psf)).tolist(),
         "plan": None if plan is None else "given",
         "camera": camera if isinstance(camera, str) else "given",
+        "side": None if side is None else "given",
         "device": str(device),
         "seed": seed,
     }
@@ -196,14 +202,16 @@ def reconstruct(
     check_prior(solver, spectral_prior)
     spectra = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
     method = replace(method, spectral_prior=spectra)
+    if side is not None:
+        check_side(side, task, method, run)
     outcomes = [
-        replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
+        replace(_solved(task, frame, method, run, side), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
     ]
     return assembled(task, outcomes, parameters, found, given_m, start)
 
 
-def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
+def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
     """Solve one snapshot at brightness 1; the cube is in the unit of y again."""
     level = brightness(task.A, y)
     if method.plan is not None:
@@ -215,6 +223,8 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
             "them out"
         )
     found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
+    if side is not None:
+        found = solve_beside(task.A, y / level, found, side, task.wavelengths, method.quality, run)
     return found.scaled(level)
 
 
