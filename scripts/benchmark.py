@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> str:
     elif args.command == "side":
         text = side(data, scenes=args.scenes, size=args.size)
     elif args.command == "shots":
-        text = "\n\n".join([shots(data, size=args.size), sequences(data, size=args.size)])
+        text = "\n\n".join([shots(data, size=args.size), sequences(data)])
     elif args.command == "coverage":
         text = coverage(data, quick=args.quick)
     else:
