@@ -91,7 +91,6 @@ SOLVERS = {
     "gap_tv": partial(gap_tv, tv_weight=0.05),
     "gap_tv plain": partial(gap_tv, tv_weight=0.05, accelerate=False),
     "gap_tv coupled": partial(gap_tv, tv_weight=0.05, coupled=True),
-    "gap_tv continued": partial(gap_tv, tv_weight=0.05, continuation=4.0),
     "admm_tv": partial(admm_tv, tv_weight=0.05),
     "admm_tv coupled": partial(admm_tv, tv_weight=0.05, coupled=True),
     "fista_tv": partial(fista_tv, tv_weight=0.05),
@@ -363,17 +362,6 @@ def test_more_tv_weight_means_less_tv():
     for solve in (partial(gap_tv, accelerate=False), admm_tv, fista_tv):
         values = [oracle.tv(solve(A, y, tv_weight=w, num_iters=150).x.numpy()) for w in (0.01, 0.1, 1.0)]
         assert values[0] > 1.05 * values[1] > 1.1 * values[2]
-
-
-def test_continuation_starts_with_a_larger_weight_and_ends_with_the_given_one():
-    A, _ = camera((3, 8, 7))
-    y = noisy(A)
-    one = gap_tv(A, y, tv_weight=0.2, num_iters=1).x
-    torch.testing.assert_close(gap_tv(A, y, tv_weight=0.05, continuation=4.0, num_iters=1).x, one)
-    options = {"tv_weight": 0.05, "num_iters": 800, "accelerate": False, "tv_iters": 10}
-    torch.testing.assert_close(
-        gap_tv(A, y, continuation=4.0, **options).x, gap_tv(A, y, **options).x, atol=1e-5, rtol=0
-    )
 
 
 # monitor, tolerance, failure

@@ -35,7 +35,7 @@ from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run, needed_prior
 from cassi.choice.problem import PATCH
 from cassi.choice.refine import Watch, final_run, planned_problem, planned_run
-from cassi.choice.uncertainty import fold_spread
+from cassi.choice.uncertainty import standard_deviation
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured
@@ -149,7 +149,7 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
         return sorted({round(k * (length - size) / max(1, count - 1)) for k in range(count)})
 
     corners = [(i, j) for i in places(height, h) for j in places(width, w)]
-    i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
+    i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
     return slice(i, i + h), slice(j, j + w)
 
 
@@ -166,7 +166,7 @@ def _judged(
 ) -> Outcome:
     """Choose by held-out pixels, and go on from the best candidate to the end."""
     lit = A.majorizer() > 0
-    bases = _bases(A, wavelengths, method)
+    bases = candidate_bases(A, wavelengths, method)
     plan = method.plan
     split = Split.of(A, y, lit, run.seed)
     pilot: Pilot | None = None
@@ -206,7 +206,7 @@ def _judged(
     return _outcome(A, y, final.result, chosen, evidence, lit, method, run)
 
 
-def _bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
+def candidate_bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
     """The spectral bases to try, (K, C) by name."""
     bands = A.cube_shape[0]
     axis = bands if wavelengths is None else wavelengths
@@ -269,7 +269,7 @@ def _outcome(
     method: Method,
     run: Run,
 ) -> Outcome:
-    """The cube without negative values, its discrepancy, and its spread where asked for."""
+    """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = result.x.clamp_(min=0)
     problem = planned_problem(plan, y, None)
     variance, known = problem.variance, lit & (problem.variance > 0)
@@ -277,8 +277,10 @@ def _outcome(
     if bool(known.any()):
         residual = y - A.forward(cube)
         discrepancy = float((residual[known] ** 2 / variance[known]).mean())
-    spread = fold_spread(A, y, problem.basis, variance, lit=lit, seed=run.seed) if method.uncertainty else None
+    sigma = None
+    if method.uncertainty:
+        sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, progress=run.progress)
     return Outcome(
-        replace(result, x=cube), SOLVER, {}, plan, evidence, spread,
-        discrepancy=discrepancy, brightness=brightness(A, y),
+        replace(result, x=cube), SOLVER, {}, plan, evidence, sigma,
+        calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y),
     )  # fmt: skip

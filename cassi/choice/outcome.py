@@ -76,6 +76,8 @@ class Outcome:
         plan: of the default solver, complete: following it needs no choice any more.
         evidence: for the plan; None where it was given.
         uncertainty: like the cube, where asked for.
+        calibrated: it was compared with errors and covers as many of them as a standard deviation does; else it is a
+            spread, which compares places.
         discrepancy: mean of residual^2 / variance, about 1 where the noise model is right (Morozov, 1966); None where
             there is no noise to divide by.
         brightness: of the scene, in the unit of y.
@@ -91,6 +93,7 @@ class Outcome:
     plan: Plan | None = None
     evidence: Evidence | None = None
     uncertainty: Tensor | None = None
+    calibrated: bool = False
     discrepancy: float | None = None
     brightness: float | None = None
     level: float = 1.0
@@ -185,9 +188,9 @@ def _in_short(outcome: Outcome) -> list[str]:
 
 def _against_runner_up(plan: Plan, found: Evidence) -> str:
     """How much worse the best of the other candidates predicted, of those that ran as long as the chosen one."""
-    own = (plan.basis, plan.noise_share)
-    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) == own]
-    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) != own and not c.dropped]
+    own = (plan.basis, plan.noise_share, plan.level)
+    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) == own]
+    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) != own and not c.dropped]
     if not others or not chosen or not chosen[0] > 0:
         return ""
     worse = min(others) / chosen[0] - 1
@@ -203,7 +206,8 @@ def _evidence(outcome: Outcome) -> list[str]:
 
     def in_words(c: CandidateError) -> str:
         dropped = ", dropped after half of the iterations" if c.dropped else ""
-        return f"{c.basis} with {c.noise_share:.0%} of the noise: {c.held_out_error:.2%}{dropped}"
+        level = "" if c.level == 1 else f" and priors for objects of {c.level:g} x the mean brightness"
+        return f"{c.basis} with {c.noise_share:.0%} of the noise{level}: {c.held_out_error:.2%}{dropped}"
 
     words = [
         "Held-out errors of the candidates, spectral basis and share of the estimated noise: "

@@ -31,8 +31,6 @@ from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.report_plots import bokeh_script, drawings
 from cassi.looking.spectra_points import choose_points
 
-__all__ = ["Page", "band_of", "escape_text", "make_page", "policy_of", "thinned", "thinning", "write_report"]
-
 MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
 
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
@@ -166,7 +164,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
             *next((p.shape for p in (data.residual, data.measurement) if p is not None), (1, 1))
         ),
         spectra_note=_spectra_note(data, rounding),
-        sections=_residual(data, limits) + _story(data) + _records(data),
+        sections=_film(data) + _residual(data, limits) + _story(data) + _records(data),
         blocks="\n".join(blocks),
     )
     return Page(html, policy)
@@ -294,8 +292,8 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation; for a box the mean of its pixels' deviations, an upper bound of the "
-            "deviation of its mean."
+            "Shaded: ± one standard deviation, which about seven of ten true values lie within, on an average of many "
+            "scenes; for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
             if data.calibrated
             else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
             "truth lies outside more often than it would of an error bar."
@@ -303,6 +301,18 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
     if rounding:
         parts.append(f"Values on this page are rounded to within ±{rounding:.1g}; the result file has all digits.")
     return escape_text(" ".join(parts))
+
+
+def _film(data: ReportData) -> str:
+    """The whole sequence as a film."""
+    if not data.film:
+        return ""
+    picture = base64.b64encode(data.film).decode()
+    return (
+        '<figure class="card"><figcaption><h2>Film</h2><p class="note">All frames in color; the page shows the first.'
+        f'</p></figcaption><img src="data:image/gif;base64,{picture}" alt="The sequence as a film" '
+        'style="width: 100%; max-width: 32rem; image-rendering: auto"></figure>'
+    )
 
 
 def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> str:

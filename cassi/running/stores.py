@@ -24,9 +24,6 @@ from cassi.running.result import Reconstruction, write_result
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-__all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked"]
-
-
 KNOWN = {
     "fingerprint": "",
     "residual": float("nan"),
@@ -38,11 +35,25 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One snapshot among many: the name of its result, the file it is in, and which of a stack it is (None: all)."""
+    """One scene among many: the name of its result, the file it is in, and which of a stack it is (None: all).
+
+    `others` are the files of its further shots, where each has its own.
+    """
 
     name: str
     path: str
     index: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its files."""
+        return (self.path, *self.others)
+
+    @property
+    def where(self) -> str | tuple[str, ...]:
+        """What is read: the file, or all of several."""
+        return self.paths if self.others else self.path
 
 
 @dataclass(frozen=True)
