@@ -81,12 +81,15 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     assert main(["simulate", *options, "--side", str(p), "--output", str(m)]) == 0
     assert main(["reconstruct", str(m), "--side", str(p), "--dry-run"]) == 0
     assert "side picture" in capsys.readouterr().out
+    assert main(["simulate", "--optics", "cacti", "--side", str(p), "--output", str(tmp_path / "v.h5")]) == 2
+    assert "shows no frames" in capsys.readouterr().err
     for bad, said in (
         (["--side", str(tmp_path / "none.png")], "does not exist"),
         (["--side", str(m)], "no picture that can be read"),
         (["--side", str(p), "--side-response", "pan"], "does not have the response pan"),
         (["--side-response", "rgb"], "give --side too"),
         (["--side", str(p), "--tile", "32"], "does not go with --tile"),
+        (["--side", str(p), "--solver", "gap-tv"], "does not go with --solver gap-tv"),
     ):
         assert main(["reconstruct", str(m), "--dry-run", *bad]) == 2
         told = capsys.readouterr().err.strip().splitlines()

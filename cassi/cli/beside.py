@@ -34,6 +34,7 @@ def check_side_options(args: argparse.Namespace, *, many: bool) -> None:
             raise InputError("--side-response belongs to a photograph; give --side too")
         return
     others = {
+        "--sequence": args.sequence,
         "several snapshots": many,
         "--tile": args.tile is not None,
         "--budget": args.budget is not None,

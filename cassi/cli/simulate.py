@@ -182,6 +182,8 @@ def run_scene(args: argparse.Namespace) -> int:
         raise InputError(f"{args.output}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
     check_output(args.output, args.overwrite)
     if args.side is not None:
+        if args.optics == "cacti":
+            raise InputError("a photograph shows no frames of a video; leave out --side or --optics cacti")
         if Path(args.side).suffix.lower() != ".png":
             raise InputError(f"{args.side}: the photograph is written as PNG, expected the suffix .png")
         check_place(args.side, args.overwrite)
