@@ -32,9 +32,9 @@ FLOOR = 0.02  # added to s_mean, relative to its mean: dark pixels keep a color
 TRIAL_ITERS = 80
 JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits the detector's slower
 # A photograph is left out where the held-out error rises by more than this share. It is a coarse sieve, behind that of
-# the registration: with cubes that are 8 dB better the detector may be predicted 15 % worse, as the joint problem
+# the registration: with cubes that are 7 dB better the detector may be predicted 21 % worse, as the joint problem
 # settles slowly and an adapted response is never quite right; a picture 2 pixels out of place doubles a clean error.
-HARM = 0.2
+HARM = 0.35
 FIRST, ALL = 40, 200  # iterations of the final run with total variation before another prior is tried, and in all
 # What may be wrong with place and response of a photograph, as noise beside its own: relative to its value and, half of
 # it, to its mean.
