@@ -115,7 +115,7 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
     """Where the picture lies, and how its channels weigh the bands."""
     p = torch.from_numpy(np.ascontiguousarray(np.atleast_3d(side.picture).transpose(2, 0, 1)).astype(np.float64))
     clipped = torch.zeros_like(p[:1]) if side.clip is None else (p >= side.clip).any(0, keepdim=True).to(p)
-    p = (p / p.max()).clamp(min=0)
+    p = (p / (p.max() if side.clip is None else side.clip)).clamp(min=0)  # display values mean something below 1 only
     fixed = isinstance(side.response, np.ndarray)
     curves = side.response if fixed else expected_response(len(p), wavelengths, A.cube_shape[0])
     R = torch.as_tensor(curves, dtype=cube.dtype, device=cube.device)
