@@ -180,9 +180,11 @@ def _in_short(outcome: Outcome) -> list[str]:
     if found is None:
         return [f"{built}, as the plan says."]
     where = "" if found.part is None else ", in a window of the frame,"
+    joint = outcome.side is not None and outcome.side.used
+    against = "" if joint else _against_runner_up(plan, found)  # the candidates were the snapshot's alone
     return [
         f"Held-out error {found.held_out_error:.1%}: detector pixels that took no part{where} are predicted this well.",
-        f"{built}{_against_runner_up(plan, found)}.",
+        f"{built}{against}.",
     ]
 
 
