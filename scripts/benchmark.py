@@ -12,6 +12,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which count
 
 import torch
 from benchmarks.camera import camera
+from benchmarks.coverage import coverage
 from benchmarks.quality import quality
 from benchmarks.sections import replace_section
 from benchmarks.speed import speed
@@ -20,7 +21,9 @@ from benchmarks.tiles import tiles
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     data, output = (argparse.ArgumentParser(add_help=False) for _ in range(2))
-    data.add_argument("--data", type=Path, help="folder with kaist/*.h5 and cave/*.mat (default: a painted scene)")
+    data.add_argument(
+        "--data", type=Path, help="folder with kaist/*.h5, cave/*.mat and cave_train/*.h5 (default: a painted scene)"
+    )
     output.add_argument(
         "--output", type=Path, help="also put the tables into their section of this page, such as docs/results.md"
     )
@@ -41,6 +44,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "what calibration, alignment and more snapshots are worth"
     one = commands.add_parser("camera", help=words, parents=[data, output])
     one.add_argument("--trials", type=int, default=6, help="random poses a scene (default: %(default)s)")
+    words = "how many true errors lie within the uncertainty"
+    one = commands.add_parser("coverage", help=words, parents=[data, output])
+    one.add_argument("--quick", action="store_true", help="two small windows of the painted scene")
     return parser.parse_args(argv)
 
 
@@ -70,6 +76,8 @@ def run(args: argparse.Namespace) -> str:
         text = quality(data, quick=args.quick, best=args.best, plans=args.plans)
     elif args.command == "tiles":
         text = tiles(large=2048 if args.large else 0, num_iters=args.iterations)
+    elif args.command == "coverage":
+        text = coverage(data, quick=args.quick)
     else:
         text = camera(data, trials=args.trials)
     print(f"\n{text}")

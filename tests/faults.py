@@ -504,6 +504,18 @@ FAULTS = [
         "test_choice_automatic.py", "ends_with or best",
     ),
     Fault(
+        "errors stay where the scene was laid", "cassi/choice/uncertainty.py",
+        "errors.append(back(found - scene))",
+        "errors.append(found - scene)",
+        "test_choice_uncertainty.py", "come_back_to",
+    ),
+    Fault(
+        "uncertainty in units of its square", "cassi/choice/uncertainty.py",
+        "power / 2 * (v / level**2",
+        "power * (v / level**2",
+        "test_choice_uncertainty.py", "by_hand or within",
+    ),
+    Fault(
         "compiled row kernels are not reversed", "cassi/kernels/cpu_rows.py",
         "                p = last - i\n",
         "                p = i + three\n",

@@ -93,9 +93,10 @@ PLAIN = {"errors", "version"}  # files, which every room may import
 EDGES = {
     "h5py": {"cassi.files", "cassi.running.stores"},
     "matplotlib": {"cassi.looking"},
+    "napari": {"cassi.looking"},
     "numba": {"cassi.kernels.jit"},
     "triton": {"cassi.kernels.gpu"},
-    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli.warm_up"},
+    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli.warm_up", "cassi.cli.refine"},
     "dask": {"cassi.running"},
     "distributed": {"cassi.running"},
     "zarr": {"cassi.running.stores"},

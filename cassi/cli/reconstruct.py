@@ -50,7 +50,7 @@ when to take
   --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
                  out and put back; not for a mask that does not belong to the snapshot
   --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
-  --uncertainty  to know which voxels to trust; takes about twice as long
+  --uncertainty  to know how far each voxel may be off; takes about half as long again
   --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
 """
 
@@ -148,6 +148,11 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
         "it)",
     )
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
+    camera.add_argument(
+        "--white",
+        metavar="FILE",
+        help="capture of a white reference by the same camera under the same light: the cube becomes reflectance",
+    )
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
     camera.add_argument(
         "--camera",
@@ -185,7 +190,13 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 def _add_method(method: argparse._ArgumentGroup) -> None:
     from cassi.choice.asked_for import PRIORS, SOLVERS
 
-    method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
+    method.add_argument(
+        "--solver",
+        choices=SOLVERS,
+        type=lambda name: name.replace("_", "-"),
+        default="auto",
+        help="default: auto, which needs no settings",
+    )
     method.add_argument(
         "--quality",
         choices=("fast", "default", "best"),
@@ -261,11 +272,14 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
     m = replace(m, notes=(*m.notes, check.verdict))
+    if args.white:  # what is known of the truth is radiance
+        m = replace(m, cube=None, mean_band=None)
     attributes = reading.provenance(args, check)
     if args.tile is not None:
         return run_tiled(args, m, output, report, attributes, steps)
     steps.begin("reconstruct", reading.expectation(m, args))
     result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
+    result = in_reflectance(args, result)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
     against = (*of_result(result.residual), *of_imprint(result.imprint))
@@ -289,6 +303,20 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     return 0
 
 
+def in_reflectance(args: argparse.Namespace, result: Reconstruction) -> Reconstruction:
+    """Divided by the cube of the white reference, where one is given: same camera, same solver."""
+    if args.white is None:
+        return result
+    from cassi.cli import reading
+    from cassi.running.front_door import reconstruct
+    from cassi.running.white import reflectance
+
+    method = reading.method(args) | {"uncertainty": False, "camera": result.camera or "as-given"}
+    white = reconstruct(reading.reading(args)(args.white), **method, progress=not args.quiet)
+    say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
+    return reflectance(result, white)
+
+
 def write_report_of(args: argparse.Namespace, output: Path, report: Path | None, steps: Steps) -> None:
     if report is not None:
         from cassi.looking.report_page import write_report
@@ -309,6 +337,7 @@ def check_tiles(args: argparse.Namespace) -> None:
         raise InputError("figures need the whole cube in memory; leave out --figures or --tile")
     args.figures = "none"
     given = {
+        "--white": args.white,
         "--quality": args.quality != "default",
         "--prior": args.prior != "auto",
         "--weights": args.weights,

@@ -18,6 +18,7 @@ from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_le
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
+from cassi.optics.outliers import without_impulses
 from cassi.optics.wavelengths import check_wavelengths
 
 
@@ -120,7 +121,7 @@ class OpenedMeasurement:
             unit = str(container.attributes.get("unit", unit))
         gain = _number(container, "gain")
         size = (self.mask.shape[-2], self.mask.shape[-1])
-        return Measurement(
+        m = Measurement(
             y=y,
             mask=self.mask,
             shifts=self.shifts,
@@ -136,6 +137,7 @@ class OpenedMeasurement:
             source=container.path.name,
             sha256=file_sha256(container.path),
         )
+        return without_impulses(m)
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:

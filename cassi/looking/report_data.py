@@ -59,6 +59,8 @@ class ResultLike(Protocol):
     @property
     def uncertainty(self) -> Tensor | None: ...
     @property
+    def calibrated(self) -> bool: ...
+    @property
     def visibility(self) -> Tensor | None: ...
 
 
@@ -179,7 +181,6 @@ def report_of(
     frame: int = 0,
     verdict: str = "",
     ok: bool = True,
-    calibrated: bool = False,
 ) -> ReportData:
     """Take what figures and a page show from a reconstruction in memory.
 
@@ -187,7 +188,7 @@ def report_of(
         result: the reconstruction, of one snapshot or of a stack.
         measurement: what it was made of; brings snapshot, truth and name.
         frame: which of a stack, from 0.
-        verdict, ok, calibrated: see `ReportData`.
+        verdict, ok: see `ReportData`.
 
     Returns:
         The data.
@@ -221,7 +222,7 @@ def report_of(
         wavelengths=result.wavelengths,
         truth=None if m is None else one(m.cube, 3),
         uncertainty=one(result.uncertainty, 3),
-        calibrated=calibrated,
+        calibrated=result.calibrated,
         visibility=one(result.visibility, 3),
         measurement=None if m is None else one(m.y, 2),
         residual=one(result.residual_image, 2),

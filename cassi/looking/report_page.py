@@ -292,8 +292,8 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation; for a box the mean of its pixels' deviations, an upper bound of the "
-            "deviation of its mean."
+            "Shaded: ± one standard deviation, which about seven of ten true values lie within, on an average of many "
+            "scenes; for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
             if data.calibrated
             else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
             "truth lies outside more often than it would of an error bar."

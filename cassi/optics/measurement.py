@@ -8,6 +8,8 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
 
+MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -52,6 +54,11 @@ def check_arrays(m: Measurement) -> None:
         raise InputError("the mask holds NaN or Inf")
     if not m.mask.any():
         raise InputError("the mask is zero everywhere: no light reaches the detector")
+    if not MASK_SIZES[0] <= np.abs(m.mask).max() <= MASK_SIZES[1]:
+        raise InputError(
+            f"the mask's largest value is {np.abs(m.mask).max():.3g}, expected a transmission, about 0 to 1; divide it "
+            "by its largest value"
+        )
     bad = m.bad_pixels
     if bad is not None and (bad.dtype != bool or bad.shape != m.y.shape[-2:]):
         raise InputError(
