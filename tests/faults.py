@@ -448,7 +448,7 @@ FAULTS = [
         "conjugate gradients on an inconsistent system", SQUARES,
         "if damping == 0 and not A.exact:",
         "if False:",
-        "test_solvers_all.py", "ridge",
+        "test_solvers_all.py", "contradict",
     ),
     Fault(
         "conjugate gradients with the old direction", LINEAR,
@@ -483,7 +483,7 @@ FAULTS = [
     ),
     Fault(
         "negative radiance is only pushed back", SUBSPACE,
-        "        u.copy_(p)\n",
+        "                u.copy_(p)\n",
         "",
         "test_solvers_subspace_tv.py", "lines or negative_radiance",
     ),

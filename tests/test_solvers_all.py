@@ -14,6 +14,7 @@ import torch
 from cases import make_mask
 
 from cassi import CASSI, admm, admm_tv, fista, fista_tv, gap, gap_tv, least_squares
+from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
 from cassi.priors.tv import tv, tv_prox
 
@@ -484,6 +485,17 @@ def test_ridge_by_four_ways(damping, kind, weighted):
     torch.testing.assert_close(least_squares(Plain(A), y, damping=damping, num_iters=500, tol=1e-12).x, closed.x)
     residual = float((y - A.forward(closed.x)).norm() / y.norm())
     assert closed.history[0].residual == pytest.approx(residual, rel=1e-12)
+
+
+def test_snapshots_that_contradict_each_other_are_fitted_as_well_as_can_be():
+    """Two shots by one camera, each with its own noise: no cube explains both; numpy's least squares is the judge."""
+    A, phi = camera((3, 5, 6), kind="grey")
+    twice = Plain(MultiShot((A, A)))
+    y = torch.randn(twice.measurement_shape, generator=torch.Generator().manual_seed(2), dtype=F64)
+    expected = np.linalg.lstsq(np.concatenate([phi, phi]), y.numpy().ravel(), rcond=1e-12)[0]
+    found = least_squares(twice, y, num_iters=500, tol=1e-12)
+    assert found.status == "converged"
+    np.testing.assert_allclose(found.x.numpy().ravel(), expected, atol=1e-9)
 
 
 def test_the_preconditioner_solves_the_camera_in_one_step():
