@@ -21,6 +21,7 @@ SCALES = np.exp(np.arange(-5, 6) * 0.07)  # tried first, times the ratio of the 
 CANDIDATES = 3  # poses of the grid that are gone on with
 FINE, WIDE = 1.0, 4.0  # standard deviations between which detail is compared [pixel of the grid]
 COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
+SEEN = 0.6  # share of the scene that a picture has to show
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
 
@@ -110,9 +111,9 @@ def _refined(picture: Tensor, reference: Tensor, pose: Similarity, step: float) 
 
 
 def _correlation(picture: Tensor, reference: Tensor, pose: Similarity) -> float:
-    """Of the detail at a pose, mean over the channels; -1 where less than a quarter of the scene is seen."""
+    """Of the detail at a pose, mean over the channels; -1 where less than SEEN of the scene is seen."""
     warped, seen = pose.sample(picture, (int(reference.shape[-2]), int(reference.shape[-1])))
-    if float(seen.double().mean()) < 0.25:
+    if float(seen.double().mean()) < SEEN:
         return -1.0
     return float((_detail(warped, seen) * _detail(reference, seen)).sum() / len(reference))
 
