@@ -72,8 +72,8 @@ def intro(size: int) -> str:
     """What the tables hold."""
     return (
         f"Windows of {size} x {size} pixels from the middle of CAVE scenes that took no part in choosing\n"
-        "constants, the grey mask of the KAIST benchmark, 28 bands, step 2. The photograph has 10,000 electrons at its\n"
-        f"brightest pixel and sees {MARGIN} scene pixels more on each side. rgb: the measured sensitivities of a\n"
+        "constants, the grey mask of the KAIST benchmark, 28 bands, step 2. The photograph has 10,000 electrons at\n"
+        f"its brightest pixel and sees {MARGIN} scene pixels more on each side. rgb: the measured sensitivities of a\n"
         "Nikon 5100 (colour-science), given as curves, or unknown; pan: evenly sensitive. Moved: by 3 px, turned by\n"
         "1 degree, 1.5 times as fine. Foreign: of another scene. Gain over `auto` without a photograph."
     )
