@@ -147,13 +147,13 @@ FAULTS = [
         "Triton's multiplier may be negative", TRITON,
         "p = tl.where(p < 0, 0.0, p)",
         "p = tl.where(p < 0, p, p)",
-        "test_kernels_gpu.py", "subspace_step and 3-True", compiled=True,
+        "test_kernels_gpu.py", "subspace_step and 8-True", compiled=True,
     ),
     Fault(
         "Triton's subspace step forgets the misfit", TRITON,
         "other=0.0) * (kept + r)\n",
         "other=0.0) * kept\n",
-        "test_kernels_gpu.py", "subspace_step and 1-False", compiled=True,
+        "test_kernels_gpu.py", "subspace_step and 3-False", compiled=True,
     ),
     Fault(
         "Triton sums the reference, not its square", TRITON,

@@ -44,11 +44,11 @@ def test_help_and_version_load_no_torch():
         "import sys; from cassi.cli.main import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
-    for option in ("--help", "--version"):
+    for words in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS if name != "benchmark")):
         done = subprocess.run(
-            [sys.executable, "-c", code, option], capture_output=True, text=True, cwd=ROOT, check=True
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
         )
-        assert done.stdout.splitlines()[-1] == "False False"
+        assert done.stdout.splitlines()[-1] == "False False", words
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "benchmark"])

@@ -260,10 +260,30 @@ def test_brightness_of_a_flat_scene(case):
 def test_visibility_is_the_diagonal_of_the_projection(case):
     A, matrix = case
     seen = A.visibility()
-    if isinstance(A, CASSI):
+    assert (seen is None) != A.exact
+    if seen is not None:
         assert close(seen, np.diag(np.linalg.pinv(matrix) @ matrix), 1e-9)
-    else:
-        assert seen is None
+
+
+def test_modes_are_those_of_the_gram_matrix_or_bound_it(case):
+    """V D V^T, written out over all detector pixels, is at least A A^T, and A A^T itself where the camera is exact."""
+    A, matrix = case
+    values, vectors = A.modes()
+    count = math.prod(A.measurement_shape)
+    bound = np.diag(values.reshape(-1).numpy())
+    if vectors is not None:
+        shots, places = len(values), count // len(values)
+        whole = np.zeros((shots, places, shots, places))
+        flat = vectors.reshape(shots, shots, places).numpy()
+        for j in range(places):
+            whole[:, j, :, j] = flat[:, :, j]
+        turn = whole.reshape(count, count)
+        assert np.abs(turn @ turn.T - np.eye(count)).max() < 1e-12
+        bound = turn @ bound @ turn.T
+    rest = bound - matrix @ matrix.T
+    assert np.linalg.eigvalsh(rest).min() > -1e-9
+    if A.exact:
+        assert np.abs(rest).max() < 1e-9
 
 
 # weights

@@ -569,6 +569,22 @@ def test_other_cameras(name):
     assert abs(objective(state.z.numpy(), y.numpy(), sees, sigma2, w, kappa) / least - 1) < 1e-4
 
 
+@pytest.mark.parametrize("nonnegative", [True, False])
+@pytest.mark.parametrize("per_band", [False, True])
+def test_one_kernel_for_several_shots_does_what_eager_torch_does(nonnegative, per_band):
+    generator = torch.Generator().manual_seed(5)
+    masks = torch.rand(3, *((4,) if per_band else ()), 6, 9, dtype=F64, generator=generator)
+    weights = (torch.rand(3, 6, 12, dtype=F64, generator=generator) > 0.1).double()
+    A = MultiShot(tuple(CASSI(m, (0, 1, 2, 3), w) for m, w in zip(masks, weights, strict=True)))
+    y = A @ torch.rand(4, 6, 9, dtype=F64, generator=generator)
+    settings = {"basis": smooth_basis(4, 3), "variance": 0.01 * y, "nonnegative": nonnegative, "num_iters": 12}
+    fused = subspace_tv(A, y, **settings)
+    with eager():
+        plain = subspace_tv(A, y, **settings)
+    for one, other in ((fused[0].x, plain[0].x), (fused[1].e, plain[1].e)):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-11)
+
+
 def test_the_majorizer_of_the_plain_camera_is_its_gram():
     A = camera(kind="signed")
     phi = oracle.matrix(A.mask.numpy(), A.shifts)

@@ -15,8 +15,8 @@ from cassi.calibration.camera_model import CameraModel, band_positions, coordina
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
 from cassi.files import write_arrays
-from cassi.optics.building import camera_of
-from cassi.optics.cropping import Block, crop
+from cassi.optics.building import camera_of_shot
+from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
@@ -52,6 +52,7 @@ class FoundCamera:
         fall: of the log of what block-wise regressions on the mask leave unexplained, and its standard error.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
         imprints: of the mask on those reconstructions.
+        reason: why it was not looked for, in words; empty where it was.
     """
 
     mask: np.ndarray
@@ -61,6 +62,7 @@ class FoundCamera:
     fall: tuple[float, float] = (0.0, 0.0)
     errors: tuple[float, float] | None = None
     imprints: tuple[float, float] | None = None
+    reason: str = ""
 
     @classmethod
     def as_given(cls, m: Measurement) -> FoundCamera:
@@ -79,6 +81,8 @@ class FoundCamera:
     def message(self) -> str:
         """What was found, in one sentence."""
         if not self.accepted:
+            if self.reason:
+                return f"The camera was taken as given: {self.reason}."
             if self.errors is None:
                 return "The camera was taken as given: nothing else fits the snapshot better."
             return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
@@ -171,7 +175,8 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         seed: of the held-out pixels.
 
     Returns:
-        The `FoundCamera`. As given where shifts lie between pixels, or the snapshots are too small to tell.
+        The `FoundCamera`. As given where shifts lie between pixels or are all the same, where each scene has several
+        shots, or where the snapshots are too small to tell.
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
@@ -183,9 +188,13 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
     shifts = tuple(float(d) for d in m.shifts)
     given = FoundCamera.as_given(m)
+    if m.shots is not None:
+        return replace(given, reason="it is found from scenes of one shot only")
+    if len(shifts) > 1 and len(set(shifts)) == 1:
+        return replace(given, reason="it is found for single dispersers only, not where all bands lie in one place")
     if not all(d.is_integer() for d in shifts):
         return given
-    A = camera_of(m, torch.device("cpu"))
+    A = camera_of_shot(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
@@ -194,7 +203,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         return given
 
     def trials(model: CameraModel) -> list[_Trial]:
-        camera = camera_of(replace(m, mask=model.masks(m.mask, m.shifts)), torch.device("cpu"))
+        camera = camera_of_shot(replace(m, mask=model.masks(m.mask, m.shifts)), torch.device("cpu"))
         return [_Trial.of(camera, A, y, bad, seed) for y in frames]
 
     as_found = trials(model)
@@ -218,7 +227,7 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
     """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
     device = torch.device("cpu")
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
-    given, camera = camera_of(m, device), camera_of(replace(m, mask=found.mask, shifts=found.shifts), device)
+    given, camera = camera_of_shot(m, device), camera_of_shot(replace(m, mask=found.mask, shifts=found.shifts), device)
     return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, given, bad, black_level)])
 
 
@@ -259,7 +268,7 @@ class _Trial:
     imprint: float
 
     @classmethod
-    def of(cls, camera: Block, given: Block, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+    def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
         level = brightness(given, y)
         rows, columns = _brightest(y, given.cube_shape[-2:])

@@ -149,7 +149,7 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
         return sorted({round(k * (length - size) / max(1, count - 1)) for k in range(count)})
 
     corners = [(i, j) for i in places(height, h) for j in places(width, w)]
-    i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
+    i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
     return slice(i, i + h), slice(j, j + w)
 
 
@@ -166,7 +166,7 @@ def _judged(
 ) -> Outcome:
     """Choose by held-out pixels, and go on from the best candidate to the end."""
     lit = A.majorizer() > 0
-    bases = _bases(A, wavelengths, method)
+    bases = candidate_bases(A, wavelengths, method)
     plan = method.plan
     split = Split.of(A, y, lit, run.seed)
     pilot: Pilot | None = None
@@ -206,7 +206,7 @@ def _judged(
     return _outcome(A, y, final.result, chosen, evidence, lit, method, run)
 
 
-def _bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
+def candidate_bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
     """The spectral bases to try, (K, C) by name."""
     bands = A.cube_shape[0]
     axis = bands if wavelengths is None else wavelengths

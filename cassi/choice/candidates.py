@@ -132,9 +132,11 @@ def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool])
     best = trial.best.plan
     if in_time():
         trial.learn_basis()
+    # of several shots all bases settle soon: they are taken along the modes of their Gram matrix
+    several = trial.split.y.ndim > 2
     for basis in trial.bases:
         if basis != largest and in_time():
-            trial.run(replace(best, basis=basis), SCENE_MARGIN if basis == SCENE else MARGIN)
+            trial.run(replace(best, basis=basis), SCENE_MARGIN if basis == SCENE and not several else MARGIN)
 
 
 def _while_better(trial: Trial, plans: list[Plan], in_time: Callable[[], bool]) -> bool:

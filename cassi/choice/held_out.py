@@ -44,11 +44,11 @@ class Split:
     y_train: Tensor
 
     @staticmethod
-    def of(A: Camera, y: Tensor, lit: Tensor, seed: int) -> Split:
-        """Hold out a random 2 % of the lit pixels."""
-        held = hold_out(lit, seed)
+    def of(A: Camera, y: Tensor, lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Split:
+        """Hold out this fraction of the lit pixels at random; of a batch of snapshots the same of each."""
+        held = hold_out(lit, seed, fraction)
         keep = (~held).to(y)
-        return Split(A, y, held, A.leave_out(keep), y * keep)
+        return Split(A, y, held.expand(y.shape), A.leave_out(keep), y * keep)
 
     def error(self, x: Tensor) -> float:
         """`held_out_error` of a cube."""

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.asked_for import PRIORS as PRIORS
+from cassi.choice.asked_for import SOLVERS as SOLVERS
+from cassi.choice.asked_for import Prior as Prior
+from cassi.choice.asked_for import Quality as Quality
+from cassi.choice.asked_for import Solver as Solver
 from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.noise import NoiseModel
 from cassi.errors import InputError
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.solvers.loop import Monitor
-
-Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
-SOLVERS: tuple[str, ...] = get_args(Solver)
-Quality = Literal["fast", "default", "best"]
-Prior = Literal["auto", "tv", "nonlocal", "learned"]
-PRIORS: tuple[str, ...] = get_args(Prior)
 
 TV = "total variation"
 # In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean

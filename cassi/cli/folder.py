@@ -31,8 +31,8 @@ def run_many(args: argparse.Namespace) -> int:
 
     _refuse(args)
     output = args.output or f"{Path(args.files[0])}_cubes"
-    frames = _frames(args)
-    if args.bit_depth is None and not args.calibration:
+    frames = find_snapshots(args)
+    if args.bit_depth is None and not args.calibration and not args.scenes:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
     if args.dry_run:
@@ -76,7 +76,7 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
 
     chosen = [frames[k] for k in sorted({round(k * (len(frames) - 1) / (FRAMES - 1)) for k in range(FRAMES)})]
     try:
-        found = find_camera(*(read(f.path, frames=f.index) for f in chosen), black_level=keywords["black_level"])
+        found = find_camera(*(read(f.where, frames=f.index) for f in chosen), black_level=keywords["black_level"])
     except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
         return keywords | {"camera": "as-given"}
     if found.accepted:
@@ -88,7 +88,7 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
 
 def _refuse(args: argparse.Namespace) -> None:
     given = {"--figures": args.figures and args.figures.lower() != "none", "--report FILE": args.report}
-    given |= {"--align": args.align, "--tile": args.tile is not None}
+    given |= {"--align": args.align, "--tile": args.tile is not None, "--white": args.white}
     given |= {"--report": args.report is not None and Path(args.output or "").suffix.lower() == ".zarr"}
     alone = ", ".join(option for option, value in given.items() if value)
     if alone:
@@ -97,11 +97,15 @@ def _refuse(args: argparse.Namespace) -> None:
         raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER or --output NAME.zarr")
 
 
-def _frames(args: argparse.Namespace) -> list[Frame]:
+def find_snapshots(args: argparse.Namespace) -> list[Frame]:
+    """The scenes that the files given stand for."""
     from cassi.calibration.estimate import calibrated_frame_count
     from cassi.files import frame_count
     from cassi.running.many import find_frames
 
+    if args.scenes:
+        scenes: list[Frame] = args.scenes
+        return scenes
     count, source = None, args.files[0]
     if len(args.files) == 1 and Path(source).is_file():
         count = (
@@ -129,20 +133,20 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
     Raises:
         InputError: none of them can be reconstructed.
     """
-    from cassi.optics.mask_match import check_mask
+    from cassi.optics.mask_match import check_masks
 
     print(contents(args, frames[0].path))
     print(f"\n{len(frames)} snapshots:")
     good, first_problem, told = 0, "", False
     for frame in frames[:DRY_RUN_FRAMES]:
         try:
-            m = read(frame.path) if frame.index is None else read(frame.path, frames=frame.index)
+            m = read(frame.where) if frame.index is None else read(frame.where, frames=frame.index)
         except InputError as error:
             first_problem = first_problem or str(error)
             print(f"  {frame.name}: cannot be reconstructed: {error}")
             continue
         good += 1
-        check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+        check = check_masks(m)
         none = not check.matches and frame.name.lower().startswith(OTHERS)
         print(f"  {frame.name}: {'by its name no snapshot, move it away; ' if none else ''}{verdict(check)}")
         if not told:

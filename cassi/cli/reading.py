@@ -30,7 +30,7 @@ STATUS = {"max_iters": "did all its iterations", "converged": "converged", "stop
 
 @dataclass(frozen=True)
 class Reading:
-    """How a snapshot is read, the same for one and for many: file, calibration, the mask's pose, noise.
+    """How a scene is read, the same for one and for many: file, calibration, the mask's pose, noise, optics, shots.
 
     Attributes:
         options: what the user says of the measurement; with a calibration only its key.
@@ -38,6 +38,8 @@ class Reading:
         mask_transform: how the mask is turned, or "auto".
         gain: electrons per stored count (per unit of floats that are no counts).
         read_noise: [electrons].
+        optics: of `cassi.files.other_optics`.
+        shots: how each shot of a scene is read, where it has several.
     """
 
     options: ReadOptions
@@ -45,17 +47,44 @@ class Reading:
     mask_transform: str = "none"
     gain: float | None = None
     read_noise: float | None = None
+    optics: str = "sd"
+    shots: tuple[Reading, ...] = ()
 
-    def __call__(self, path: str, frames: int | slice | None = None) -> Measurement:
+    def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
+        """Of a file, or of several with a shot each; `frames` counts scenes."""
+        if self.shots:
+            return self._with_shots((path,) if isinstance(path, str) else path, frames)
+        if not isinstance(path, str):
+            raise InputError(f"{len(path)} files for a scene of one shot, {', '.join(path)}; say how many shots it has")
         if self.calibration is not None:
             from cassi.calibration.estimate import read_calibrated
 
             m = read_calibrated(path, calibration=self.calibration, frames=frames, key=self.options.key)
         else:
+            from cassi.files.other_optics import with_optics
             from cassi.files.reading import open_measurement
 
-            m = open_measurement(path, self.options).read(frames)
+            m = open_measurement(path, with_optics(path, self.options, self.optics)).read(frames)
         return self._with_noise(self._with_mask(m))
+
+    def _with_shots(self, paths: tuple[str, ...], scene: int | slice | None) -> Measurement:
+        """The shots of a scene: in a stack one after the other, or each in a file of its own."""
+        from cassi.optics.measurement import check_arrays, join_shots
+
+        count = len(self.shots)
+        if len(paths) not in (1, count):
+            raise InputError(f"{len(paths)} files for a scene of {count} shots; give one file per shot, or a stack")
+        if not (scene is None or isinstance(scene, int)):
+            raise InputError(f"scenes of several shots are read one by one, got {scene}")
+        first = count * (scene or 0)
+        m = join_shots(
+            [
+                read(paths[0], first + k) if len(paths) == 1 < count else read(paths[k])
+                for k, read in enumerate(self.shots)
+            ]
+        )
+        check_arrays(m)
+        return m
 
     def _with_noise(self, m: Measurement) -> Measurement:
         """The gain in electrons per unit of y: a count is 1 / scale of it."""
@@ -74,9 +103,9 @@ class Reading:
             return m
         if self.mask_transform != "auto":
             return _turned(m, self.mask_transform)
-        from cassi.optics.mask_match import check_mask
+        from cassi.optics.mask_match import check_masks
 
-        check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+        check = check_masks(m)
         fits = transform_that_fits(check)
         return m if fits is None else _turned(m, fits)
 
@@ -108,8 +137,12 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
 
     given = {field.name: getattr(args, field.name) for field in fields(ReadOptions)}
     options = ReadOptions(**given)
+    shots = getattr(args, "shots", None)
     if not args.calibration:
-        return Reading(options, None, args.mask_transform, args.gain, args.read_noise)
+        if args.optics == "dd" and args.mask_transform != "none":
+            raise InputError("a double disperser's mask is turned in its file, not by --mask-transform; leave that out")
+        one = Reading(options, None, args.mask_transform, args.gain, args.read_noise, args.optics)
+        return one if shots is None else replace(one, shots=_each_shot(args, one))
     from cassi.calibration.estimate import Calibration
 
     twice = [name for name, value in given.items() if name != "key" and value is not None]
@@ -125,7 +158,20 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
     if calibration.psf is not None and (args.psf is not None or args.tile is not None):
         option = "--tile" if args.psf is None else "--psf"
         raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out {option}")
-    return Reading(options, args.calibration, "none", args.gain, args.read_noise)
+    one = Reading(options, args.calibration, "none", args.gain, args.read_noise)
+    if shots is None:
+        return one
+    return replace(one, shots=tuple(replace(one, calibration=path) for path in args.calibrations))
+
+
+def _each_shot(args: argparse.Namespace, one: Reading) -> tuple[Reading, ...]:
+    """How each shot is read: alike, but for its mask; integer counts by one bit depth."""
+    from cassi.files.other_optics import options_of_shots
+
+    options = options_of_shots(
+        args.scenes[0].path, one.options, args.shots, args.masks, own=bool(args.scenes[0].others)
+    )
+    return tuple(replace(one, options=each) for each in options)
 
 
 def method(args: argparse.Namespace) -> dict[str, Any]:
@@ -183,8 +229,13 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
     """The one measurement; what was inferred is said, and what speaks against its noise kept among its notes."""
     from cassi.running.evidence import of_noise
 
-    m = reading(args)(args.files[0])
-    say(args, f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands")
+    m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
+    kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
+    shots = "" if m.shots is None else f", {m.shots} shots"
+    say(
+        args,
+        f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}",
+    )
     for note in m.notes:
         say(args, f"  {note}")
     against = of_noise(m)
@@ -195,9 +246,9 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
 
 def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
     """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
-    from cassi.optics.mask_match import check_mask
+    from cassi.optics.mask_match import check_masks
 
-    check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+    check = check_masks(m)
     if check.matches:
         say(args, f"  {check.verdict}")
     else:
@@ -213,6 +264,10 @@ def contents(args: argparse.Namespace, path: str) -> str:
     """
     if args.calibration:
         return ""
+    if args.shots is not None or args.optics != "sd":
+        from cassi.files.description import listing
+
+        return listing(*dict.fromkeys((*(args.scenes[0].paths if args.scenes else (path,)), *args.masks)))
     from cassi.files import describe
 
     found = describe(path, options=reading(args).options)
@@ -258,9 +313,10 @@ def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict
     from cassi.files import file_sha256
 
     known: dict[str, Any] = {"command_line": command_line(args)}
-    for name in ("calibration", "mask"):
-        if path := getattr(args, name):
-            known |= {f"{name}_name": Path(path).name, f"{name}_sha256": file_sha256(path)}
+    for name, paths in (("calibration", args.calibrations), ("mask", args.masks)):
+        if paths:
+            known[f"{name}_name"] = ", ".join(Path(path).name for path in paths)
+            known[f"{name}_sha256"] = " ".join(file_sha256(path) for path in paths)
     return known if check is None else known | {"verdict": check.verdict, "ok": check.matches}
 
 

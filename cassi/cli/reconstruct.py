@@ -41,6 +41,11 @@ examples:
   the same into one Zarr store, by the workers of a running Dask scheduler
       {reconstruct} --measurement night7/*.mat --mask mask.h5 --output night7.zarr \\
           --scheduler tcp://10.0.0.1:8786
+  four shots of one scene, each through its own mask; a double disperser
+      {reconstruct} --measurement shot?.h5 --mask mask?.h5
+      {reconstruct} --measurement m.h5 --mask aperture.h5 --optics dd --num-bands 28
+  frames that follow each other: each knows what those beside it saw; a cube with a time axis, and a film
+      {reconstruct} --sequence --measurement video.h5 --mask mask.h5
   the result as one page to look at in a browser
       {reconstruct} --measurement m.h5 --report
   the field's baseline with its own settings
@@ -74,6 +79,12 @@ def parser(prog: str) -> Parser:
     _add_camera(p.add_argument_group("camera (what is not given is inferred, and said)"))
     _add_method(p.add_argument_group("method"))
     many = p.add_argument_group("many snapshots")
+    many.add_argument(
+        "--sequence",
+        action="store_true",
+        help="the snapshots follow each other, of a scene that moves little: each is reconstructed with those beside "
+        "it, into one file with a time axis (default: NAME_sequence.h5), and a film",
+    )
     many.add_argument("--batch", type=int, metavar="N", help="snapshots computed at a time (default: what fits)")
     many.add_argument("--workers", type=int, metavar="N", help="compute in N processes of one thread each instead")
     many.add_argument(
@@ -94,9 +105,15 @@ def _add_files(files: argparse._ArgumentGroup) -> None:
         help="the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth too. "
         "Or many: files, a folder, a pattern, or a stack",
     )
-    files.add_argument("--mask", metavar="FILE", help="the coded aperture, where it is not in the measurement's file")
+    files.add_argument(
+        "--mask",
+        nargs="+",
+        metavar="FILE",
+        help="the coded aperture, where it is not in the measurement's file; of several shots one each",
+    )
     files.add_argument(
         "--calibration",
+        nargs="+",
         metavar="FILE",
         help="corrects the raw counts, brings mask, bands and bad pixels; see the subcommand calibrate",
     )
@@ -130,6 +147,9 @@ def _add_files(files: argparse._ArgumentGroup) -> None:
 
 
 def _add_camera(camera: argparse._ArgumentGroup) -> None:
+    from cassi.cli.scenes import add_options
+
+    add_options(camera)
     camera.add_argument("--num-bands", type=int, metavar="C", help="number of bands")
     camera.add_argument("--step", type=float, metavar="PX", help="displacement between neighboring bands, any sign")
     camera.add_argument(
@@ -148,6 +168,11 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
         "it)",
     )
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
+    camera.add_argument(
+        "--white",
+        metavar="FILE",
+        help="capture of a white reference by the same camera under the same light: the cube becomes reflectance",
+    )
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
     camera.add_argument(
         "--camera",
@@ -183,7 +208,7 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 
 
 def _add_method(method: argparse._ArgumentGroup) -> None:
-    from cassi.choice.plan import PRIORS, SOLVERS
+    from cassi.choice.asked_for import PRIORS, SOLVERS
 
     method.add_argument(
         "--solver",
@@ -230,13 +255,19 @@ def run(args: argparse.Namespace) -> int:
         InputError: options or files that cannot be used.
     """
     from cassi.cli import reading
+    from cassi.cli.scenes import settle
     from cassi.kernels.dispatch import pick_device
 
     args.files = [*args.files, *args.measurement]
     if not args.files:
         raise InputError("no measurement given, expected a file, several, a folder or a pattern")
     pick_device(args.device)
+    settle(args)
     reading.check_options(args)
+    if args.sequence:
+        from cassi.cli.sequence import run_sequence
+
+        return run_sequence(args)
     if is_many(args):
         from cassi.cli.folder import run_many
 
@@ -267,11 +298,14 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
     m = replace(m, notes=(*m.notes, check.verdict))
+    if args.white:  # what is known of the truth is radiance
+        m = replace(m, cube=None, mean_band=None)
     attributes = reading.provenance(args, check)
     if args.tile is not None:
         return run_tiled(args, m, output, report, attributes, steps)
     steps.begin("reconstruct", reading.expectation(m, args))
     result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
+    result = in_reflectance(args, result)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
     against = (*of_result(result.residual), *of_imprint(result.imprint))
@@ -295,6 +329,20 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     return 0
 
 
+def in_reflectance(args: argparse.Namespace, result: Reconstruction) -> Reconstruction:
+    """Divided by the cube of the white reference, where one is given: same camera, same solver."""
+    if args.white is None:
+        return result
+    from cassi.cli import reading
+    from cassi.running.front_door import reconstruct
+    from cassi.running.white import reflectance
+
+    method = reading.method(args) | {"uncertainty": False, "camera": result.camera or "as-given"}
+    white = reconstruct(reading.reading(args)(args.white), **method, progress=not args.quiet)
+    say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
+    return reflectance(result, white)
+
+
 def write_report_of(args: argparse.Namespace, output: Path, report: Path | None, steps: Steps) -> None:
     if report is not None:
         from cassi.looking.report_page import write_report
@@ -315,6 +363,7 @@ def check_tiles(args: argparse.Namespace) -> None:
         raise InputError("figures need the whole cube in memory; leave out --figures or --tile")
     args.figures = "none"
     given = {
+        "--white": args.white,
         "--quality": args.quality != "default",
         "--prior": args.prior != "auto",
         "--weights": args.weights,
@@ -359,7 +408,11 @@ def run_tiled(
 def is_many(args: argparse.Namespace) -> bool:
     """Whether the input is several files, a folder or a pattern, or the output a place for many cubes."""
     source, output = Path(args.files[0]), args.output
-    several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    several = (
+        len(args.scenes) > 1
+        if args.scenes
+        else len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    )
     return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
 
 
@@ -371,7 +424,7 @@ def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     """
     source = Path(args.files[0])
     output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    for name in (source, args.mask, args.bad_pixels, args.calibration):
+    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels):
         if name and output.resolve() == Path(name).resolve():
             raise InputError(f"{output}: the result would replace an input; choose another --output")
     if args.figures and args.figures.lower() == "none":

@@ -11,6 +11,8 @@ from cassi.cli.shell import Parser, command_line, say
 from cassi.errors import InputError, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import torch
 
@@ -27,6 +29,10 @@ examples:
   another arrangement, wide, in 16 bands of your choice, through a blue-noise mask that is 30 % open
       {simulate} --seed 7 --size 256x384 --wavelengths 420:720:16 --mask blue-noise \\
           --transmission 0.3 --output wide.h5
+  four shots of one scene, each through another mask; a double disperser; a video camera
+      {simulate} --shots 4 --output shots.h5
+      {simulate} --optics dd --output double.h5
+      {simulate} --optics cacti --num-bands 8 --output video.h5
   frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
       {simulate} --bench bench
 then
@@ -80,6 +86,16 @@ def parser(prog: str) -> Parser:
     )
     optics.add_argument("--transmission", type=float, default=0.5, help="mean transmission of a drawn mask (0.5)")
     optics.add_argument("--step", type=int, default=2, metavar="PX", help="displacement between bands, any sign (2)")
+
+    optics.add_argument(
+        "--optics",
+        choices=("sd", "dd", "cacti"),
+        default="sd",
+        help="single disperser, double disperser, or video camera with a mask for each frame (default: sd)",
+    )
+    optics.add_argument(
+        "--shots", type=int, default=1, metavar="K", help="snapshots of the scene, each through another mask (1)"
+    )
 
     camera = p.add_argument_group("camera (without these options: no noise)")
     camera.add_argument(
@@ -148,12 +164,14 @@ def run_scene(args: argparse.Namespace) -> int:
         if not 1 <= args.truth_bits <= 20:
             raise InputError(f"--truth-bits must be 1 to 20, got {args.truth_bits}")
         cube = round_to_bits(cube, args.truth_bits)
-    mask = make_mask(args, mask, cube.shape[-2:], mask_source)
-    shifts = shifts_from_step(args.step, cube.shape[-3])
+    shifts = shifts_from_step(0 if args.optics == "cacti" else args.step, cube.shape[-3])
+    mask = make_masks(args, mask, cube.shape, shifts, mask_source)
     shot = simulate(
         cube,
         mask,
         shifts,
+        optics=args.optics,
+        shots=args.shots,
         full_well=args.full_well,
         read_noise=args.read_noise,
         bit_depth=args.bit_depth,
@@ -169,13 +187,15 @@ def run_scene(args: argparse.Namespace) -> int:
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,
         read_noise=shot.read_noise,
+        shots=None if args.shots == 1 else args.shots,
     )
     attributes = {
         "command_line": command_line(args),
         "version": PROGRAM,
         "scene": Path(args.cube).name if args.cube else args.scene,
         "mask_kind": args.mask if args.mask in MASK_KINDS else Path(args.mask).name,
-        "step": args.step,
+        "step": 0 if args.optics == "cacti" else args.step,
+        "optics": args.optics,
         "num_bands": len(shifts),
         "seed": args.seed,
         "full_well": args.full_well,
@@ -187,7 +207,8 @@ def run_scene(args: argparse.Namespace) -> int:
     say(
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
-        f"(mean {mask.mean().item():.3f}), snapshot {height} x {width} px, {noise_model(shot)} -> {args.output}",
+        f"(mean {mask.mean().item():.3f}), {'snapshot' if args.shots == 1 else f'{args.shots} shots'} "
+        f"{height} x {width} px, {noise_model(shot)} -> {args.output}",
     )
     return 0
 
@@ -295,7 +316,7 @@ def read_mask(path: str) -> torch.Tensor:
 
 
 def make_mask(
-    args: argparse.Namespace, mask: torch.Tensor | None, wanted: torch.Size, generator: torch.Generator
+    args: argparse.Namespace, mask: torch.Tensor | None, wanted: Sequence[int], generator: torch.Generator
 ) -> torch.Tensor:
     """The coded aperture, drawn; or read, its middle if it is larger than the scene."""
     from cassi.simulation.camera import random_mask
@@ -310,6 +331,37 @@ def make_mask(
         )
     top, left = (mask.shape[-2] - height) // 2, (mask.shape[-1] - width) // 2
     return mask[..., top : top + height, left : left + width].contiguous()
+
+
+def make_masks(
+    args: argparse.Namespace,
+    given: torch.Tensor | None,
+    wanted: Sequence[int],
+    shifts: Sequence[int],
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """The masks of all shots and frames, (K, ...) where there are several shots; drawn, or from a stack in a file.
+
+    Raises:
+        InputError: a file with another number of masks.
+    """
+    from cassi.simulation.camera import stacked
+
+    bands, height, width = wanted[-3:]
+    wide = width + max(shifts) - min(shifts) if args.optics == "dd" else width
+    frames = bands if args.optics == "cacti" else 1
+    if args.shots < 1:
+        raise InputError(f"--shots must be at least 1, got {args.shots}")
+    count = args.shots * frames
+    if count == 1:
+        return make_mask(args, given, (height, wide), generator)
+    if given is None:
+        drawn = [make_mask(args, None, (height, wide), generator) for _ in range(count)]
+    elif given.ndim == 3 and len(given) == count:
+        drawn = [make_mask(args, one, (height, wide), generator) for one in given]
+    else:
+        raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
+    return stacked(drawn, args.shots, frames)
 
 
 def noise_model(shot: Snapshot) -> str:

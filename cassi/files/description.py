@@ -154,3 +154,12 @@ def _lone_image(container: Container) -> bool:
     """Say whether the file holds one image without a known name, which may be a snapshot or a mask."""
     images = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
     return len(images) == 1 and role_of(images[0]) is None
+
+
+def listing(*paths: PathLike) -> str:
+    """Every array of these files and what they state, without a try to put them together.
+
+    Raises:
+        InputError: one cannot be opened.
+    """
+    return "\n".join(line for path in paths for line in _container_lines(open_container(Path(path))))

@@ -18,6 +18,7 @@ from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_le
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
+from cassi.optics.outliers import without_impulses
 from cassi.optics.wavelengths import check_wavelengths
 
 
@@ -104,12 +105,13 @@ class OpenedMeasurement:
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
-        raw = _blank_bad_pixels(self.counts(frames), self.marked, notes)
+        marked = _marked_of(self.marked, frames)
+        raw = _blank_bad_pixels(self.counts(frames), marked, notes)
         counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options)
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)
-        bad = _merge_bad_pixels(self.marked, saturated, notes)
+        bad = _merge_bad_pixels(marked, saturated, notes)
         if bad is not None and bad.all():
             raise InputError(f"{name}: every detector pixel is marked bad or saturated")
         if not y.any():
@@ -120,7 +122,7 @@ class OpenedMeasurement:
             unit = str(container.attributes.get("unit", unit))
         gain = _number(container, "gain")
         size = (self.mask.shape[-2], self.mask.shape[-1])
-        return Measurement(
+        m = Measurement(
             y=y,
             mask=self.mask,
             shifts=self.shifts,
@@ -136,6 +138,7 @@ class OpenedMeasurement:
             source=container.path.name,
             sha256=file_sha256(container.path),
         )
+        return without_impulses(m)
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
@@ -183,7 +186,7 @@ def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Cont
     container = open_container(Path(path))
     entry, note = pick(container, MEASUREMENT, "measurement", options.key)
     notes += [note] if note else []
-    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
+    mask_container, mask_entry = mask_source(container, options.mask, options.mask_key, notes)
     container.check_readable(entry)
     mask_container.check_readable(mask_entry)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
@@ -191,7 +194,7 @@ def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Cont
     return container, entry, mask_container, mask_entry, layout
 
 
-def _mask_source(
+def mask_source(
     container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
 ) -> tuple[Container, Entry]:
     """Return where the mask is: in a file of its own, beside the measurement, or in memory."""
@@ -226,12 +229,22 @@ def _bad_pixel_map(
     if entry is None:
         return None
     marked: np.ndarray = np.not_equal(source.read(entry), 0)
-    marked = marked.T if transposed and marked.ndim == 2 else marked
-    if marked.shape != shape:
+    marked = marked.swapaxes(-1, -2) if transposed and marked.ndim > 1 else marked
+    if marked.shape != shape and (marked.ndim != 3 or marked.shape[1:] != shape):
         raise InputError(
             f"{source.path}: '{entry.name}' has shape {marked.shape}, expected that of the measurement {shape}"
         )
     return marked
+
+
+def _marked_of(marked: np.ndarray | None, frames: int | slice | None) -> np.ndarray | None:
+    """The marked pixels (H, W') of these frames; of a map for each frame, those that any of them marks."""
+    if marked is None or marked.ndim == 2:
+        return marked
+    if isinstance(frames, int):
+        picked: np.ndarray = marked[frames]
+        return picked
+    return np.asarray(marked[slice(None) if frames is None else frames].any(axis=0))
 
 
 def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:

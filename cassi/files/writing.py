@@ -113,8 +113,11 @@ def write_measurement(
         "mean_band": measurement.mean_band,
         "bad_pixels": measurement.bad_pixels,
     }
-    axes = {"measurement": "NHW", "mask": "CHW", "cube": "NCHW"}
+    axes = {"measurement": "NHW", "mask": "CHW" if measurement.shots is None else "NCHW", "cube": "NCHW"}
+    if measurement.shots is not None:
+        axes |= {"bad_pixels": "NHW"} | ({"mask": "NHW"} if measurement.mask.ndim == 3 else {})
     stated = {
+        "num_shots": measurement.shots,
         "scale": measurement.scale,
         "gain": measurement.gain,
         "read_noise": measurement.read_noise,

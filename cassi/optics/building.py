@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
 
@@ -20,8 +21,17 @@ if TYPE_CHECKING:
 
 def camera_of(
     m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
-) -> CASSI | BlurredCASSI:
+) -> CASSI | BlurredCASSI | MultiShot:
     """The camera: exact for whole shifts, interpolating for those between pixels, with its blur where one is given."""
+    if m.shots is not None:
+        return MultiShot(tuple(camera_of_shot(shot, device, psf) for shot in m.each_shot))
+    return camera_of_shot(m, device, psf)
+
+
+def camera_of_shot(
+    m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
+) -> CASSI | BlurredCASSI:
+    """The same of a measurement with one shot."""
     mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
     if isinstance(psf, float | int) and not (math.isfinite(psf) and psf > 0):
         raise InputError(

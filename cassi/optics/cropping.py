@@ -15,18 +15,23 @@ import torch
 from torch import Tensor
 
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.multi_shot import MultiShot
 from cassi.optics.single_disperser import CASSI
 
-Block = CASSI | BlurredCASSI
+Shot = CASSI | BlurredCASSI
+Block = Shot | MultiShot
 
 
 def croppable(A: object) -> TypeGuard[Block]:
     """Whether `crop` knows this camera."""
-    return isinstance(A, CASSI | BlurredCASSI)
+    return isinstance(A, Block)
 
 
 def light_reach(A: Block) -> tuple[tuple[int, int], tuple[int, int]]:
     """Least and greatest displacement of light from scene to detector pixel, down and to the right [pixel]."""
+    if isinstance(A, MultiShot):
+        down, right = zip(*(light_reach(shot) for shot in A.shots), strict=True)
+        return tuple((min(low for low, _ in one), max(high for _, high in one)) for one in (down, right))  # type: ignore[return-value]
     reach = [(0, 0), (0, A.measurement_shape[-1] - A.cube_shape[-1])]
     if isinstance(A, BlurredCASSI):
         for axis, psf in enumerate((A.psf_rows, A.psf)):
@@ -41,7 +46,7 @@ def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tenso
 
     Args:
         A: the camera of the whole frame.
-        y: measurement (H, W'), weighted as the camera.
+        y: measurement (H, W') or (K, H, W'), weighted as the camera.
         rows, columns: of the scene, within the frame.
 
     Example:
@@ -50,6 +55,13 @@ def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tenso
         >>> b[0].tolist()
         [0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 0.0, 0.0]
     """
+    if isinstance(A, MultiShot):
+        each = [_crop(shot, y[k], rows, columns) for k, shot in enumerate(A.shots)]
+        return replace(A, shots=tuple(a for a, _ in each)), torch.stack([b for _, b in each])
+    return _crop(A, y, rows, columns)
+
+
+def _crop(A: Shot, y: Tensor, rows: slice, columns: slice) -> tuple[Shot, Tensor]:
     (low_i, high_i), (low_j, high_j) = light_reach(A)
     height, width = A.cube_shape[-2:]
     detector = slice(columns.start, columns.stop + A.measurement_shape[-1] - width)

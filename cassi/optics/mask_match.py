@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+from cassi.optics.measurement import Measurement
+
 HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
 CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
 RIDGE = 0.02  # e in R^2: masks of neighboring bands overlap, and noise must not be amplified
@@ -60,6 +62,46 @@ class MaskCheck:
             )
             lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
         return "\n".join(lines)
+
+
+def check_masks(m: Measurement) -> MaskCheck:
+    """`check_mask` of a measurement; of several shots each with its own mask, and with the others where that fails.
+
+    Example:
+        >>> import numpy as np
+        >>> masks = np.random.default_rng(0).random((2, 64, 64))
+        >>> y = np.stack([sum(np.pad(m, ((0, 0), (2 * c, 6 - 2 * c))) for c in range(4)) for m in masks])
+        >>> check_masks(Measurement(y=y, mask=masks[::-1], shifts=(0, 2, 4, 6), shots=2)).verdict
+        'the shots are not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1'
+    """
+    shots = m.each_shot
+    checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in shots]
+    if len(checks) == 1:
+        return checks[0]
+    scores = {f"shot {k}, {name}": score for k, check in enumerate(checks, 1) for name, score in check.scores.items()}
+    chance = max(check.chance for check in checks)
+    wrong = [k for k, check in enumerate(checks) if not check.matches]
+    if not wrong:
+        own = [check.scores["as given"] for check in checks]
+        verdict = f"the masks fit their shots (correlation {min(own):.3f} to {max(own):.3f}, {chance:.3f} by chance)"
+        return MaskCheck(True, verdict, scores, chance, (0, 0), ())
+    others = {
+        k: next(
+            (
+                number
+                for number, other in enumerate(shots)
+                if number != k and check_mask(shots[k].y, other.mask, m.shifts, bad_pixels=shots[k].bad_pixels).matches
+            ),
+            None,
+        )
+        for k in wrong
+    }
+    if all(other is not None for other in others.values()):
+        fits = ", ".join(f"shot {k + 1} fits mask {other + 1}" for k, other in others.items() if other is not None)
+        verdict = f"the shots are not in the order of the masks: {fits}"
+    else:
+        verdict = "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k, other in others.items() if other is None)
+    return MaskCheck(False, verdict, scores, chance, (0, 0), ())
 
 
 # Flips and turns of the mask; the transposed ones only where it is square.

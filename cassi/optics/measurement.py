@@ -1,7 +1,10 @@
-"""What a camera hands over: one snapshot or a stack of them, with mask, shifts and noise."""
+"""What a camera hands over: one snapshot, several shots of one scene, or a stack of either, with mask and noise."""
+
+from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,16 +16,17 @@ MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a file says about one snapshot or a stack of them, ready for the operator.
+    """What files say about one snapshot, K shots of one scene, or a stack of either, ready for the operator.
 
     Attributes:
-        y: measurement (H, W') or (N, H, W'), float32, in `unit`.
-        mask: coded aperture (H, W), or one per band (C, H, W), float32, >= 0.
+        y: measurement (H, W') or (N, H, W'), float32, in `unit`; of K shots (K, H, W') or (N, K, H, W').
+        mask: coded aperture (H, W), or one per band (C, H, W), float32, >= 0; of K shots (K, H, W) or (K, C, H, W).
         shifts: displacement d_c of each band on the detector [pixel], C integers, or floats for sub-pixel dispersion.
         wavelengths: (C,) float64 [nm], or None where unknown.
         cube: the truth (C, H, W) or (N, C, H, W), float32, or None.
         mean_band: true mean over the bands (H, W), float32, or None.
-        bad_pixels: bool (H, W'), True where the detector says nothing (dead, hot, saturated in any frame), or None.
+        bad_pixels: bool (H, W'), True where the detector says nothing (dead, hot, saturated in any frame), or None; of
+            K shots (K, H, W').
         unit: unit of `y` in words.
         scale: stored counts per unit of `y`.
         gain: electrons per unit of `y`, or None where unknown.
@@ -30,6 +34,7 @@ class Measurement:
         notes: what was inferred or changed, one plain sentence each.
         source: name of the file.
         sha256: its SHA-256, hexadecimal.
+        shots: K, where each scene was photographed K times, each time through a mask of its own; else None.
     """
 
     y: np.ndarray
@@ -46,6 +51,84 @@ class Measurement:
     notes: tuple[str, ...] = ()
     source: str = ""
     sha256: str = ""
+    shots: int | None = None
+
+    @property
+    def each_shot(self) -> tuple[Measurement, ...]:
+        """The K shots, each as a measurement of its own; itself alone where there is one."""
+        if self.shots is None:
+            return (self,)
+        bad = self.bad_pixels
+        return tuple(
+            replace(
+                self,
+                y=self.y[..., k, :, :],
+                mask=self.mask[k],
+                bad_pixels=None if bad is None else bad[k],
+                shots=None,
+            )
+            for k in range(self.shots)
+        )
+
+
+def join_shots(shots: Sequence[Measurement]) -> Measurement:
+    """K shots of one scene, each through its own mask, as one measurement.
+
+    Args:
+        shots: in order; of one size, one number of bands and one unit.
+
+    Returns:
+        The measurement; wavelengths, truth and the rest are those of the first that has them.
+
+    Raises:
+        InputError: no shots, or shots that differ in size, bands, unit or number of snapshots.
+
+    Example:
+        >>> one = Measurement(y=np.ones((2, 3)), mask=np.ones((2, 2)), shifts=(0, 1))
+        >>> join_shots([one, one]).y.shape
+        (2, 2, 3)
+    """
+    if not shots:
+        raise InputError("no shots given; give one measurement per shot")
+    first = shots[0]
+    for k, shot in enumerate(shots[1:], start=2):
+        for name, one, other in (
+            ("snapshot", first.y.shape, shot.y.shape),
+            ("mask", first.mask.shape, shot.mask.shape),
+            ("shifts", tuple(first.shifts), tuple(shot.shifts)),
+            ("counts per unit", first.scale, shot.scale),
+        ):
+            if one != other:
+                raise InputError(
+                    f"the shots of one scene must be alike, shot 1 ({first.source}) has {name} {one}, shot {k} "
+                    f"({shot.source}) {other}; give shots of one camera, of one size and scale"
+                )
+
+    def known(name: str) -> object:
+        return next((value for shot in shots if (value := getattr(shot, name)) is not None), None)
+
+    none = np.zeros(first.y.shape[-2:], dtype=bool)
+    bad = [none if shot.bad_pixels is None else shot.bad_pixels for shot in shots]
+    sources, hashes, notes = (
+        dict.fromkeys(value for shot in shots for value in values(shot))
+        for values in (lambda m: (m.source,), lambda m: (m.sha256,), lambda m: m.notes)
+    )
+    gains = [shot.gain for shot in shots if shot.gain is not None]
+    told = list(notes)
+    if gains and (len(gains) < len(shots) or max(gains) > 1.001 * min(gains)):
+        told.append(f"the shots' gains are {', '.join(f'{g:.5g}' for g in gains)}: their geometric mean is taken")
+    return replace(
+        first,
+        y=np.stack([shot.y for shot in shots], axis=-3),
+        mask=np.stack([shot.mask for shot in shots]),
+        bad_pixels=np.stack(bad) if any(b.any() for b in bad) else None,
+        gain=float(np.exp(np.mean(np.log(gains)))) if gains else None,
+        notes=tuple(told),
+        source=", ".join(sources),
+        sha256=" ".join(hashes),
+        shots=len(shots),
+        **{name: known(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
+    )
 
 
 def check_arrays(m: Measurement) -> None:
@@ -59,11 +142,14 @@ def check_arrays(m: Measurement) -> None:
             f"the mask's largest value is {np.abs(m.mask).max():.3g}, expected a transmission, about 0 to 1; divide it "
             "by its largest value"
         )
-    bad = m.bad_pixels
-    if bad is not None and (bad.dtype != bool or bad.shape != m.y.shape[-2:]):
+    if m.shots is not None and (m.y.ndim not in (3, 4) or not m.y.shape[-3] == len(m.mask) == m.shots):
         raise InputError(
-            f"bad_pixels must be bool {m.y.shape[-2:]}, one per detector pixel, got {bad.dtype} {bad.shape}"
+            f"{m.shots} shots must be ({m.shots}, H, W') with masks ({m.shots}, H, W), got {m.y.shape} and masks "
+            f"{m.mask.shape}"
         )
+    bad, pixels = m.bad_pixels, m.y.shape[-2 if m.shots is None else -3 :]
+    if bad is not None and (bad.dtype != bool or bad.shape != pixels):
+        raise InputError(f"bad_pixels must be bool {pixels}, one per detector pixel, got {bad.dtype} {bad.shape}")
     if bad is not None and bad.all():
         raise InputError("every detector pixel is marked bad")
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from cassi.kernels import cpu, cpu_shots
+from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
-from cassi.optics.protocol import Camera, checked_weights
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.protocol import Camera, checked_weights, reciprocal
 from cassi.optics.single_disperser import CASSI
 
 
@@ -22,11 +26,11 @@ class MultiShot(Camera):
         G[k, l] = w_k w_l sum_c m_{k,c} m_{l,c}        masks as they lie on the detector
 
     Its eigenvectors, computed once, make pseudo-inverse and proximal step exact. Otherwise (a disperser turned between
-    snapshots) both are solved by conjugate gradients to the tolerance `tol`.
+    snapshots, or blur) both are solved by conjugate gradients to the tolerance `tol`.
 
     Args:
-        shots: K CASSI operators (also double dispersers or video cameras) with equal cube and measurement shape,
-            dtype and device.
+        shots: K CASSI operators (also double dispersers, video cameras or cameras with blur) with equal cube and
+            measurement shape, dtype and device.
         tol: relative norm of the gradient at which conjugate gradients stop; not used where the dispersion is shared.
         max_iters: conjugate gradient steps at most.
 
@@ -40,7 +44,7 @@ class MultiShot(Camera):
         torch.Size([2, 1, 4])
     """
 
-    shots: tuple[CASSI, ...]
+    shots: tuple[CASSI | BlurredCASSI, ...]
     tol: float = 1e-6
     max_iters: int = 200
     _eigen: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
@@ -90,8 +94,9 @@ class MultiShot(Camera):
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """Whether all shots displace the bands alike, which makes pseudo-inverse and proximal step exact."""
-        return len({tuple(d - min(shot.shifts) for d in shot.shifts) for shot in self.shots}) == 1
+        """Whether all shots displace the bands alike, without blur: pseudo-inverse and proximal step are exact."""
+        sharp = all(isinstance(shot, CASSI) for shot in self.shots)
+        return sharp and len({tuple(d - min(shot.shifts) for d in shot.shifts) for shot in self.shots}) == 1
 
     @property
     def learned(self) -> bool:
@@ -149,22 +154,39 @@ class MultiShot(Camera):
         """The diagonal of Phi Phi^T, (K, H, W'): a preconditioner. The K x K blocks have more than their diagonal."""
         return torch.stack([shot.gram_diag() for shot in self.shots])
 
+    def modes(self) -> tuple[Tensor, Tensor | None]:
+        """Eigenvalues and eigenvectors of the K x K blocks where `exact`: V D V^T is Phi Phi^T itself.
+
+        What is below K * eps of the largest eigenvalue of its block counts as 0 (two masks that agree at a pixel add
+        no information there).
+        """
+        if not self.exact:
+            return super().modes()
+        values, vectors = self._eigenpairs()
+        cut = self.num_shots * torch.finfo(self.dtype).eps * values.amax(0)
+        return torch.where(values > cut.clamp(min=torch.finfo(self.dtype).tiny), values, 0), vectors
+
+    def visibility(self) -> Tensor | None:
+        """diag(Phi^+ Phi) = sum_m (Phi^T v_m)^2 / D_m over the `modes`, (C, H, W); None where they are not known."""
+        values, vectors = self.modes()
+        if vectors is None:
+            return None
+        roots = reciprocal(values).sqrt()
+        seen = torch.zeros(self.cube_shape, dtype=self.dtype, device=self.device)
+        for m in range(self.num_shots):
+            seen += self.adjoint(vectors[:, m] * roots[m]).square_()
+        return seen
+
     def solve(self, b: Tensor, rho: float) -> Tensor:
         """(Phi Phi^T + rho)^-1 b; for rho = 0 the pseudo-inverse of Phi Phi^T.
 
-        Exact where the dispersion is shared; there eigenvalues of a K x K block below K * eps of its largest count as 0
-        (two masks that agree at a pixel add no information there). Else by conjugate gradients, see `Camera.solve`.
+        Exact where the dispersion is shared, by the `modes`; else by conjugate gradients, see `Camera.solve`.
         """
         if not self.exact:
             return super().solve(b, rho)
         self.check_measurement(b)
         values, vectors = self._eigenpairs()
-        if rho:
-            inverse = 1 / (rho + values)
-        else:
-            cut = self.num_shots * torch.finfo(self.dtype).eps * values.amax(0)
-            kept = values > cut.clamp(min=torch.finfo(self.dtype).tiny)
-            inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
+        inverse = 1 / (rho + values) if rho else reciprocal(self.modes()[0])
         z = torch.zeros_like(b)
         for mode in range(self.num_shots):
             amplitude = (vectors[:, mode] * b).sum(-3) * inverse[mode]
@@ -175,12 +197,36 @@ class MultiShot(Camera):
         """Largest singular value of Phi: exact where the dispersion is shared, else from below to about 1e-3."""
         return float(self._eigenpairs()[0].max().clamp(min=0).sqrt()) if self.exact else super().norm()
 
+    def subspace_step_(
+        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
+        gamma: Tensor, omega: Tensor, step: float,
+    ) -> bool:  # fmt: skip
+        """See `Camera.subspace_step_`; in one kernel on the CPU, for one scene."""
+        if not self.exact or z.ndim != 3:
+            return False
+        vectors = self._eigenpairs()[1]
+        masks, weights = self._stacked
+        if kernels(z, z_new, y, e, u, y_z, B, vectors, masks, weights, gamma, omega) is not cpu:
+            return False
+        shifts = tuple(int(d) for d in self.shots[0].shifts)
+        cpu_shots.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, vectors, gamma, omega, step)
+        return True
+
+    @cached_property
+    def _stacked(self) -> tuple[Tensor, Tensor]:
+        """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W')."""
+        height, width = self.cube_shape[-2:]
+        most = max(shot.mask.numel() // (height * width) for shot in self.shots)
+        masks = torch.stack([shot.mask.reshape(-1, height, width).expand(most, -1, -1) for shot in self.shots])
+        weights = self.weights
+        return masks, self.shots[0].mask.new_ones(self.measurement_shape) if weights is None else weights
+
     def _compute_eigen(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (K, H, W') and eigenvectors (K, mode, H, W') of the blocks of Phi Phi^T."""
         ones = torch.ones((), dtype=self.dtype, device=self.device).expand(self.cube_shape)
         rows = []
         for a in self.shots:
-            row = [shift_sum(ones, a.mask * b.mask, a.shifts) for b in self.shots]
+            row = [shift_sum(ones, a.mask * b.mask, tuple(int(d) for d in a.shifts)) for b in self.shots]
             weighted = [_times(_times(g, a.weights), b.weights) for g, b in zip(row, self.shots, strict=True)]
             rows.append(torch.stack(weighted))
         gram = torch.stack(rows).permute(2, 3, 0, 1)

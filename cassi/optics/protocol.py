@@ -147,6 +147,13 @@ class Camera(ABC):
         """D >= A A^T, a diagonal like a measurement; here |A| |A|^T 1 (Gershgorin). 0 where no light can arrive."""
         return self.absolute().gram(torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device)).detach()
 
+    def modes(self) -> tuple[Tensor, Tensor | None]:
+        """D and V with V D V^T >= A A^T: D like a measurement, V = 1 (None) or, of K snapshots, (K, K, H, W').
+
+        V[:, m] is a direction in the space of the K values that were measured at one place. Here `majorizer` and None.
+        """
+        return self.majorizer(), None
+
     def gram_diag(self) -> Tensor:
         """diag(A A^T), like a measurement; here its bound `majorizer`."""
         return self.majorizer()
@@ -293,7 +300,7 @@ class Camera(ABC):
     ) -> bool:  # fmt: skip
         """A turn of `cassi.solvers.subspace_tv` up to the prox in one pass, in place: whether it was done.
 
-        Reads z, y, B, gamma, omega; writes e, u, z_new and y_z = A B^T z. Here there is no such pass.
+        Reads z, y, B, gamma and omega, both along the `modes`; writes e, u, z_new, y_z = A B^T z. Here there is none.
         """
         return False
 

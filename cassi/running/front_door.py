@@ -23,6 +23,7 @@ from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
@@ -164,6 +165,7 @@ def reconstruct(
         if read_noise is not None:
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
+        m = without_impulses(m)
         if isinstance(camera, FoundCamera):
             found = camera
         elif camera == "find" and psf is None:
@@ -198,7 +200,7 @@ def reconstruct(
         replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
     ]
-    return _assembled(task, outcomes, parameters, found, given_m, start)
+    return assembled(task, outcomes, parameters, found, given_m, start)
 
 
 def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
@@ -216,7 +218,7 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
     return found.scaled(level)
 
 
-def _assembled(
+def assembled(
     task: Prepared,
     outcomes: list[Outcome],
     parameters: dict[str, Any],
@@ -250,12 +252,13 @@ def _assembled(
 
 
 def _imprint(A: Camera, cube: Tensor) -> float | None:
-    """Of the mask on the (first) cube, where the camera has one."""
-    mask = getattr(A, "mask", None)
-    if not isinstance(mask, Tensor) or min(mask.shape[-2:]) < 32:
+    """Of the mask on the (first) cube, where the camera has one; of several shots' masks that which shows most."""
+    masks = [getattr(shot, "mask", None) for shot in getattr(A, "shots", (A,))]
+    if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= 32 for mask in masks):
         return None
     values = cube.detach().cpu().numpy()
-    return imprint(values if values.ndim == 3 else values[0], mask.detach().cpu().numpy())
+    first = values if values.ndim == 3 else values[0]
+    return max(imprint(first, mask.detach().cpu().numpy()) for mask in masks)  # type: ignore[union-attr]
 
 
 def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:

@@ -30,7 +30,7 @@ from cassi.files.atomic import file_sha256, write_text
 from cassi.files.frames import find_files, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
-from cassi.optics.mask_match import check_mask
+from cassi.optics.mask_match import check_masks
 from cassi.running.cluster import Engine, Turn, processes, scheduler_at, threads
 from cassi.running.front_door import reconstruct
 from cassi.running.result import Reconstruction
@@ -145,7 +145,10 @@ def reconstruct_many(
         raise InputError(f"batch and workers must be at least 1, got {batch} and {workers}")
     start = time.perf_counter()
     # other processes and machines have their own working folder
-    frames = [replace(frame, path=os.path.abspath(frame.path)) for frame in frames]
+    frames = [
+        replace(frame, path=os.path.abspath(frame.path), others=tuple(map(os.path.abspath, frame.others)))
+        for frame in frames
+    ]
     root = Path(os.path.abspath(output))
     common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
     store: Store = (
@@ -227,9 +230,9 @@ def _plan(
 def _fingerprint(common: Mapping[str, Any], frame: Frame) -> str:
     """SHA-256 over everything a frame's cube depends on; a file that cannot be read counts as its name."""
     try:
-        content = file_sha256(frame.path)
+        content = " ".join(file_sha256(path) for path in frame.paths)
     except OSError:
-        content = frame.path
+        content = " ".join(frame.paths)
     made_from = json.dumps([common, content, frame.index], sort_keys=True)
     return hashlib.sha256(made_from.encode()).hexdigest()
 
@@ -249,6 +252,10 @@ def _content(value: object) -> Any:
         return {key: _content(one) for key, one in sorted(value.items()) if one is not None}
     if isinstance(value, str | os.PathLike) and Path(value).is_file():
         return {"sha256": file_sha256(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _content(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [_content(one) for one in value]
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
@@ -354,7 +361,7 @@ def _error(future: Future[Any]) -> BaseException | None:
 
 
 def _read(read: Callable[..., Measurement], frame: Frame) -> Measurement:
-    return read(frame.path) if frame.index is None else read(frame.path, frames=frame.index)
+    return read(frame.where) if frame.index is None else read(frame.where, frames=frame.index)
 
 
 def _first_readable(read: Callable[..., Measurement], frames: Sequence[Frame]) -> Measurement | None:
@@ -384,7 +391,7 @@ def _solve_and_write(
         return turn.over()
 
     with turn:
-        check = check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels)
+        check = check_masks(m)
         m = replace(m, notes=(*m.notes, check.verdict))
         result = solve(m, monitor=closing)
     if turn.over():

@@ -35,11 +35,25 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One snapshot among many: the name of its result, the file it is in, and which of a stack it is (None: all)."""
+    """One scene among many: the name of its result, the file it is in, and which of a stack it is (None: all).
+
+    `others` are the files of its further shots, where each has its own.
+    """
 
     name: str
     path: str
     index: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its files."""
+        return (self.path, *self.others)
+
+    @property
+    def where(self) -> str | tuple[str, ...]:
+        """What is read: the file, or all of several."""
+        return self.paths if self.others else self.path
 
 
 @dataclass(frozen=True)

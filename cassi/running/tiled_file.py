@@ -23,7 +23,7 @@ from cassi.choice.refine import Watch, planned_problem, planned_run
 from cassi.errors import InputError
 from cassi.files.cube_parts import CubeParts, cube_in_parts
 from cassi.files.spectral_libraries import as_spectral_prior
-from cassi.optics.cropping import Block
+from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
@@ -108,8 +108,10 @@ def reconstruct_tiled(
     """
     start = time.perf_counter()
     m = measurement
-    if m.y.ndim != 2:
-        raise InputError(f"tiles are for single snapshots (H, W'), got {m.y.shape}; give one frame at a time")
+    if m.y.ndim != (2 if m.shots is None else 3):
+        raise InputError(
+            f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give one frame at a time"
+        )
     if tile < max(1, reach) or reach < 0:
         raise InputError(
             f"tiles of {tile} px with {reach} px around them are all border; take {max(1, 2 * reach)} px or more"
@@ -202,12 +204,12 @@ def _misfit(A: Block, y: Tensor, parts: CubeParts) -> tuple[np.ndarray, float]:
     """y - Phi x, and |y - Phi x| / |y|, of the cube in the file; rows do not mix, so a strip is a camera of its own."""
     image = np.empty(tuple(y.shape), np.float32)
     squared = 0.0
-    for first in range(0, A.height, STRIP):
-        rows = slice(first, min(first + STRIP, A.height))
-        weights = None if A.weights is None else A.weights[rows]
-        strip = replace(A, mask=A.mask[..., rows, :], weights=weights)
-        misfit = y[rows] - strip.forward(torch.from_numpy(parts.read(rows)).to(y.device))
+    height, width = A.cube_shape[-2:]
+    for first in range(0, height, STRIP):
+        rows = slice(first, min(first + STRIP, height))
+        strip, seen = crop(A, y, rows, slice(0, width))
+        misfit = seen - strip.forward(torch.from_numpy(parts.read(rows)).to(y.device))
         squared += float(misfit.double().square().sum())
-        image[rows] = misfit.cpu().numpy()
+        image[..., rows, :] = misfit.cpu().numpy()
     total = float(y.double().norm())
     return image, math.sqrt(squared) / total if total else float(squared > 0)

@@ -41,6 +41,7 @@ def subspace_tv(
     tol: float = 0.0,
     state: SubspaceState | None = None,
     denoise: Denoiser | None = None,
+    pull: tuple[Tensor, Tensor] | None = None,
     monitor: Monitor | None = None,
     progress: bool = False,
 ) -> tuple[Result, SubspaceState]:
@@ -48,13 +49,16 @@ def subspace_tv(
 
         min_z  1/2 sum_j (y - Phi B^T z)_j^2 / sigma_j^2 + kappa sum_k w_k TV(z_k)    subject to  B^T z >= 0
 
-    by a linearized method of multipliers, with D >= Phi Phi^T diagonal and step weight lambda:
+    by a linearized method of multipliers, with D >= Phi Phi^T diagonal (`Camera.modes`) and step weight lambda:
 
         r = y - Phi B^T z
         e = gamma (e + r)                              gamma = 1 - min(1, a),  a = kappa sigma^2 / (lambda D)
         p = max(u - B^T z, 0)
         z = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)] + c B (2 p - u))        omega = 1 / max(1, a)
         u = p
+
+    Of K snapshots y, e and gamma, omega D^+ are taken along the modes V of each detector place, in place of the
+    snapshots themselves: V diag(gamma) V^T (e + r), sigma^2 there sum_k V_km^2 sigma_k^2.
 
     At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0, so that lambda cancels and the
     minimiser is that of the first line. It only sets the pace: a large lambda moves fast, while gamma, detector pixel
@@ -77,6 +81,8 @@ def subspace_tv(
         num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
+        pull: z_0 (..., K, H, W) and m, broadcastable to it, 0 to 0.5: coefficients expected, and how firmly. Adds
+            kappa / lambda sum m (z - z_0)^2 / 2 to the objective, as the step z - m (z - z_0) before the prox.
 
     Returns:
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
@@ -96,12 +102,15 @@ def subspace_tv(
     level = brightness(A, y)
     lam = level if tv_weight is None else tv_weight
     w = coefficient_weights(len(B)).to(y).view(-1, 1, 1) * lam
-    inverse = reciprocal(A.majorizer())
+    D, V = A.modes()
+    inverse = reciprocal(D)
+    if V is not None:
+        sigma2 = (V.square() * sigma2.expand(y.shape).unsqueeze(-3)).sum(-4)
     a = (prior_strength / (level * lam)) * sigma2 * inverse
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
-        z = analyse(A.adjoint(omega * y), B).contiguous()
+        z = analyse(A.adjoint(_scaled(y.clone(), omega, V)), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = state.z.clone(), state.q.clone()
@@ -118,8 +127,8 @@ def subspace_tv(
             x = synthesise(z, B)
             A.forward(x, out=y_z)
             r = y - y_z
-            e.add_(r).mul_(gamma)
-            r.add_(e).mul_(omega)
+            e = _scaled(e.add_(r), gamma, V)
+            r = _scaled(r.add_(e), omega, V)
             if u is None:
                 step = A.adjoint(r)
             else:
@@ -128,6 +137,8 @@ def subspace_tv(
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
         residual = relative_change(y_z, y)
+        if pull is not None:
+            z_new.addcmul_(pull[1], pull[0] - z)
         if denoise is None:
             q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
@@ -137,6 +148,14 @@ def subspace_tv(
         loop.record(z, residual=residual, change=change)
     result = loop.result(z)
     return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
+
+
+def _scaled(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
+    """V diag(factor) V^T t; in place where V is 1 (None)."""
+    if V is None:
+        return t.mul_(factor)
+    along = (V * t.unsqueeze(-3)).sum(-4).mul_(factor)
+    return (V * along.unsqueeze(-4)).sum(-3)
 
 
 def _checked_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> tuple[int, ...]:

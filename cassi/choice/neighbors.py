@@ -1,0 +1,160 @@
+"""A frame of a sequence reconstructed with what the frames beside it know.
+
+The mask stands still while the scene moves: a neighbor, once it is known how the scene has moved since, is a further
+shot through another mask. Motion is taken from reconstructions of each frame alone; where it explains a neighbor's
+snapshot badly, that is counted as noise of those detector pixels; and a frame whose held-out pixels are not predicted
+better with its neighbors stays as it is alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.choice.automatic import COMPONENTS, candidate_bases
+from cassi.choice.candidates import Trial, choose, shares_of
+from cassi.choice.held_out import Split
+from cassi.choice.noise import CameraNoise, estimate_noise
+from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
+from cassi.choice.problem import Problem
+from cassi.choice.refine import Watch, planned_problem
+from cassi.optics.moving_scene import MovingScene
+from cassi.optics.protocol import Camera
+from cassi.priors.motion import blurred, flow
+from cassi.priors.spectral_basis import analyse
+from cassi.solvers.loop import Result
+from cassi.solvers.subspace_tv import SubspaceState
+
+HELD_OUT = 0.05  # of a frame's detector pixels
+ALONE = 150  # iterations of a frame alone
+FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+IMAGES = 4  # coefficient images that motion is taken from
+WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
+NEAR = 2.0  # [pixel] over which misfits are averaged
+USUAL = 2.0  # times the error at a frame's own held-out pixels is a usual misfit of a neighbor
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """A frame reconstructed without its neighbors and without its held-out pixels.
+
+    Attributes:
+        split: the camera and the snapshot.
+        state: of the solver at its end.
+        x: the cube (C, H, W), >= 0.
+        error: relative, at the held-out pixels.
+        missed: mean square of the misfit there.
+    """
+
+    split: Split
+    state: SubspaceState
+    x: Tensor
+    error: float
+    missed: float
+
+
+class Together(NamedTuple):
+    """A frame with its neighbors, and how badly held-out pixels of all are predicted by the frame alone and so."""
+
+    result: Result
+    errors: tuple[float, float]
+
+
+def common_plan(
+    A: Camera,
+    frames: Tensor,
+    *,
+    wavelengths: Sequence[float] | np.ndarray | None = None,
+    noise: CameraNoise = CameraNoise(),  # noqa: B008  frozen
+    method: Method = Method(),  # noqa: B008  frozen
+    seed: int = 0,
+) -> Plan:
+    """Noise and spectral basis that serve a whole sequence, chosen on some of its frames as for a single one.
+
+    Args:
+        A: the camera.
+        frames: (n, H, W'), n >= 2.
+        wavelengths, noise, method: as for `cassi.choice.automatic.reconstruct_auto`.
+        seed: of the held-out pixels.
+    """
+    bases = candidate_bases(A, wavelengths, method)
+    split = Split.of(A, frames, A.majorizer() > 0, seed)
+    if noise.gain is not None:
+        model = noise.model()
+    else:
+        model, _ = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
+    trial = Trial(split, model.variance(frames), bases)
+    choose(trial, shares_of(stated=noise.gain is not None), lambda: True)
+    best = trial.best.plan
+    return replace(best, noise=model, vectors=trial.bases[best.basis], prior=TV, iterations=(FIRST + REST, 0))
+
+
+def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
+    """A frame by itself, with total variation, as a plan says.
+
+    Args:
+        A: the camera.
+        y: a snapshot of it.
+        plan: complete, for measurements of this brightness.
+        seed: of the held-out pixels.
+    """
+    split = Split.of(A, y, A.majorizer() > 0, seed, HELD_OUT)
+    result, state = planned_problem(plan, y, None).solve(split.A_train, split.y_train, ALONE)
+    x = result.x.clamp(min=0)
+    misfit = (y - A.forward(x))[split.held]
+    return Alone(split, state, x, split.error(x), float(misfit.double().square().mean()))
+
+
+def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> Together | None:
+    """A frame with its neighbors as further shots; None where that does not predict held-out pixels better.
+
+    Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
+    frame whether it is still this frame.
+
+    Args:
+        frame: the one to reconstruct.
+        neighbors: of the same camera.
+        plan: as for `alone`.
+        run: seed, monitor, bar.
+
+    Returns:
+        The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than
+        by chance, or all of them no better.
+    """
+    if not neighbors:
+        return None
+    first, B = frame.split, torch.as_tensor(plan.vectors).to(frame.x)
+    flows = [flow(_images(other, B), _images(frame, B), window=WINDOW) for other in neighbors]
+    A = MovingScene(first.A, [None, *flows])
+    y = torch.stack([first.y, *(other.split.y for other in neighbors)])
+    misfit = blurred((y - A.forward(frame.x)).square(), NEAR)
+    unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
+    unexplained[0] = 0
+    variance = planned_problem(plan, y, None).variance + unexplained
+    held = torch.stack([first.held, *(other.split.held for other in neighbors)])
+    keep = (~held).to(y)
+    split = Split(A, y, held, A.leave_out(keep), y * keep)
+    problem = Problem(B, variance, progress=run.progress)
+    start = replace(frame.state, e=torch.zeros_like(y))
+    result, state = problem.solve(split.A_train, split.y_train, FIRST, state=start)
+    x = result.x.clamp(min=0)
+    own, before, after = first.error(x), split.error(frame.x), split.error(x)
+    chance = 2 / math.sqrt(2 * int(first.held.sum()))  # two standard errors of a root mean square
+    if own > (1 + chance) * frame.error or after > (1 - CHANCE) * before:
+        return None
+    watch = Watch(run)
+    watch.add(result.history)
+    rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
+    watch.add(rest.history)
+    return Together(replace(rest, x=rest.x.clamp_(min=0), history=watch.history), (before, after))
+
+
+def _images(frame: Alone, B: Tensor) -> Tensor:
+    """Coefficient images that motion shows in."""
+    return analyse(frame.x, B)[:IMAGES].contiguous()

@@ -1,0 +1,124 @@
+"""Which camera and which scenes the options and files of `reconstruct` speak of: optics, shots a scene, their files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cassi.errors import InputError
+
+if TYPE_CHECKING:
+    from cassi.running.stores import Frame
+
+
+def add_options(camera: argparse._ArgumentGroup) -> None:
+    camera.add_argument(
+        "--optics",
+        choices=("sd", "dd", "cacti"),
+        help="sd: single disperser; dd: double disperser, its mask as wide as the scene and the spread of the bands; "
+        "cacti: video camera, a mask for each frame (default: what the file says, else sd)",
+    )
+    camera.add_argument(
+        "--shots",
+        type=int,
+        metavar="K",
+        help="each scene was photographed K times, through K masks: files one after the other, or a stack (default: "
+        "as many as masks or calibrations are given, or what the file says)",
+    )
+
+
+def settle(args: argparse.Namespace) -> None:
+    """Fill in `masks`, `calibrations`, `optics`, `shots` (None: one) and, of several shots, `scenes`.
+
+    Raises:
+        InputError: options that contradict each other, or files that do not make whole scenes.
+    """
+    args.masks, args.calibrations = args.mask or [], args.calibration or []
+    args.mask = args.masks[0] if len(args.masks) == 1 else None
+    args.calibration = args.calibrations[0] if args.calibrations else None
+    if args.shots is not None and args.shots < 1:
+        raise InputError(f"--shots must be at least 1, got {args.shots}")
+    stated = _stated(args.files[0]) if Path(args.files[0]).is_file() else (None, None)
+    args.optics = args.optics or stated[0] or "sd"
+    given = max(len(args.masks), len(args.calibrations))
+    shots = args.shots or (given if given > 1 else stated[1]) or 1
+    args.shots = None if shots == 1 else shots
+    args.scenes = []
+    for option, count in (("--mask", len(args.masks)), ("--calibration", len(args.calibrations))):
+        if count > 1 and count != shots:
+            raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
+    if args.calibration and args.optics != "sd":
+        raise InputError(
+            f"a calibration describes a single disperser, not --optics {args.optics}; leave one of them out"
+        )
+    if args.calibration and shots > len(args.calibrations):
+        raise InputError(f"a calibration holds one mask; give one for each of the {shots} shots")
+    alone = {"--align": args.align, "--save-camera": args.save_camera}
+    for option in (name for name, value in alone.items() if value):
+        if shots > 1 or args.optics != "sd":
+            what = f"{shots} shots" if shots > 1 else f"--optics {args.optics}"
+            raise InputError(
+                f"{option} looks for the camera of a single disperser's single shot, not of {what}; leave it out"
+            )
+    if args.shots is not None:
+        args.scenes = _scenes(args)
+
+
+def _stated(path: str) -> tuple[str | None, int | None]:
+    from cassi.files.other_optics import stated_camera
+
+    try:
+        return stated_camera(path)
+    except InputError as error:
+        if "optics must be" in str(error):
+            raise
+        return None, None  # what is wrong with the file is told when it is read
+
+
+def _scenes(args: argparse.Namespace) -> list[Frame]:
+    """The scenes of K shots: stacks, or K files after each other; integer counts of all get one bit depth."""
+    from cassi.calibration.estimate import calibrated_frame_count
+    from cassi.cli.reading import reading
+    from cassi.files import frame_count, open_frames
+    from cassi.files.frames import find_files
+    from cassi.files.other_optics import is_stack, with_optics
+    from cassi.running.stores import Frame
+
+    others = [*args.masks, *args.calibrations, *([args.bad_pixels] if args.bad_pixels else [])]
+    apart = {Path(name).resolve() for name in others}
+    files = [str(f) for f in find_files(args.files, others) if f.resolve() not in apart]
+    if not files:
+        raise InputError("no shots among the files given; they are all masks, calibrations or maps of bad pixels")
+    K = args.shots
+    stack = is_stack(files[0], args.key)
+    # enough to tell how its masks are kept
+    args.scenes = [Frame("", files[0], others=() if stack else tuple(files[1:K]))]
+    if not stack:
+        if len(files) % K:
+            raise InputError(f"{len(files)} files for scenes of {K} shots; give {K} for each scene, or a stack")
+        groups = [tuple(files[k : k + K]) for k in range(0, len(files), K)]
+        scenes = [Frame(Path(group[0]).stem, group[0], others=group[1:]) for group in groups]
+    else:
+        first = reading(args).shots[0]
+        count = (
+            calibrated_frame_count(files[0], key=args.key)
+            if args.calibration
+            else frame_count(files[0], with_optics(files[0], first.options, args.optics))
+        )
+        if count is None or count % K or (len(files) > 1 and count != K):
+            raise InputError(f"{files[0]}: holds {count or 1} snapshots, expected the {K} shots of a scene")
+        scenes = [Frame(Path(file).stem, file) for file in files]
+        if count > K:
+            scenes = [Frame(f"{Path(files[0]).stem}_{k:06d}", files[0], k) for k in range(count // K)]
+    names = [scene.name for scene in scenes]
+    if len(set(names)) < len(names):
+        raise InputError(f"the results of {len(names)} scenes would have one name, {names[0]}; rename the files")
+    args.scenes = scenes
+    if args.bit_depth is None and not args.calibration:
+        one = reading(args).shots[0].options
+        try:
+            args.bit_depth = open_frames(files, with_optics(files[0], one, args.optics)).bit_depth
+        except InputError:  # told when the scene is read
+            args.bit_depth = None
+    return scenes

@@ -1,0 +1,75 @@
+"""Pictures displaced along a field of vectors, as a sparse matrix and its transpose."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+
+def displacement_matrix(v: Tensor) -> Tensor:
+    """W with (W x)(p) = x(p + v(p)) for a picture x (H, W) as a vector, by Catmull and Rom's cubic interpolation.
+
+    Each row has 4 x 4 weights that sum to 1; beyond the border the border's pixel counts (Keys, IEEE Transactions on
+    Acoustics, Speech, and Signal Processing 29, 1153 (1981), a = -1/2).
+
+    Args:
+        v: (2, H, W) [pixel], down and to the right.
+
+    Returns:
+        (H W, H W), sparse CSR, of the dtype and on the device of v.
+
+    Raises:
+        ValueError: v is no field of vectors.
+
+    Example:
+        >>> W = displacement_matrix(torch.ones(2, 2, 2))
+        >>> (W @ torch.tensor([[1.0], [2.0], [3.0], [4.0]])).flatten()
+        tensor([4., 4., 4., 4.])
+    """
+    if v.ndim != 3 or len(v) != 2:
+        raise ValueError(f"v must be (2, H, W), got {tuple(v.shape)}")
+    height, width = v.shape[-2:]
+    i = torch.arange(height, dtype=v.dtype, device=v.device)[:, None] + v[0]
+    j = torch.arange(width, dtype=v.dtype, device=v.device) + v[1]
+    (rows, a), (columns, b) = _taps(i, height), _taps(j, width)
+    source = (rows[:, None] * width + columns[None]).flatten(0, 1)  # (16, H, W)
+    weights = (a[:, None] * b[None]).flatten(0, 1)
+    target = torch.arange(height * width, device=v.device).view(height, width).expand_as(source)
+    indices = torch.stack([target.reshape(-1), source.reshape(-1)])
+    size = (height * width, height * width)
+    return _csr(torch.sparse_coo_tensor(indices, weights.reshape(-1), size, check_invariants=False))
+
+
+def transposed(W: Tensor) -> Tensor:
+    """W^T, in CSR too."""
+    return _csr(W.to_sparse_coo().transpose(0, 1))  # type: ignore[no-untyped-call]
+
+
+def displaced(x: Tensor, W: Tensor) -> Tensor:
+    """W x for each picture of x (..., H, W), or W^T x with the matrix `transposed`."""
+    pictures = x.reshape(-1, W.shape[1])
+    return (W @ pictures.T).T.reshape(x.shape).contiguous()
+
+
+def _csr(matrix: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls the format a beta
+        return matrix.coalesce().to_sparse_csr()
+
+
+def _taps(place: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The 4 pixels beside each place along an axis, within it, and their weights, (4, H, W)."""
+    first = place.clamp(0, length - 1).floor()
+    f = place.clamp(0, length - 1) - first
+    weights = torch.stack(
+        [
+            -0.5 * f + f**2 - 0.5 * f**3,
+            1 - 2.5 * f**2 + 1.5 * f**3,
+            0.5 * f + 2 * f**2 - 1.5 * f**3,
+            -0.5 * f**2 + 0.5 * f**3,
+        ]
+    )
+    pixels = torch.stack([(first + t).clamp(0, length - 1).long() for t in (-1, 0, 1, 2)])
+    return pixels, weights

@@ -1,0 +1,82 @@
+"""Several snapshots of a scene that moves, through one camera that stands still, as one camera."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cassi.kernels.displacement import displaced, displacement_matrix, transposed
+from cassi.optics.protocol import Camera
+
+
+class MovingScene(Camera):
+    """K snapshots of a moving scene: the mask stands still, so each of them sees other voxels of the scene.
+
+        y_s = Phi W_s x,    (W_s x)_c(p) = x_c(p + v_s(p))
+
+    with v_s the motion from the scene as it is to be reconstructed to the scene at snapshot s. All bands move alike.
+
+    Args:
+        camera: Phi.
+        flows: v_s, each (2, H, W) [pixel], down and to the right; None where nothing moves.
+
+    Raises:
+        ValueError: no flows, or one of another size than the scene.
+
+    Example:
+        >>> A = MovingScene(CASSI.from_step(torch.ones(4, 5), step=1, num_bands=2), [None, torch.zeros(2, 4, 5)])
+        >>> A.forward(torch.ones(2, 4, 5)).shape
+        torch.Size([2, 4, 6])
+    """
+
+    def __init__(self, camera: Camera, flows: Sequence[Tensor | None]) -> None:
+        size = (2, *camera.cube_shape[-2:])
+        for v in flows:
+            if v is not None and tuple(v.shape) != size:
+                raise ValueError(f"each flow must be {size}, got {tuple(v.shape)}")
+        if not flows:
+            raise ValueError("flows is empty: give one for each snapshot, None where nothing moves")
+        self.camera, self.dtype, self.device = camera, camera.dtype, camera.device
+        self._moves: list[tuple[Tensor, Tensor] | None] = []
+        for v in flows:
+            W = None if v is None else displacement_matrix(v.to(device=self.device, dtype=self.dtype))
+            self._moves.append(None if W is None else (W, transposed(W)))
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        return self.camera.cube_shape
+
+    @property
+    def measurement_shape(self) -> tuple[int, ...]:
+        return len(self._moves), *self.camera.measurement_shape
+
+    def absolute(self) -> MovingScene:
+        """The camera with |Phi| and |W_s|."""
+        found = MovingScene(self.camera.absolute(), [None] * len(self._moves))
+        found._moves = [None if move is None else (_magnitude(move[0]), _magnitude(move[1])) for move in self._moves]
+        return found
+
+    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """y_s = Phi W_s x, (..., K, H, W'), see `Camera.forward`."""
+        self.check_cube(x)
+        seen = [self.camera.forward(x if move is None else displaced(x, move[0])) for move in self._moves]
+        axis = -1 - len(self.camera.measurement_shape)
+        return torch.stack(seen, axis) if out is None else torch.stack(seen, axis, out=out)
+
+    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        """x = sum_s W_s^T Phi^T y_s, see `Camera.adjoint`."""
+        self.check_measurement(y)
+        axis = y.ndim - 1 - len(self.camera.measurement_shape)
+        if out is None or not add:
+            zero = torch.zeros((*y.shape[:axis], *self.cube_shape), dtype=self.dtype, device=self.device)
+            out = zero if out is None else out.copy_(zero)
+        for move, one in zip(self._moves, y.unbind(axis), strict=True):
+            back = self.camera.adjoint(one.contiguous())
+            out += back if move is None else displaced(back, move[1])
+        return out
+
+
+def _magnitude(W: Tensor) -> Tensor:
+    return torch.sparse_csr_tensor(W.crow_indices(), W.col_indices(), W.values().abs(), W.shape)

@@ -1,0 +1,108 @@
+"""How a picture has moved since another: optical flow between coefficient images, and pictures carried along it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+WINDOW = 4.0  # standard deviation of the window in which the motion is taken for one [pixel]
+STEPS = 6  # of Gauss and Newton on each scale
+LEAST = 16  # side of the coarsest picture, at least [pixel]
+
+
+def flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
+    """The motion v with moved(p + v(p)) = reference(p), by Lucas and Kanade's iteration from coarse to fine.
+
+        v <- v + (G * sum_k g_k g_k^T + eps)^-1 (G * sum_k g_k (reference_k - moved_k(p + v)))
+
+    with g_k = grad moved_k(p + v), G a Gaussian window and k over the images. (B. D. Lucas and T. Kanade, IJCAI 1981.)
+
+    Args:
+        reference, moved: (K, H, W), images of one unit.
+        window: standard deviation of G [pixel].
+
+    Returns:
+        v (2, H, W), down and to the right [pixel]; 0 where the images are flat.
+
+    Raises:
+        ValueError: shapes that differ.
+
+    Example:
+        >>> i = torch.arange(32.0)
+        >>> picture = torch.sin(i / 3)[:, None] + torch.cos(i / 4)
+        >>> v = flow(picture[None], picture.roll(1, 1)[None])
+        >>> [abs(round(float(part[8:24, 8:24].mean()), 1)) for part in v]
+        [0.0, 1.0]
+    """
+    if reference.ndim != 3 or reference.shape != moved.shape:
+        raise ValueError(f"both pictures must be (K, H, W), got {tuple(reference.shape)} and {tuple(moved.shape)}")
+    scales = [(reference, moved)]
+    while min(scales[-1][0].shape[-2:]) >= 2 * LEAST:
+        scales.append((_halved(scales[-1][0]), _halved(scales[-1][1])))
+    v = reference.new_zeros(2, *scales[-1][0].shape[-2:])
+    for one, other in reversed(scales):
+        if v.shape[-2:] != one.shape[-2:]:
+            grown = [n / m for n, m in zip(one.shape[-2:], v.shape[-2:], strict=True)]
+            v = F.interpolate(v[None], one.shape[-2:], mode="bilinear", align_corners=False)[0]
+            v = v * v.new_tensor(grown).view(2, 1, 1)
+        eps = 1e-3 * float(one.square().mean()) + torch.finfo(one.dtype).tiny
+        for _ in range(STEPS):
+            v = v + _update(one, carried(other, v), window, eps)
+    return v
+
+
+def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tensor:
+    """One step, at most a pixel long."""
+    gi, gj = torch.gradient(moved, dim=(-2, -1))
+    misfit = reference - moved
+    sums = [(gi * gi), (gi * gj), (gj * gj), (gi * misfit), (gj * misfit)]
+    a, b, c, p, q = blurred(torch.stack([one.sum(0) for one in sums]), window)
+    a, c = a + eps, c + eps
+    det = a * c - b * b
+    step = torch.stack([(c * p - b * q) / det, (a * q - b * p) / det])
+    limited: Tensor = step / step.norm(dim=0).clamp(min=1)
+    return limited
+
+
+def carried(picture: Tensor, v: Tensor) -> Tensor:
+    """picture(p + v(p)) by bicubic interpolation; beyond its border the border's value.
+
+    Args:
+        picture: (K, H, W).
+        v: (2, H, W) [pixel], down and to the right.
+
+    Example:
+        >>> carried(torch.arange(4.0).expand(1, 4, 4), torch.ones(2, 4, 4))[0, 0]
+        tensor([1., 2., 3., 3.])
+    """
+    grid = _grid(v)
+    return F.grid_sample(picture[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
+
+
+def inside(v: Tensor) -> Tensor:
+    """Bool (H, W): where p + v(p) lies within the picture."""
+    return (_grid(v).abs() <= 1 + 1e-6).all(-1)
+
+
+def _grid(v: Tensor) -> Tensor:
+    height, width = v.shape[-2:]
+    i = torch.arange(height, dtype=v.dtype, device=v.device)[:, None] + v[0]
+    j = torch.arange(width, dtype=v.dtype, device=v.device) + v[1]
+    return torch.stack([2 * j / max(1, width - 1) - 1, 2 * i / max(1, height - 1) - 1], dim=-1)
+
+
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    """Images (N, H, W) under a Gaussian window, mirrored at the border."""
+    radius = min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1)
+    t = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
+    taps = torch.exp(-0.5 * (t / sigma) ** 2)
+    taps = taps / taps.sum()
+    padded = F.pad(images[:, None], (radius,) * 4, mode="reflect")
+    return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
+
+
+def _halved(images: Tensor) -> Tensor:
+    return F.interpolate(blurred(images, 1.0)[None], scale_factor=0.5, mode="area")[0]

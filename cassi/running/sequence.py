@@ -1,0 +1,183 @@
+"""Frames of one camera that follow each other, each reconstructed with the frames beside it, streaming and resumable.
+
+A frame depends on its neighbors' snapshots alone, not on their results, so that each is computed, finished and resumed
+by itself (`cassi.running.many`), with no more than its neighbors in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.neighbors import Alone, alone, common_plan, together
+from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Method, Plan, Run
+from cassi.errors import InputError
+from cassi.optics.detector import brightness
+from cassi.optics.measurement import Measurement
+from cassi.running.front_door import assembled, reconstruct
+from cassi.running.preparing import prepare
+from cassi.running.result import Reconstruction
+from cassi.running.stores import Frame
+from cassi.solvers.loop import Monitor
+
+REACH = 2  # frames before and after that take part
+LOOKED_AT = 3  # frames that the common plan is chosen on
+
+
+def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
+    """Each frame with the files of its neighbors, so that a result is made anew where one of them changes.
+
+    Example:
+        >>> [w.others for w in windows([Frame("a", "a.h5"), Frame("b", "b.h5"), Frame("c", "c.h5")], reach=1)]
+        [('b.h5',), ('a.h5', 'c.h5'), ('b.h5',)]
+    """
+    if any(frame.index is not None for frame in frames):
+        return list(frames)  # of one stack
+    return [
+        replace(frame, others=tuple(frames[s].path for s in beside(t, len(frames), reach)))
+        for t, frame in enumerate(frames)
+    ]
+
+
+def beside(t: int, count: int, reach: int) -> list[int]:
+    """The frames up to so far before and after t that there are.
+
+    Example:
+        >>> beside(0, 5, 2), beside(2, 5, 1)
+        ([1, 2], [1, 3])
+    """
+    return [s for s in range(max(0, t - reach), min(count, t + reach + 1)) if s != t]
+
+
+@dataclass(frozen=True)
+class ReadWindow:
+    """Reads a frame and those beside it as a stack, the frame itself first.
+
+    Attributes:
+        read: of one frame, or of a slice of a stack; see `cassi.running.many.reconstruct_many`.
+        count: frames of the stack; 0 where each frame is a file.
+        reach: frames before and after.
+    """
+
+    read: Callable[..., Measurement]
+    count: int = 0
+    reach: int = REACH
+
+    def __call__(self, path: str | tuple[str, ...], frames: int | None = None) -> Measurement:
+        if frames is None:
+            paths = (path,) if isinstance(path, str) else path
+            return _stacked([self.read(one) for one in paths])
+        first = max(0, frames - self.reach)
+        m = self.read(path, frames=slice(first, min(self.count, frames + self.reach + 1)))
+        t = frames - first
+        order = [t, *(s for s in range(len(m.y)) if s != t)]
+        truth = m.cube if m.cube is None or m.cube.ndim == 3 else m.cube[t]
+        return replace(m, y=m.y[order], cube=truth)
+
+
+def _stacked(frames: Sequence[Measurement]) -> Measurement:
+    m = frames[0]
+    for other in frames:
+        if other.y.shape != m.y.shape or other.y.ndim != 2 or other.shots is not None:
+            raise InputError(
+                f"the frames of a sequence must be single snapshots of one size, {m.source} is {m.y.shape}, "
+                f"{other.source} {other.y.shape}; give one camera's frames"
+            )
+    bad = [frame.bad_pixels for frame in frames if frame.bad_pixels is not None]
+    return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=np.logical_or.reduce(bad) if bad else None)
+
+
+@dataclass(frozen=True, eq=False)
+class InSequence:
+    """Reconstructs a frame from a stack of it and its neighbors, as `ReadWindow` reads them.
+
+    Attributes:
+        plan: common to all frames, see `sequence_plan`.
+        camera, psf, black_level, device, seed: as for `cassi.reconstruct`.
+    """
+
+    plan: Plan
+    camera: FoundCamera | str = "as-given"
+    psf: Any = None
+    black_level: float | None = None
+    device: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        known: dict[str, Alone] = {}  # of the frames looked at last; no part of the value
+        object.__setattr__(self, "_known", known)
+
+    def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
+        """The cube of the first snapshot of a stack; the others are those beside it.
+
+        Raises:
+            InputError: see `cassi.reconstruct`.
+        """
+        start = time.perf_counter()
+        found = self.camera if isinstance(self.camera, FoundCamera) else None
+        task = prepare(
+            m if found is None else found.in_place(m), psf=self.psf, black_level=self.black_level, device=self.device
+        )
+        frames = [self._alone(task.A, y) for y in task.frames]
+        joined = together(frames[0], frames[1:], self.plan, Run(self.seed, monitor=monitor))
+        if joined is None:
+            own = replace(m, y=m.y[0])
+            result = reconstruct(
+                own, psf=self.psf, black_level=self.black_level, camera=self.camera, device=self.device,
+                seed=self.seed, monitor=monitor,
+            )  # fmt: skip
+            alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
+            return replace(result, parameters={**result.parameters, **alone_too})
+        level = brightness(task.A, task.frames[0])
+        before, after = joined.errors
+        settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
+        outcome = Outcome(
+            joined.result, "subspace-tv", settings, self.plan, brightness=level, black_level=task.black_levels[0],
+            black_level_told=task.told,
+        )  # fmt: skip
+        single = replace(task, y=task.frames[0], black_levels=task.black_levels[:1])
+        parameters = {"solver": "auto", "seed": self.seed, "shifts": list(m.shifts), **settings}
+        return assembled(single, [outcome], parameters, found, m, start)
+
+    def _alone(self, A: Any, y: torch.Tensor) -> Alone:
+        """A frame by itself, kept until its neighbors are done."""
+        known: dict[str, Alone] = self._known  # type: ignore[attr-defined]
+        key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
+        if key not in known:
+            made = alone(A, y, self.plan, seed=self.seed)
+            while len(known) > 2 * REACH:
+                known.pop(next(iter(known)), None)
+            known[key] = made
+        return known[key]
+
+
+def sequence_plan(
+    measurements: Sequence[Measurement],
+    *,
+    method: Method = Method(),  # noqa: B008  frozen
+    psf: Any = None,
+    black_level: float | None = None,
+    device: str = "auto",
+    seed: int = 0,
+) -> Plan:
+    """Noise and spectral basis for a whole sequence, from some of its frames.
+
+    Args:
+        measurements: two frames or more, spread over the sequence, of one camera.
+        method, psf, black_level, device, seed: as for `cassi.reconstruct`.
+
+    Raises:
+        InputError: fewer than two frames, or of different sizes.
+    """
+    if len(measurements) < 2:
+        raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
+    task = prepare(_stacked(measurements), psf=psf, black_level=black_level, device=device)
+    return common_plan(task.A, task.frames, wavelengths=task.wavelengths, noise=task.noise, method=method, seed=seed)

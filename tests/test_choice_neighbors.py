@@ -1,0 +1,94 @@
+"""Frames of a sequence: neighbors help where the scene moves as one, and do no harm where they are of another scene."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from cassi import CASSI
+from cassi.choice.neighbors import alone, common_plan, together
+from cassi.choice.plan import Run
+from cassi.optics.measurement import Measurement
+from cassi.optics.moving_scene import MovingScene
+from cassi.running.sequence import InSequence, ReadWindow, beside, sequence_plan
+
+C, SIZE = 6, 48
+MASK = torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(4))
+A = CASSI.from_step(MASK, step=1, num_bands=C)
+
+
+def scene(seed: int, moved: float = 0.0) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    parts = [ndimage.gaussian_filter(rng.normal(size=(SIZE + 20, SIZE + 20)), 2) for _ in range(3)]
+    spectra = np.stack([np.ones(C), np.linspace(-1, 1, C), np.cos(np.linspace(0, 3, C))])
+    cube = np.einsum("kc,kij->cij", spectra, np.stack(parts) * 2) + 1
+    cube = np.stack([ndimage.shift(band, (0.3 * moved, moved), order=3) for band in cube])
+    return torch.from_numpy(cube[:, 10:-10, 10:-10]).float().clamp(min=0)
+
+
+def error(x: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((x - truth).norm() / truth.norm())
+
+
+@pytest.fixture(scope="module")
+def film() -> tuple[list[torch.Tensor], torch.Tensor]:
+    truth = [scene(0, 0.8 * t) for t in range(3)]
+    noise = torch.randn(3, *A.measurement_shape, generator=torch.Generator().manual_seed(5))
+    return truth, torch.stack([A @ x for x in truth]) + 0.02 * noise
+
+
+def test_neighbors_help_where_the_scene_moves(film):
+    truth, y = film
+    plan = common_plan(A, y)
+    frames = [alone(A, one, plan) for one in y]
+    found = together(frames[1], [frames[0], frames[2]], plan, Run())
+    assert found is not None
+    assert error(found.result.x, truth[1]) < 0.8 * error(frames[1].x, truth[1])
+    assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
+
+
+def test_frames_of_other_scenes_do_no_harm(film):
+    truth, y = film
+    plan = common_plan(A, y)
+    first, *others = (alone(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))
+    found = together(first, others, plan, Run())
+    x = first.x if found is None else found.result.x
+    assert error(x, truth[1]) < 1.02 * error(first.x, truth[1])
+    assert together(first, [], plan, Run()) is None
+
+
+def test_moving_scenes_are_checked():
+    with pytest.raises(ValueError, match="flows is empty"):
+        MovingScene(A, [])
+    with pytest.raises(ValueError, match=r"each flow must be \(2, 48, 48\)"):
+        MovingScene(A, [None, torch.zeros(2, 4, 4)])
+
+
+def test_a_window_is_the_frame_and_those_beside_it(film):
+    _, y = film
+    stack = Measurement(y=y.numpy(), mask=MASK.numpy(), shifts=A.shifts, cube=np.stack([t.numpy() for t in film[0]]))
+    from dataclasses import replace
+
+    def read(path: str, frames: slice) -> Measurement:
+        return replace(stack, y=stack.y[frames], cube=stack.cube[frames])
+
+    m = ReadWindow(read, count=3, reach=1)("film.h5", frames=1)
+    np.testing.assert_array_equal(m.y, stack.y[[1, 0, 2]])
+    np.testing.assert_array_equal(m.cube, stack.cube[1])
+    assert beside(2, 3, 2) == [0, 1]
+
+
+def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
+    """One that is refused its neighbors equals the default run, to the bit."""
+    from cassi import reconstruct
+    from cassi.errors import InputError
+
+    frames = [Measurement(y=one.numpy(), mask=MASK.numpy(), shifts=A.shifts) for one in film[1]]
+    solve = InSequence(sequence_plan(frames, device="cpu"), device="cpu")
+    lone = solve(Measurement(y=frames[0].y[None], mask=MASK.numpy(), shifts=A.shifts))
+    assert lone.parameters["together"] == 0
+    assert torch.equal(lone.cube, reconstruct(frames[0], camera="as-given", device="cpu").cube)
+    with pytest.raises(InputError, match="a sequence has two frames at least, got 1"):
+        sequence_plan(frames[:1])

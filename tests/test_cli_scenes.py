@@ -1,0 +1,109 @@
+"""`cassi reconstruct` with several shots a scene, double dispersers and video, and one line where files are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from cassi.cli.main import main
+from cassi.files import write_arrays
+
+FAST = ("--figures", "none", "--solver", "least-squares", "--iterations", "2")
+
+
+def run(*argv: object) -> int:
+    return main(["reconstruct", *map(str, argv)])
+
+
+def simulate(path: Path, *options: str) -> Path:
+    size = ("--size", "40", "--num-bands", "4", "--mask", "grey", "--output", str(path))
+    assert main(["simulate", *options, *size]) == 0
+    return path
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    """Two shots in one file, and the same as files of each shot and each mask."""
+    path = simulate(tmp_path / "scene.h5", "--shots", "2")
+    with h5py.File(path) as file:
+        for k in range(2):
+            write_arrays(tmp_path / f"shot{k}.h5", {"measurement": file["measurement"][k]})
+            write_arrays(tmp_path / f"mask{k}.h5", {"mask": file["mask"][k]})
+        write_arrays(tmp_path / "masks.h5", {"mask": file["mask"][:]})
+    return path
+
+
+def cube(path: Path) -> np.ndarray:
+    with h5py.File(path) as file:
+        return np.asarray(file["cube"])
+
+
+def test_files_of_shots_and_a_stack_give_one_cube(scene, tmp_path):
+    assert run(scene, *FAST) == 0
+    files = [tmp_path / f"{name}{k}.h5" for name in ("shot", "mask") for k in range(2)]
+    assert run("--measurement", *files[:2], "--mask", *files[2:], "--num-bands", 4, *FAST) == 0
+    one = cube(tmp_path / "scene_cube.h5")
+    assert one.shape == (4, 40, 40)
+    np.testing.assert_allclose(cube(tmp_path / "shot0_cube.h5"), one, rtol=1e-5, atol=1e-6)
+    assert run("--measurement", *files[:2], "--mask", tmp_path / "masks.h5", "--shots", 2, "--num-bands", 4,
+               "--output", tmp_path / "tiled.h5", "--tile", 36, *FAST[2:]) == 0  # fmt: skip
+    assert cube(tmp_path / "tiled.h5").shape == (4, 40, 40)
+
+
+def test_a_folder_of_scenes_is_a_batch_that_resumes(scene, tmp_path, capsys):
+    folder = tmp_path / "night"
+    folder.mkdir()
+    for k in range(4):
+        (folder / f"s{k}.h5").write_bytes((tmp_path / f"shot{k % 2}.h5").read_bytes())
+    command = (folder, "--mask", tmp_path / "masks.h5", "--shots", 2, "--num-bands", 4, *FAST[2:])
+    assert run(*command) == 0
+    assert sorted(p.name for p in (tmp_path / "night_cubes").glob("*_cube.h5")) == ["s0_cube.h5", "s2_cube.h5"]
+    assert run(*command) == 0
+    assert "2 were finished already" in capsys.readouterr().out
+    assert run(*command, "--dry-run") == 0
+    assert "would reconstruct 2 snapshots, s0 to s2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("optics", "words"), [("dd", "double disperser"), ("cacti", "video camera")])
+def test_other_optics_are_recognised(tmp_path, capsys, optics, words):
+    path = simulate(tmp_path / "m.h5", "--optics", optics, "--shots", "2")
+    assert run(path, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert f"4 bands, 2 shots, {words}" in said and "the masks fit their shots" in said
+    assert run(path, *FAST) == 0
+    assert cube(tmp_path / "m_cube.h5").shape == (4, 40, 40)
+
+
+def test_shots_in_another_order_than_their_masks_are_told(scene, tmp_path, capsys):
+    shots, masks = ([tmp_path / f"{name}{k}.h5" for k in order] for name, order in (("shot", (1, 0)), ("mask", (0, 1))))
+    assert run("--measurement", *shots, "--mask", *masks, "--num-bands", 4, *FAST) == 0
+    assert "not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1" in capsys.readouterr().err
+
+
+def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
+    shot, mask = tmp_path / "shot0.h5", tmp_path / "mask0.h5"
+    single = simulate(tmp_path / "dd.h5", "--optics", "dd")
+    for argv, words in (
+        ((shot, shot, shot, "--mask", mask, mask), "3 files for scenes of 2 shots"),
+        ((shot, "--mask", mask, "--shots", 3), "1 files for scenes of 3 shots"),
+        ((scene, "--shots", 3), "is not one mask per shot"),
+        ((scene, "--mask", mask, mask, mask), "holds 2 snapshots, expected the 3 shots"),
+        ((scene, "--mask", mask, mask, "--shots", 3), "2 files of --mask for 3 shots"),
+        ((scene, "--shots", 0), "--shots must be at least 1"),
+        ((scene, "--align"), "--align looks for the camera of a single disperser's single shot, not of 2 shots"),
+        ((single, "--save-camera", "c.h5"), "not of --optics dd"),
+        ((single, "--mask-transform", "flip-rows"), "turned in its file"),
+        ((single, "--calibration", mask), "a calibration describes a single disperser"),
+        ((scene, "--calibration", mask), "give one for each of the 2 shots"),
+    ):
+        assert run(*argv) == 2, argv
+        said = capsys.readouterr().err
+        assert words in said and len(said.strip().splitlines()) == 1, said
+
+
+def test_the_camera_is_taken_as_given_and_that_is_said(scene, capsys):
+    assert run(scene, "--figures", "none", "--iterations", 2, "--quality", "fast") == 0
+    assert "taken as given: it is found from scenes of one shot only" in capsys.readouterr().out

@@ -1,0 +1,102 @@
+"""Scenes of several shots, double dispersers and video: what their files mean, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cassi.errors import InputError
+from cassi.files import ReadOptions, write_arrays, write_measurement
+from cassi.files.other_optics import read_scene, stated_camera
+from cassi.optics.measurement import Measurement, check_arrays, join_shots
+
+RNG = np.random.default_rng(3)
+MASKS, Y = RNG.random((3, 6, 8)).astype(np.float32), RNG.random((3, 6, 12)).astype(np.float32)
+FIVE = ReadOptions(num_bands=5)
+
+
+def save(folder: Path, name: str, values: np.ndarray, key: str = "measurement") -> str:
+    return str(write_arrays(folder / f"{name}.h5", {key: values}))
+
+
+def test_a_written_measurement_of_several_shots_comes_back(tmp_path):
+    m = Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=3, bad_pixels=Y > 0.99)
+    back = read_scene(write_measurement(tmp_path / "m.h5", m))
+    assert back.shots == 3 and back.shifts == (0, 2, 4)
+    np.testing.assert_array_equal(back.y, Y)
+    np.testing.assert_array_equal(back.mask, MASKS)
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("masks", ["stack", "files"])
+def test_stacks_and_files_are_one_scene(tmp_path, stacked, masks):
+    paths = [save(tmp_path, "all", Y)] if stacked else [save(tmp_path, f"y{k}", y) for k, y in enumerate(Y)]
+    given = [save(tmp_path, f"m{k}", m, "mask") for k, m in enumerate(MASKS)]
+    if masks == "stack":
+        given = [save(tmp_path, "masks", MASKS, "mask")]
+    m = read_scene(*paths, masks=given, shots=3, options=FIVE)
+    np.testing.assert_array_equal(m.y, Y)
+    np.testing.assert_array_equal(m.mask, MASKS)
+    assert m.shifts == (0, 1, 2, 3, 4)
+
+
+def test_a_double_disperser_sees_the_aperture_at_the_columns_of_its_shifts(tmp_path):
+    wide = RNG.random((6, 12)).astype(np.float32)
+    path = tmp_path / "dd.h5"
+    arrays = {"measurement": Y[0, :, :8], "mask": wide, "shifts": np.array([4, 0, 2])}
+    write_arrays(path, arrays, attributes={"optics": "dd"})
+    m = read_scene(path)
+    assert stated_camera(path) == ("dd", None) and m.shifts == (0, 0, 0)
+    for part, d in zip(m.mask, (4, 0, 2), strict=True):
+        np.testing.assert_array_equal(part, wide[:, d : d + 8])
+
+
+def test_a_video_camera_has_a_mask_for_each_frame(tmp_path):
+    arrays = {"measurement": Y[0, :, :8], "mask": MASKS}
+    m = read_scene(write_arrays(tmp_path / "v.h5", arrays), optics="cacti")
+    assert m.shifts == (0, 0, 0)
+    np.testing.assert_array_equal(m.mask, MASKS)
+
+
+def test_what_is_wrong_is_told(tmp_path):
+    y, one = save(tmp_path, "y", Y), save(tmp_path, "one", MASKS[0], "mask")
+    two = [save(tmp_path, f"m{k}", MASKS[k], "mask") for k in range(2)]
+    with pytest.raises(InputError, match="2 masks were given for 3 shots"):
+        read_scene(y, masks=two, shots=3, options=FIVE)
+    with pytest.raises(InputError, match=r"\(6, 8\) is not one mask per shot; expected \(3, H, W\)"):
+        read_scene(y, masks=[one], shots=3, options=FIVE)
+    with pytest.raises(InputError, match="2 files for a scene of 3 shots"):
+        read_scene(y, y, masks=[one], shots=3)
+    flat = save(tmp_path, "flat", Y[0, :, :8])
+    with pytest.raises(InputError, match="a video camera has a mask for each frame"):
+        read_scene(flat, masks=[one], optics="cacti")
+    with pytest.raises(InputError, match="6 rows of the measurement and its 8 columns plus the spread"):
+        read_scene(flat, masks=[one], optics="dd")
+    strange = write_arrays(tmp_path / "s.h5", {"measurement": Y[0]}, attributes={"optics": "lens"})
+    with pytest.raises(InputError, match="optics must be one of sd, dd, cacti, got 'lens'"):
+        read_scene(strange, masks=[one])
+
+
+def test_shots_that_do_not_belong_together_are_refused():
+    one = Measurement(y=Y[0], mask=MASKS[0], shifts=(0, 2, 4), source="a", gain=100.0)
+    with pytest.raises(InputError, match="no shots given"):
+        join_shots([])
+    small = Measurement(y=Y[0, :, :10], mask=MASKS[0], shifts=(0, 1, 2), source="b")
+    with pytest.raises(InputError, match=r"shot 1 \(a\) has snapshot \(6, 12\), shot 2 \(b\) \(6, 10\)"):
+        join_shots([one, small])
+    both = join_shots([one, Measurement(y=Y[1], mask=MASKS[1], shifts=(0, 2, 4), source="b", gain=400.0)])
+    assert both.gain == pytest.approx(200) and any("gains are 100, 400" in note for note in both.notes)
+    with pytest.raises(InputError, match=r"2 shots must be \(2, H, W'\) with masks \(2, H, W\)"):
+        check_arrays(Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=2))
+
+
+def test_each_shot_is_a_measurement_of_its_own():
+    bad = Y > 0.9
+    shots = Measurement(y=Y, mask=MASKS, shifts=(0, 2, 4), shots=3, bad_pixels=bad).each_shot
+    assert [shot.shots for shot in shots] == [None] * 3
+    for k, shot in enumerate(shots):
+        np.testing.assert_array_equal(shot.y, Y[k])
+        np.testing.assert_array_equal(shot.mask, MASKS[k])
+        np.testing.assert_array_equal(shot.bad_pixels, bad[k])
