@@ -142,6 +142,7 @@ def test_in_a_notebook_and_drawn(result, camera, y):
     assert "data:image/png;base64," in html and "4 bands, 20 x 16 px" in html and "<script" not in html
     words = " ".join(text.get_text() for axes in result.plot().axes for text in (axes.title, axes.xaxis.label))
     assert "nm" in words
+    assert result.plot()._repr_png_().startswith(b"\x89PNG"), "what a notebook asks for"
     stack = reconstruct(torch.stack([y, 2 * y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
     assert "4 bands" in stack._repr_html_()
     with pytest.raises(IndexError):
