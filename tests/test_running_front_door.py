@@ -20,6 +20,7 @@ from cassi.choice.plan import SOLVERS
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
 from cassi.running import front_door
@@ -368,6 +369,17 @@ def test_frames_of_a_stack_have_black_levels_of_their_own(dim):
     found = reconstruct(torch.stack([y + 0.5, y, y + 1]), A.mask, num_bands=8, solver="least-squares")
     levels = [choice.get("black_level", 0.0) for choice in found.choice["frames"]]
     assert levels == pytest.approx([0.5, 0.0, 1.0], abs=0.01)
+
+
+def test_hot_pixels_do_not_lift_the_black_level(dim):
+    """One dark pixel in ten reads twenty times the noise too much, which would lift their mean by twice the noise."""
+    A, y = dim
+    generator = torch.Generator().manual_seed(5)
+    lifted = y + 0.5 + 0.1 * torch.randn(y.shape, generator=generator)
+    dark = A.response() < 0.05 * A.response().median()
+    hot = dark & (torch.rand(y.shape, generator=generator) < 0.1)
+    assert int(hot.sum()) >= 5
+    assert black_level_of(A, torch.where(hot, lifted + 2, lifted)) == pytest.approx(black_level_of(A, lifted), abs=0.01)
 
 
 def test_light_is_no_black_level(dim):

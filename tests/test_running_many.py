@@ -273,6 +273,20 @@ def test_an_output_that_cannot_be_made(folder, tmp_path):
         run(folder, tmp_path / "taken")
 
 
+def test_what_a_zarr_store_holds_is_read_back(stack, tmp_path, monkeypatch):
+    """A disk that keeps other values than it was given: the run stops, and the frame is not taken for finished."""
+    out, kept = tmp_path / "all.zarr", zarr.Array.__setitem__
+
+    def forgetful(array, place, value):
+        kept(array, place, 0.5 * value if array.name.endswith("cube") and place == 1 else value)
+
+    monkeypatch.setattr(zarr.Array, "__setitem__", forgetful)
+    with pytest.raises(OutputError, match="reads back other"):
+        run(stack, out)
+    monkeypatch.undo()
+    assert not zarr.open_group(out, mode="r")["fingerprint"][1].any()
+
+
 def test_a_zarr_store_goes_on_too(stack, tmp_path):
     out = tmp_path / "all.zarr"
     run(stack, out)

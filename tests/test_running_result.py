@@ -10,8 +10,9 @@ import torch
 import cassi
 from cassi import CASSI, InputError, reconstruct
 from cassi.files import read_cube, read_measurement, write_arrays
-from cassi.looking.report_data import read_report
+from cassi.looking.report_data import _changes, read_report, report_of
 from cassi.optics.other_cameras import double_disperser
+from cassi.solvers.loop import Record
 
 H, W, C = 20, 16, 4
 NM = [450.0, 500.0, 560.0, 650.0]
@@ -141,6 +142,7 @@ def test_in_a_notebook_and_drawn(result, camera, y):
     assert "data:image/png;base64," in html and "4 bands, 20 x 16 px" in html and "<script" not in html
     words = " ".join(text.get_text() for axes in result.plot().axes for text in (axes.title, axes.xaxis.label))
     assert "nm" in words
+    assert result.plot()._repr_png_().startswith(b"\x89PNG"), "what a notebook asks for"
     stack = reconstruct(torch.stack([y, 2 * y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
     assert "4 bands" in stack._repr_html_()
     with pytest.raises(IndexError):
@@ -161,3 +163,14 @@ def test_labels_after_the_cf_conventions(result):
 def test_what_is_public_is_shown():
     assert {"CASSI", "reconstruct", "gap_tv", "Reconstruction", "__version__"} <= set(dir(cassi))
     assert "import_module" not in dir(cassi) and "_ROOM" not in dir(cassi)
+
+
+def test_where_the_prior_changed_is_marked(camera, y):
+    """The choice says how many iterations the last prior had; the history how many there were."""
+
+    history = [Record(k, 0.1 * k, 0.1, 0.1) for k in range(1, 213)]
+    choice = {"plan": {"iterations": [280, 12]}, "prior": "non-local, 0.5", "candidates": [{}, {}, {}]}
+    assert _changes(choice, history) == [(1, "goes on from the best of 3 trials"), (200, "non-local prior")]
+    assert _changes({"solver": "gap-tv"}, history) == [] and _changes(choice, []) == []
+    found = reconstruct(y, camera.mask, num_bands=C, num_iters=20)
+    assert report_of(found).markers[0][1].endswith("trials")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
 from cassi.looking.color import shown_range
-from cassi.looking.style import PALETTE, draw_map, layout, styled
+from cassi.looking.style import PALETTE, Figure, draw_map, layout, styled
 
 
 @styled

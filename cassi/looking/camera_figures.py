@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from cassi.calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import shown_range
-from cassi.looking.style import PALETTE, draw_map, evenly, layout, styled
+from cassi.looking.style import PALETTE, Figure, draw_map, evenly, layout, styled
 
 ARROWS = 11  # on each side of the field
 DETAIL = 48  # side of the part of the masks that is shown [pixel]

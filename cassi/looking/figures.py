@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -32,6 +32,7 @@ from cassi.looking.style import (
     PALETTE,
     WARNING,
     Array,
+    Figure,
     as_array,
     as_centers,
     as_cube,

@@ -229,6 +229,7 @@ def report_of(
         measurement=None if m is None else one(m.y, 2),
         residual=one(result.residual_image, 2),
         history=history,
+        markers=_changes(choice, history),
         verdict=verdict,
         ok=ok,
         choice=choice,
@@ -319,7 +320,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
             measurement=snapshot("measurement"),
             residual=snapshot("residual"),
             history=history,
-            markers=_markers(markers),
+            markers=_markers(markers) or _changes(choice, history),
             verdict=str(facts.pop("verdict", "")),
             ok=bool(facts.pop("ok", True)),
             choice=choice,
@@ -353,6 +354,19 @@ def _from_json(value: object) -> object:
 def _markers(value: object) -> list[tuple[int, str]]:
     pairs = value if isinstance(value, list) else []
     return [(p[0], str(p[1])) for p in pairs if isinstance(p, list) and len(p) == 2 and isinstance(p[0], int)]
+
+
+def _changes(choice: Mapping[str, object], history: Sequence[Record]) -> list[tuple[int, str]]:
+    """Where a run went on from trials, and where its prior changed, as the default solver's choice tells."""
+    plan, trials = choice.get("plan"), choice.get("candidates")
+    iterations = plan.get("iterations") if isinstance(plan, Mapping) else None
+    if not history or not isinstance(iterations, list) or len(iterations) != 2:
+        return []
+    first, last, other = history[0].iteration, history[-1].iteration, iterations[1]
+    found = [(first, f"goes on from the best of {len(trials)} trials")] if isinstance(trials, list) and trials else []
+    if isinstance(other, int) and 0 < other < last:
+        found.append((last - other, f"{str(choice.get('prior')).partition(',')[0]} prior"))
+    return found
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure as _Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -18,6 +20,16 @@ from torch import Tensor
 from cassi.looking.color import Limits, shown_range
 
 Array = Tensor | np.ndarray
+
+
+class Figure(_Figure):
+    """A matplotlib figure that a notebook shows though pyplot does not manage it."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
 
 # M. Okabe and K. Ito, "Color universal design", 2008, without yellow, which is too pale for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -17,7 +17,8 @@ def black_level_of(A: Camera, y: Tensor) -> float:
         y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
 
     Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
-    other explanation there than very bright outer bands. What is below 2 % of the mean of y, or not clear of the
+    other explanation there than very bright outer bands. Pixels over 3 standard deviations off the line, stray light
+    and hot ones, are left out of it, 5 times. What is below 2 % of the mean of y, or not clear of the
     scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
 
     Args:
@@ -44,10 +45,14 @@ def black_level_of(A: Camera, y: Tensor) -> float:
         return 0.0
     columns = torch.stack([torch.ones_like(s[hardly]), s[hardly] / max(float(s.max()), 1e-300)], 1)
     values = y.double()[hardly]
-    normal = columns.T @ columns + 1e-9 * torch.eye(2, dtype=columns.dtype, device=columns.device)
-    fit = torch.linalg.solve(normal, columns.T @ values)
+    for _ in range(5):
+        normal = columns.T @ columns + 1e-9 * torch.eye(2, dtype=columns.dtype, device=columns.device)
+        fit = torch.linalg.solve(normal, columns.T @ values)
+        off = values - columns @ fit
+        deviation = float(off.square().mean().sqrt())
+        columns, values = (kept[off.abs() <= 3 * deviation] for kept in (columns, values))
     b = float(fit[0])
-    scatter = float((values - columns @ fit).std()) * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
+    scatter = deviation * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
     return b if abs(b) > max(0.02 * abs(float(y.double()[seen].mean())), 5 * scatter) else 0.0
 
 

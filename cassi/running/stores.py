@@ -166,6 +166,8 @@ class ZarrStore:
             group["residual"][number] = result.residual
             group["seconds"][number] = result.seconds
             group["ok"][number] = attributes["ok"]
+            if not np.array_equal(group["cube"][number], cube, equal_nan=True):
+                raise OutputError(f"{self.root}: the cube of {frame.name} reads back other than it was written")
             # the cube reaches the disk before the mark that says so
             chunk = Path(self.root, "cube", "c", str(number), "0", "0", "0")
             with chunk.open("rb") as file:
