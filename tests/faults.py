@@ -501,8 +501,8 @@ FAULTS = [
     ),
     Fault(
         "the held-out pixels are seen", HELD_OUT,
-        "return Split(A, y, held, A.leave_out(keep), y * keep)",
-        "return Split(A, y, held, A, y)",
+        "return Split(A, y, held.expand(y.shape), A.leave_out(keep), y * keep)",
+        "return Split(A, y, held.expand(y.shape), A, y)",
         "test_choice_automatic.py",
     ),
     Fault(

@@ -131,7 +131,7 @@ def parser(prog: str) -> Parser:
     side.add_argument(
         "--side-pose",
         type=pose,
-        default="1.5,1,2,-2",
+        default=(1.5, 1.0, 2.0, -2.0),
         metavar="SCALE,DEG,DOWN,RIGHT",
         help="picture pixels a scene pixel, by how much it is turned, and moved [scene px] (default: 1.5,1,2,-2)",
     )

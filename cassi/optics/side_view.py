@@ -162,8 +162,13 @@ class SideView(Camera):
     ) -> bool:  # fmt: skip
         """The camera's own pass, and the photograph's residual, K numbers a pixel, added to its result."""
         f, s = self._first, self._side
-        if y.ndim != 3 or not self.camera.subspace_step_(
-            z, z_new, f(y), f(e), u, f(y_z), B, f(gamma).contiguous(), f(omega).contiguous(), step
+        # several shots are stepped along the modes of their own Gram matrix, which are not those of this one
+        if (
+            self.num_shots > 1
+            or y.ndim != 3
+            or not self.camera.subspace_step_(
+                z, z_new, f(y), f(e), u, f(y_z), B, f(gamma).contiguous(), f(omega).contiguous(), step
+            )
         ):
             return False
         seen = self.sensitivity @ B.T
