@@ -14,6 +14,8 @@ import torch
 from benchmarks.camera import camera
 from benchmarks.quality import quality
 from benchmarks.sections import replace_section
+from benchmarks.sequences import sequences
+from benchmarks.shots import shots
 from benchmarks.speed import speed
 from benchmarks.tiles import tiles
 
@@ -25,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     add_quality(commands)
     add_tiles(commands)
     add_camera(commands)
+    add_shots(commands)
     args = parser.parse_args(argv)
     try:
         text: str = args.run(args)
@@ -69,6 +72,14 @@ def add_camera(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run_camera, title="Camera")
 
 
+def add_shots(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("shots", help="what further shots, and the frames beside it, are worth")
+    parser.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
+    parser.add_argument("--windows", type=int, default=10, help="scenes (default: %(default)s)")
+    add_shared(parser)
+    parser.set_defaults(run=run_shots, title="Several shots and sequences")
+
+
 def add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder with kaist/*.h5 and cave/*.mat (default: a painted scene)")
     add_output(parser)
@@ -110,6 +121,15 @@ def run_tiles(args: argparse.Namespace) -> str:
 
 def run_camera(args: argparse.Namespace) -> str:
     text = camera(folder(args.data), trials=args.trials)
+    print("\n" + text)
+    return text
+
+
+def run_shots(args: argparse.Namespace) -> str:
+    data = folder(args.data)
+    if data is None or not (data / "cave_train").is_dir():
+        raise ValueError("this needs --data FOLDER with cave_train/*.h5")
+    text = f"{shots(data, size=args.size, windows=args.windows)}\n\n{sequences(data, size=args.size)}"
     print("\n" + text)
     return text
 
