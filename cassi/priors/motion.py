@@ -63,7 +63,8 @@ def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tens
     a, c = a + eps, c + eps
     det = a * c - b * b
     step = torch.stack([(c * p - b * q) / det, (a * q - b * p) / det])
-    return step / step.norm(dim=0).clamp(min=1)
+    length: Tensor = step.square().sum(0).sqrt()
+    return step / length.clamp(min=1)
 
 
 def carried(picture: Tensor, v: Tensor) -> Tensor:
