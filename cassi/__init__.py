@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cassi.errors import InputError
     from cassi.optics.multi_shot import MultiShot
     from cassi.optics.other_cameras import double_disperser, video_camera
+    from cassi.optics.side_picture import SidePicture
     from cassi.optics.single_disperser import CASSI
     from cassi.priors.gaussian_spectra import smooth_spectral_prior
     from cassi.running.front_door import reconstruct
@@ -31,6 +32,7 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "Reconstruction": "running.result",
     "Record": "solvers.loop",
     "Result": "solvers.loop",
+    "SidePicture": "optics.side_picture",
     "admm": "solvers.admm",
     "admm_tv": "solvers.admm",
     "align": "calibration.pose",
@@ -55,6 +57,7 @@ __all__ = [
     "Reconstruction",
     "Record",
     "Result",
+    "SidePicture",
     "admm",
     "admm_tv",
     "align",

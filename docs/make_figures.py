@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from selenium import webdriver
 
@@ -24,7 +26,10 @@ from cassi.looking.figures import save_figures
 from cassi.looking.metrics import score
 from cassi.looking.report_page import write_report
 from cassi.optics.measurement import Measurement
+from cassi.optics.side_picture import expected_response
+from cassi.optics.similarity import Similarity
 from cassi.running.result import write_result
+from cassi.simulation.side_camera import side_photograph
 
 HERE = Path(__file__).parent
 SOLVERS = ("least-squares", "fista-tv", "admm-tv", "gap-tv", "subspace", "auto")
@@ -59,6 +64,34 @@ def side_by_side(measurement: Measurement, results: dict[str, cassi.Reconstructi
     return figure
 
 
+def with_photograph(measurement: Measurement, alone: cassi.Reconstruction) -> Figure:
+    """A color photograph, moved and turned, and what it does to the cube of the example: pictures and errors."""
+    if measurement.cube is None or measurement.wavelengths is None:
+        raise ValueError("the example has no truth or no wavelengths")
+    cube = torch.from_numpy(measurement.cube)
+    R = torch.from_numpy(expected_response(3, measurement.wavelengths, len(cube)))
+    generator = torch.Generator().manual_seed(0)
+    picture = side_photograph(cube, R, pose=Similarity(1.5, 1.0, 2.0, -2.0), full_well=1e4, generator=generator)
+    joint = cassi.reconstruct(measurement, side=cassi.SidePicture(picture.numpy()))
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    (first, second, third), (fourth, fifth, sixth) = figure.subplots(2, 3)
+
+    def draw(axes: Axes, image: np.ndarray, title: str, **style: object) -> None:
+        axes.imshow(image, **style)
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.axis("off")
+
+    truth = measurement.cube
+    draw(first, np.sqrt(np.clip(picture.numpy() / np.quantile(picture.numpy(), 0.995), 0, 1)), "photograph, as given")
+    draw(fourth, cube_to_srgb(truth, measurement.wavelengths, white=1.0), "truth")
+    for result, name, top, below in ((alone, "without", second, fifth), (joint, "with", third, sixth)):
+        x = result.cube.cpu().numpy()
+        psnr = score(result.cube.cpu(), truth=truth)["psnr"]
+        draw(top, cube_to_srgb(x, measurement.wavelengths, white=1.0), f"{name} it, {psnr:.1f} dB")
+        draw(below, np.sqrt(((x - truth) ** 2).mean(0)), f"error {name} it, 0 to 0.2", vmin=0, vmax=0.2, cmap="magma")
+    return figure
+
+
 def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:
     """A page as Chromium draws it."""
     options = webdriver.ChromeOptions()
@@ -85,6 +118,7 @@ def main() -> None:
     measurement = read_measurement(HERE.parent / "data" / "example.h5")
     results = compare(measurement)
     save_figures({"solvers": side_by_side(measurement, results)}, HERE / "figures", dpi=72)
+    save_figures({"side": with_photograph(measurement, results["auto"])}, HERE / "figures", dpi=72)
     with tempfile.TemporaryDirectory() as folder:
         result, page = Path(folder) / "example_cube.h5", Path(folder) / "report.html"
         write_result(result, measurement, results["auto"])

@@ -387,12 +387,12 @@ def likeness(cube: torch.Tensor, truth: torch.Tensor) -> float:
 def test_from_the_bench_to_a_cube_with_no_other_input(tmp_path, capsys):
     """Within 1 dB of the cube made with the true operator, and at least 4 dB better than without calibration."""
     bench, calibration, result = (str(tmp_path / name) for name in ("bench", "calibration.h5", "cube.h5"))
-    assert script("simulate").main(["--bench", bench, "--quiet"]) == 0
+    assert script("simulate").main(["--bench", bench, "--size", "64x64", "--quiet"]) == 0
     assert script("calibrate").main([bench, "--output", calibration]) == 0
     assert "28 from 450.0 to 651" in capsys.readouterr().out
     assert (tmp_path / "calibration_figures" / "dispersion.png").stat().st_size > 10_000
     told = ["--calibration", calibration, "--measurement", f"{bench}/snapshot.png", "--output", result]
-    assert script("reconstruct").main([*told, "--figures", "none", "--quiet"]) == 0
+    assert script("reconstruct").main([*told, "--quality", "fast", "--figures", "none", "--quiet"]) == 0
 
     truth = read_measurement(f"{bench}/truth.h5")
     cube = torch.as_tensor(truth.cube)
@@ -401,10 +401,10 @@ def test_from_the_bench_to_a_cube_with_no_other_input(tmp_path, capsys):
     corrected = read_calibrated(f"{bench}/snapshot.png", Calibration.load(calibration))
     # the aperture as it lies, over the two pixels that a band spreads over
     true_mask = ndimage.convolve1d(truth.mask, [0.25, 0.5, 0.25], axis=1)
-    exact = reconstruct(replace(corrected, mask=true_mask, shifts=truth.shifts))
+    exact = reconstruct(replace(corrected, mask=true_mask, shifts=truth.shifts), camera="as-given", quality="fast")
     raw = read_measurement(f"{bench}/uncalibrated.h5")
     blind = Measurement(y=raw.y - np.float32(60), mask=raw.mask, shifts=raw.shifts)
-    uncalibrated = reconstruct(blind, camera="as-given")
+    uncalibrated = reconstruct(blind, camera="as-given", quality="fast")
     assert calibrated > likeness(exact.cube, cube) - 1
     assert calibrated > likeness(uncalibrated.cube, cube) + 4
 
@@ -488,13 +488,14 @@ def test_a_blurred_bench_goes_through_both_scripts(tmp_path, capsys):
     assert (tmp_path / "c_figures" / "blur.png").stat().st_size > 10_000
     told = ["--calibration", calibration, "--measurement", str(tmp_path / "bench" / "snapshot.png"), "--quiet"]
     told += ["--figures", "none"]
-    assert script("reconstruct").main([*told, "--output", result]) == 0
+    assert script("reconstruct").main([*told, "--quality", "fast", "--output", result]) == 0
     with h5py.File(result) as file:
         with_blur = likeness(torch.as_tensor(file["cube"][()]), torch.as_tensor(blurred.cube))
     sharp = Calibration.load(calibration)
     y, bad = sharp.correct(blurred.snapshot)
     # the masks without their blur, and the camera without it: the blur is missing altogether
-    without = reconstruct(Measurement(y=y, mask=sharp.mask, shifts=sharp.shifts, bad_pixels=bad))
+    m = Measurement(y=y, mask=sharp.mask, shifts=sharp.shifts, bad_pixels=bad)
+    without = reconstruct(m, camera="as-given", quality="fast")
     assert with_blur > likeness(without.cube, torch.as_tensor(blurred.cube)) + 0.1
     for option in (["--psf", "1"], ["--tile", "64"]):
         assert script("reconstruct").main([*told, *option]) == 2

@@ -19,13 +19,11 @@ from cassi.choice.held_out import held_out_error, hold_out
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Effort, Method, Plan, Run
-from cassi.choice.uncertainty import fold_spread
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.priors.gaussian_spectra import SpectralPrior
-from cassi.priors.spectral_basis import smooth_basis
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -431,30 +429,6 @@ def test_visibility_is_the_diagonal_of_the_projection(kind, weighted):
     A = CASSI(torch.from_numpy(mask), shifts, None if weights is None else torch.from_numpy(weights))
     expected = np.diag(np.linalg.pinv(phi) @ phi).reshape(3, 4, 5)
     np.testing.assert_allclose(A.visibility().numpy(), expected, atol=1e-12)
-
-
-def test_fold_spread_is_the_delete_d_jackknife(small):
-    """(1 - f) / f times the variance over folds, each run by hand with a random part f of the detector left out."""
-    A, y, _ = small
-    A, y = CASSI(A.mask.double(), A.shifts), y.double()
-    B, variance, lit = smooth_basis(4, 3), torch.full_like(y, 0.01), A.gram_diag() > 0
-    found = fold_spread(A, y, B, variance, lit=lit, folds=3, fraction=0.25, num_iters=10, seed=2)
-    cubes = []
-    for fold in range(3):
-        keep = (~hold_out(lit, 3 + fold, 0.25)).double()
-        cubes.append(subspace_tv(A.weighted(keep), y * keep, B, variance=variance, num_iters=10)[0].x)
-    expected = np.sqrt(0.75 / 0.25 * np.var(torch.stack(cubes).numpy(), axis=0, ddof=1))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_uncertainty_follows_the_error(still_life):
-    A, truth, _, noisy = still_life
-    each = reconstruct_auto(A, noisy.y, gain=noisy.gain, read_noise=5.0, num_iters=150, uncertainty=True)
-    error, spread = (each.result.x - truth).abs(), each.uncertainty
-    assert bool((spread >= 0).all()) and bool(torch.isfinite(spread).all())
-    ranks = torch.stack([t.flatten().argsort().argsort().double() for t in (error, spread)])
-    assert float(torch.corrcoef(ranks)[0, 1]) > 0.1
-    assert 1 / 3 < float(spread.square().mean().sqrt() / error.square().mean().sqrt()) < 3
 
 
 # --- the prior of the final run --------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from cassi.cli import benchmark, shell
 from cassi.cli.main import COMMANDS, main, script
 from cassi.errors import InputError
 from cassi.files import write_cube
+from cassi.kernels import warm_up
 from cassi.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,11 +44,11 @@ def test_help_and_version_load_no_torch():
         "import sys; from cassi.cli.main import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
-    for option in ("--help", "--version"):
+    for words in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS if name != "benchmark")):
         done = subprocess.run(
-            [sys.executable, "-c", code, option], capture_output=True, text=True, cwd=ROOT, check=True
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
         )
-        assert done.stdout.splitlines()[-1] == "False False"
+        assert done.stdout.splitlines()[-1] == "False False", words
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "benchmark"])
@@ -72,6 +74,26 @@ def test_the_help_of_reconstruct_says_when_to_take_what(capsys):
     shown = capsys.readouterr().out.split("when to take")[1]
     for option in ("--align", "--quality", "--uncertainty", "--gain"):
         assert option in shown
+
+
+def test_warm_up_compiles_everything_and_says_so_in_one_sentence(monkeypatch, capsys):
+    done = []
+    calls = {torch.float32: [("adjoint, float32", lambda: done.append(32))], torch.float64: []}
+    calls[torch.float64] = [("rows, float64", lambda: done.append(64))]
+    monkeypatch.setattr(warm_up, "_calls", calls.__getitem__)
+    assert main(["warm-up"]) == 0
+    captured = capsys.readouterr()
+    assert done == [32, 64]
+    assert re.fullmatch(r"the kernels are compiled, [\d.]+ s, -> \S+\n", captured.out)
+    assert "2/2" in captured.err
+    assert main(["warm-up", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "") and done == [32, 64, 32, 64]
+
+
+def test_warm_up_tells_where_nothing_can_be_kept(monkeypatch, capsys):
+    monkeypatch.setattr(warm_up, "warm_up", lambda report: None)
+    assert main(["warm-up"]) == 0
+    assert "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("argv", [[], ["magic"], ["--no-such"]])

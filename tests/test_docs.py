@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import h5py
@@ -23,6 +22,7 @@ import torch
 from scipy.io import savemat
 
 import cassi.choice.automatic
+import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
 from cassi.files import write_measurement
@@ -143,12 +143,18 @@ def test_the_examples_of_contributing_are_complete(tmp_path: Path, monkeypatch: 
     assert listing == "measurement (2, 3) uint16"
 
 
+def save_one_figure(figures, folder, save=cassi.looking.figures.save_figures, **settings) -> list[Path]:
+    """The last of them, in few dots."""
+    return save(dict([list(figures.items())[-1]]), folder, dpi=30)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as a reader would who types them one after the other; the pages that come later find earlier files."""
     monkeypatch.chdir(small_data)
-    # that the lines run is what is tested: coarse figures and few iterations do
-    monkeypatch.setattr(cassi.looking.figures, "save_figures", partial(cassi.looking.figures.save_figures, dpi=30))
+    # that the lines run is what is tested: one coarse figure, few iterations and a small bench do
+    monkeypatch.setattr(cassi.looking.figures, "save_figures", save_one_figure)
+    monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (64, 64))
     monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:

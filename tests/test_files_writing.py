@@ -308,11 +308,12 @@ def test_text_is_replaced_whole(tmp_path):
 # --- signals, and what did not reach the file
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 import numpy as np
 from cassi.files import write_cube, write_measurement
 from cassi.optics.measurement import Measurement
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell start deaf to it
 folder, names = sys.argv[1], sys.argv[2:]
 rng = np.random.default_rng(0)
 cube = rng.random((6, 96, 96)).astype(np.float32)

@@ -61,6 +61,9 @@ def test_every_system_of_a_batch_is_solved_as_alone():
     assert together.converged
     for one, x in zip(b, together.x, strict=True):
         assert float((M @ x - one).norm()) <= 1e-9 * float(one.norm())
+    early = conjugate_gradients(lambda x: x @ M, b, axes=1, num_iters=3, tol=0.0)
+    for one, x in zip(b, early.x, strict=True):  # not only in the end
+        torch.testing.assert_close(x, conjugate_gradients(lambda v: M @ v, one, num_iters=3, tol=0.0).x)
 
 
 def test_a_start_at_the_solution_and_nothing_at_all():

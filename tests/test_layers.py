@@ -35,6 +35,7 @@ def is_type_checking(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
+@functools.cache
 def imports(path: Path, *, lazy: bool = True) -> set[str]:
     """Absolute names of the modules a file imports when it runs; with lazy=False only those its import needs."""
     found: set[str] = set()
@@ -92,9 +93,10 @@ PLAIN = {"errors", "version"}  # files, which every room may import
 EDGES = {
     "h5py": {"cassi.files", "cassi.running.stores"},
     "matplotlib": {"cassi.looking"},
+    "napari": {"cassi.looking"},
     "numba": {"cassi.kernels.jit"},
     "triton": {"cassi.kernels.gpu"},
-    "tqdm": {"cassi.solvers.loop", "cassi.running"},
+    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli.warm_up", "cassi.cli.refine"},
     "dask": {"cassi.running"},
     "distributed": {"cassi.running"},
     "zarr": {"cassi.running.stores"},

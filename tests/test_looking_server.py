@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cassi.cli.main import script
 from cassi.errors import InputError
 from cassi.files import write_cube
 from cassi.looking.report_data import read_report
@@ -193,9 +194,9 @@ def test_the_script_prints_an_address_that_answers(result_file: Path) -> None:
             process.terminate()
 
 
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
-    script = str(ROOT / "scripts" / "view.py")
-    done = subprocess.run([sys.executable, script, str(tmp_path / "no.h5")], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(r"view\.py: error: .*no\.h5: no such file.*\n", done.stderr)
+def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script("view")([str(tmp_path / "no.h5")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"view\.py: error: .*no\.h5: no such file.*\n", captured.err)
     assert os.listdir(tmp_path) == []

@@ -28,6 +28,7 @@ from cassi.choice.plan import Method
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, Weighted
+from cassi.optics.side_view import SideView
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
@@ -112,6 +113,17 @@ def summed() -> np.ndarray:
     return np.kron(np.array([[1.0, 2.0, 0.5]]), np.eye(20))
 
 
+def beside(A: CASSI | MultiShot) -> Case:
+    """s_k[i, j] = sum_c R_kc x_c[i, j] below the snapshots, in the first columns of the detector."""
+    C, height, width = A.cube_shape
+    R = masks(2, C, seed=5)
+    seen = np.zeros((2, height, A.measurement_shape[-1], C, height, width))
+    for k, i, j in np.ndindex(2, height, width):
+        seen[k, i, j, :, i, j] = R[k]
+    matrix = np.concatenate([of(A).matrix, seen.reshape(-1, C * height * width)])
+    return Case(SideView(A, R, **TIGHT), matrix)
+
+
 def blurred(**changes: object) -> BlurredCASSI:
     parts = {"shifts": (0.0, 1.7, 3.4), "psf": torch.tensor([0.1, 1.0, 0.2]), **TIGHT, **changes}
     return BlurredCASSI(random(4, 5, seed=8).abs() + 0.5, **parts)
@@ -146,6 +158,8 @@ CAMERAS: dict[str, Callable[[], Case]] = {
         MultiShot((CASSI(masks(4, 5), (0, 1, 2), W), CASSI(binary(4, 5), (0, 1, 2))))
     ),
     "opposite dispersion": lambda: of(opposite()),
+    "photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2))),
+    "photograph beside two shots": lambda: beside(multishot(2, (3, 4, 5), (0, 1, 2))),
     "one's own": lambda: Case(Sum(), summed()),
     "one's own, weights": lambda: Case(
         Sum().weighted(row_weights(4, 5)), row_weights(4, 5).view(-1, 1).numpy() * summed()

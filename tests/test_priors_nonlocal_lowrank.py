@@ -168,9 +168,7 @@ def test_denoiser_for_solvers(scene):
     batch = torch.stack([y, y.flip(0)])
     both = NonlocalDenoiser(0.1, stride=5)(batch.clone(), 0)
     torch.testing.assert_close(both[0], first)
-    stronger = NonlocalDenoiser(0.05, start=2.0, decay=0.5, stride=5)
-    torch.testing.assert_close(stronger(y.clone(), 0), first)
-    assert psnr(stronger(y.clone(), 1), x) < psnr(first, x)
+    assert psnr(NonlocalDenoiser(0.05, stride=5)(y.clone(), 0), x) < psnr(first, x)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from dying import SOLVE, die_always, die_once
 
 from cassi import CASSI, InputError, reconstruct
 from cassi.errors import OutputError
@@ -29,7 +29,6 @@ zarr = pytest.importorskip("zarr", reason="many frames need the extra batch")
 SCRIPT = Path(__file__).parent.parent / "scripts" / "reconstruct.py"
 N, H, W, C = 5, 16, 14, 3
 MASK = (torch.rand(H, W, generator=torch.Generator().manual_seed(5)) > 0.5).float()
-SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
 
 
 def snapshots(count: int = N, size: tuple[int, int] = (H, W)) -> np.ndarray:
@@ -317,14 +316,6 @@ def test_a_running_scheduler_is_used(folder, tmp_path):
     )
 
 
-def die_once(measurement, monitor, flag):
-    """Kill the process that reconstructs frame 2, the first time."""
-    if measurement.source == "frame2.h5" and not flag.exists():
-        flag.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return SOLVE(measurement, monitor=monitor)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path):
     report = run(folder, tmp_path / "out", workers=1, solve=partial(die_once, flag=tmp_path / "died"))
@@ -332,13 +323,6 @@ def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path):
     assert (report.computed, report.failed) == (N, {})
     for k, y in enumerate(snapshots()):
         np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
-
-
-def die_always(measurement, monitor):
-    """Kill the process that reconstructs frame 1."""
-    if measurement.source == "frame1.h5":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return SOLVE(measurement, monitor=monitor)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+import train
+from training import loop
 from training.examples import draw_examples, random_mask, read_examples, write_examples
-from training.loop import Muon, Pool, Settings, Training, loss_of
+from training.loop import Muon, Pool, Settings, Training, loss_of, make_file
 from training.scenes import load_scenes
 
 from cassi.priors.learned import LearnedPrior, Size, load_prior
 from cassi.priors.spectral_basis import synthesise
 
-ROOT = Path(__file__).resolve().parents[1]
 SMALL = Size(components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
 
 
@@ -99,11 +98,24 @@ def test_muon_steps_are_orthogonal_matrices():
     assert float((U.T @ step @ V - torch.diag(torch.diag(U.T @ step @ V))).abs().max()) < 1e-4
 
 
-def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path):
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "time", Clock())
     pool = Pool(tmp_path, [drawn(data, seed) for seed in range(3)])
-    run = Training(tmp_path, SMALL, Settings(0.1, cameras=2, rate=1e-2, rows=24), torch.device("cpu"))
+    run = Training(tmp_path, SMALL, Settings(0.5, cameras=2, rate=1e-2, rows=24), torch.device("cpu"))
     before = float(torch.cat([loss_of(run.prior, e) for e in pool.groups]).detach().mean())
     run.run(pool, report=lambda line: None)
+    assert run.progress.seconds >= 30 and 10 < run.progress.step < 30  # half a minute, with a look or two a step
     trained = LearnedPrior(SMALL)
     trained.load_state_dict(run.mean)
     assert float(torch.cat([loss_of(trained, e) for e in pool.groups]).detach().mean()) < before - 0.003
@@ -114,17 +126,31 @@ def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path):
         torch.testing.assert_close(again.mean[name], value)
 
 
-def test_the_script_writes_weights_and_a_figure(data, tmp_path):
-    command = [
-        sys.executable, str(ROOT / "scripts" / "train.py"), "--data", str(data), "--output", str(tmp_path / "run"),
-        "--minutes", "0.02", "--files", "1", "--cameras", "1", "--size", "16x32", "--stages", "1", "--width", "8",
-        "--quiet",
+def test_a_file_of_examples_depends_on_its_number_and_the_seed_alone(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "FILE", 1)
+    settings = Settings(0.1, height=16, width=32)
+    paths = [make_file(data, tmp_path / place, n, settings, 6) for place, n in (("a", 0), ("b", 0), ("a", 1))]
+    one, again, other = (read_examples(path)[0] for path in paths)
+    assert torch.equal(one.y, again.y) and torch.equal(one.start, again.start)
+    assert one.y.shape != other.y.shape or not torch.equal(one.y, other.y)
+    before = paths[0].stat().st_mtime_ns
+    assert make_file(data, tmp_path / "a", 0, settings, 6) == paths[0]
+    assert paths[0].stat().st_mtime_ns == before  # it is not made again
+
+
+def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, monkeypatch):
+    examples = draw_examples(np.random.default_rng(0), load_scenes(data), 1, 16, 32, Size().components)
+    (tmp_path / "run" / "examples").mkdir(parents=True)
+    write_examples(tmp_path / "run" / "examples" / "00-00000.pt", [examples])  # as a run that was stopped left it
+    arguments = [
+        "--data", str(data), "--output", str(tmp_path / "run"), "--minutes", "0.02", "--files", "1", "--cameras", "1",
+        "--size", "16x32", "--stages", "1", "--width", "8", "--quiet",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[0])["seen"] >= 1
+    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # the script sets them where they are not
+    assert train.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["seen"] >= 1
     assert (tmp_path / "run" / "training.png").stat().st_size > 1000
     assert load_prior(tmp_path / "run" / "weights.safetensors").size.width == 8
-    wrong = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2
-    assert "holds no cubes to train with" in wrong.stderr
+    assert train.main([*arguments, "--data", str(tmp_path)]) == 2
+    assert "holds no cubes to train with" in capsys.readouterr().err

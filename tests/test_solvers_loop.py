@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi import Record, Result
-from cassi.solvers.loop import Loop, overwrite, relative_change, relative_norm
+from cassi.solvers.loop import Loop, _root_of_ratio, overwrite, relative_change, relative_norm
 
 V = torch.zeros(1)
 
@@ -100,6 +100,60 @@ def test_a_result_is_frozen():
         record.residual = 0.0
     assert record._fields == ("iteration", "seconds", "residual", "change")
     assert isinstance(result.history, tuple)
+
+
+def on_device(values: list[tuple[float, float]], monkeypatch, **settings) -> tuple[Result | None, list[int], str]:
+    """A solver whose numbers are tensors; the iterations at which they were fetched, and its error."""
+    fetched, iteration, real = [], 0, torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda t: (fetched.append(iteration), real(t))[1])
+    for waits in ("__float__", "item"):
+        monkeypatch.setattr(torch.Tensor, waits, lambda t: pytest.fail("a number was fetched by itself"))
+    options = {"tol": 0.0, "monitor": None, "progress": False, **settings}
+    loop = Loop(len(values), name="Test", **options)
+    try:
+        for k in loop:
+            iteration = k + 1
+            loop.record(V, residual=torch.tensor(values[k][0]), change=torch.tensor(values[k][1]))
+        return loop.result(V), fetched, ""
+    except FloatingPointError as error:
+        return None, fetched, str(error)
+    finally:
+        monkeypatch.undo()
+
+
+def test_numbers_on_a_device_are_fetched_once_in_sixteen_iterations_and_at_the_end(monkeypatch):
+    values = [(0.5 / k, 0.25 / k) for k in range(1, 41)]
+    result, fetched, _ = on_device(values, monkeypatch)
+    assert fetched == [16, 32, 40]
+    assert [(r.iteration, r.residual, r.change) for r in result.history] == [
+        (k, pytest.approx(a), pytest.approx(b)) for k, (a, b) in enumerate(values, 1)
+    ]
+    seconds = [r.seconds for r in result.history]
+    assert seconds == sorted(seconds) and result.status == "max_iters"
+
+
+def test_who_waits_for_them_gets_them_once_an_iteration(monkeypatch):
+    values = [(0.5, 0.5), (0.4, 0.2), (0.3, 0.01)]
+    result, fetched, _ = on_device(values, monkeypatch, tol=0.1)
+    assert (result.status, fetched) == ("converged", [1, 2, 3])
+    result, fetched, _ = on_device(values, monkeypatch, monitor=lambda record, x: record.residual < 0.45)
+    assert (result.status, fetched) == ("stopped", [1, 2])
+
+
+@pytest.mark.parametrize("at", [3, 16, 20])
+def test_divergence_on_a_device_names_the_iteration_it_happened_in(monkeypatch, at):
+    values = [(0.5, math.nan if k >= at else 0.1) for k in range(1, 21)]
+    _, _, told = on_device(values, monkeypatch)
+    assert f"change nan at iteration {at};" in told
+
+
+def test_a_change_on_a_device_is_that_on_the_cpu(monkeypatch):
+    for difference in (0.0, 9.0, math.nan, math.inf):
+        for reference in (0.0, 4.0, math.nan, math.inf):
+            d, r = (torch.tensor(v, dtype=torch.float64).sqrt() for v in (difference, reference))
+            expected = relative_norm(d, r)
+            found = float(_root_of_ratio(torch.tensor([difference, reference], dtype=torch.float64)))
+            assert found == expected or (math.isnan(found) and not math.isfinite(expected)), (difference, reference)
 
 
 def test_relative_norm():

@@ -89,7 +89,7 @@ def test_the_fast_solvers_compute_the_iterates_of_the_plain_ones(path, weighted,
     A, y = camera(weighted)
     options = {"tv_weight": 0.05, "num_iters": 12, "tv_iters": 3, "coupled": coupled}
     plain = {"accelerate": False, "memory": 1.0}
-    for extra in ({}, {"memory": 0.0}, plain, {"memory": 0.7, "continuation": 3.0}):
+    for extra in ({}, {"memory": 0.0}, plain, {"memory": 0.7}):
         got, expected = gap_tv(A, y, **options, **extra).x, gap_tv_reference(A, y, **options, **extra)
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
     got, expected = admm_tv(A, y, rho=0.2, **options).x, admm_tv_reference(A, y, rho=0.2, **options)

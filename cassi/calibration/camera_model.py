@@ -154,18 +154,19 @@ class BlurredMasks:
             levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
         return cls(tuple(levels), num_bands, toned.ndim == 3)
 
+    def mixture(self, c: int) -> list[tuple[int, float]]:
+        """Which of the levels make the masks of band c, and how much of each."""
+        if self.per_band or len(self.levels) == 1:
+            return [(c if self.per_band else 0, 1.0)]
+        t = float(band_positions(self.num_bands)[c])
+        return [(0, t * (t - 1) / 2), (1, 1 - t * t), (2, t * (t + 1) / 2)]
+
     def at(self, c: int) -> list[np.ndarray]:
         """The masks of band c, one for each of `BLURS`."""
-        if self.per_band:
-            return list(self.levels[c])
-        if len(self.levels) == 1:
-            return list(self.levels[0])
-        t = band_positions(self.num_bands)[c]
-        weights = (t * (t - 1) / 2, 1 - t * t, t * (t + 1) / 2)
-        return [
-            sum(w * image for w, image in zip(weights, images, strict=True))
-            for images in zip(*self.levels, strict=True)
-        ]
+        parts = self.mixture(c)
+        if len(parts) == 1:
+            return list(self.levels[parts[0][0]])
+        return [np.asarray(sum(w * self.levels[i][k] for i, w in parts)) for k in range(len(BLURS))]
 
 
 def displaced(image: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import read_leading
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
+from cassi.optics.outliers import without_impulses
 from cassi.optics.single_disperser import CASSI
 
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
@@ -419,7 +420,7 @@ def read_calibrated(
         notes.append(
             f"bands up to {np.abs(calibration.remainders).max():.2f} px off whole pixels, moved back at the end"
         )
-    return Measurement(
+    m = Measurement(
         y=y,
         mask=calibration.mask,
         shifts=calibration.shifts,
@@ -433,6 +434,7 @@ def read_calibrated(
         source=Path(path).name,
         sha256=file_sha256(path),
     )
+    return without_impulses(m)
 
 
 def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = None) -> int | None:

@@ -20,6 +20,7 @@ from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
+from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
@@ -27,8 +28,15 @@ from cassi.solvers.subspace_tv import subspace_tv
 FRAMES = 4  # of a stack that are looked at
 WINDOW = 192  # side of the part that the last test reconstructs [pixel]
 HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
+# Of the cube whose imprint is looked at: variance per y of brightness 1, weights, and iterations: early ones hold the
+# mask's pattern, which the first, Phi^T y, is full of.
+DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-LEAST_FALL = 0.02  # and by this share
+LEAST_FALL = 0.01  # and by this share
+EQUAL, FAINTER = (
+    0.012,
+    0.95,
+)  # a simpler model is taken whose error is higher by less and whose imprint is so much lower
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
 
@@ -56,6 +64,11 @@ class FoundCamera:
     imprints: tuple[float, float] | None = None
     reason: str = ""
 
+    @classmethod
+    def as_given(cls, m: Measurement) -> FoundCamera:
+        """That of a measurement, as it is believed."""
+        return cls(m.mask, m.shifts, CameraModel(), False)
+
     def operator(self) -> CASSI:
         """The camera; a plain one with a mask per band.
 
@@ -73,16 +86,12 @@ class FoundCamera:
             if self.errors is None:
                 return "The camera was taken as given: nothing else fits the snapshot better."
             return "The camera was taken as given: another fits the mask's pattern better, but predicts no better."
-        height, width = self.mask.shape[-2:]
-        radius = max(height, width) / 2
         down, right = (terms.get("1", 0.0) for terms in (self.model.down, self.model.right))
-        turn = math.degrees(self.model.down.get("x", 0.0) / (radius * width / max(height, width)))
-        scale = self.model.down.get("y", 0.0) / (radius * height / max(height, width))
         words = []
         if self.model.down or self.model.right:
             words.append(
-                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {-turn:+.2f} degrees, "
-                f"magnified by {100 * scale:+.2f} %"
+                f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
+                f"magnified by {self.magnification:+.2f} %"
             )
         low, high = self.blur_range
         if high > 0.05:
@@ -96,6 +105,16 @@ class FoundCamera:
         before, after = self.errors or (0.0, 0.0)
         found = ", ".join(words)
         return f"Camera found from the snapshot: {found}; held-out error {before:.2%} as given, {after:.2%} as found."
+
+    @property
+    def turn(self) -> float:
+        """Of the mask [degree], columns towards rows."""
+        return -math.degrees(float(self.model.down.get("x", 0.0)) / (int(self.mask.shape[-1]) / 2))
+
+    @property
+    def magnification(self) -> float:
+        """Of the mask, along the columns [%]."""
+        return 200 * float(self.model.down.get("y", 0.0)) / int(self.mask.shape[-2])
 
     @property
     def blur_range(self) -> tuple[float, float]:
@@ -168,7 +187,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
     shifts = tuple(float(d) for d in m.shifts)
-    given = FoundCamera(m.mask, m.shifts, CameraModel(), False)
+    given = FoundCamera.as_given(m)
     if m.shots is not None:
         return replace(given, reason="it is found from scenes of one shot only")
     if len(shifts) > 1 and len(set(shifts)) == 1:
@@ -177,62 +196,113 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         return given
     A = camera_of_shot(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
-    frames = []
-    for frame in np.concatenate([one.y.reshape(-1, *one.y.shape[-2:])[:FRAMES] for one in measurements]):
-        y = torch.as_tensor(frame, dtype=torch.float32)
-        known = A if bad is None else A.weighted((~bad).to(A.dtype))
-        y = y - (black_level_of(known, y) if black_level is None else black_level)
-        frames.append(y if bad is None else torch.where(bad, 0, y))
+    frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts))
     if model.exact:
         return given
-    masks = model.masks(m.mask, m.shifts)
-    B = camera_of_shot(replace(m, mask=masks), torch.device("cpu"))
-    trials = [_Trial.of(A, B, y, bad, seed) for y in frames]
-    before, after, light = (torch.cat([getattr(t, name) for t in trials]) for name in ("before", "after", "light"))
-    errors = (float((before.sum() / light.sum()).sqrt()), float((after.sum() / light.sum()).sqrt()))
-    stamped = (float(np.mean([t.imprints[0] for t in trials])), float(np.mean([t.imprints[1] for t in trials])))
+
+    def trials(model: CameraModel) -> list[_Trial]:
+        camera = camera_of_shot(replace(m, mask=model.masks(m.mask, m.shifts)), torch.device("cpu"))
+        return [_Trial.of(camera, A, y, bad, seed) for y in frames]
+
+    as_found = trials(model)
+    for plain in _harder(model):
+        others = trials(plain)
+        if _error(others) <= (1 + EQUAL) * _error(as_found) and _imprint(others) < FAINTER * _imprint(as_found):
+            model, as_found = plain, others
+    as_given = trials(CameraModel())
+    errors, stamped = (_error(as_given), _error(as_found)), (_imprint(as_given), _imprint(as_found))
+    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
     falls = before - after
     spread = float(falls.std()) / math.sqrt(len(falls))
     better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
     cleaner = float(falls.mean()) > -SIGMAS * spread and stamped[1] < (1 - LEAST_FADE) * stamped[0]
     sure = better or cleaner
-    return FoundCamera(masks if sure else m.mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+    mask = model.masks(m.mask, m.shifts) if sure else m.mask
+    return FoundCamera(mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+
+
+def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
+    """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
+    device = torch.device("cpu")
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    given, camera = camera_of_shot(m, device), camera_of_shot(replace(m, mask=found.mask, shifts=found.shifts), device)
+    return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, given, bad, black_level)])
+
+
+def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
+    """The first snapshots of a measurement less their black level, 0 at bad pixels."""
+    known = A if bad is None else A.weighted((~bad).to(A.dtype))
+    frames = []
+    for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
+        y = torch.as_tensor(frame, dtype=torch.float32)
+        y = y - (black_level_of(known, y) if black_level is None else black_level)
+        frames.append(y if bad is None else torch.where(bad, 0, y))
+    return frames
+
+
+def _harder(model: CameraModel) -> list[CameraModel]:
+    """The model without what makes the mask's pattern weak: a scene's own detail does so too.
+
+    A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
+    tells.
+    """
+    found = [replace(model, contrast=1.0)] if model.contrast != 1 else []
+    return [*found, replace(model, contrast=1.0, tone=1.0)] if model.tone < 1 else found
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Short reconstructions of the brightest part of a snapshot with two cameras.
+    """Short reconstructions of the brightest part of a snapshot with a camera.
 
     Attributes:
-        before, after: squared errors at held-out pixels with the one and the other, for y of brightness 1.
+        squares: squared errors at held-out pixels, for y of brightness 1.
         light: y^2 there.
-        imprints: of the mask as given on either cube.
+        imprint: of the mask on a cube that is smoother, so that little noise is fitted, which leaves the mask's pattern
+            too.
     """
 
-    before: torch.Tensor
-    after: torch.Tensor
+    squares: torch.Tensor
     light: torch.Tensor
-    imprints: tuple[float, float]
+    imprint: float
 
     @classmethod
-    def of(cls, A: Shot, B: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
-        level = brightness(A, y)
-        rows, columns = _brightest(y, A.cube_shape[-2:])
-        lit = A.gram_diag() > 0 if bad is None else (A.gram_diag() > 0) & ~bad
-        pattern = A.mask[..., rows, columns].numpy()
-        squares, imprints = [], []
-        for camera in (A, B):
-            a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-            seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-            held = hold_out(seen, seed, HELD_OUT)
-            keep = (seen & ~held).to(b)
-            basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-            x = subspace_tv(a.weighted(keep), b * keep, basis, num_iters=ITERATIONS)[0].x
-            squares.append((b - a.weighted(None).forward(x))[held].double().square())
-            imprints.append(imprint(x.clamp(min=0).numpy(), pattern))
-        return cls(squares[0], squares[1], b[held].double().square(), (imprints[0], imprints[1]))
+    def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
+        """With a camera; place, pixels and pattern are those of the camera as given."""
+        level = brightness(given, y)
+        rows, columns = _brightest(y, given.cube_shape[-2:])
+        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
+        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+        held = hold_out(seen, seed, HELD_OUT)
+        keep = (seen & ~held).to(b)
+        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+        train, target = a.weighted(keep), b * keep
+        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
+        squares = (b - a.weighted(None).forward(x))[held].double().square()
+        own = brightness(train, target)
+        smooth = subspace_tv(
+            train,
+            target,
+            basis,
+            variance=DAMPING * target.clamp(min=0),
+            tv_weight=SMOOTHER * own,
+            prior_strength=0.6 / SMOOTHER,
+            num_iters=SETTLED,
+        )[0].x
+        pattern = given.mask[..., rows, columns].numpy()
+        return cls(squares, b[held].double().square(), imprint(smooth.clamp(min=0).numpy(), pattern))
+
+
+def _error(trials: list[_Trial]) -> float:
+    """Held-out error over all snapshots."""
+    squares, light = (sum(float(getattr(t, name).sum()) for t in trials) for name in ("squares", "light"))
+    return math.sqrt(squares / light) if light > 0 else 0.0
+
+
+def _imprint(trials: list[_Trial]) -> float:
+    return float(np.mean([trial.imprint for trial in trials]))
 
 
 def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:

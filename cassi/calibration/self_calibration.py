@@ -49,6 +49,7 @@ GROUPS = 14  # of bands, between which the images are interpolated
 FEWEST_BLOCKS = 12  # below, nothing is looked for
 GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
 REACH = 3  # displacements looked for [pixel]
+FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW = 0.1  # a contrast this far from 1 is believed; scenes with edges are off by half of it
 TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
@@ -159,29 +160,55 @@ def _detail(image: np.ndarray) -> np.ndarray:
 
 
 def features(
-    masks: BlurredMasks, shifts: Shifts, columns: int, *, blurs: Sequence[int], derivatives: bool
+    masks: BlurredMasks,
+    shifts: Shifts,
+    columns: int,
+    *,
+    blurs: Sequence[int],
+    derivatives: bool,
+    rows: slice = slice(None),
 ) -> np.ndarray:
-    """Detail of the masks seen on the detector, at these `BLURS`, then -d/dy, then -d/dx of each: (F, H, W') float32.
+    """Detail of the masks seen on the detector, at these `BLURS`, then -d/dy, then -d/dx of each, (F, rows, W').
 
-    Bands are taken together in groups, with hat functions between the groups' centers.
+    Bands are taken together in groups, with hat functions between the groups' centers. All is linear in the few images
+    that the bands' masks are mixed from, so that filters are applied to those.
     """
     num_bands = len(shifts)
     whole = np.rint(np.asarray(shifts) - min(shifts)).astype(int)
     centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
-    hats = np.array([np.interp(np.arange(num_bands), centers, row) for row in np.eye(len(centers))])
+    hats = np.array([np.interp(np.arange(num_bands), centers, row) for row in np.eye(len(centers))], np.float32)
     height, width = masks.shape
-    out = np.zeros((len(blurs) * (3 if derivatives else 1), len(centers), height, columns), np.float32)
-    images: list[np.ndarray] = []
-    for c, d in enumerate(whole):
-        if not images or masks.differ:
-            levels = masks.at(c)
-            images = [_detail(levels[k]).astype(np.float32) for k in blurs]
+    first, last, _ = rows.indices(height)
+    out = np.zeros((len(blurs) * (3 if derivatives else 1), len(centers), last - first, columns), np.float32)
+    mixed = np.empty((len(out), last - first, width), np.float32)
+    scaled = np.empty(mixed.shape[1:], np.float32)
+    known: dict[int, np.ndarray] = {}
+
+    def images(source: int) -> np.ndarray:
+        """Of one of the masks that are mixed."""
+        if source not in known:
+            if masks.per_band:
+                known.clear()
+            top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
+            found = [_detail(masks.levels[source][k][top:bottom]).astype(np.float32) for k in blurs]
             if derivatives:
-                images += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in images]
+                found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
+            known[source] = np.stack([image[first - top : last - top] for image in found])
+        return known[source]
+
+    before: list[tuple[int, float]] = []
+    for c, d in enumerate(whole):
+        parts = masks.mixture(c)
+        if parts != before:
+            before = parts
+            np.multiply(images(parts[0][0]), np.float32(parts[0][1]), out=mixed)
+            for source, weight in parts[1:]:
+                for image, total in zip(images(source), mixed, strict=True):
+                    total += np.multiply(image, np.float32(weight), out=scaled)
         for q in np.flatnonzero(hats[:, c]):
-            for target, image in zip(out, images, strict=True):
-                target[q, :, d : d + width] += np.float32(hats[q, c]) * image
-    return out.reshape(-1, height, columns)
+            for target, image in zip(out, mixed, strict=True):
+                target[q, :, d : d + width] += np.multiply(image, hats[q, c], out=scaled)
+    return out.reshape(-1, last - first, columns)
 
 
 def tiles(good: np.ndarray) -> list[tuple[int, int]]:
@@ -199,15 +226,17 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
     """The blocks of the snapshots, for masks nearby."""
     height, width = masks.shape
     columns = snapshots.detail.shape[-1]
-    flat = features(masks, shifts, columns, blurs=range(len(BLURS)), derivatives=derivatives)
     corners = [(n, i, j) for n, good in enumerate(snapshots.good) for i, j in tiles(good)]
+    top = min((i for _, i, _ in corners), default=0)
+    lit = slice(top, max((i + BLOCK for _, i, _ in corners), default=0))
+    flat = features(masks, shifts, columns, blurs=range(len(BLURS)), derivatives=derivatives, rows=lit)
     gram = np.zeros((len(corners), len(flat), len(flat)), np.float32)
     right = np.zeros((len(corners), len(flat)), np.float32)
     energy, count = np.zeros(len(corners)), np.zeros(len(corners))
     for b, (n, i, j) in enumerate(corners):
         part = slice(i, i + BLOCK), slice(j, j + BLOCK)
         inside = snapshots.good[n][part]
-        F, v = flat[:, part[0], part[1]][:, inside], snapshots.detail[n][part][inside]
+        F, v = flat[:, i - top : i - top + BLOCK, part[1]][:, inside], snapshots.detail[n][part][inside]
         gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, v.size
     _, rows, cols = (
         (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))

@@ -35,7 +35,7 @@ from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run, needed_prior
 from cassi.choice.problem import PATCH
 from cassi.choice.refine import Watch, final_run, planned_problem, planned_run
-from cassi.choice.uncertainty import fold_spread
+from cassi.choice.uncertainty import standard_deviation
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured
@@ -269,7 +269,7 @@ def _outcome(
     method: Method,
     run: Run,
 ) -> Outcome:
-    """The cube without negative values, its discrepancy, and its spread where asked for."""
+    """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = result.x.clamp_(min=0)
     problem = planned_problem(plan, y, None)
     variance, known = problem.variance, lit & (problem.variance > 0)
@@ -277,8 +277,10 @@ def _outcome(
     if bool(known.any()):
         residual = y - A.forward(cube)
         discrepancy = float((residual[known] ** 2 / variance[known]).mean())
-    spread = fold_spread(A, y, problem.basis, variance, lit=lit, seed=run.seed) if method.uncertainty else None
+    sigma = None
+    if method.uncertainty:
+        sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, progress=run.progress)
     return Outcome(
-        replace(result, x=cube), SOLVER, {}, plan, evidence, spread,
-        discrepancy=discrepancy, brightness=brightness(A, y),
+        replace(result, x=cube), SOLVER, {}, plan, evidence, sigma,
+        calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y),
     )  # fmt: skip

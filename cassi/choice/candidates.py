@@ -29,16 +29,21 @@ SCENE = f"scene-{SCENE_COMPONENTS}"
 MARGIN = 0.005  # a basis must predict better than the one before by this share: less is chance
 SHARE_MARGIN = 0.01  # and so must a share of the noise, whose effect on the cube shows late
 LOW_SHARE, LOW_SHARE_MARGIN = 0.2, 0.03  # below it more is asked: short runs do not show that noise is fitted
+LEVELS = (3.0, 9.0)  # of the objects that matter, tried where less of the noise predicts better, see `choose`
 SCENE_MARGIN = 0.05  # a basis learned from a first cube settles sooner than others, which flatters it in short runs
 
 
 class CandidateError(NamedTuple):
-    """A basis, a share of the noise, the held-out error with them, and the iterations done: few where dropped."""
+    """A basis, a share of the noise, the held-out error with them, and the iterations done: few where dropped.
+
+    `level` is that of the `Plan`.
+    """
 
     basis: str
     noise_share: float
     held_out_error: float
     iterations: int
+    level: float = 1.0
 
     @property
     def dropped(self) -> bool:
@@ -86,9 +91,9 @@ class Trial:
                 return halfway > ahead_of
             return False
 
-        problem = Problem(B, self.variance * plan.noise_share, self.brightness)
+        problem = Problem(B, self.variance * plan.noise_share, self.brightness, plan.level)
         result, state = problem.solve(split.A_train, split.y_train, CANDIDATE_ITERS, tol=0.0, monitor=behind)
-        error = CandidateError(plan.basis, plan.noise_share, split.error(result.x), len(result.history))
+        error = CandidateError(plan.basis, plan.noise_share, split.error(result.x), len(result.history), plan.level)
         latest = Candidate(plan, state, halfway, error)
         self.tried.append(latest)
         better = len(self.tried) == 1 or (
@@ -113,22 +118,34 @@ def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool])
         in_time: whether one more candidate may be run.
     """
     largest = most_components(trial.bases)
+    more, less = [s for s in shares if s > shares[0]], [s for s in shares if s < shares[0]]
     trial.run(Plan(largest, shares[0]))
-    first = trial.best.plan
-    for share in shares[1:]:
-        if not in_time():
-            return
-        better = trial.run(replace(first, noise_share=share), LOW_SHARE_MARGIN if share < LOW_SHARE else SHARE_MARGIN)
-        # the error has one valley over the shares: more noise first, else less as long as that helps
-        if better == (share > first.noise_share):
-            break
-    share = trial.best.plan.noise_share
-    trial.learn_basis()
+    # the error has one valley over the shares: more noise first, else less as long as that helps
+    if not _while_better(trial, [Plan(largest, s) for s in more], in_time) and _while_better(
+        trial, [Plan(largest, s) for s in less[:1]], in_time
+    ):
+        # Few bright objects in the dark look like little noise: in units of the mean brightness the weights of priors
+        # are small for them, and a short run does not get far.
+        raised = _while_better(trial, [Plan(largest, shares[0], level=v) for v in LEVELS], in_time)
+        level = trial.best.plan.level
+        _while_better(trial, [Plan(largest, s, level=level) for s in less[0 if raised else 1 :]], in_time)
+    best = trial.best.plan
+    if in_time():
+        trial.learn_basis()
     # of several shots all bases settle soon: they are taken along the modes of their Gram matrix
     several = trial.split.y.ndim > 2
     for basis in trial.bases:
         if basis != largest and in_time():
-            trial.run(Plan(basis, share), SCENE_MARGIN if basis == SCENE and not several else MARGIN)
+            trial.run(replace(best, basis=basis), SCENE_MARGIN if basis == SCENE and not several else MARGIN)
+
+
+def _while_better(trial: Trial, plans: list[Plan], in_time: Callable[[], bool]) -> bool:
+    """Run plans as long as each predicts better than the best so far; whether the first did."""
+    for k, plan in enumerate(plans):
+        margin = LOW_SHARE_MARGIN if plan.noise_share < LOW_SHARE else SHARE_MARGIN
+        if not (in_time() and trial.run(plan, margin)):
+            return k > 0
+    return bool(plans)
 
 
 def follow(trial: Trial, plan: Plan) -> None:

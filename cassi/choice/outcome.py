@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -43,6 +43,28 @@ class Evidence:
     pilot: Pilot | None
 
 
+@dataclass(frozen=True)
+class SideEvidence:
+    """What became of a side picture.
+
+    Attributes:
+        used: whether the cube was made with it.
+        message: the same, and why, in a sentence.
+        correlation: of its detail with the scene's at the place where it fits best.
+        pose: scale [picture pixels a scene pixel], angle [degree], rows and columns [scene pixel].
+        alone_error, joint_error: held-out error of short runs without and with it; None where it was not tried.
+        response: how each channel weighs the bands, (K, C).
+    """
+
+    used: bool
+    message: str
+    correlation: float
+    pose: tuple[float, ...]
+    alone_error: float
+    joint_error: float | None = None
+    response: list[list[float]] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """A reconstruction and how it was chosen.
@@ -54,12 +76,15 @@ class Outcome:
         plan: of the default solver, complete: following it needs no choice any more.
         evidence: for the plan; None where it was given.
         uncertainty: like the cube, where asked for.
+        calibrated: it was compared with errors and covers as many of them as a standard deviation does; else it is a
+            spread, which compares places.
         discrepancy: mean of residual^2 / variance, about 1 where the noise model is right (Morozov, 1966); None where
             there is no noise to divide by.
         brightness: of the scene, in the unit of y.
         level: the snapshot was divided by it, and the cube multiplied.
         black_level: taken off the snapshot, in its unit.
         black_level_told: whether the snapshot itself told it.
+        side: what became of a side picture; None where there was none.
     """
 
     result: Result
@@ -68,11 +93,13 @@ class Outcome:
     plan: Plan | None = None
     evidence: Evidence | None = None
     uncertainty: Tensor | None = None
+    calibrated: bool = False
     discrepancy: float | None = None
     brightness: float | None = None
     level: float = 1.0
     black_level: float = 0.0
     black_level_told: bool = False
+    side: SideEvidence | None = None
 
     def scaled(self, level: float) -> Outcome:
         """The same for a snapshot, and so a cube, times `level`."""
@@ -90,6 +117,8 @@ class Outcome:
         values: dict[str, Any] = {"solver": self.solver, **self.settings, "level": self.level}
         if self.black_level:
             values["black_level"] = self.black_level
+        if self.side is not None:
+            values["side"] = asdict(self.side)
         if self.plan is None:
             return values
         plan, found = self.plan, self.evidence
@@ -123,6 +152,8 @@ class Outcome:
     def explain(self, *, verbose: bool = False) -> str:
         """The choice in at most three short sentences; with `verbose` all the evidence."""
         words = _evidence(self) if verbose else _in_short(self)
+        if self.side is not None:
+            words.append(self.side.message)
         if self.black_level:
             source = "told by pixels that hardly any light can reach" if self.black_level_told else "as given"
             words.append(f"A black level of {self.black_level:.4g} was taken off, {source}.")
@@ -157,9 +188,9 @@ def _in_short(outcome: Outcome) -> list[str]:
 
 def _against_runner_up(plan: Plan, found: Evidence) -> str:
     """How much worse the best of the other candidates predicted, of those that ran as long as the chosen one."""
-    own = (plan.basis, plan.noise_share)
-    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) == own]
-    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share) != own and not c.dropped]
+    own = (plan.basis, plan.noise_share, plan.level)
+    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) == own]
+    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) != own and not c.dropped]
     if not others or not chosen or not chosen[0] > 0:
         return ""
     worse = min(others) / chosen[0] - 1
@@ -175,7 +206,8 @@ def _evidence(outcome: Outcome) -> list[str]:
 
     def in_words(c: CandidateError) -> str:
         dropped = ", dropped after half of the iterations" if c.dropped else ""
-        return f"{c.basis} with {c.noise_share:.0%} of the noise: {c.held_out_error:.2%}{dropped}"
+        level = "" if c.level == 1 else f" and priors for objects of {c.level:g} x the mean brightness"
+        return f"{c.basis} with {c.noise_share:.0%} of the noise{level}: {c.held_out_error:.2%}{dropped}"
 
     words = [
         "Held-out errors of the candidates, spectral basis and share of the estimated noise: "

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.asked_for import PRIORS as PRIORS
+from cassi.choice.asked_for import SOLVERS as SOLVERS
+from cassi.choice.asked_for import Prior as Prior
+from cassi.choice.asked_for import Quality as Quality
+from cassi.choice.asked_for import Solver as Solver
 from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.noise import NoiseModel
 from cassi.errors import InputError
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.solvers.loop import Monitor
-
-Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
-SOLVERS: tuple[str, ...] = get_args(Solver)
-Quality = Literal["fast", "default", "best"]
-Prior = Literal["auto", "tv", "nonlocal", "learned"]
-PRIORS: tuple[str, ...] = get_args(Prior)
 
 TV = "total variation"
 # In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
@@ -80,6 +79,8 @@ class Plan:
         iterations: of the final run, with total variation and after it with another prior; None: by the effort.
         vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
         learned: a learned prior's correction of the cube; None: without.
+        level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
+            Above 1 where they are few in a black field.
     """
 
     basis: str
@@ -89,6 +90,7 @@ class Plan:
     iterations: tuple[int, int] | None = None
     vectors: Tensor | None = None
     learned: LearnedStep | None = None
+    level: float = 1.0
 
     @property
     def complete(self) -> bool:
@@ -114,6 +116,7 @@ class Plan:
             "iterations": None if self.iterations is None else list(self.iterations),
             "vectors": None if self.vectors is None else self.vectors.double().cpu().tolist(),
             "learned": None if self.learned is None else self.learned.basis.double().cpu().tolist(),
+            "level": self.level,
         }
 
     @staticmethod
@@ -140,6 +143,7 @@ class Plan:
                 None if iterations is None else (int(iterations[0]), int(iterations[1])),
                 None if vectors is None else torch.tensor(vectors, dtype=torch.float64),
                 learned,
+                float(values.get("level", 1.0)),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"this is no plan of a reconstruction ({error!r})") from error

@@ -28,12 +28,14 @@ class Problem:
         variance: of y, like y or a number.
         brightness: that the weights of priors are relative to; None: of the snapshot at hand. A tile is given that of
             its frame.
+        level: of a `Plan`; the weights are relative to brightness * level.
         progress: show a bar.
     """
 
     basis: Tensor
     variance: Tensor
     brightness: float | None = None
+    level: float = 1.0
     progress: bool = False
 
     def solve(
@@ -49,7 +51,7 @@ class Problem:
     ) -> tuple[Result, SubspaceState]:
         """Subspace TV, or with sigma, in units of the weights of TV, the non-local denoiser in its place."""
         own = brightness(A, y)
-        level = own if self.brightness is None else self.brightness
+        level = self.level * (own if self.brightness is None else self.brightness)
         denoise = None
         if sigma is not None:
             weights = coefficient_weights(len(self.basis)).to(y) * level

@@ -155,7 +155,7 @@ def planned_problem(plan: Plan, y: Tensor, brightness: float | None, *, progress
     """
     if plan.vectors is None or plan.noise is None:
         raise ValueError("the plan is not complete: it has no noise model or no basis")
-    return Problem(plan.vectors, plan.noise.variance(y) * plan.noise_share, brightness, progress)
+    return Problem(plan.vectors, plan.noise.variance(y) * plan.noise_share, brightness, plan.level, progress)
 
 
 def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> Result:

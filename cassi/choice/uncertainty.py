@@ -1,47 +1,132 @@
-"""How sure a cube is: the spread of reconstructions from parts of the detector."""
+"""How far a cube may be off: the error of reconstructing the cube itself, photographed anew, whose truth is known."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.held_out import hold_out
-from cassi.choice.plan import PRIOR_STRENGTH
+from cassi.choice.plan import Plan
+from cassi.choice.refine import planned_problem
+from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
-from cassi.solvers.subspace_tv import subspace_tv
+
+REPEATS = 3
+ITERATIONS = 100
+HELD_OUT = 0.05  # fraction of detector pixels on which snapshot and repeats are compared
+FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
+
+# log(sigma / L) = OFFSET + LOCAL log b + GRADIENT log g + TYPICAL log median + RATIO log r, see `standard_deviation`
+OFFSET, LOCAL, GRADIENT, TYPICAL, RATIO = 1.10, 0.64, 0.26, 0.40, 0.23
 
 
-def fold_spread(
-    A: Camera,
-    y: Tensor,
-    basis: Tensor,
-    variance: Tensor,
-    *,
-    lit: Tensor,
-    folds: int = 6,
-    fraction: float = 0.3,
-    num_iters: int = 80,
-    seed: int = 0,
-) -> Tensor:
-    """Standard deviation of each voxel over reconstructions that each leave out a random part of the detector.
+class Bootstrap(NamedTuple):
+    """Errors of repeated reconstructions of a known cube.
 
-        sd^2 = (1 - f) / f  sum_s (x_s - mean x)^2 / (S - 1)      delete-d jackknife, f the fraction left out, S folds
-
-    Shao & Wu, Annals of Statistics 17, 1176 (1989). It sees noise and missing data, not a prior that is wrong.
+    Attributes:
+        squared: mean of their squares at each voxel, like the cube.
+        median: of their absolute values.
+        ratio: held-out error of the snapshot over that of the repeats, 1 where either is 0.
     """
-    total = torch.zeros(A.cube_shape, dtype=torch.float64, device=y.device)
-    squares = torch.zeros_like(total)
-    for fold in range(folds):
-        keep = (~hold_out(lit, seed + 1 + fold, fraction)).to(y)
-        result, _ = subspace_tv(
-            A.leave_out(keep),
-            y * keep,
-            basis,
-            variance=variance,
-            prior_strength=PRIOR_STRENGTH,
-            num_iters=num_iters,
-        )
-        total += result.x
-        squares += result.x.double() ** 2
-    spread = (squares / folds - (total / folds) ** 2).clamp(min=0) * folds / (folds - 1)
-    return ((1 - fraction) / fraction * spread).sqrt().to(y.dtype)
+
+    squared: Tensor
+    median: float
+    ratio: float
+
+
+def bootstrap(
+    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0, progress: bool = False
+) -> Bootstrap:
+    """Photograph the cube that was found, reconstruct it, and compare: a parametric bootstrap.
+
+        e_s = T_s^-1 R(Phi T_s x + n_s) - x        n_s ~ N(0, sigma^2),  s = 1, 2, 3
+
+    R is total variation with the plan's basis and noise, T_s lays the rows of the scene elsewhere on the mask (upside
+    down, rolled by a third, both): where they are, R finds x again because x explains y. (Efron & Tibshirani, "An
+    Introduction to the Bootstrap" (1993), chapter 6.) It sees noise, what the mask hides and what the prior bends, but
+    of a scene as smooth as the cube that was found.
+
+    Args:
+        A: the camera.
+        y: its snapshot, of which the cube was found.
+        x: (C, H, W), the cube.
+        plan: with which it was found, complete.
+        lit: like y, where light arrives.
+        seed: of noise and held-out pixels.
+        progress: show a bar for each reconstruction.
+    """
+    held = hold_out(lit, seed + 1, HELD_OUT)
+    keep = (~held).to(y)
+    part = A.leave_out(keep)
+    rows = x.shape[-2]
+
+    def solved(seen: Tensor) -> tuple[Tensor, float]:
+        """The cube of a snapshot without the held-out pixels, and the squared error at them."""
+        problem = planned_problem(plan, seen, None, progress=progress)
+        found = problem.solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
+        return found, float((seen - A.forward(found))[held].double().square().mean())
+
+    own = solved(y)[1]
+    generator = torch.Generator().manual_seed(seed)
+    errors, predicted = [], 0.0
+    for s in range(REPEATS):
+        lay, back = _turn(s % 2 == 0, s * rows // REPEATS)
+        scene = lay(x)
+        light = A.forward(scene)
+        deviation = planned_problem(plan, light, None).variance.sqrt()
+        found, error = solved(light + deviation * torch.randn(light.shape, generator=generator).to(light))
+        errors.append(back(found - scene))
+        predicted += error / REPEATS
+    each = torch.stack(errors)
+    ratio = math.sqrt(own / predicted) if own > 0 and predicted > 0 else 1.0
+    return Bootstrap(each.square().mean(0), float(each.abs().median()), ratio)
+
+
+def standard_deviation(
+    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0, progress: bool = False
+) -> Tensor:
+    """Standard deviation of each voxel's error, (C, H, W), from a `bootstrap` of the cube and its own edges.
+
+        sigma / L = exp(1.10) (b / L)^0.64 (g / L)^0.26 (median / L)^0.40 r^0.23
+
+    L is the scene's brightness, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5
+    pixels (b over 3 bands too), median and r (`Bootstrap.ratio`) are of the whole scene. The exponents say that errors
+    grow faster than the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They are the
+    most probable ones (errors / sigma with Student's distribution, 5 degrees of freedom) on 54 snapshots of 9 scenes,
+    which `python scripts/benchmark.py coverage` leaves out.
+
+    Arguments as for `bootstrap`.
+    """
+    found = bootstrap(A, y, x, plan, lit=lit, seed=seed, progress=progress)
+    level = brightness(A, y)
+    local = _box(found.squared, 3)
+    slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
+    gradient = _box(torch.stack([slope.square() for slope in slopes]).sum(0), 1) if slopes else torch.zeros_like(x)
+    whole = OFFSET + TYPICAL * math.log(max(found.median / level, FLOOR / 10)) + RATIO * math.log(found.ratio)
+    logs = [power / 2 * (v / level**2 + FLOOR**2).log() for power, v in ((LOCAL, local), (GRADIENT, gradient))]
+    return level * (whole + logs[0] + logs[1]).exp()
+
+
+def _turn(upside_down: bool, rows: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """A scene laid elsewhere on the mask, along which light does not move, and the way back."""
+
+    def lay(x: Tensor) -> Tensor:
+        return (x.flip(-2) if upside_down else x).roll(rows, -2)
+
+    def back(x: Tensor) -> Tensor:
+        x = x.roll(-rows, -2)
+        return x.flip(-2) if upside_down else x
+
+    return lay, back
+
+
+def _box(v: Tensor, bands: int) -> Tensor:
+    """Mean over 5 x 5 pixels and so many bands, of what of them lies in the cube; of small cubes over fewer."""
+    size = [min(wanted, (length - 1) // 2 * 2 + 1) for wanted, length in zip((bands, 5, 5), v.shape, strict=True)]
+    padding = [length // 2 for length in size]
+    return F.avg_pool3d(v[None, None], size, stride=1, padding=padding, count_include_pad=False)[0, 0]

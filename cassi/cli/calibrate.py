@@ -21,6 +21,8 @@ examples:
           --wavelengths 450,550,650 --output calibration.h5
   28 bands equally far apart in wavelength instead of on the detector
       {calibrate} bench --spacing wavelength --num-bands 28 --output calibration.h5
+  no frames of a bench, but captures of any scenes: where and how sharp the mask really is
+      {calibrate} refine --help
 then
       {reconstruct} --calibration calibration.h5 --measurement snapshot.png
 """

@@ -88,7 +88,7 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
 
 def _refuse(args: argparse.Namespace) -> None:
     given = {"--figures": args.figures and args.figures.lower() != "none", "--report FILE": args.report}
-    given |= {"--align": args.align, "--tile": args.tile is not None}
+    given |= {"--align": args.align, "--tile": args.tile is not None, "--white": args.white}
     given |= {"--report": args.report is not None and Path(args.output or "").suffix.lower() == ".zarr"}
     alone = ", ".join(option for option, value in given.items() if value)
     if alone:

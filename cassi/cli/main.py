@@ -18,6 +18,7 @@ COMMANDS = {
     "simulate": "a snapshot with known truth, or the frames of an optical bench",
     "view": "look at a result in the browser",
     "compare": "two results, or a result and the truth, in numbers and figures",
+    "warm-up": "compile the kernels now, so that no reconstruction waits for it",
     "benchmark": "measure speed and quality (from a clone of the repository)",
 }
 
@@ -52,7 +53,9 @@ def script(name: str) -> Callable[..., int]:
 
 def run(name: str, argv: list[str], prog: str) -> int:
     """Parse and run one subcommand; returns its exit code."""
-    command = import_module(f"cassi.cli.{name}")
+    if name == "calibrate" and argv[:1] == ["refine"]:
+        name, argv, prog = "refine", argv[1:], f"{prog} refine"
+    command = import_module(f"cassi.cli.{name.replace('-', '_')}")
     if name == "benchmark":
         return int(command.run(argv))
     args: argparse.Namespace = command.parser(prog).parse_args(argv)

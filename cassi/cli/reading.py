@@ -202,9 +202,21 @@ def check_options(args: argparse.Namespace) -> None:
     from cassi.choice.noise import CameraNoise
     from cassi.choice.plan import Method, Run
 
+    if args.calibration and holds_camera(args.calibration):
+        if args.mask is not None:
+            raise InputError("the calibration brings these along; leave out --mask")
+        args.mask, args.calibration, args.camera = args.calibration, None, "as-given"
     Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
     Run(args.seed, args.budget)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
+
+
+def holds_camera(path: str) -> bool:
+    """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
+    from cassi.files import open_container
+
+    names = {entry.name for entry in open_container(path).entries}
+    return "mask_3d_shift" in names and "dark" not in names
 
 
 def verdict(check: MaskCheck) -> str:

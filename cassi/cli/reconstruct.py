@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.beside import add_side, check_side_options, side_in_words, side_of
 from cassi.cli.shell import Parser, Steps, say, warn
 from cassi.errors import InputError, OutputError, one_line
 
@@ -36,6 +37,8 @@ examples:
       {reconstruct} --calibration calibration.h5 --measurement snapshot.png
   a mask that may have moved since it was measured: find out from the snapshot by how much
       {reconstruct} --measurement m.h5 --align
+  a photograph of the same scene beside it, which may be moved, turned and of another size
+      {reconstruct} --measurement m.h5 --side photo.png
   a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
       {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
   the same into one Zarr store, by the workers of a running Dask scheduler
@@ -55,7 +58,7 @@ when to take
   --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
                  out and put back; not for a mask that does not belong to the snapshot
   --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
-  --uncertainty  to know which voxels to trust; takes about twice as long
+  --uncertainty  to know how far each voxel may be off; takes about half as long again
   --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
 """
 
@@ -168,6 +171,11 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
         "it)",
     )
     camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
+    camera.add_argument(
+        "--white",
+        metavar="FILE",
+        help="capture of a white reference by the same camera under the same light: the cube becomes reflectance",
+    )
     camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
     camera.add_argument(
         "--camera",
@@ -203,9 +211,15 @@ def _add_camera(camera: argparse._ArgumentGroup) -> None:
 
 
 def _add_method(method: argparse._ArgumentGroup) -> None:
-    from cassi.choice.plan import PRIORS, SOLVERS
+    from cassi.choice.asked_for import PRIORS, SOLVERS
 
-    method.add_argument("--solver", choices=SOLVERS, default="auto", help="default: auto, which needs no settings")
+    method.add_argument(
+        "--solver",
+        choices=SOLVERS,
+        type=lambda name: name.replace("_", "-"),
+        default="auto",
+        help="default: auto, which needs no settings",
+    )
     method.add_argument(
         "--quality",
         choices=("fast", "default", "best"),
@@ -233,6 +247,7 @@ def _add_method(method: argparse._ArgumentGroup) -> None:
     method.add_argument(
         "--tile", type=int, metavar="PX", help="frames larger than memory: reconstruct in tiles of this size"
     )
+    add_side(method)
     method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
 
@@ -253,6 +268,7 @@ def run(args: argparse.Namespace) -> int:
     pick_device(args.device)
     settle(args)
     reading.check_options(args)
+    check_side_options(args, many=is_many(args))
     if args.sequence:
         from cassi.cli.sequence import run_sequence
 
@@ -283,15 +299,19 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     steps = Steps(args, ["read", *(name for name, so in wanted.items() if so)])
     steps.begin("read")
     m = reading.read_and_tell(args)
+    side = side_of(args, m)
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
     m = replace(m, notes=(*m.notes, check.verdict))
+    if args.white:  # what is known of the truth is radiance
+        m = replace(m, cube=None, mean_band=None)
     attributes = reading.provenance(args, check)
     if args.tile is not None:
         return run_tiled(args, m, output, report, attributes, steps)
     steps.begin("reconstruct", reading.expectation(m, args))
-    result = put_in_place(reconstruct(m, **reading.method(args), progress=not args.quiet))
+    result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=not args.quiet))
+    result = in_reflectance(args, result)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
     against = (*of_result(result.residual), *of_imprint(result.imprint))
@@ -315,6 +335,20 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     return 0
 
 
+def in_reflectance(args: argparse.Namespace, result: Reconstruction) -> Reconstruction:
+    """Divided by the cube of the white reference, where one is given: same camera, same solver."""
+    if args.white is None:
+        return result
+    from cassi.cli import reading
+    from cassi.running.front_door import reconstruct
+    from cassi.running.white import reflectance
+
+    method = reading.method(args) | {"uncertainty": False, "camera": result.camera or "as-given"}
+    white = reconstruct(reading.reading(args)(args.white), **method, progress=not args.quiet)
+    say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
+    return reflectance(result, white)
+
+
 def write_report_of(args: argparse.Namespace, output: Path, report: Path | None, steps: Steps) -> None:
     if report is not None:
         from cassi.looking.report_page import write_report
@@ -335,6 +369,7 @@ def check_tiles(args: argparse.Namespace) -> None:
         raise InputError("figures need the whole cube in memory; leave out --figures or --tile")
     args.figures = "none"
     given = {
+        "--white": args.white,
         "--quality": args.quality != "default",
         "--prior": args.prior != "auto",
         "--weights": args.weights,
@@ -395,7 +430,7 @@ def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
     """
     source = Path(args.files[0])
     output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels):
+    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels, args.side):
         if name and output.resolve() == Path(name).resolve():
             raise InputError(f"{output}: the result would replace an input; choose another --output")
     if args.figures and args.figures.lower() == "none":
@@ -511,7 +546,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     print(reading.contents(args, args.files[0]))
     m = reading.read_and_tell(args)
     check = reading.compare_with_mask(args, m)
-    for line in reading.what_would_be_used(m, args):
+    for line in (*reading.what_would_be_used(m, args), *side_in_words(args, m)):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
     doubt = "" if check.matches else ", although the mask does not fit"

@@ -34,8 +34,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line; {reconstruct} in the examples is that command as it is typed."""
 
     def __init__(self, *, prog: str, description: str | None, examples: str = "") -> None:
-        pattern = "python scripts/{}.py" if prog.endswith(".py") else "cassi {}"
-        examples = re.sub(r"\{(\w+)\}", lambda found: pattern.format(found[1]), examples)
+        pattern = "python scripts/{}.py" if ".py" in prog else "cassi {}"
+        examples = re.sub(r"\{([\w-]+)\}", lambda found: pattern.format(found[1]), examples)
         super().__init__(
             prog=prog,
             description=description,
@@ -96,7 +96,7 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 def command_line(args: argparse.Namespace) -> str:
     """The command as it was typed, for the provenance of results."""
-    program = ["python", f"scripts/{args.prog}"] if args.prog.endswith(".py") else args.prog.split()
+    program = f"python scripts/{args.prog}".split() if ".py" in args.prog else args.prog.split()
     return shlex.join([*program, *args.argv])
 
 

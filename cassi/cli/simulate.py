@@ -35,6 +35,8 @@ examples:
       {simulate} --optics cacti --num-bands 8 --output video.h5
   sixteen frames of a scene that moves by 0.8 pixels a frame, to be reconstructed with --sequence
       {simulate} --frames 16 --full-well 10000 --output film.h5
+  a color photograph of the scene beside it, for {reconstruct} --side
+      {simulate} --side photo.png --output scene.h5
   frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
       {simulate} --bench bench
 then
@@ -45,6 +47,7 @@ The same seed gives the same scene, mask and noise.
 """
 
 MASK_KINDS = ("binary", "grey", "blue-noise")
+BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 
 
 def size(text: str) -> tuple[int, int]:
@@ -54,6 +57,17 @@ def size(text: str) -> tuple[int, int]:
     if height < 1 or width < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no size, expected for example 256 or 256x384 (height x width)")
     return height, width
+
+
+def pose(text: str) -> tuple[float, ...]:
+    """Scale, angle and displacement from "1.5,1,2,-2"."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != 4 or not all(abs(v) < 1e4 for v in values) or not 0.1 <= values[0] <= 10:
+        raise argparse.ArgumentTypeError(f"{text!r} is no pose, expected four numbers such as 1.5,1,2,-2")
+    return values
 
 
 def parser(prog: str) -> Parser:
@@ -117,6 +131,19 @@ def parser(prog: str) -> Parser:
         "--bit-depth", type=int, metavar="N", help="digitize to 2^N levels, the brightest pixel highest"
     )
 
+    side = p.add_argument_group("a photograph beside it")
+    side.add_argument("--side", metavar="FILE", help="also photograph the scene with a second camera: a PNG of 8 bits")
+    side.add_argument(
+        "--side-response", default="rgb", metavar="rgb|pan|FILE", help="its curves: a preset or a table (default: rgb)"
+    )
+    side.add_argument(
+        "--side-pose",
+        type=pose,
+        default="1.5,1,2,-2",
+        metavar="SCALE,DEG,DOWN,RIGHT",
+        help="picture pixels a scene pixel, by how much it is turned, and moved [scene px] (default: 1.5,1,2,-2)",
+    )
+
     p.add_argument("--seed", type=int, default=0, help="seed of scene, mask and noise (default: 0)")
     made = p.add_mutually_exclusive_group(required=True)
     made.add_argument("--output", metavar="FILE", help="the measurement to write: .h5 or .hdf5")
@@ -124,8 +151,8 @@ def parser(prog: str) -> Parser:
         "--bench",
         metavar="DIR",
         help="instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
-        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size (default: 128x128), "
-        "--num-bands, --step and --seed",
+        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size "
+        f"(default: {BENCH_SIZE[0]}x{BENCH_SIZE[1]}), --num-bands, --step and --seed",
     )
     p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
     p.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -152,6 +179,7 @@ def run_scene(args: argparse.Namespace) -> int:
     import torch
 
     from cassi.files import check_output, write_measurement
+    from cassi.files.atomic import check_place
     from cassi.optics.detector import round_to_bits
     from cassi.optics.geometry import shifts_from_step
     from cassi.optics.measurement import Measurement
@@ -161,6 +189,10 @@ def run_scene(args: argparse.Namespace) -> int:
     if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{args.output}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
     check_output(args.output, args.overwrite)
+    if args.side is not None:
+        if Path(args.side).suffix.lower() != ".png":
+            raise InputError(f"{args.side}: the photograph is written as PNG, expected the suffix .png")
+        check_place(args.side, args.overwrite)
     # One stream of random numbers each, so that another mask or camera does not change the scene.
     scene_source, mask_source, noise_source = (
         torch.Generator().manual_seed((args.seed % 2**32) * 3 + k) for k in range(3)
@@ -214,6 +246,8 @@ def run_scene(args: argparse.Namespace) -> int:
         "noise_model": noise_model(shot),
     }
     write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
+    if args.side is not None:
+        write_side(args, cube, wavelengths)
     height, width = shot.y.shape[-2:]
     say(
         args,
@@ -222,6 +256,23 @@ def run_scene(args: argparse.Namespace) -> int:
         f"{height} x {width} px, {noise_model(shot)} -> {args.output}",
     )
     return 0
+
+
+def write_side(args: argparse.Namespace, cube: torch.Tensor, wavelengths: np.ndarray | None) -> None:
+    """Photograph the scene with the second camera, which counts as many electrons as the first."""
+    import torch
+
+    from cassi.files.side_pictures import response_curves, write_side_picture
+    from cassi.optics.similarity import Similarity
+    from cassi.simulation.side_camera import side_photograph
+
+    curves = torch.from_numpy(response_curves(args.side_response, wavelengths, cube.shape[-3]))
+    picture = side_photograph(
+        cube, curves, pose=Similarity(*args.side_pose), full_well=args.full_well, read_noise=args.read_noise,
+        generator=torch.Generator().manual_seed((args.seed % 2**32) * 3 + 3),
+    )  # fmt: skip
+    write_side_picture(args.side, picture.numpy(), overwrite=args.overwrite)
+    say(args, f"side picture of {picture.shape[0]} x {picture.shape[1]} px -> {args.side}")
 
 
 def run_bench(args: argparse.Namespace) -> int:
@@ -240,7 +291,7 @@ def run_bench(args: argparse.Namespace) -> int:
     if ignored:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {names}")
-    height, width = args.size or (128, 128)
+    height, width = args.size or BENCH_SIZE
     bench = simulate_bench(
         height,
         width,

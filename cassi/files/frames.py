@@ -15,8 +15,6 @@ from cassi.files.reading import OpenedMeasurement, open_measurement
 from cassi.files.scaling import BIT_DEPTHS
 from cassi.optics.measurement import Measurement
 
-__all__ = ["SUFFIXES", "Frames", "find_files", "natural", "open_frames"]
-
 
 def natural(path: PathLike) -> list[tuple[str, int]]:
     """A key that sorts names by the numbers in them.

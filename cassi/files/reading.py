@@ -18,6 +18,7 @@ from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_le
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
+from cassi.optics.outliers import without_impulses
 from cassi.optics.wavelengths import check_wavelengths
 
 
@@ -121,7 +122,7 @@ class OpenedMeasurement:
             unit = str(container.attributes.get("unit", unit))
         gain = _number(container, "gain")
         size = (self.mask.shape[-2], self.mask.shape[-1])
-        return Measurement(
+        m = Measurement(
             y=y,
             mask=self.mask,
             shifts=self.shifts,
@@ -137,6 +138,7 @@ class OpenedMeasurement:
             source=container.path.name,
             sha256=file_sha256(container.path),
         )
+        return without_impulses(m)
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
@@ -154,7 +156,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     array = np.swapaxes(array, -1, -2) if layout.mask_transposed else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    shifts, mask = _geometry(container, mask_entry, image, mask, options, notes)
+    shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
         container, options, entry, mask_entry, layout, mask, shifts, bands_nm, marked, tuple(notes)
@@ -266,6 +268,7 @@ def _merge_bad_pixels(marked: np.ndarray | None, saturated: np.ndarray, notes: l
 
 def _geometry(
     container: Container,
+    mask_container: Container,
     mask_entry: Entry,
     image: tuple[int, int],
     mask: np.ndarray,
@@ -274,17 +277,17 @@ def _geometry(
 ) -> tuple[Shifts, np.ndarray]:
     """Return the shifts and the mask, un-sheared where it was stored as it lies on the detector."""
     stored = None
-    entry = find(container, SHIFTS) if options.step is None else None
+    source, entry = container, find(container, SHIFTS) if options.step is None else None
+    if entry is None and options.step is None and mask.ndim == 3:  # a camera's file says where its bands fall
+        source, entry = mask_container, find(mask_container, SHIFTS)
     if entry is not None:
         if math.prod(entry.shape) > MAX_BANDS:
-            raise InputError(f"{container.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
-        stored = np.asarray(container.read(entry), dtype=np.float64).reshape(-1)
+            raise InputError(f"{source.path}: '{entry.name}' {entry.shape} must be at most {MAX_BANDS} numbers")
+        stored = np.asarray(source.read(entry), dtype=np.float64).reshape(-1)
         if not np.isfinite(stored).all():
-            raise InputError(f"{container.path}: '{entry.name}' must be finite [pixel]")
+            raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if options.num_bands not in (None, stored.size):
-            raise InputError(
-                f"{container.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were asked for"
-            )
+            raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were asked for")
     elif options.step is None and (step := _number(container, "step")) is not None:
         options = replace(options, step=step)
         notes.append(f"step {step:g} px, from the file")

@@ -7,9 +7,9 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.options import ReadOptions
+from cassi.optics.measurement import MASK_SIZES
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
-MASK_SIZES = (1e-6, 1e6)  # float masks with a maximum outside are divided by it
 LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave float32
 
 

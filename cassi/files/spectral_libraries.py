@@ -12,8 +12,6 @@ from cassi.errors import InputError
 from cassi.files.cubes import read_cube
 from cassi.priors.gaussian_spectra import SpectralPrior, library_spectral_prior, resampling
 
-__all__ = ["as_spectral_prior", "read_spectral_prior"]
-
 
 def read_spectral_prior(
     paths: Sequence[str | os.PathLike[str]], num_bands: int, wavelengths: Sequence[float] | np.ndarray | None = None

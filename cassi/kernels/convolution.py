@@ -58,7 +58,7 @@ def convolve_rows(a: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
     """
     _check(a, v, method)
     if torch.is_grad_enabled() and (a.requires_grad or v.requires_grad):
-        y: Tensor = _Convolve.apply(a, v, method)  # type: ignore[no-untyped-call]
+        y: Tensor = _Rows.apply(a, v, method, False)  # type: ignore[no-untyped-call]
         return y
     return _convolve(a, v, method)
 
@@ -93,7 +93,7 @@ def correlate_rows(y: Tensor, v: Tensor, *, method: Method = "auto") -> Tensor:
             "swap the arguments or pad y"
         )
     if torch.is_grad_enabled() and (y.requires_grad or v.requires_grad):
-        a: Tensor = _Correlate.apply(y, v, method)  # type: ignore[no-untyped-call]
+        a: Tensor = _Rows.apply(y, v, method, True)  # type: ignore[no-untyped-call]
         return a
     return _correlate(y, v, method)
 
@@ -261,40 +261,22 @@ def _correlate(y: Tensor, v: Tensor, method: Method) -> Tensor:
     return a
 
 
-def _reduced(gradient: Tensor, v: Tensor) -> Tensor:
-    """The gradient of one kernel for all rows is the sum over the rows."""
-    return gradient.sum(0) if v.ndim == 1 else gradient
-
-
-class _Convolve(torch.autograd.Function):
-    """convolve_rows under autograd: both gradients are correlations of the incoming one."""
+class _Rows(torch.autograd.Function):
+    """Both under autograd: the gradient in the first is the other one of the two, that in the second a correlation."""
 
     @staticmethod
-    def forward(ctx, a: Tensor, v: Tensor, method: Method) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, a: Tensor, v: Tensor, method: Method, correlates: bool) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(a, v)
-        ctx.method = method
-        return _convolve(a, v, method)
+        ctx.method, ctx.correlates = method, correlates
+        return (_correlate if correlates else _convolve)(a, v, method)
 
     @staticmethod
-    def backward(ctx, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[no-untyped-def]
         a, v = ctx.saved_tensors
-        grad_a = correlate_rows(grad_y, v, method=ctx.method) if ctx.needs_input_grad[0] else None
-        grad_v = _reduced(correlate_rows(grad_y, a, method=ctx.method), v) if ctx.needs_input_grad[1] else None
-        return grad_a, grad_v, None
-
-
-class _Correlate(torch.autograd.Function):
-    """correlate_rows under autograd: a convolution for y, a correlation for v."""
-
-    @staticmethod
-    def forward(ctx, y: Tensor, v: Tensor, method: Method) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(y, v)
-        ctx.method = method
-        return _correlate(y, v, method)
-
-    @staticmethod
-    def backward(ctx, grad_a: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
-        y, v = ctx.saved_tensors
-        grad_y = convolve_rows(grad_a, v, method=ctx.method) if ctx.needs_input_grad[0] else None
-        grad_v = _reduced(correlate_rows(y, grad_a, method=ctx.method), v) if ctx.needs_input_grad[1] else None
-        return grad_y, grad_v, None
+        other = convolve_rows if ctx.correlates else correlate_rows
+        grad_a = other(grad, v, method=ctx.method) if ctx.needs_input_grad[0] else None
+        grad_v = None
+        if ctx.needs_input_grad[1]:
+            grad_v = correlate_rows(*((a, grad) if ctx.correlates else (grad, a)), method=ctx.method)
+            grad_v = grad_v.sum(0) if v.ndim == 1 else grad_v  # one kernel serves all rows
+        return grad_a, grad_v, None, None

@@ -2,7 +2,8 @@
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
 a range of rows or images, which threads share out (`cassi.kernels.threads`). Results equal those of eager torch up to
-rounding. `cassi.kernels.gpu` has the same functions for CUDA devices; `cassi.kernels.dispatch` chooses.
+rounding. `cassi.kernels.gpu` has the same functions for CUDA devices; `cassi.kernels.dispatch` chooses. Compiled code
+takes arrays and numbers, no values that hold several of them: hence the long lists of arguments, here and there.
 """
 
 from __future__ import annotations

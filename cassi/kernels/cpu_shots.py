@@ -64,9 +64,9 @@ def _subspace_step(
                 x = spectra[n, c, : right - left]
                 for s in range(shots):
                     seen = y_z[s, i, offsets[c] + left : offsets[c] + right]
-                    m_row = masks[s, c if masks.shape[1] > 1 else 0, i, left:right]
+                    mask = masks[s, c if masks.shape[1] > 1 else 0, i, left:right]
                     for j in range(x.size):
-                        seen[j] += x[j] * m_row[j]
+                        seen[j] += x[j] * mask[j]
                 if u is None:
                     x[:] = 0
                 else:

@@ -44,7 +44,7 @@ def displacement_matrix(v: Tensor) -> Tensor:
 
 def transposed(W: Tensor) -> Tensor:
     """W^T, in CSR too."""
-    return _csr(W.to_sparse(layout=torch.sparse_coo).transpose(0, 1))
+    return _csr(W.to_sparse_coo().transpose(0, 1))  # type: ignore[no-untyped-call]
 
 
 def displaced(x: Tensor, W: Tensor) -> Tensor:

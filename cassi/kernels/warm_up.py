@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, cast
 
 import torch
 
@@ -12,7 +13,7 @@ from cassi.kernels import cpu, cpu_lowrank, cpu_rows
 _SHIFTS = (0, 1)
 
 
-def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: None) -> None:
+def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: None) -> str | None:
     """Compile every kernel for float32 and float64 and keep the code, so that no later process waits for it.
 
     Takes a minute or two the first time, a second where all is compiled. Several processes may do it at once. On CUDA
@@ -20,6 +21,9 @@ def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: 
 
     Args:
         report: called before each kernel and at the end with its name, how many are done, and how many there are.
+
+    Returns:
+        The folder where the code is kept; None where none can be written, so that every process compiles anew.
 
     Example:
         >>> from cassi.kernels.warm_up import warm_up
@@ -32,6 +36,8 @@ def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: 
         report(name, done, len(calls))
         call()
     report("all kernels", len(calls), len(calls))
+    folder: str | None = cast(Any, cpu._forward).stats.cache_path
+    return folder
 
 
 def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -10,8 +10,6 @@ from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
 from cassi.looking.color import shown_range
 from cassi.looking.style import PALETTE, draw_map, layout, styled
 
-__all__ = ["blur", "detector", "dispersion", "masks"]
-
 
 @styled
 def dispersion(calibration: Calibration) -> Figure:

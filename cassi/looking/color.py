@@ -15,20 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = [
-    "VISIBLE",
-    "Illuminant",
-    "Limits",
-    "cube_to_srgb",
-    "is_visible",
-    "render",
-    "shown_range",
-    "top_of",
-    "value_label",
-    "wavelength_to_srgb",
-    "white_level",
-]
-
 Illuminant = Literal["D65", "E"]
 VISIBLE = (400.0, 700.0)  # [nm] beyond it the eye sees next to nothing and hues no longer change
 SAMPLE = 1_000_000  # values that a percentile is taken from

@@ -15,8 +15,6 @@ from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
 from cassi.looking.metrics import band_psnr, score, spectral_angles
 
-__all__ = ["Comparison", "compare"]
-
 
 @dataclass(frozen=True, eq=False)
 class Comparison:

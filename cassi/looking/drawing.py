@@ -18,8 +18,6 @@ from cassi.looking.spectra_points import Point
 from cassi.looking.style import INK, MUTED, PALETTE, color_bar, show, spectral_axis
 from cassi.solvers.loop import Record
 
-__all__ = ["band_name", "check_points", "draw_bands", "draw_convergence", "draw_points", "draw_spectra"]
-
 GAMMA = 1 / 2.2  # light is linear and the display is not: nearly the curve of the sRGB picture
 MAX_TILE = 512  # [px] of a band in a strip of bands
 

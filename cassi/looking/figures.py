@@ -47,22 +47,6 @@ from cassi.looking.style import (
 )
 from cassi.solvers.loop import Record
 
-__all__ = [
-    "bands",
-    "choose_points",
-    "convergence",
-    "difference",
-    "figures_of",
-    "residual",
-    "save_figures",
-    "snapshot",
-    "spectra",
-    "spectral_covariance",
-    "srgb",
-    "summary",
-    "uncertainty_map",
-]
-
 Points = Sequence[tuple[int, int]]
 
 

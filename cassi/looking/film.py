@@ -54,9 +54,8 @@ def write_film(
         raise ValueError(f"a film needs a frame at least, got {count}")
     path = check_place(Path(path), overwrite)
     first = frame(0)
+    every = thinning(first.shape[-2], first.shape[-1], SIDE)
     white = white_level(first, wavelengths)
-    height, width = first.shape[-2:]
-    every = thinning(height, width, SIDE)
     height, width = first[0, ::every, ::every].shape
     figure = Figure(figsize=(width / 100, height / 100), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))

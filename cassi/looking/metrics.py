@@ -15,18 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "Convention",
-    "Whiteness",
-    "band_psnr",
-    "psnr",
-    "residual_whiteness",
-    "sam",
-    "score",
-    "spectral_angles",
-    "ssim",
-]
-
 Array = Tensor | np.ndarray
 Convention = Literal["mean-of-bands", "cube", "rounded-8bit"]
 Border = Literal["valid", "zero"]

@@ -17,8 +17,6 @@ from cassi.looking.color import render
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import escape_text, policy_of, thinned, thinning
 
-__all__ = ["inline_html", "thumbnail", "write_index"]
-
 SIDE = 192  # [px] of a small picture, at most
 _STYLE = """
 :root { color-scheme: light dark; }

@@ -21,8 +21,6 @@ from cassi.looking.metrics import score
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Record
 
-__all__ = ["CubeLike", "ReportData", "read_report", "report_of"]
-
 MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
 
 Array = NDArray[Any]
@@ -60,6 +58,8 @@ class ResultLike(Protocol):
     def unit(self) -> str: ...
     @property
     def uncertainty(self) -> Tensor | None: ...
+    @property
+    def calibrated(self) -> bool: ...
     @property
     def visibility(self) -> Tensor | None: ...
 
@@ -183,7 +183,6 @@ def report_of(
     frame: int = 0,
     verdict: str = "",
     ok: bool = True,
-    calibrated: bool = False,
 ) -> ReportData:
     """Take what figures and a page show from a reconstruction in memory.
 
@@ -191,7 +190,7 @@ def report_of(
         result: the reconstruction, of one snapshot or of a stack.
         measurement: what it was made of; brings snapshot, truth and name.
         frame: which of a stack, from 0.
-        verdict, ok, calibrated: see `ReportData`.
+        verdict, ok: see `ReportData`.
 
     Returns:
         The data.
@@ -225,7 +224,7 @@ def report_of(
         wavelengths=result.wavelengths,
         truth=None if m is None else one(m.cube, 3),
         uncertainty=one(result.uncertainty, 3),
-        calibrated=calibrated,
+        calibrated=result.calibrated,
         visibility=one(result.visibility, 3),
         measurement=None if m is None else one(m.y, 2),
         residual=one(result.residual_image, 2),

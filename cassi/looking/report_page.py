@@ -31,8 +31,6 @@ from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.report_plots import bokeh_script, drawings
 from cassi.looking.spectra_points import choose_points
 
-__all__ = ["Page", "band_of", "escape_text", "make_page", "policy_of", "thinned", "thinning", "write_report"]
-
 MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
 
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
@@ -294,8 +292,8 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation; for a box the mean of its pixels' deviations, an upper bound of the "
-            "deviation of its mean."
+            "Shaded: ± one standard deviation, which about seven of ten true values lie within, on an average of many "
+            "scenes; for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
             if data.calibrated
             else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
             "truth lies outside more often than it would of an error bar."

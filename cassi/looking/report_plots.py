@@ -11,8 +11,6 @@ from cassi.errors import InputError
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure
 
-__all__ = ["bokeh_script", "drawings"]
-
 FONT = "system-ui"
 RESIDUAL, CHANGE, PASSING = "#4285d6", "#e2711d", "#8a8f98"
 

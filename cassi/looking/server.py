@@ -18,8 +18,6 @@ from cassi.errors import InputError, one_line
 from cassi.looking.report_data import CubeLike, ReportData
 from cassi.looking.report_page import band_of, make_page, thinning
 
-__all__ = ["address_of", "make_server"]
-
 
 def make_server(data: ReportData, *, host: str = "127.0.0.1", port: int = 0) -> ThreadingHTTPServer:
     """Make a server for the page of a result; `serve_forever()` runs it, `server_close()` ends it.

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Point", "choose_points"]
-
 
 class Point(NamedTuple):
     """A pixel, counted from 0, and what makes it difficult: "edge", "saturated" or nothing."""

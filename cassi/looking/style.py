@@ -17,27 +17,6 @@ from torch import Tensor
 
 from cassi.looking.color import Limits, shown_range
 
-__all__ = [
-    "INK",
-    "MUTED",
-    "PALETTE",
-    "WARNING",
-    "Array",
-    "as_array",
-    "as_centers",
-    "as_cube",
-    "as_picture",
-    "color_bar",
-    "draw_map",
-    "evenly",
-    "layout",
-    "like",
-    "show",
-    "size_for",
-    "spectral_axis",
-    "styled",
-]
-
 Array = Tensor | np.ndarray
 
 # M. Okabe and K. Ito, "Color universal design", 2008, without yellow, which is too pale for a line on white.

@@ -16,8 +16,6 @@ from cassi.optics.protocol import Camera
 if TYPE_CHECKING:
     from deepinv.physics import LinearPhysics
 
-__all__ = ["as_deepinv", "as_scipy"]
-
 Floats = NDArray[np.float64]
 
 

@@ -37,6 +37,11 @@ def camera_of_shot(
         raise InputError(
             f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; leave it out for none"
         )
+    if isinstance(psf, float | int) and psf > m.y.shape[-1] / 4:
+        raise InputError(
+            f"the blur (psf) has a standard deviation of {psf:g} pixels and the measurement {m.y.shape[-1]} columns; "
+            "expected at most a quarter of them"
+        )
     try:
         if psf is not None:
             taps = gaussian_psf(float(psf)) if isinstance(psf, float | int) else torch.as_tensor(psf)

@@ -11,6 +11,8 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
 
+MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -135,6 +137,11 @@ def check_arrays(m: Measurement) -> None:
         raise InputError("the mask holds NaN or Inf")
     if not m.mask.any():
         raise InputError("the mask is zero everywhere: no light reaches the detector")
+    if not MASK_SIZES[0] <= np.abs(m.mask).max() <= MASK_SIZES[1]:
+        raise InputError(
+            f"the mask's largest value is {np.abs(m.mask).max():.3g}, expected a transmission, about 0 to 1; divide it "
+            "by its largest value"
+        )
     if m.shots is not None and (m.y.ndim not in (3, 4) or not m.y.shape[-3] == len(m.mask) == m.shots):
         raise InputError(
             f"{m.shots} shots must be ({m.shots}, H, W') with masks ({m.shots}, H, W), got {m.y.shape} and masks "

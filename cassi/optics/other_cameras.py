@@ -14,8 +14,6 @@ from torch import Tensor
 from cassi.kernels.shift_sum import detector_width
 from cassi.optics.single_disperser import CASSI
 
-__all__ = ["double_disperser", "video_camera"]
-
 
 def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | None = None) -> CASSI:
     """The double-disperser camera: the second prism undoes the first, so that only the mask is sheared, not the scene.
@@ -37,13 +35,18 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
         A CASSI operator from (C, H, W) to (H, W), with pseudo-inverse and proximal step in closed form.
 
     Raises:
-        ValueError: a mask narrower than the bands spread over it.
+        ValueError: a mask narrower than the bands spread over it. TypeError: a mask that is no tensor.
 
     Example:
         >>> A = double_disperser(torch.tensor([[1.0, 10.0, 100.0]]), (0, 1))
         >>> A.forward(torch.ones(2, 1, 2))
         tensor([[ 11., 110.]])
     """
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"mask must be a real floating-point tensor, got {type(mask).__name__}; convert it with "
+            "torch.as_tensor(mask).float()"
+        )
     displacements = tuple(shifts)
     width = mask.shape[-1] - detector_width(0, displacements)
     if width < 1:

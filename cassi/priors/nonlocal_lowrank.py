@@ -115,29 +115,16 @@ class NonlocalDenoiser:
     Args:
         sigma: noise level, in units of z, a number or one for each image (K,).
         refresh: look for similar patches anew every so many calls.
-        start, decay: the noise level of call k is sigma * max(1, start * decay^k).
-        patch, stride, window, group: see `nonlocal_lowrank`.
+        patch, stride: see `nonlocal_lowrank`.
 
     Raises:
         ValueError: refresh below 1.
     """
 
-    def __init__(
-        self,
-        sigma: float | Tensor,
-        *,
-        refresh: int = 8,
-        start: float = 1.0,
-        decay: float = 0.9,
-        patch: int = 5,
-        stride: int = 4,
-        window: int = 10,
-        group: int = 32,
-    ) -> None:
+    def __init__(self, sigma: float | Tensor, *, refresh: int = 8, patch: int = 5, stride: int = 4) -> None:
         if refresh < 1:
             raise ValueError(f"refresh must be at least 1, got {refresh}")
-        self._sigma, self._refresh, self._start, self._decay = sigma, refresh, start, decay
-        self._patch, self._stride, self._window, self._group = patch, stride, window, group
+        self._sigma, self._refresh, self._patch, self._stride = sigma, refresh, patch, stride
         self._groups: list[Tensor | None] = []
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
@@ -145,16 +132,9 @@ class NonlocalDenoiser:
         stacks = z.reshape(-1, *z.shape[-3:])
         if k % self._refresh == 0 or len(self._groups) != len(stacks):
             self._groups = [None] * len(stacks)
-        sigma = self._sigma * max(1.0, self._start * self._decay**k)
         for b, stack in enumerate(stacks):
             stacks[b], self._groups[b] = nonlocal_lowrank(
-                stack,
-                sigma,
-                patch=self._patch,
-                stride=self._stride,
-                window=self._window,
-                group=self._group,
-                groups=self._groups[b],
+                stack, self._sigma, patch=self._patch, stride=self._stride, groups=self._groups[b]
             )
         return stacks.view_as(z)
 

@@ -220,26 +220,18 @@ class TVDenoiser:
         memory: share of the dual that the next call starts from. With 1, the warm start, calls on a cube that settles
             tend to the prox of TV. Below 1 the dual stays short of it: a smoothing of limited reach, weaker on large
             structures, which accelerated GAP does better with.
-        start, decay: the weight of call k is weight * max(1, start * decay^k): continuation from a large weight down.
 
     Raises:
         ValueError: negative weight, or one for each band where coupled; memory outside [0, 1].
     """
 
     def __init__(
-        self,
-        weight: float | Tensor,
-        *,
-        num_iters: int = 3,
-        coupled: bool = False,
-        memory: float = 1.0,
-        start: float = 1.0,
-        decay: float = 0.9,
+        self, weight: float | Tensor, *, num_iters: int = 3, coupled: bool = False, memory: float = 1.0
     ) -> None:
         self._weight, self._num_iters, self._coupled = _checked_weight(weight, coupled), num_iters, coupled
         if not 0 <= memory <= 1:
             raise ValueError(f"memory must be between 0 and 1, got {memory}")
-        self._memory, self._start, self._decay = memory, start, decay
+        self._memory = memory
         self._dual: Tensor | None = None
         self._spare: Tensor | None = None
 
@@ -248,14 +240,8 @@ class TVDenoiser:
             self._dual = x.new_zeros((2, *x.shape))
             if self._coupled or x.is_cuda:
                 self._spare = torch.empty_like(self._dual[:1] if self._coupled else self._dual)
-        weight = self._weight.to(x) * max(1.0, self._start * self._decay**k)
         self._dual, self._spare = tv_steps(
-            x,
-            weight,
-            self._dual,
-            self._spare,
-            num_iters=self._num_iters,
-            coupled=self._coupled,
+            x, self._weight.to(x), self._dual, self._spare, num_iters=self._num_iters, coupled=self._coupled,
             memory=self._memory,
-        )
+        )  # fmt: skip
         return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -22,19 +23,23 @@ from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
+from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
+from cassi.running.beside import check_side, solve_beside
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
 
 CAMERAS = ("find", "as-given")
+MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
 def reconstruct(
-    measurement: Array | Measurement,
-    mask: Array | Camera | None = None,
+    measurement: Array | Measurement | str | os.PathLike[str],
+    mask: Array | Camera | str | os.PathLike[str] | None = None,
     *,
     shifts: Sequence[float] | None = None,
     step: float | None = None,
@@ -56,6 +61,7 @@ def reconstruct(
     read_noise: float | None = None,
     plan: Plan | None = None,
     camera: str | FoundCamera = "find",
+    side: SidePicture | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     monitor: Monitor | None = None,
@@ -68,10 +74,12 @@ def reconstruct(
     means the same for counts as for values in [0, 1]. Computed in float32.
 
     Args:
-        measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a
-            `cassi.optics.measurement.Measurement`, which brings mask, shifts and the rest along.
-        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission]. Or the camera itself, any that
-            fulfils `cassi.optics.protocol`: it brings shifts, blur and device along.
+        measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
+            `cassi.files.read_measurement`. Or a `cassi.optics.measurement.Measurement`, which brings mask, shifts and
+            the rest along.
+        mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
+            measurement. Or the camera itself, any that fulfils `cassi.optics.protocol`: it brings shifts, blur and
+            device along.
         shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
@@ -79,7 +87,7 @@ def reconstruct(
             "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
             one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
-            "gap-tv", "admm-tv", "fista-tv".
+            "gap-tv", "admm-tv", "fista-tv"; gap_tv is gap-tv.
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
@@ -88,8 +96,9 @@ def reconstruct(
             one), or "auto", which takes what predicts held-out pixels best ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
-        uncertainty: estimate the standard deviation of each voxel too ("auto", which takes about twice as long, and
-            "gaussian", up to 17 times).
+        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, calibrated on known
+            scenes, in about half as long again; "gaussian" its spread, which only compares places, up to 17 times as
+            long.
         psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
             point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to
@@ -104,6 +113,8 @@ def reconstruct(
         camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
             evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
             snapshots by the same camera. Not where a psf or a camera is given.
+        side: a photograph of the same scene from beside the camera ("auto" and one snapshot only): it is registered to
+            the snapshot and used where it fits and held-out pixels do not speak against it (`Reconstruction.explain`).
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
         seed: of the random choices a solver makes.
         monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
@@ -127,6 +138,7 @@ def reconstruct(
     start = time.perf_counter()
     if isinstance(spectral_prior, str | os.PathLike):
         spectral_prior = (spectral_prior,)
+    solver = str(solver).replace("_", "-")
     parameters = {
         "solver": solver,
         "num_iters": num_iters,
@@ -141,6 +153,7 @@ def reconstruct(
         "psf": psf if psf is None or isinstance(psf, float | int) else np.asarray(plain(psf)).tolist(),
         "plan": None if plan is None else "given",
         "camera": camera if isinstance(camera, str) else "given",
+        "side": None if side is None else "given",
         "device": str(device),
         "seed": seed,
     }
@@ -150,13 +163,15 @@ def reconstruct(
     learned = _read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
     run = Run(seed, budget, monitor, progress)
-    if isinstance(mask, Tensor | np.ndarray | None):
-        m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
+    given_m: Measurement | None = None
+    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        m = given_m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
         if read_noise is not None:
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
+        m = without_impulses(m)
         if isinstance(camera, FoundCamera):
             found = camera
         elif camera == "find" and psf is None:
@@ -171,8 +186,10 @@ def reconstruct(
         given = {"shifts": shifts, "step": step, "num_bands": num_bands, "psf": psf}
         if twice := [name for name, value in given.items() if value is not None]:
             raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
-        if isinstance(measurement, Measurement):
-            raise InputError("a Measurement brings its own mask along; give its y beside a camera")
+        if isinstance(measurement, Measurement | str | os.PathLike):
+            raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
+        if not hasattr(mask, "check_measurement"):
+            raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(mask).__name__}")
         task = prepare_camera(
             mask,
             measurement,
@@ -185,26 +202,39 @@ def reconstruct(
     check_prior(solver, spectral_prior)
     spectra = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
     method = replace(method, spectral_prior=spectra)
+    if side is not None:
+        check_side(side, task, method, run)
     outcomes = [
-        replace(_solved(task, frame, method, run), black_level=black, black_level_told=task.told)
+        replace(_solved(task, frame, method, run, side), black_level=black, black_level_told=task.told)
         for frame, black in zip(task.frames, task.black_levels, strict=True)
     ]
-    return assembled(task, outcomes, parameters, found, start)
+    return assembled(task, outcomes, parameters, found, given_m, start)
 
 
-def _solved(task: Prepared, y: Tensor, method: Method, run: Run) -> Outcome:
+def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
     """Solve one snapshot at brightness 1; the cube is in the unit of y again."""
     level = brightness(task.A, y)
     if method.plan is not None:
         method = replace(method, plan=method.plan.scaled(1 / level))
-    found = solve(
-        task.A, y / level, wavelengths=task.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
-    )
+    noise = task.noise.scaled(1 / level)
+    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
+        raise InputError(
+            f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal; check both, or leave "
+            "them out"
+        )
+    found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
+    if side is not None:
+        found = solve_beside(task.A, y / level, found, side, task.wavelengths, method.quality, run)
     return found.scaled(level)
 
 
 def assembled(
-    task: Prepared, outcomes: list[Outcome], parameters: dict[str, Any], found: FoundCamera | None, start: float
+    task: Prepared,
+    outcomes: list[Outcome],
+    parameters: dict[str, Any],
+    found: FoundCamera | None,
+    given: Measurement | None,
+    start: float,
 ) -> Reconstruction:
     A, y = task.A, task.y
     single = y.ndim == len(A.measurement_shape)
@@ -227,6 +257,7 @@ def assembled(
         visibility=A.visibility() if spreads else None,
         camera=found,
         imprint=_imprint(A, cube),
+        measurement=given,
     )
 
 

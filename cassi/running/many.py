@@ -41,8 +41,6 @@ from cassi.version import PROGRAM
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-__all__ = ["BatchReport", "Frame", "find_frames", "frames_at_once", "reconstruct_many"]
-
 PathLike = str | os.PathLike[str]
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 

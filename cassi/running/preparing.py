@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
+from cassi.files.reading import read_measurement
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import camera_of
@@ -115,6 +117,10 @@ def _without_black(
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
     frames = y.reshape(-1, *A.measurement_shape)
+    if black_level is not None and black_level > float(y.max()):
+        raise InputError(
+            f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
+        )
     black = tuple(black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames)
     y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
     if good is not None:
@@ -128,14 +134,20 @@ def plain(value: Array | float | None) -> Any:
 
 
 def as_measurement(
-    measurement: Array | Measurement,
-    mask: Array | None,
+    measurement: Array | Measurement | str | os.PathLike[str],
+    mask: Array | str | os.PathLike[str] | None,
     shifts: Sequence[float] | None,
     step: float | None,
     num_bands: int | None,
     wavelengths: str | Sequence[float] | Array | None,
 ) -> Measurement:
-    """The arrays of a call as a Measurement; one from a file passes through, with other wavelengths if given."""
+    """What a call was given as a Measurement: a file is read, arrays are checked, one that was read passes through."""
+    if isinstance(measurement, str | os.PathLike):
+        return _read(measurement, mask, shifts, step, num_bands, wavelengths)
+    if isinstance(measurement, Camera):
+        raise InputError("the measurement comes first and the camera second: reconstruct(y, A); they are swapped")
+    if isinstance(mask, str | os.PathLike):
+        raise InputError(f"the mask is a file ({mask}) and the measurement is not; give both as files or as arrays")
     if isinstance(measurement, Measurement):
         given = {"mask": mask, "shifts": shifts, "step": step, "num_bands": num_bands}
         twice = [name for name, value in given.items() if value is not None]
@@ -146,6 +158,11 @@ def as_measurement(
         if mask is None:
             raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
         y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
+        if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
+            raise InputError(
+                f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens "
+                "it; are the two swapped? The measurement comes first"
+            )
         for name, values, axes in (
             ("measurement", y_array, "(H, W') or (N, H, W')"),
             ("mask", mask_array, "(H, W) or (C, H, W)"),
@@ -157,6 +174,9 @@ def as_measurement(
         stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
         if stored is not None and not np.isfinite(stored).all():
             raise InputError("the shifts hold NaN or Inf")
+        check_number("step", step)
+        if num_bands is not None and not isinstance(num_bands, int | np.integer):
+            raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
         if num_bands is not None and not 1 <= num_bands <= 10_000:
             raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
         bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
@@ -171,6 +191,21 @@ def as_measurement(
             unit="as the measurement",
         )
     return m if wavelengths is None else replace(m, wavelengths=as_wavelengths(wavelengths, len(m.shifts)))
+
+
+def _read(
+    path: str | os.PathLike[str],
+    mask: Array | str | os.PathLike[str] | None,
+    shifts: Sequence[float] | None,
+    step: float | None,
+    num_bands: int | None,
+    wavelengths: str | Sequence[float] | Array | None,
+) -> Measurement:
+    if shifts is not None:
+        raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
+    beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(plain(mask))
+    text = wavelengths if wavelengths is None or isinstance(wavelengths, str) else np.asarray(plain(wavelengths))  # type: ignore[arg-type]
+    return read_measurement(path, mask=beside, step=step, num_bands=num_bands, wavelengths=text)
 
 
 def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:

@@ -21,6 +21,7 @@ from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +40,14 @@ class Reconstruction:
         outcomes: what was chosen for each snapshot, and on what evidence.
         parameters: every argument of the call, as given or by default; plain values.
         unit: of the cube, in words.
-        uncertainty: like `cube`, in its unit, where the solver estimates it, else None.
+        uncertainty: like `cube`, in its unit, where it was asked for, else None; a standard deviation where
+            `calibrated`, else a spread.
         visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
             (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
         camera: as it was found from the snapshot, or left; None where it was not looked for.
         imprint: how much of the mask's pattern is left in the (first) cube, 0 none (`cassi.optics.imprint`); None where
             the camera has no mask or the frame is small.
+        measurement: what it was made of, for its file and its figures; None where a camera took the mask's place.
     """
 
     cube: Tensor
@@ -61,12 +64,18 @@ class Reconstruction:
     visibility: Tensor | None = None
     camera: FoundCamera | None = None
     imprint: float | None = None
+    measurement: Measurement | None = None
 
     @property
     def choice(self) -> dict[str, Any]:
         """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
         each = [outcome.as_dict() for outcome in self.outcomes]
         return each[0] if self.cube.ndim == 3 else {"frames": each}
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the uncertainty is a standard deviation: compared with true errors; else it only compares places."""
+        return self.uncertainty is not None and all(one.calibrated for one in self.outcomes)
 
     @property
     def plan(self) -> Plan | None:
@@ -77,8 +86,54 @@ class Reconstruction:
         """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence."""
         return self.outcomes[0].explain(verbose=verbose)
 
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
+
+        Args:
+            path: the suffix chooses the format: .h5, .mat, .nc, .hdr (ENVI) or .tif.
+            overwrite: replace an existing file.
+
+        Raises:
+            OutputError: the file exists, its folder does not, its suffix is unknown, or the disk is full.
+        """
+        write_result(path, self.measurement, self, overwrite=overwrite)
+
+    def plot(self, *, frame: int = 0) -> Figure:
+        """The cube at a glance: picture, snapshot, spectra, numbers (`cassi.looking.figures.summary`).
+
+        Args:
+            frame: which of a stack, from 0.
+
+        Returns:
+            A matplotlib figure, which a notebook shows by itself; `.savefig(path)` writes it.
+        """
+        from cassi.looking.figures import summary
+        from cassi.looking.report_data import report_of
+
+        return summary(report_of(self, self.measurement, frame=frame))
+
+    def __repr__(self) -> str:
+        """One line: size, solver, how it ended."""
+        *frames, bands, height, width = self.cube.shape
+        many = f"{frames[0]} cubes of " if frames else ""
+        range_ = "" if self.wavelengths is None else f", {self.wavelengths[0]:g} to {self.wavelengths[-1]:g} nm"
+        return (
+            f"<Reconstruction: {many}{bands} bands{range_}, {height} x {width} px, by {self.outcomes[0].solver} in "
+            f"{self.seconds:.3g} s ({self.status}), residual {self.residual:.2%}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a small picture and the numbers, of a stack those of its first cube."""
+        from cassi.looking.overview import inline_html
+        from cassi.looking.report_data import report_of
+
+        return inline_html(report_of(self, self.measurement))
+
     def to_xarray(self) -> xarray.DataArray:
         """The cube as a labelled array with dimensions (frame,) wavelength or band, y, x (needs xarray).
+
+        Coordinates and attributes follow the CF conventions 1.11: wavelengths in nm as `radiation_wavelength`, rows and
+        columns counted from 0, the cube relative ("1"), its unit in words as `unit`.
 
         Raises:
             ImportError: xarray is not installed.
@@ -90,19 +145,37 @@ class Reconstruction:
         known = self.wavelengths is not None
         band = "wavelength" if known else "band"
         values = self.cube.detach().cpu().numpy()
-        labels = self.wavelengths if known else np.arange(1, values.shape[-3] + 1)
+        dims = ("frame", band, "y", "x")[-values.ndim :]
+        facts = {
+            "frame": {"long_name": "number of the snapshot", "units": "1"},
+            "wavelength": {"standard_name": "radiation_wavelength", "long_name": "band center", "units": "nm"},
+            "band": {"long_name": "number of the band", "units": "1"},
+            "y": {"long_name": "row, from the top", "units": "1", "axis": "Y", "positive": "down"},
+            "x": {"long_name": "column, from the left", "units": "1", "axis": "X"},
+        }
+        labels = {name: np.arange(length) for name, length in zip(dims, values.shape, strict=True)}
+        labels[band] = np.arange(1, values.shape[-3] + 1) if self.wavelengths is None else self.wavelengths
         return xarray.DataArray(
             values,
-            dims=("frame", band, "y", "x")[-values.ndim :],
-            coords={band: (band, labels, {"units": "nm"} if known else {})},
+            dims=dims,
+            coords={name: (name, labels[name], facts[name]) for name in dims},
             name="cube",
-            attrs={"unit": self.unit, "status": self.status, "residual": self.residual, "seconds": self.seconds},
+            attrs={
+                "long_name": "spectral radiance, relative",
+                "units": "1",
+                "unit": self.unit,
+                "Conventions": "CF-1.11",
+                "source": PROGRAM,
+                "status": self.status,
+                "residual": self.residual,
+                "seconds": self.seconds,
+            },
         )
 
 
 def write_result(
     path: str | os.PathLike[str],
-    measurement: Measurement,
+    measurement: Measurement | None,
     result: Reconstruction,
     *,
     attributes: Mapping[str, object] | None = None,
@@ -115,7 +188,7 @@ def write_result(
 
     Args:
         path: the file to make.
-        measurement: what was reconstructed.
+        measurement: what was reconstructed, where it is at hand.
         result: its reconstruction.
         attributes: further provenance by name (command line, name of the mask's file ...).
         overwrite: replace an existing file.
@@ -124,9 +197,9 @@ def write_result(
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
     """
     datasets = {
-        "measurement": measurement.y,
+        "measurement": None if measurement is None else measurement.y,
         "residual": result.residual_image.cpu().numpy(),
-        "truth": measurement.cube,
+        "truth": None if measurement is None else measurement.cube,
         "uncertainty": _array(result.uncertainty),
         "visibility": _array(result.visibility),
         "camera_mask": None if result.camera is None or not result.camera.accepted else result.camera.mask,
@@ -139,22 +212,32 @@ def write_result(
         datasets={name: values for name, values in datasets.items() if values is not None},
         attributes={
             "version": PROGRAM,
-            "input_name": measurement.source,
-            "input_sha256": measurement.sha256,
+            **_origin(measurement),
             "unit": result.unit,
-            "scale": measurement.scale,
-            "notes": list(measurement.notes),
             "status": result.status,
             "residual": result.residual,
             "seconds": result.seconds,
             "choice": json.dumps(result.choice),
             "parameters": json.dumps(dict(result.parameters)),
             "imprint": result.imprint,
+            "uncertainty_calibrated": result.calibrated if result.uncertainty is not None else None,
             "camera": None if result.camera is None else json.dumps(result.camera.as_dict()),
             **(attributes or {}),
         },
         overwrite=overwrite,
     )
+
+
+def _origin(m: Measurement | None) -> dict[str, object]:
+    if m is None:
+        return {}
+    return {
+        "input_name": m.source,
+        "input_sha256": m.sha256,
+        "scale": m.scale,
+        "notes": list(m.notes),
+        "shifts": [float(d) for d in m.shifts],
+    }
 
 
 def _array(tensor: Tensor | None) -> np.ndarray | None:

@@ -145,7 +145,7 @@ class InSequence:
         )  # fmt: skip
         single = replace(task, y=task.frames[0], black_levels=task.black_levels[:1])
         parameters = {"solver": "auto", "seed": self.seed, "shifts": list(m.shifts), **settings}
-        return assembled(single, [outcome], parameters, found, start)
+        return assembled(single, [outcome], parameters, found, m, start)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done."""

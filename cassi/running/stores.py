@@ -24,9 +24,6 @@ from cassi.running.result import Reconstruction, write_result
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
-__all__ = ["Folder", "Frame", "Log", "Store", "ZarrStore", "locked"]
-
-
 KNOWN = {
     "fingerprint": "",
     "residual": float("nan"),

@@ -15,8 +15,6 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
 from cassi.optics.single_disperser import CASSI
 
-__all__ = ["MaskKind", "random_mask", "simulate"]
-
 MaskKind = Literal["binary", "grey", "blue-noise"]
 
 

@@ -24,8 +24,6 @@ from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
-__all__ = ["Bench", "FrameFormat", "simulate_bench", "write_bench"]
-
 FrameFormat = Literal["png", "tif", "h5"]
 
 FINE = 2  # points per pixel, each way

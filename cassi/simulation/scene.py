@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["procedural_scene"]
-
 _LIGHT = torch.nn.functional.normalize(torch.tensor([-0.55, -0.62, 0.56]), dim=0)  # from upper left, to the viewer
 
 

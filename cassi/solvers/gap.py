@@ -82,7 +82,6 @@ def gap_tv(
     tv_iters: int = 5,
     memory: float | None = None,
     coupled: bool = False,
-    continuation: float = 1.0,
     tol: float = 0.0,
     accelerate: bool = True,
     x0: Tensor | None = None,
@@ -97,7 +96,6 @@ def gap_tv(
         memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; 1/2 if accelerated,
             else 1, with which the fixed points are those of GAP with the prox of TV.
         coupled: couple the bands, see `cassi.priors.tv`.
-        continuation: start at this multiple of tv_weight and come down by 10 % an iteration; 1 keeps it constant.
         Others: see `gap`.
 
     Example:
@@ -106,7 +104,7 @@ def gap_tv(
         torch.Size([2, 8, 8])
     """
     share = (0.5 if accelerate else 1.0) if memory is None else memory
-    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, coupled=coupled, memory=share, start=continuation)
+    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, coupled=coupled, memory=share)
     return gap(
         A, y, denoise, num_iters=num_iters, tol=tol, accelerate=accelerate, x0=x0, monitor=monitor, progress=progress
     )

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "max_iters", "stopped"]
+READ_EVERY = 16  # iterations after which numbers are fetched from a GPU where nobody waits for them
 
 
 class Record(NamedTuple):
@@ -73,7 +74,9 @@ class Loop:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
         self._progress = progress
+        self._waited_for = tol > 0 or monitor is not None
         self._history: list[Record] = []
+        self._pending: list[tuple[float, float | Tensor, float | Tensor]] = []
         self._status: Status = "max_iters"
         self._done = False
 
@@ -85,29 +88,52 @@ class Loop:
                 if self._done:
                     break
 
-    def record(self, v: Tensor, *, residual: float, change: float) -> None:
+    def record(self, v: Tensor, *, residual: float | Tensor, change: float | Tensor) -> None:
         """Close iteration k.
+
+        Numbers that lie on a device stay there until someone needs them, as reading waits for the device: with a
+        monitor or a tolerance at once, else after `READ_EVERY` iterations. Their seconds are then those of the launch.
 
         Raises:
             FloatingPointError: residual or change is not finite.
         """
-        iteration = len(self._history) + 1
-        if not (math.isfinite(residual) and math.isfinite(change)):
-            raise FloatingPointError(
-                f"{self._name} diverged: residual {residual}, change {change} at iteration {iteration}; "
-                "check the measurement and mask for NaN or Inf, or use a smaller step or larger rho"
-            )
-        record = Record(iteration, time.perf_counter() - self._start, residual, change)
-        self._history.append(record)
-        self._bar.set_postfix_str(f"residual {residual:.2e}", refresh=False)
+        self._pending.append((time.perf_counter() - self._start, residual, change))
         self._bar.update()
+        if isinstance(residual, Tensor) and not self._waited_for and len(self._pending) < READ_EVERY:
+            return
+        record = self._read()
+        self._bar.set_postfix_str(f"residual {record.residual:.2e}", refresh=False)
         stop = self._monitor is not None and self._monitor(record, v)
-        if change < self._tol:
+        if record.change < self._tol:
             self._status, self._done = "converged", True
         elif stop:
             self._status, self._done = "stopped", True
 
+    def _read(self) -> Record:
+        """Take what is pending into the history, with one transfer for all of it; the last record."""
+        pending, self._pending = self._pending, []
+        numbers = [number for _, *both in pending for number in both]
+        if isinstance(numbers[0], Tensor):
+            numbers = torch.stack([torch.as_tensor(n, device=numbers[0].device) for n in numbers]).tolist()
+        for (seconds, *_), residual, change in zip(pending, numbers[::2], numbers[1::2], strict=True):
+            record = Record(len(self._history) + 1, seconds, float(residual), float(change))
+            if not (math.isfinite(record.residual) and math.isfinite(record.change)):
+                raise FloatingPointError(
+                    f"{self._name} diverged: residual {record.residual}, change {record.change} at iteration "
+                    f"{record.iteration}; check the measurement and mask for NaN or Inf, or use a smaller step or "
+                    "larger rho"
+                )
+            self._history.append(record)
+        return record
+
     def result(self, x: Tensor) -> Result:
+        """What the iterations came to.
+
+        Raises:
+            FloatingPointError: see `record`.
+        """
+        if self._pending:
+            self._read()
         return Result(x, tuple(self._history), self._status)
 
 
@@ -122,8 +148,10 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     return d / r if r else d
 
 
-def relative_change(new: Tensor, old: Tensor) -> float:
+def relative_change(new: Tensor, old: Tensor) -> float | Tensor:
     """|new - old| / |old| as `relative_norm` has it, without a temporary of the tensors' size.
+
+    Off the CPU a tensor without axes, so that nobody waits for the device; `Loop.record` takes either.
 
     Raises:
         ValueError: tensors of different shapes.
@@ -135,15 +163,30 @@ def relative_change(new: Tensor, old: Tensor) -> float:
         )
     fast = kernels(new, old)
     if fast is not None:
-        squared_difference, squared_reference = fast.squared_distance(new, old).tolist()
+        squares = fast.squared_distance(new, old)
     else:
         size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
-        squared_difference = float(sum((a - b).norm(dtype=torch.float64) ** 2 for a, b in pieces))
-        squared_reference = float(sum(b.norm(dtype=torch.float64) ** 2 for _, b in pieces))
-    if squared_reference == 0 and math.isfinite(squared_difference):
-        return float(squared_difference > 0)
-    return math.sqrt(squared_difference / squared_reference) if squared_reference else squared_difference
+        differences, references = zip(*((_square(a - b), _square(b)) for a, b in pieces), strict=True)
+        squares = torch.stack([torch.stack(differences).sum(), torch.stack(references).sum()])
+    if squares.is_cpu:
+        difference, reference = squares.tolist()
+        if reference == 0 and math.isfinite(difference):
+            return float(difference > 0)
+        return math.sqrt(difference / reference) if reference else difference
+    return _root_of_ratio(squares)
+
+
+def _root_of_ratio(squares: Tensor) -> Tensor:
+    """The same where the squares are, on a device."""
+    difference, reference = squares
+    against_zero = torch.where(difference.isfinite(), (difference > 0).to(difference), difference)
+    return torch.where(reference == 0, against_zero, (difference / reference).sqrt())
+
+
+def _square(t: Tensor) -> Tensor:
+    squared: Tensor = t.norm(dtype=torch.float64) ** 2
+    return squared
 
 
 def overwrite(buffer: Tensor, value: Tensor) -> None:

@@ -15,6 +15,7 @@ from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
 STEP = 0.3  # c, of the multiplier that keeps radiance from being negative; below 1/3, see `subspace_tv`
+TV_ITERS = 3  # warm-started dual steps an iteration
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +36,7 @@ def subspace_tv(
     variance: float | Tensor = 0.0,
     tv_weight: float | None = None,
     prior_strength: float = 0.6,
-    weights: Tensor | None = None,
     nonnegative: bool = True,
-    tv_iters: int = 3,
     num_iters: int = 200,
     tol: float = 0.0,
     state: SubspaceState | None = None,
@@ -78,9 +77,7 @@ def subspace_tv(
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
         prior_strength: kappa times the mean level (no unit).
-        weights: w (K,); `coefficient_weights` if not given.
         nonnegative: with the constraint B^T z >= 0, which costs the memory of one cube.
-        tv_iters: warm-started dual steps an iteration.
         num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
@@ -91,13 +88,11 @@ def subspace_tv(
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
 
     Raises:
-        ValueError: negative variance or tv_iters, tv_weight not positive, a basis for another number of bands, or
-            weights, y or state of another shape.
+        ValueError: negative variance, tv_weight not positive, a basis for another number of bands, or y or state of
+            another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
-    coefficients = _checked_shapes(A, y, basis, state, weights)
-    if tv_iters < 0:
-        raise ValueError(f"tv_iters must be >= 0, got {tv_iters}")
+    coefficients = _checked_shapes(A, y, basis, state)
     sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
     if not bool((sigma2 >= 0).all()):
         raise ValueError("variance must be >= 0 everywhere and not NaN")
@@ -106,7 +101,7 @@ def subspace_tv(
     B = basis.to(y).contiguous()
     level = brightness(A, y)
     lam = level if tv_weight is None else tv_weight
-    w = (coefficient_weights(len(B)) if weights is None else weights).to(y).view(-1, 1, 1) * lam
+    w = coefficient_weights(len(B)).to(y).view(-1, 1, 1) * lam
     D, V = A.modes()
     inverse = reciprocal(D)
     if V is not None:
@@ -145,7 +140,7 @@ def subspace_tv(
         if pull is not None:
             z_new.addcmul_(pull[1], pull[0] - z)
         if denoise is None:
-            q, spare = tv_steps(z_new, w, q, spare, num_iters=tv_iters)
+            q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
             overwrite(z_new, denoise(z_new, k))
         change = relative_change(z_new, z)
@@ -163,15 +158,11 @@ def _scaled(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
     return (V * along.unsqueeze(-4)).sum(-3)
 
 
-def _checked_shapes(
-    A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None, weights: Tensor | None
-) -> tuple[int, ...]:
+def _checked_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> tuple[int, ...]:
     """The shape of z, (..., K, H, W), once all shapes fit."""
     measured(A, y)
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
         raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
-    if weights is not None and weights.shape != (len(basis),):
-        raise ValueError(f"weights must be ({len(basis)},), one for each component, got {tuple(weights.shape)}")
     batch = y.shape[: y.ndim - len(A.measurement_shape)]
     z, u = (*batch, len(basis), *A.cube_shape[1:]), (*batch, *A.cube_shape)
     if state is not None and not (

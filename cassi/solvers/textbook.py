@@ -47,19 +47,17 @@ def gap_tv_reference(
     tv_iters: int = 5,
     memory: float = 0.5,
     coupled: bool = False,
-    continuation: float = 1.0,
     accelerate: bool = True,
 ) -> Tensor:
     """GAP-TV; arguments as for `cassi.solvers.gap_tv`, the cube returned."""
     v = A.pinv(y)
     b = y
     q = v.new_zeros((2, *v.shape))
-    for k in range(num_iters):
-        weight = tv_weight * max(1.0, continuation * 0.9**k)
+    for _ in range(num_iters):
         y_v = A.forward(v)
         b = b + (y - y_v) if accelerate else y
         x = v + A.pinv(b - y_v)
-        v, q = tv_prox_reference(x, weight, memory * q, tv_iters, coupled)
+        v, q = tv_prox_reference(x, tv_weight, memory * q, tv_iters, coupled)
     return v
 
 

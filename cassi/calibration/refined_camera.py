@@ -1,0 +1,120 @@
+"""One camera fitted to many captures, with how far the captures agree on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
+from cassi.errors import InputError
+from cassi.optics.measurement import Measurement
+
+Terms = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class RefinedCamera:
+    """A camera found from several captures together, beside those found from each of them alone.
+
+    Attributes:
+        together: the camera of all captures.
+        alone: that of each.
+        names: of the captures.
+        errors: (captures, 3) held-out error of each with the camera as given, as found from it alone, and from all.
+        given: (H, W) or (C, H, W), the mask as given.
+    """
+
+    together: FoundCamera
+    alone: tuple[FoundCamera, ...]
+    names: tuple[str, ...]
+    errors: np.ndarray
+    given: np.ndarray
+
+    def values(self) -> dict[str, tuple[float, ...]]:
+        """What was fitted, in words with units: together, then from each capture alone."""
+        return {
+            name: tuple(look(camera) for camera in (self.together, *self.alone)) for name, look in QUANTITIES.items()
+        }
+
+    def scatter(self) -> dict[str, float]:
+        """Standard error of each of the `values`: standard deviation over the captures / sqrt(number); nan of one."""
+        count = len(self.alone)
+        return {
+            name: float(np.std(values[1:], ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+            for name, values in self.values().items()
+        }
+
+    def summary(self) -> list[str]:
+        """What was found and how sure it is, one line each."""
+        scatter, count = self.scatter(), len(self.names)
+        lines = [self.together.message, f"fitted to {count} {'capture' if count == 1 else 'captures'} together:"]
+        for name, (value, *_) in self.values().items():
+            sure = "" if count == 1 else f" +- {scatter[name]:.3f} (standard error over the captures)"
+            lines.append(f"  {name}: {value:+.3f}{sure}")
+        lines.append("held-out error as given, found from the capture alone, found from all:")
+        width = max(map(len, self.names))
+        lines += [
+            f"  {name:<{width}}  " + "  ".join(f"{error:.2%}" for error in row)
+            for name, row in zip(self.names, self.errors, strict=True)
+        ]
+        return lines
+
+
+def _constant(terms: str) -> Callable[[FoundCamera], float]:
+    return lambda camera: float(getattr(camera.model, terms).get("1", 0.0))
+
+
+QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
+    "moved right [px]": _constant("right"),
+    "moved down [px]": _constant("down"),
+    "turned [degree]": lambda camera: camera.turn,
+    "magnified [%]": lambda camera: camera.magnification,
+    "blurred, sharpest place [px]": lambda camera: camera.blur_range[0],
+    "blurred, softest place [px]": lambda camera: camera.blur_range[1],
+    "contrast of the mask": lambda camera: camera.model.contrast,
+}
+
+
+def refine_camera(
+    measurements: Sequence[Measurement],
+    *,
+    black_level: float | None = None,
+    seed: int = 0,
+    steps: Callable[[Sequence[Callable[[], FoundCamera]]], Sequence[FoundCamera]] | None = None,
+) -> RefinedCamera:
+    """Fit one camera to many captures by the same camera, and one to each for comparison.
+
+    Args:
+        measurements: with the mask and the shifts as believed, of the first one; the scenes may differ.
+        black_level, seed: as for `find_camera`.
+        steps: runs the fits one after the other, to show progress; in turn if None.
+
+    Returns:
+        The `RefinedCamera`.
+
+    Raises:
+        InputError: no measurement, or snapshots of different sizes.
+    """
+    if not measurements:
+        raise InputError("no capture given to refine the camera with; give one at least")
+    shapes = {m.y.shape[-2:] for m in measurements}
+    if len(shapes) > 1:
+        sizes = ", ".join(f"{height} x {width}" for height, width in sorted(shapes))
+        raise InputError(f"the captures must have one size, got {sizes}; give those of one camera and one region")
+
+    def fit(*chosen: Measurement) -> Callable[[], FoundCamera]:
+        return lambda: find_camera(*chosen, black_level=black_level, seed=seed)
+
+    fits = [fit(*measurements), *([fit(m) for m in measurements] if len(measurements) > 1 else [])]
+    together, *alone = [one() for one in fits] if steps is None else steps(fits)
+    alone = alone or [together]
+    as_given = FoundCamera.as_given(measurements[0])
+    errors = [
+        [predictions(m, camera, black_level=black_level, seed=seed) for camera in (as_given, one, together)]
+        for m, one in zip(measurements, alone, strict=True)
+    ]
+    names = tuple(m.source or f"capture {k + 1}" for k, m in enumerate(measurements))
+    return RefinedCamera(together, tuple(alone), names, np.array(errors), measurements[0].mask)

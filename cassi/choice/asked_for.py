@@ -1,0 +1,11 @@
+"""The words in which a user asks for a reconstruction. They need no torch, so that `--help` is there at once."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
+SOLVERS: tuple[str, ...] = get_args(Solver)
+Quality = Literal["fast", "default", "best"]
+Prior = Literal["auto", "tv", "nonlocal", "learned"]
+PRIORS: tuple[str, ...] = get_args(Prior)

@@ -1,0 +1,97 @@
+"""Refine a camera from its own captures of any scenes: where and how sharp the mask of each band really is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cassi.cli.shell import Parser, say
+
+if TYPE_CHECKING:
+    from cassi.calibration.found_camera import FoundCamera
+    from cassi.optics.measurement import Measurement
+
+MOST = 12  # captures that a camera is fitted to
+
+EXAMPLES = """\
+examples:
+  three captures by one camera, and its mask as it was measured or designed
+      {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
+then every snapshot by that camera
+      {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
+"""
+
+
+def parser(prog: str) -> Parser:
+    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
+    p.add_argument(
+        "--measurement", nargs="+", required=True, metavar="FILE", help="captures; a folder or a pattern too"
+    )
+    p.add_argument("--mask", metavar="FILE", help="the coded aperture as believed, where the captures do not hold it")
+    p.add_argument("--key", metavar="NAME", help="the measurement's name in its file, if it is an unusual one")
+    p.add_argument("--mask-key", metavar="NAME", help="the mask's name in its file, if it is an unusual one")
+    p.add_argument("--num-bands", type=int, metavar="C", help="number of bands")
+    p.add_argument("--step", type=float, metavar="PX", help="displacement between neighboring bands, any sign")
+    p.add_argument("--bad-pixels", metavar="FILE", help="map that is nonzero where a detector pixel is bad")
+    p.add_argument("--bit-depth", type=int, metavar="N", help="bits of integer counts")
+    p.add_argument(
+        "--black-level",
+        type=float,
+        metavar="VALUE",
+        help="value of a dark pixel as stored (default: told by the captures)",
+    )
+    p.add_argument("--seed", type=int, default=0, help="seed of the held-out pixels (default: 0)")
+    p.add_argument("--output", default="camera.h5", metavar="FILE", help="what to write (camera.h5)")
+    p.add_argument(
+        "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the output)'
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    p.add_manners()
+    return p
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the captures, fit the camera, write, report."""
+    from cassi.calibration.refined_camera import refine_camera
+    from cassi.files import check_output
+
+    check_output(args.output, args.overwrite)
+    measurements = _captures(args)
+    found = refine_camera(
+        measurements,
+        black_level=None if args.black_level is None else 0.0,  # reading took it off
+        seed=args.seed,
+        steps=lambda fits: _in_turn(fits, quiet=args.quiet),
+    )
+    output = found.together.save(args.output, overwrite=args.overwrite)
+    made = [str(output)]
+    if (args.figures or "").lower() != "none":
+        from cassi.looking import camera_figures as fig
+        from cassi.looking.figures import save_figures
+
+        folder = Path(args.figures) if args.figures else output.with_name(f"{output.stem}_figures")
+        drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks, "agreement": fig.agreement}
+        save_figures({name: draw(found) for name, draw in drawn.items()}, folder)
+        made.append(f"{folder}/")
+    say(args, "\n".join([*found.summary(), f"-> {', '.join(made)}"]))
+    return 0
+
+
+def _captures(args: argparse.Namespace) -> list[Measurement]:
+    """The frames of all captures; of many, some that are spread over them."""
+    from cassi.files import ReadOptions, open_frames
+    from cassi.files.frames import find_files
+
+    names = ("mask", "key", "mask_key", "step", "num_bands", "bit_depth", "black_level", "bad_pixels")
+    options = ReadOptions(**{name: getattr(args, name) for name in names})
+    frames = open_frames(find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]), options)
+    every = max(1, -(-len(frames) // MOST))
+    return [frames[k] for k in range(0, len(frames), every)]
+
+
+def _in_turn(fits: Sequence[Callable[[], FoundCamera]], *, quiet: bool) -> list[FoundCamera]:
+    from tqdm import tqdm
+
+    return [fit() for fit in tqdm(fits, desc="fits: all captures, then each alone", unit="fit", disable=quiet or None)]

@@ -1,0 +1,138 @@
+"""Figures of a camera found from its captures: what moved, how sharp the masks are, how sure that is."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cassi.calibration.camera_model import band_positions, coordinates, polynomial
+from cassi.calibration.refined_camera import RefinedCamera
+from cassi.looking.color import shown_range
+from cassi.looking.style import PALETTE, draw_map, evenly, layout, styled
+
+ARROWS = 11  # on each side of the field
+DETAIL = 48  # side of the part of the masks that is shown [pixel]
+
+
+@styled
+def moved(camera: RefinedCamera) -> Figure:
+    """How far the mask is from where it was believed to be, over the field, for the first and the last band.
+
+    Args:
+        camera: that was refined.
+
+    Returns:
+        The figure.
+    """
+    model = camera.together.model
+    height, width = camera.given.shape[-2:]
+    x, y = coordinates((ARROWS, ARROWS))
+    bands = band_positions(len(camera.together.shifts))
+    figure = Figure(figsize=(8.6, 4.4), layout=layout())
+    fields = [(polynomial(model.right, x, y, t), polynomial(model.down, x, y, t)) for t in (bands[0], bands[-1])]
+    longest = max(0.05, *(float(np.hypot(right, down).max()) for right, down in fields))
+    titles = ("first band", "last band")
+    for axes, (right, down), title in zip(figure.subplots(1, 2), fields, titles, strict=True):
+        columns, rows = (x + 1) / 2 * (width - 1), (y + 1) / 2 * (height - 1)
+        arrows = axes.quiver(
+            columns, rows, np.broadcast_to(right, columns.shape), np.broadcast_to(down, rows.shape), color=PALETTE[0],
+            angles="xy", scale=longest * ARROWS, width=0.004,
+        )  # fmt: skip
+        axes.quiverkey(arrows, 0.86, 1.04, longest, f"{longest:.2f} px", labelpos="E", fontproperties={"size": 8})
+        axes.set(xlim=(-width * 0.08, width * 1.08), ylim=(height * 1.08, -height * 0.08), aspect="equal")
+        axes.set(title=f"Mask moved, {title}", xlabel="column [px]", ylabel="row [px]")
+    return figure
+
+
+@styled
+def sharpness(camera: RefinedCamera) -> Figure:
+    """Blur of the mask against the band, in the middle of the field and in its corners, and over the field.
+
+    Args:
+        camera: that was refined.
+
+    Returns:
+        The figure.
+    """
+    model, count = camera.together.model, len(camera.together.shifts)
+    t = band_positions(count)
+    figure = Figure(figsize=(9.6, 3.6), layout=layout())
+    left, right = figure.subplots(1, 2)
+    places = {
+        "middle": (0, 0),
+        "upper left": (-1, -1),
+        "upper right": (1, -1),
+        "lower left": (-1, 1),
+        "lower right": (1, 1),
+    }
+    for color, (name, (across, along)) in zip(PALETTE, places.items(), strict=False):
+        place = np.array([float(across)]), np.array([float(along)])
+        here = [float(polynomial(model.blur, *place, band)[0]) for band in t]
+        left.plot(range(1, count + 1), np.sqrt(np.maximum(here, 0)), "o-", markersize=3, color=color, label=name)
+    left.set(xlabel="band", ylabel="standard deviation [px]", title="Blur of the mask")
+    left.set_ylim(bottom=0)
+    left.grid(True)
+    left.legend(ncols=2)
+    x, y = coordinates(camera.given.shape[-2:])
+    field = np.sqrt(np.maximum(polynomial(model.blur, x, y, t[count // 2]), 0)) + np.zeros(camera.given.shape[-2:])
+    draw_map(right, field, f"Over the field, band {count // 2 + 1}", "standard deviation [px]")
+    return figure
+
+
+@styled
+def masks(camera: RefinedCamera) -> Figure:
+    """A part of the mask as given, and as it was found for the first, the middle and the last band.
+
+    Args:
+        camera: that was refined.
+
+    Returns:
+        The figure.
+    """
+    count = len(camera.together.shifts)
+    given = camera.given if camera.given.ndim == 2 else camera.given[count // 2]
+    found = np.broadcast_to(camera.together.mask, (count, *given.shape))
+    height, width = given.shape
+    top, left = (height - min(DETAIL, height)) // 2, (width - min(DETAIL, width)) // 2
+    detail = (slice(top, top + DETAIL), slice(left, left + DETAIL))
+    panels = [(given[detail], "as given")] + [(found[c][detail], f"band {c + 1}") for c in evenly(count, 3)]
+    figure = Figure(figsize=(12.0, 2.8), layout=layout())
+    limits = shown_range(given, "zero", percent=99.9)
+    for axes, (picture, heading) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        draw_map(axes, picture, heading, "transmission", limits=limits, colors="gray")
+    return figure
+
+
+@styled
+def agreement(camera: RefinedCamera) -> Figure:
+    """What each capture alone says, beside what all say together, and how well either predicts held-out pixels.
+
+    Args:
+        camera: that was refined.
+
+    Returns:
+        The figure.
+    """
+    values = camera.values()
+    figure = Figure(figsize=(12.0, 5.2), layout=layout())
+    panels = figure.subplots(2, (len(values) + 2) // 2).ravel()
+    for axes, (name, (together, *alone)) in zip(panels, values.items(), strict=False):
+        axes.axhline(together, color=PALETTE[1], linewidth=1.2, label="together")
+        axes.plot(range(1, len(alone) + 1), alone, "o", color=PALETTE[0], label="alone")
+        axes.set(title=name, xticks=range(1, len(alone) + 1), xlim=(0.5, len(alone) + 0.5))
+        if max(values[name]) - min(values[name]) < 1e-3:
+            axes.set_ylim(together - 0.5, together + 0.5)
+        axes.grid(True, axis="y")
+    panels[0].legend()
+    axes = panels[len(values)]
+    for k, label in enumerate(("as given", "alone", "together")):
+        axes.bar(np.arange(1, len(camera.errors) + 1) + 0.27 * (k - 1), 100 * camera.errors[:, k], 0.25, label=label,
+                 color=PALETTE[(2, 0, 1)[k]])  # fmt: skip
+    axes.set(title="held-out error [%]", xticks=range(1, len(camera.errors) + 1))
+    axes.set_ylim(0, 150 * float(camera.errors.max()) or 1)
+    axes.legend()
+    for axes in panels[: len(values) + 1]:
+        axes.set_xlabel("capture")
+    for axes in panels[len(values) + 1 :]:
+        axes.set_axis_off()
+    return figure

@@ -1,0 +1,69 @@
+"""Detector pixels whose value no light explains: hot pixels, cosmic rays, spikes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cassi.optics.measurement import Measurement
+
+REACH = 4  # neighbors along the dispersion, on either side
+CLEAR = 8.0  # above them, in units of their own scatter
+FEWEST_BANDS = 6  # below, light of one color may make such pixels
+MOST = 0.005  # share of the pixels; where more stand out, it is the scene or the mask
+
+
+def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
+    """Pixels that stand out from their neighbors along the dispersion, which light cannot.
+
+    A point of the scene is spread over as many pixels of its row as there are bands, so that the light of each pixel
+    is shared with its neighbors. With n the 8 nearest of the row and s the mean of |n - median n|, its largest and
+    smallest n left out:
+
+        y - (second largest n) > 8 (s + s0)        s0 = 1.48 median |y - median n|, the scatter of the whole picture
+
+    Only the second largest counts, so that two such pixels side by side do not hide each other.
+
+    Args:
+        y: (H, W').
+        num_bands: C. Below 6 none is told.
+
+    Returns:
+        (H, W') bool; all False where more than 0.5 % stand out.
+
+    Example:
+        >>> y = np.random.default_rng(0).uniform(9, 11, (32, 64))
+        >>> y[5, 7] = 50
+        >>> np.argwhere(impulses(y, 28)).tolist()
+        [[5, 7]]
+    """
+    nothing = np.zeros(y.shape, bool)
+    if num_bands < FEWEST_BANDS or y.shape[-1] < 2 * REACH + 1:
+        return nothing
+    width = y.shape[-1]
+    padded = np.pad(y.astype(np.float32), ((0, 0), (REACH, REACH)), mode="reflect")
+    offsets = [d for d in range(-REACH, REACH + 1) if d]
+    near = np.sort(np.stack([padded[:, REACH + d : REACH + d + width] for d in offsets]), axis=0)
+    median = near[REACH - 1 : REACH + 1].mean(0)
+    scatter = np.abs(near[1:-1] - median).mean(0) + 1.48 * np.median(np.abs(y - median))
+    found: np.ndarray = y - near[-2] > CLEAR * scatter
+    return found if found.mean() <= MOST and scatter.any() else nothing
+
+
+def without_impulses(m: Measurement) -> Measurement:
+    """The measurement with such pixels among the bad ones, in a stack those of most of its frames, and a note on it."""
+    if m.shots is not None:  # each shot has bad pixels of its own
+        return m
+    frames = m.y.reshape(-1, *m.y.shape[-2:])
+    votes = np.zeros(frames.shape[-2:], np.int64)
+    for frame in frames:
+        votes += impulses(frame, len(m.shifts))
+    known = np.zeros(votes.shape, bool) if m.bad_pixels is None else m.bad_pixels
+    fresh = (2 * votes > len(frames)) & ~known
+    if not fresh.any():
+        return m
+    count = np.count_nonzero(fresh)
+    which = "1 pixel stands" if count == 1 else f"{count} pixels stand"
+    note = f"{which} out from both sides of the row, as light cannot, and count as bad: hot pixels or cosmic rays"
+    return replace(m, bad_pixels=known | fresh, notes=(*m.notes, note))

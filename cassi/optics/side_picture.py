@@ -1,0 +1,90 @@
+"""A photograph of the scene from beside the camera, as it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cassi.errors import InputError
+
+RESPONSES = ("rgb", "pan")
+# Peak and standard deviation of each channel [nm]: about what color filters on silicon pass.
+RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))
+SMALLEST = 16  # pixels a side
+
+
+@dataclass(frozen=True, eq=False)
+class SidePicture:
+    """A grey or color photograph of the scene of a snapshot; it need not be aligned with it.
+
+    Attributes:
+        picture: (h, w) or (h, w, K), any unit, finite.
+        response: how each channel weighs the bands: "rgb" or "pan" for what such cameras are like, curves (K, C) at the
+            bands' wavelengths, or None: from the number of channels. Presets are adapted to the scene, curves are
+            taken as they are but for a gain.
+        linear: whether values are proportional to the light; False for those coded for a display (sRGB); None: told by
+            which of the two fits the snapshot better.
+        clip: value from which on a pixel is saturated and says nothing; None: there is none.
+
+    Raises:
+        InputError: another shape, values that are not finite, or a response that does not fit the channels.
+
+    Example:
+        >>> SidePicture(np.ones((300, 400, 3)), "rgb").channels
+        3
+    """
+
+    picture: np.ndarray
+    response: str | np.ndarray | None = None
+    linear: bool | None = True
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        p = self.picture
+        if not isinstance(p, np.ndarray) or p.ndim not in (2, 3) or p.dtype.kind not in "fiu":
+            raise InputError(f"the side picture must be real numbers (h, w) or (h, w, channels), got {_told(p)}")
+        if min(p.shape[:2]) < SMALLEST or self.channels > SMALLEST:
+            raise InputError(
+                f"the side picture must have at least {SMALLEST} x {SMALLEST} pixels and at most {SMALLEST} channels, "
+                f"got {_told(p)}"
+            )
+        if not np.isfinite(p).all() or p.max() <= 0:
+            raise InputError("the side picture must be finite and not black")
+        if isinstance(self.response, str):
+            if self.response not in RESPONSES:
+                raise InputError(f"the side response must be one of {', '.join(RESPONSES)}, got {self.response!r}")
+            if self.channels != (3 if self.response == "rgb" else 1):
+                raise InputError(
+                    f"a side picture of {self.channels} channels does not have the response {self.response}"
+                )
+        elif self.response is not None and (self.response.ndim != 2 or len(self.response) != self.channels):
+            raise InputError(
+                f"the side response must have one curve for each of {self.channels} channels, got {self.response.shape}"
+            )
+
+    @property
+    def channels(self) -> int:
+        """K."""
+        return 1 if self.picture.ndim == 2 else int(self.picture.shape[2])
+
+
+def _told(value: object) -> str:
+    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: int) -> np.ndarray:
+    """What a photograph's channels (K, C) are like before anything is known of them, each of sum 1.
+
+    Three channels of known bands are Gaussians in red, green, blue; anything else is as sensitive to each band.
+
+    Example:
+        >>> expected_response(1, None, 4)
+        array([[0.25, 0.25, 0.25, 0.25]])
+    """
+    flat = np.full((channels, num_bands), 1 / num_bands)
+    if channels != 3 or wavelengths is None:
+        return flat
+    curves = np.stack([np.exp(-((wavelengths - peak) ** 2) / (2 * width**2)) for peak, width in RGB])
+    sums = curves.sum(1, keepdims=True)
+    return np.where(sums > 1e-6, curves / np.maximum(sums, 1e-6), flat)

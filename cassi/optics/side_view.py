@@ -1,0 +1,191 @@
+"""A camera with a second one beside it that sees each scene pixel by itself: y = (Phi x, R x), stacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.protocol import Camera, checked_weights
+from cassi.optics.single_disperser import CASSI
+
+
+@dataclass(frozen=True, eq=False)
+class SideView(Camera):
+    """A camera Phi and a photograph of the same scene, on the scene's grid.
+
+        y = (Phi x, s),    s_k[i, j] = w_k[i, j] sum_c R_kc x_c[i, j]
+
+    The photograph's K channels lie below the S snapshots of the camera, at the first W columns of the detector; the
+    columns beyond hold nothing, and no light of them returns. What the two see overlaps, and
+
+        A A^T <= 2 diag(Phi Phi^T, w_k^2 sum_l |R R^T|_kl)                   as |a + b|^2 <= 2 |a|^2 + 2 |b|^2
+
+    is the bound that solvers step by.
+
+    Args:
+        camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
+        sensitivity: R (K, C), >= 0, of the dtype and on the device of the camera.
+        side_weights: w (K, H, W), finite and >= 0; 0 where the photograph says nothing. A photograph is weighted alike.
+            None for 1 everywhere.
+        tol, max_iters: of inverses, see `Camera`.
+
+    Raises:
+        ValueError: shapes that do not fit, or a sensitivity that is negative or not finite.
+
+    Example:
+        >>> camera = CASSI.from_step(torch.ones(4, 5), step=1, num_bands=3)
+        >>> A = SideView(camera, torch.ones(1, 3), torch.ones(1, 4, 5))
+        >>> A.forward(torch.ones(3, 4, 5))[1, 0]
+        tensor([3., 3., 3., 3., 3., 0., 0.])
+    """
+
+    camera: Camera
+    sensitivity: Tensor
+    side_weights: Tensor | None = None
+    tol: float = 1e-4
+    max_iters: int = 50
+
+    def __post_init__(self) -> None:
+        R, size = self.sensitivity, tuple(self.camera.cube_shape)
+        if R.ndim != 2 or R.shape[1] != size[0] or not len(R):
+            raise ValueError(f"sensitivity must be (K, {size[0]}) for this camera, got {tuple(R.shape)}")
+        if not bool((R.isfinite() & (R >= 0)).all()):
+            raise ValueError("sensitivity must be finite and >= 0")
+        if self.camera.measurement_shape[-2] != size[1] or self.camera.measurement_shape[-1] < size[2]:
+            raise ValueError(f"a photograph of {size[1:]} does not fit a detector of {self.camera.measurement_shape}")
+        if self.side_weights is not None:
+            object.__setattr__(self, "side_weights", checked_weights(self.side_weights, (len(R), *size[1:]), R))
+
+    @property
+    def num_shots(self) -> int:
+        """S, of the camera alone."""
+        shape = self.camera.measurement_shape
+        return 1 if len(shape) == 2 else shape[0]
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        return self.camera.cube_shape
+
+    @property
+    def measurement_shape(self) -> tuple[int, int, int]:
+        """(S + K, H, W')."""
+        height, width = self.camera.measurement_shape[-2:]
+        return self.num_shots + len(self.sensitivity), height, width
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.camera.dtype
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.camera.device
+
+    @property
+    def learned(self) -> bool:
+        return self.camera.learned
+
+    @property
+    def weights(self) -> Tensor | None:  # type: ignore[override]
+        """Row weights (S + K, H, W'), 0 beyond the photograph where there are any; None where neither has."""
+        own = self.camera.weights
+        if own is None and self.side_weights is None:
+            return None
+        return self.stack(self.sensitivity.new_ones(()) if own is None else own, self._w)
+
+    @property
+    def _w(self) -> Tensor:
+        return self.sensitivity.new_ones((1, 1, 1)) if self.side_weights is None else self.side_weights
+
+    def stack(self, first: Tensor, side: Tensor) -> Tensor:
+        """A measurement (S + K, H, W') of the camera's own (H, W') or (S, H, W') and a photograph (K, H, W)."""
+        both = self.sensitivity.new_zeros(self.measurement_shape)
+        self._first(both).copy_(first)
+        self._side(both).copy_(side)
+        return both
+
+    def _first(self, y: Tensor) -> Tensor:
+        return y[..., 0, :, :] if len(self.camera.measurement_shape) == 2 else y[..., : self.num_shots, :, :]
+
+    def _side(self, y: Tensor) -> Tensor:
+        return y[..., self.num_shots :, :, : self.cube_shape[-1]]
+
+    def weighted(self, weights: Tensor | None) -> SideView:
+        """These row weights in place of the present ones, see `Camera.weighted`; R itself is not among them."""
+        if weights is None:
+            return replace(self, camera=self.camera.weighted(None), side_weights=None)
+        w = checked_weights(weights, self.measurement_shape, self.sensitivity)
+        return replace(
+            self, camera=self.camera.weighted(self._first(w).contiguous()), side_weights=self._side(w).contiguous()
+        )
+
+    def absolute(self) -> SideView:
+        return replace(self, camera=self.camera.absolute())
+
+    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """y = (Phi x, w R x), see `Camera.forward`."""
+        self.check_cube(x)
+        shape = (*x.shape[:-3], *self.measurement_shape)
+        self.check_out(out, shape, x)
+        y = x.new_zeros(shape) if out is None else out.zero_()
+        first, side = self.camera.forward(x), torch.einsum("kc,...chw->...khw", self.sensitivity, x) * self._w
+        self._first(y).copy_(first)
+        self._side(y).copy_(side)
+        return y
+
+    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        """x = Phi^T y + R^T w s, see `Camera.adjoint`."""
+        self.check_measurement(y)
+        side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(y) * self._w)
+        x = self.camera.adjoint(self._first(y).contiguous(), out=out, add=add)
+        return x + side if out is None else x.add_(side)
+
+    def gram_diag(self) -> Tensor:
+        """diag(A A^T): that of Phi, and w_k^2 sum_c R_kc^2."""
+        return self.stack(self.camera.gram_diag(), self._w**2 * _column(self.sensitivity.square().sum(1)))
+
+    def majorizer(self) -> Tensor:
+        coupled = (self.sensitivity @ self.sensitivity.T).sum(1)
+        return 2 * self.stack(self.camera.majorizer(), self._w**2 * _column(coupled))
+
+    def row_variance(self, variances: Tensor) -> Tensor:
+        """diag(A V A^T), (S + K, H, W')."""
+        seen = self.sensitivity.square() @ variances.to(self.sensitivity)
+        return self.stack(self.camera.row_variance(variances), self._w**2 * _column(seen))
+
+    def subspace_step_(
+        self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
+        gamma: Tensor, omega: Tensor, step: float,
+    ) -> bool:  # fmt: skip
+        """The camera's own pass, and the photograph's residual, K numbers a pixel, added to its result."""
+        f, s = self._first, self._side
+        if y.ndim != 3 or not self.camera.subspace_step_(
+            z, z_new, f(y), f(e), u, f(y_z), B, f(gamma).contiguous(), f(omega).contiguous(), step
+        ):
+            return False
+        seen = self.sensitivity @ B.T
+        y_z[self.num_shots :, :, self.cube_shape[-1] :] = 0
+        torch.mul(torch.einsum("kc,chw->khw", seen, z), self._w, out=s(y_z))
+        r = s(y) - s(y_z)
+        s(e).add_(r).mul_(s(gamma))
+        r.add_(s(e)).mul_(s(omega)).mul_(self._w)
+        z_new.add_(torch.einsum("kc,khw->chw", seen, r))
+        return True
+
+
+def through(camera: Camera, light: Tensor) -> Camera | None:
+    """The camera of x / L for the light L (H, W): its masks times L. None for a camera whose mask is not known."""
+    if isinstance(camera, CASSI | BlurredCASSI) and camera.mask.shape[-2:] == light.shape:
+        return replace(camera, mask=camera.mask * light)
+    if type(camera) is MultiShot:
+        shots = [through(shot, light) for shot in camera.shots]
+        if all(isinstance(shot, CASSI) for shot in shots):
+            return replace(camera, shots=tuple(shot for shot in shots if isinstance(shot, CASSI)))
+    return None
+
+
+def _column(values: Tensor) -> Tensor:
+    return values.view(-1, 1, 1)

@@ -1,0 +1,69 @@
+"""Where one picture of a scene lies in another: moved, turned, scaled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.ndimage import map_coordinates
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """A similarity from scene to picture, both with their origin in the middle and rows down.
+
+        position in the picture = scale R(angle) (position in the scene + (rows, columns))
+
+    Attributes:
+        scale: picture pixels for one scene pixel.
+        angle: by which the scene's content is turned in the picture, clockwise as seen [degree].
+        rows, columns: by which it is moved down and to the right [scene pixel].
+    """
+
+    scale: float
+    angle: float = 0.0
+    rows: float = 0.0
+    columns: float = 0.0
+
+    def sample(self, picture: Tensor, size: tuple[int, int], *, spline: bool = False) -> tuple[Tensor, Tensor]:
+        """The picture (K, h, w) on the scene's grid (K, H, W), and where it was seen: bool (H, W).
+
+        At the pixels' centers, bicubic, or by a cubic spline, which is slower and keeps fine detail; a picture that is
+        finer by 2 or more is averaged over blocks first.
+        """
+        block = max(1, int(self.scale + 1e-6))
+        if block > 1:
+            picture = F.avg_pool2d(picture, block, ceil_mode=False)
+        scale = self.scale / block
+        (height, width), (h, w) = size, picture.shape[-2:]
+        i = torch.arange(height, dtype=picture.dtype, device=picture.device)[:, None] - (height - 1) / 2 + self.rows
+        j = torch.arange(width, dtype=picture.dtype, device=picture.device) - (width - 1) / 2 + self.columns
+        c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
+        down, right = scale * (c * i + s * j), scale * (c * j - s * i)
+        u, v = 2 * right / max(w - 1, 1), 2 * down / max(h - 1, 1)
+        seen = (u.abs() <= 1) & (v.abs() <= 1)
+        if spline:
+            at = torch.stack([down + (h - 1) / 2, right + (w - 1) / 2]).double().cpu().numpy()
+            channels = [map_coordinates(p.double().cpu().numpy(), at, order=3, mode="nearest") for p in picture]
+            return torch.from_numpy(np.stack(channels)).to(picture), seen
+        grid = torch.stack([u, v], -1)[None]
+        sampled = F.grid_sample(picture[None], grid, mode="bicubic", padding_mode="border", align_corners=True)
+        return sampled[0], seen
+
+    @property
+    def inverse(self) -> Similarity:
+        """From picture to scene.
+
+        Example:
+            >>> there = Similarity(1.5, 10.0, 2.0, -3.0)
+            >>> back = there.inverse.inverse
+            >>> round(back.rows, 6), round(back.columns, 6)
+            (2.0, -3.0)
+        """
+        c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
+        rows, columns = c * self.rows + s * self.columns, c * self.columns - s * self.rows
+        return Similarity(1 / self.scale, -self.angle, -self.scale * rows, -self.scale * columns)

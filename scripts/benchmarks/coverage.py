@@ -1,0 +1,173 @@
+"""Whether the uncertainty is an error bar: how many true errors lie within it, scene by scene."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.quality import NOISES, READ_NOISE
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.plan import Method
+from cassi.optics.detector import detect
+from cassi.optics.single_disperser import CASSI
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+
+# Windows of scenes on which the constants of `cassi.choice.uncertainty` were chosen, which are no test of it.
+FITTED = frozenset(
+    ["beads", "clay", "face", "glass_tiles", "jelly_beans", "paints", "photo_and_face", "stuffed_toys", "watercolors"]
+)  # fmt: skip
+WINDOWS = 20
+SIZE = 128
+BANDS = 28
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the voxels whose true error lies within one and within two standard deviations.
+
+    Attributes:
+        within: of all voxels.
+        dark, bright, edge: of the third of the voxels that is darkest, that is brightest, and the tenth that lies on
+            the steepest places of the true cube.
+        rank: correlation of the ranks of |error| and standard deviation.
+        scale: root of the mean squared error over that of the mean variance.
+    """
+
+    scene: str
+    noise: str
+    within: tuple[float, float]
+    dark: tuple[float, float]
+    bright: tuple[float, float]
+    edge: tuple[float, float]
+    rank: float
+    scale: float
+
+
+def coverage(data: Path | None = None, *, quick: bool = False, report: Callable[[str], None] = print) -> str:
+    """Reconstruct windows of known scenes with uncertainty, and count; returns Markdown.
+
+    Args:
+        data: folder with cave_train/*.h5; without it windows of the painted scene are taken.
+        quick: two windows of the painted scene, small.
+        report: called with one line of progress at a time.
+    """
+    rows: list[Coverage] = []
+    size = 48 if quick else SIZE
+    for name, cube, mask in windows(None if quick else data, 2 if quick else WINDOWS, size):
+        for noise, full_well in NOISES.items():
+            rows.append(covered(name, noise, cube, mask, full_well))
+            row = rows[-1]
+            report(f"{name:28} {noise:9} {_cell(row.within)}  rank {row.rank:.2f}  scale {row.scale:.2f}")
+    return table(rows, size)
+
+
+def windows(data: Path | None, count: int, size: int) -> list[tuple[str, Tensor, Tensor]]:
+    """Name, true cube (maximum 1) and mask of each window; half of the masks are random, half pieces of a real one."""
+    if data is None:
+        draw_from = torch.Generator().manual_seed(3)
+        nm = np.linspace(450, 650, BANDS).tolist()
+        painted = [procedural_scene(size, size, nm, generator=draw_from) for _ in range(count)]
+        return [(f"painted {k}", cube, random_mask(size, size, generator=draw_from)) for k, cube in enumerate(painted)]
+    paths = [path for path in sorted((data / "cave_train").glob("*.h5")) if path.stem not in FITTED]
+    if not paths:
+        raise ValueError(f"no cave_train/*.h5 in {data}")
+    real = _real_mask(data)
+    made = []
+    for k in range(count):
+        path = paths[k % len(paths)]
+        name = f"{path.stem} {1 + k // len(paths)}"
+        draw = np.random.default_rng(zlib.crc32(name.encode()))
+        cube = _window(path, size, draw)
+        mask = random_mask(size, size, generator=torch.Generator().manual_seed(k))
+        if real is not None and k % 2:
+            i, j = (int(draw.integers(0, n - size + 1)) for n in real.shape)
+            mask = real[i : i + size, j : j + size].clone()
+        made.append((name, cube, mask))
+    return made
+
+
+def _window(path: Path, size: int, draw: np.random.Generator) -> Tensor:
+    """Of four windows drawn, the one with the most contrast: much of these scenes is black cloth."""
+    import h5py
+
+    with h5py.File(path) as file:
+        stored = file["cube_sqrt"]
+        corners = [tuple(int(draw.integers(0, n - size + 1)) for n in stored.shape[1:]) for _ in range(4)]
+        cubes = [(torch.from_numpy(stored[-BANDS:, i : i + size, j : j + size]).float() / 255) ** 2 for i, j in corners]
+    cube = max(cubes, key=lambda c: float(c.std()))
+    return cube / cube.max()
+
+
+def _real_mask(data: Path) -> Tensor | None:
+    from scipy.io import loadmat
+
+    path = data / "tsa_real" / "mask.mat"
+    return torch.from_numpy(loadmat(path)["mask"].astype(np.float32)) if path.is_file() else None
+
+
+def covered(name: str, noise: str, cube: Tensor, mask: Tensor, full_well: float | None) -> Coverage:
+    """One window at one noise."""
+    A = CASSI.from_step(mask, step=2, num_bands=len(cube))
+    y = A.forward(cube)
+    if full_well is not None:
+        y = detect(y, full_well=full_well, read_noise=READ_NOISE, generator=torch.Generator().manual_seed(1)).y
+    found = reconstruct_auto(A, y, method=Method(uncertainty=True))
+    if found.uncertainty is None:
+        raise RuntimeError("no uncertainty was made")
+    error, sigma = ((t.double().numpy()) for t in ((found.result.x - cube).abs(), found.uncertainty))
+    truth = cube.double().numpy()
+    slopes = np.gradient(truth, axis=(1, 2))
+    steep = slopes[0] ** 2 + slopes[1] ** 2
+
+    def share(chosen: np.ndarray) -> tuple[float, float]:
+        return float((error <= sigma)[chosen].mean()), float((error <= 2 * sigma)[chosen].mean())
+
+    low, high = np.quantile(truth, (1 / 3, 2 / 3))
+    ranks = [np.argsort(np.argsort(v.ravel())) for v in (error, sigma)]
+    return Coverage(
+        name,
+        noise,
+        share(np.ones(truth.shape, bool)),
+        share(truth <= low),
+        share(truth >= high),
+        share(steep >= np.quantile(steep, 0.9)),
+        float(np.corrcoef(ranks)[0, 1]),
+        float(np.sqrt((error**2).mean() / (sigma**2).mean())),
+    )
+
+
+def table(rows: list[Coverage], size: int) -> str:
+    """Pooled, by kind of voxel, and scene by scene."""
+    noises = list(dict.fromkeys(row.noise for row in rows))
+    scenes = list(dict.fromkeys(row.scene for row in rows))
+    parts = [
+        "Share of the voxels [%] whose true error lies within one / two standard deviations; a normal distribution "
+        f"has 68 / 95. {len(scenes)} windows of {size} x {size} pixels, {BANDS} bands, step 2, that no constant was "
+        "chosen on",
+        "| noise | all voxels | dark third | bright third | edges (steepest tenth) | window by window | "
+        "windows in 68 ± 8 | in 95 ± 4 | rank correlation |\n|---|---|---|---|---|---|---|---|---|",
+    ]
+    for noise in [*noises, "all"]:
+        own = [row for row in rows if noise in (row.noise, "all")]
+        kinds = [np.mean([getattr(row, kind) for row in own], 0) for kind in ("within", "dark", "bright", "edge")]
+        each = 100 * np.array([row.within for row in own])
+        spread = ", ".join(f"{low:.0f} to {high:.0f}" for low, high in zip(each.min(0), each.max(0), strict=True))
+        inside = [int((abs(each[:, i] - goal) <= most).sum()) for i, (goal, most) in enumerate(((68, 8), (95, 4)))]
+        cells = [*(_cell(kind) for kind in kinds), spread, *(f"{n} of {len(own)}" for n in inside)]
+        parts[-1] += f"\n| {noise} | " + " | ".join([*cells, f"{np.mean([row.rank for row in own]):.2f}"]) + " |"
+    lines = ["| window | " + " | ".join(noises) + " |", "|---" * (1 + len(noises)) + "|"]
+    for scene in scenes:
+        own = {row.noise: row for row in rows if row.scene == scene}
+        lines.append(f"| {scene} | " + " | ".join(_cell(own[noise].within) for noise in noises) + " |")
+    return "\n\n".join([*parts, "Window by window:", "\n".join(lines)])
+
+
+def _cell(shares: tuple[float, float] | np.ndarray) -> str:
+    return f"{100 * shares[0]:.1f} / {100 * shares[1]:.1f}"

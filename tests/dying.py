@@ -1,0 +1,29 @@
+"""What workers of `test_running_many.py` are given to do: in a file of its own, as they import it and little else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+from cassi import Reconstruction, reconstruct
+from cassi.optics.measurement import Measurement
+from cassi.solvers.loop import Monitor
+
+SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
+
+
+def die_once(measurement: Measurement, monitor: Monitor, flag: Path) -> Reconstruction:
+    """Kill the process that reconstructs frame 2, the first time."""
+    if measurement.source == "frame2.h5" and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SOLVE(measurement, monitor=monitor)
+
+
+def die_always(measurement: Measurement, monitor: Monitor) -> Reconstruction:
+    """Kill the process that reconstructs frame 1."""
+    if measurement.source == "frame1.h5":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SOLVE(measurement, monitor=monitor)

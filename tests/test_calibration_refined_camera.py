@@ -1,0 +1,118 @@
+"""One camera fitted to several simulated captures whose camera is known, from Python and at the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from cassi.calibration.pose import move_mask
+from cassi.calibration.refined_camera import refine_camera
+from cassi.cli.main import run
+from cassi.files import read_measurement
+from cassi.looking import camera_figures
+from cassi.optics.measurement import Measurement
+from cassi.optics.single_disperser import CASSI
+
+SHIFTS = tuple(range(0, -16, -2))  # a sign that the width of the frame does not tell
+SIZE = 128
+
+
+@pytest.fixture(scope="module")
+def mask():
+    return ndimage.gaussian_filter(np.random.default_rng(0).random((SIZE, SIZE)), 0.6).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def captures(mask):
+    """Two scenes by a camera whose mask lies 1 px lower than believed."""
+    true = move_mask(torch.as_tensor(mask), dx=0.0, dy=1.0)
+    found = []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        regions = ndimage.gaussian_filter(rng.standard_normal((3, SIZE, SIZE)), (0, 12, 12)).argmax(0)
+        spectra = np.stack([0.5 + 0.3 * np.cos(2 * np.pi * (np.linspace(0, 1, 8) - phase)) for phase in (0, 0.3, 0.6)])
+        y = CASSI(true, SHIFTS).forward(torch.as_tensor(spectra[regions].transpose(2, 0, 1), dtype=torch.float32))
+        noisy = rng.poisson(y.numpy() * 5000) / 5000
+        found.append(Measurement(y=noisy.astype(np.float32), mask=mask, shifts=SHIFTS, source=f"scene{seed}.h5"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def refined(captures):
+    return refine_camera(captures)
+
+
+def test_the_captures_agree_on_the_camera(refined):
+    assert refined.together.accepted
+    together, first, second = refined.values()["moved down [px]"]
+    assert together == pytest.approx(1, abs=0.03)
+    assert [first, second] == pytest.approx([1, 1], abs=0.06)
+    assert refined.scatter()["moved down [px]"] == pytest.approx(abs(first - second) / 2, rel=1e-6)
+
+
+def test_it_predicts_each_capture_better_than_the_camera_as_given(refined):
+    given, alone, together = refined.errors.T
+    assert (together < 0.9 * given).all()
+    assert (together < 1.05 * alone).all()
+
+
+def test_the_summary_names_captures_and_doubt(refined, captures):
+    text = "\n".join(refined.summary())
+    assert "2 captures together" in text and "+-" in text
+    assert all(m.source in text for m in captures)
+    assert "+-" not in "\n".join(refine_camera(captures[:1]).summary())
+
+
+def test_captures_that_do_not_go_together(captures):
+    with pytest.raises(ValueError, match="no capture given"):
+        refine_camera([])
+    m = captures[0]
+    with pytest.raises(ValueError, match="must have one size, got 128 x 100, 128 x 142"):
+        refine_camera([m, replace(m, y=m.y[:, :100])])
+
+
+def test_every_figure_is_drawn(refined):
+    arrows = camera_figures.moved(refined).axes[0].collections[0]
+    assert np.allclose(arrows.V, 1, atol=0.1) and np.allclose(arrows.U, 0, atol=0.1)
+    line = camera_figures.sharpness(refined).axes[0].lines[0]
+    assert len(line.get_xdata()) == len(SHIFTS)
+    assert [axes.get_title(loc="left") for axes in camera_figures.masks(refined).axes][:2] == ["as given", "band 1"]
+    bars = camera_figures.agreement(refined).axes[len(refined.values())].patches
+    assert [bar.get_height() for bar in bars] == pytest.approx(100 * refined.errors.T.ravel())
+
+
+def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, mask, capsys):
+    np.save(tmp_path / "mask.npy", mask)
+    for k, m in enumerate(captures):
+        with h5py.File(tmp_path / f"scene{k}.h5", "w") as h:
+            h["measurement"] = m.y
+    files = [str(tmp_path / f"scene{k}.h5") for k in (0, 1)]
+    output = tmp_path / "camera.h5"
+    words = ["refine", "--measurement", *files, "--mask", str(tmp_path / "mask.npy"), "--step", "-2"]
+    assert run("calibrate", [*words, "--output", str(output)], "calibrate.py") == 0
+    printed = capsys.readouterr().out
+    assert float(printed.split("moved down [px]: ")[1].split()[0]) == pytest.approx(1, abs=0.03)
+    assert "scene1.h5" in printed
+    assert {p.name for p in (tmp_path / "camera_figures").iterdir()} == {
+        "agreement.png", "masks.png", "moved.png", "sharpness.png",
+    }  # fmt: skip
+    m = read_measurement(files[0], mask=output)
+    assert m.shifts == SHIFTS and m.mask.shape == (8, SIZE, SIZE)
+    cube = tmp_path / "cube.h5"
+    again = ["--measurement", files[0], "--calibration", str(output), "--output", str(cube), "--figures", "none"]
+    assert run("reconstruct", [*again, "--solver", "gap-tv", "--iterations", "2"], "reconstruct.py") == 0
+    with h5py.File(cube) as h:
+        assert json.loads(h.attrs["shifts"]) == list(SHIFTS)
+    assert run("reconstruct", [*again, "--mask", str(tmp_path / "mask.npy")], "reconstruct.py") == 2
+    assert "leave out --mask" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_capture_is_one_line(tmp_path, capsys):
+    assert run("calibrate", ["refine", "--measurement", str(tmp_path / "none.h5")], "calibrate.py") == 2
+    assert capsys.readouterr().err.count("\n") == 1

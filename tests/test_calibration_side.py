@@ -1,0 +1,131 @@
+"""A photograph is found in its place, its response and noise are told, and files say what is wrong with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from cassi import CASSI, InputError, SidePicture
+from cassi.calibration.side_noise import noise_of
+from cassi.calibration.side_registration import FITS, register
+from cassi.calibration.side_response import fitted_gain, fitted_response, misfit
+from cassi.files.side_pictures import read_response, read_side_picture, write_side_picture
+from cassi.optics.similarity import Similarity
+from cassi.simulation.side_camera import side_photograph
+
+WAVELENGTHS = np.linspace(450, 650, 6)
+
+
+def scene(seed: int = 0, size: int = 64) -> torch.Tensor:
+    """Blobs of three spectra, (6, H, W)."""
+    generator = torch.Generator().manual_seed(seed)
+    maps = F.avg_pool2d((torch.rand(3, size, size, generator=generator) > 0.9).float(), 5, 1, 2)
+    spectra = torch.tensor(
+        [[1.0, 0.8, 0.6, 0.4, 0.3, 0.2], [0.2, 0.5, 1.0, 1.0, 0.5, 0.2], [0.1, 0.1, 0.2, 0.5, 0.8, 1]]
+    )
+    return torch.einsum("khw,kc->chw", maps, spectra) + 0.05
+
+
+def camera(size: int = 64) -> CASSI:
+    mask = torch.rand(size, size, generator=torch.Generator().manual_seed(1))
+    return CASSI.from_step(mask, step=1, num_bands=6)
+
+
+def test_a_moved_turned_larger_picture_is_found_to_a_few_hundredths_of_a_pixel():
+    x, A = scene(), camera()
+    blurred = F.avg_pool2d(x, 3, 1, 1)  # a first cube is not sharp
+    true = Similarity(1.5, 2.0, 1.5, -2.5)
+    R = torch.full((1, 6), 1 / 6)
+    picture = side_photograph(x, R, pose=true).permute(2, 0, 1)
+    found = register(picture, A, A.forward(x), blurred, R)
+    assert found.correlation > 0.8 > FITS
+    corner = 32  # a pixel at the border
+    assert abs(found.pose.scale / true.scale - 1) * corner < 0.1
+    assert abs(np.radians(found.pose.angle - true.angle)) * corner < 0.1
+    assert abs(found.pose.rows - true.rows) < 0.1
+    assert abs(found.pose.columns - true.columns) < 0.1
+
+
+def test_a_picture_of_another_scene_does_not_fit():
+    x, A = scene(), camera()
+    R = torch.full((1, 6), 1 / 6)
+    other = side_photograph(scene(5), R).permute(2, 0, 1)
+    assert register(other, A, A.forward(x), x, R).correlation < FITS
+
+
+def test_response_and_gain_of_a_known_scene():
+    x, w = scene(), torch.ones(64, 64)
+    R = torch.tensor([[0.0, 0.0, 0.1, 0.2, 0.4, 0.3], [0.4, 0.4, 0.2, 0.0, 0.0, 0.0]])
+    s = 3 * torch.einsum("kc,chw->khw", R, x)
+    torch.testing.assert_close(fitted_gain(R, x, s, w), 3 * R)
+    flat = torch.full((2, 6), 1 / 6)
+    assert misfit(fitted_gain(flat, x, s, w), x, s, w) > 0.1
+    found = fitted_response(flat, x, s, w)
+    assert misfit(found, x, s, w) < 0.05
+    assert bool((found >= 0).all())
+
+
+def test_noise_is_told_from_smooth_parts_beside_detail():
+    rng = np.random.default_rng(0)
+    light = np.linspace(0.1, 1, 200) * np.ones((200, 1))
+    light[:, 100:] *= 1 + 0.5 * (rng.random((200, 100)) > 0.5)  # half of it is all detail
+    alpha, beta = noise_of(light + np.sqrt(4e-4 * light) * rng.standard_normal(light.shape))
+    told = alpha * 0.3 + beta
+    assert 0.5 < told / (4e-4 * 0.3) < 2
+
+
+# files
+
+
+def test_an_eight_bit_picture_comes_back_as_it_was_written(tmp_path):
+    light = np.random.default_rng(0).random((20, 30, 3))
+    write_side_picture(tmp_path / "p.png", light)
+    side = read_side_picture(tmp_path / "p.png", "rgb")
+    assert side.channels == 3 and side.linear is None and side.clip == 255
+    coded = side.picture / 255
+    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+    np.testing.assert_allclose(linear, light, atol=0.006)
+
+
+def test_a_table_of_curves_is_read_at_the_bands(tmp_path):
+    table = tmp_path / "curves.csv"
+    table.write_text("nm,red,blue\n400,0,1\n500,0.5,0.5\n700,1,0\n")
+    R = read_response(table, np.array([400.0, 450.0, 600.0]))
+    np.testing.assert_allclose(R[0], np.array([0, 0.25, 0.75]) / 1.0)
+    np.testing.assert_allclose(R[1], np.array([1, 0.75, 0.25]) / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("400,1\n500,2\n", "go from 400 to 500 nm"),
+        ("400,1\n900,-2\n", "finite and >= 0"),
+        ("400\n900\n", "one value for each channel"),
+        ("400,1\nred,2\n", "expected numbers"),
+        ("400,0\n900,0\n", "is 0 at all bands"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path, text, said):
+    table = tmp_path / "curves.csv"
+    table.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_response(table, WAVELENGTHS)
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_side_picture(tmp_path / "none.png")
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(InputError, match="no picture that can be read"):
+        read_side_picture(tmp_path / "text.png")
+    Image.fromarray(np.full((20, 20), 9, np.uint8)).save(tmp_path / "grey.png")
+    with pytest.raises(InputError, match="does not have the response rgb"):
+        read_side_picture(tmp_path / "grey.png", "rgb")
+    with pytest.raises(InputError, match="an existing table"):
+        read_side_picture(tmp_path / "grey.png", "silicon")
+    with pytest.raises(InputError, match="one channel or three"):
+        write_side_picture(tmp_path / "two.png", np.ones((20, 20, 2)))
+    assert isinstance(read_side_picture(tmp_path / "grey.png"), SidePicture)

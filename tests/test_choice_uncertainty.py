@@ -1,0 +1,106 @@
+"""Error bars: a bootstrap of the cube itself, the formula worked out by hand, and true errors that lie within."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI
+from cassi.choice import uncertainty
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.noise import CameraNoise, NoiseModel
+from cassi.choice.plan import Method, Plan
+from cassi.choice.uncertainty import Bootstrap, bootstrap, standard_deviation
+from cassi.optics.detector import detect
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+
+C, H, W = 6, 24, 20
+SILENT = Plan("smooth-6", 1.0, NoiseModel(0.0, 0.0, "none"), "total variation", (100, 0), smooth_basis(C, C))
+
+
+def camera() -> CASSI:
+    return CASSI.from_step(random_mask(H, W, generator=torch.Generator().manual_seed(2)), step=1, num_bands=C)
+
+
+@pytest.mark.parametrize("s", range(3))
+def test_a_scene_that_is_laid_elsewhere_comes_back(s):
+    x = torch.rand(2, 7, 3, generator=torch.Generator().manual_seed(0))
+    lay, back = uncertainty._turn(s % 2 == 0, 2 * s)
+    assert not torch.equal(lay(x), x) and torch.equal(back(lay(x)), x)
+    assert torch.equal(lay(x).sort(-2).values, x.sort(-2).values), "light moves along rows: no column may change"
+
+
+def test_the_cube_that_is_found_again_has_no_error():
+    """A gray scene without edges: total variation finds it wherever it lies."""
+    A, x = camera(), torch.full((C, H, W), 0.5)
+    found = bootstrap(A, A @ x, x, SILENT, lit=A.gram_diag() > 0)
+    assert float(found.squared.sqrt().max()) < 0.02 * 0.5 and found.median < 0.002
+
+
+def test_errors_come_back_to_where_they_were_made():
+    """One square of another spectrum: what is wrong is wrong at its border, however the rows are laid."""
+    A, x = camera(), torch.full((C, H, W), 0.5)
+    x[:3, 3:9, 6:14] = 1.5
+    squared = bootstrap(A, A @ x, x, SILENT, lit=A.gram_diag() > 0).squared.sum(0)
+    near = torch.zeros(H, W, dtype=torch.bool)
+    near[1:11, 4:16] = True
+    assert float(squared[near].mean()) > 10 * float(squared[14:].mean())
+
+
+def test_the_ratio_sees_a_camera_that_is_another():
+    A, x = camera(), torch.full((C, H, W), 0.5)
+    x[:3, 3:9, 6:14] = 1.5
+    y, lit = A @ x, A.gram_diag() > 0
+    wrong = CASSI(A.mask.flip(-1), A.shifts)
+    assert bootstrap(wrong, y, x, SILENT, lit=lit).ratio > 3 * bootstrap(A, y, x, SILENT, lit=lit).ratio
+
+
+def test_the_formula_by_hand(monkeypatch):
+    """A ramp of slope g, an error of b everywhere, at a level of 2."""
+    A = camera()
+    x = 0.1 * torch.arange(W).expand(C, H, W).float()
+    y = 2 * (A @ torch.ones(C, H, W))
+    b, median, ratio = 0.3, 0.2, 1.5
+    made = Bootstrap(torch.full((C, H, W), b**2), median, ratio)
+    monkeypatch.setattr(uncertainty, "bootstrap", lambda *_, **__: made)
+    expected = (
+        2 * math.exp(1.10) * math.hypot(b / 2, 0.002) ** 0.64 * math.hypot(0.05, 0.002) ** 0.26 * 0.1**0.40 * 1.5**0.23
+    )
+    found = standard_deviation(A, y, x, SILENT, lit=A.gram_diag() > 0)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+
+
+def test_true_errors_lie_within():
+    """As many as of a normal distribution, of a scene and a noise on which nothing was chosen; and it says where."""
+    generator = torch.Generator().manual_seed(11)
+    truth = procedural_scene(48, 48, np.linspace(450, 650, 12).tolist(), generator=generator)
+    A = CASSI.from_step(random_mask(48, 48, generator=generator), step=2, num_bands=12)
+    noisy = detect(A @ truth, full_well=5e3, read_noise=5.0, generator=generator)
+    found = reconstruct_auto(
+        A, noisy.y, noise=CameraNoise(noisy.gain, 5.0), method=Method(num_iters=150, uncertainty=True)
+    )
+    assert found.calibrated
+    error, sigma = (found.result.x - truth).abs(), found.uncertainty
+    assert 0.68 - 0.15 < float((error <= sigma).float().mean()) < 0.68 + 0.15
+    assert 0.95 - 0.08 < float((error <= 2 * sigma).float().mean()) < 0.95 + 0.05
+    ranks = torch.stack([v.flatten().argsort().argsort().double() for v in (error, sigma)])
+    assert float(torch.corrcoef(ranks)[0, 1]) > 0.2
+
+
+def test_it_has_the_unit_of_the_snapshot_and_is_the_same_twice():
+    A = camera()
+    x = torch.rand(C, H, W, generator=torch.Generator().manual_seed(3))
+    first, again, scaled = (
+        standard_deviation(
+            A, s * (A @ x), s * x, Plan("", 1.0, NoiseModel(0.01 * s, 0.0, ""), None, (1, 0), smooth_basis(C, 4)),
+            lit=A.gram_diag() > 0, seed=5,
+        )
+        for s in (1.0, 1.0, 1000.0)
+    )  # fmt: skip
+    assert torch.equal(first, again)
+    torch.testing.assert_close(scaled / 1000, first, rtol=1e-2, atol=1e-4)

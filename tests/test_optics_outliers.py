@@ -1,0 +1,96 @@
+"""Pixels that no light explains, on snapshots that hold some and on those that hold none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.files import read_measurement
+from cassi.optics.measurement import Measurement
+from cassi.optics.outliers import impulses, without_impulses
+from cassi.optics.single_disperser import CASSI
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+
+C, SIZE = 12, 96
+
+
+@pytest.fixture(scope="module")
+def cube():
+    return procedural_scene(SIZE, SIZE, np.linspace(450, 650, C).tolist(), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture(scope="module")
+def mask():
+    return random_mask(SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def snapshot(cube, mask):
+    return CASSI.from_step(mask, step=2, num_bands=C).forward(cube).numpy()
+
+
+def spoiled(y, count=40):
+    """With isolated hot pixels, some of them two side by side, and where they are."""
+    rng = np.random.default_rng(5)
+    hot = np.zeros(y.shape, bool)
+    rows, columns = rng.permutation(y.shape[0])[:count], rng.integers(10, y.shape[1] - 10, count)
+    hot[rows, columns] = True
+    hot[rows[:5], columns[:5] + 1] = True
+    return np.where(hot, 3 * y.max(), y).astype(np.float32), hot
+
+
+def test_hot_pixels_are_found_and_no_other(snapshot):
+    y, hot = spoiled(snapshot)
+    assert np.array_equal(impulses(y, C), hot)
+
+
+@pytest.mark.parametrize("electrons", [None, 300])
+def test_a_snapshot_without_them_is_left_alone(snapshot, mask, electrons):
+    y = snapshot
+    if electrons:
+        y = np.random.default_rng(0).poisson(y / y.max() * electrons).astype(np.float32)
+    assert impulses(y, C).sum() <= 1  # of 11,000
+    m = Measurement(y=snapshot, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    assert without_impulses(m) is m
+
+
+def test_what_stands_out_everywhere_is_the_scene(snapshot):
+    """Every 50th pixel is more than the 0.5 % that a detector has; and few bands may make such pixels."""
+    y = snapshot.copy()
+    y.ravel()[::50] *= 20
+    assert not impulses(y, C).any()
+    y, _ = spoiled(snapshot)
+    assert not impulses(y, 3).any()
+    assert not impulses(np.ones((4, 5)), C).any()
+
+
+def test_of_a_stack_those_of_most_frames_count(snapshot, mask):
+    y, hot = spoiled(snapshot)
+    stack = np.stack([y, y, snapshot])
+    m = Measurement(y=stack, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    assert np.array_equal(without_impulses(m).bad_pixels, hot)
+    once = Measurement(y=stack[1:][::-1].copy()[:0:-1], mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    assert np.array_equal(without_impulses(once).bad_pixels, hot)
+    rare = Measurement(y=np.stack([y, snapshot]), mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    assert without_impulses(rare) is rare
+
+
+def test_reading_says_so(tmp_path, snapshot, mask):
+    y, hot = spoiled(snapshot)
+    np.savez(tmp_path / "y.npz", measurement=y, mask=mask.numpy())
+    m = read_measurement(tmp_path / "y.npz")
+    assert np.array_equal(m.bad_pixels, hot)
+    assert sum("stand out" in note for note in m.notes) == 1
+
+
+def test_a_reconstruction_hardly_suffers_from_them(snapshot, mask, cube):
+    y, _ = spoiled(snapshot)
+
+    def error(y):
+        result = cassi.reconstruct(y, mask, step=2, solver="gap-tv", num_iters=30, camera="as-given")
+        return float((result.cube - cube).norm() / cube.norm())
+
+    assert error(y) < 1.05 * error(snapshot)

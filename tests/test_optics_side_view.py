@@ -1,0 +1,157 @@
+"""A camera with a photograph beside it, against dense matrices; and where a picture lies in another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracle import blurred_matrix
+from torch import Tensor
+
+from cassi import CASSI, InputError, MultiShot, SidePicture
+from cassi.optics.side_picture import expected_response
+from cassi.optics.side_view import SideView, through
+from cassi.optics.similarity import Similarity
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.solvers.subspace_tv import subspace_tv
+
+F64 = torch.float64
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def camera(shots: int = 1) -> CASSI | MultiShot:
+    cameras = tuple(CASSI(random(4, 5, seed=k), (0, 1, 2)) for k in range(shots))
+    return cameras[0] if shots == 1 else MultiShot(cameras)
+
+
+def side_matrix(R: Tensor, w: Tensor, width: int) -> np.ndarray:
+    """s[k, i, j] = w[k, i, j] sum_c R[k, c] x[c, i, j], element by element; rows beyond the scene are 0."""
+    K, C = R.shape
+    _, H, W = w.shape
+    matrix = np.zeros((K, H, width, C, H, W))
+    for k in range(K):
+        for c in range(C):
+            for i in range(H):
+                for j in range(W):
+                    matrix[k, i, j, c, i, j] = w[k, i, j] * R[k, c]
+    return matrix.reshape(K * H * width, C * H * W)
+
+
+@pytest.mark.parametrize("shots", [1, 2])
+def test_it_is_the_stacked_matrix(shots):
+    A, R, w = camera(shots), random(2, 3, seed=5), random(2, 4, 5, seed=6)
+    B = SideView(A, R, w)
+    first = [blurred_matrix(s.mask, s.shifts, None, None, None) for s in (A.shots if shots > 1 else (A,))]
+    matrix = np.concatenate([*first, side_matrix(R, w, 7)])
+    x, y = random(3, 4, 5, seed=7), random(*B.measurement_shape, seed=8)
+    np.testing.assert_allclose(B.forward(x).flatten().numpy(), matrix @ x.flatten().numpy(), atol=1e-13)
+    np.testing.assert_allclose(B.adjoint(y).flatten().numpy(), matrix.T @ y.flatten().numpy(), atol=1e-13)
+    gram = matrix @ matrix.T
+    np.testing.assert_allclose(B.gram_diag().flatten().numpy(), np.diag(gram), atol=1e-13)
+    excess = np.diag(B.majorizer().flatten().numpy()) - gram
+    assert np.linalg.eigvalsh(excess).min() > -1e-12
+
+
+def test_the_pass_in_one_is_the_pass_in_steps():
+    """The step that asks the camera for its own pass gives what forward and adjoint give."""
+
+    class Stepwise(SideView):
+        def subspace_step_(self, *args: object) -> bool:
+            return False
+
+    A = CASSI(random(16, 16).float(), (0, 1, 2, 3))
+    R, w = random(2, 4, seed=1).float(), random(2, 16, 16, seed=2).float()
+    x = random(4, 16, 16, seed=3).float()
+    cubes = []
+    for kind in (SideView, Stepwise):
+        B = kind(A, R, w)
+        cubes.append(subspace_tv(B, B.forward(x), smooth_basis(4, 3), variance=1e-4, num_iters=20)[0].x)
+    torch.testing.assert_close(cubes[0], cubes[1], atol=1e-4, rtol=1e-4)
+
+
+def test_row_weights_leave_out_snapshot_and_photograph_alike():
+    B = SideView(camera(), random(1, 3), random(1, 4, 5))
+    keep = torch.ones(B.measurement_shape, dtype=F64)
+    keep[0, 1, 2] = keep[1, 3, 4] = 0
+    left = B.leave_out(keep)
+    x = random(3, 4, 5)
+    torch.testing.assert_close(left.forward(x), B.forward(x) * keep)
+    expected = B.weights * keep
+    torch.testing.assert_close(left.weights, expected)
+    assert left.weighted(None).weights is None
+
+
+def test_light_divided_out_of_the_scene_is_in_the_mask():
+    A, light, x = camera(2), random(4, 5, seed=9) + 0.1, random(3, 4, 5)
+    divided = through(A, light)
+    assert divided is not None
+    torch.testing.assert_close(divided.forward(x / light), A.forward(x))
+    assert through(SideView(camera(), random(1, 3), random(1, 4, 5)), light) is None
+
+
+@pytest.mark.parametrize(
+    ("R", "w", "said"),
+    [
+        ((2, 4), (2, 4, 5), "sensitivity must be"),
+        ((2, 3), (2, 4, 6), "weights must be"),
+    ],
+)
+def test_sizes_that_do_not_fit(R, w, said):
+    with pytest.raises(ValueError, match=said):
+        SideView(camera(), random(*R), random(*w))
+    with pytest.raises(ValueError, match="finite and >= 0"):
+        SideView(camera(), -random(2, 3), random(2, 4, 5))
+
+
+# where a picture lies in another
+
+
+def test_a_quarter_turn_and_a_displacement_by_hand():
+    image = torch.arange(9, dtype=F64).view(1, 3, 3)
+    moved, seen = Similarity(1.0, rows=1.0).sample(image, (3, 3))
+    torch.testing.assert_close(moved[0, :2], image[0, 1:])
+    assert seen.tolist() == [[True] * 3, [True] * 3, [False] * 3]
+    # the content is turned clockwise in the picture: what lies on top of the scene lies on the right of the picture
+    turned, _ = Similarity(1.0, 90.0).sample(torch.rot90(image, -1, (1, 2)), (3, 3))
+    torch.testing.assert_close(turned, image)
+
+
+def test_there_and_back():
+    i = torch.arange(40, dtype=F64)
+    image = (torch.sin(i / 5)[:, None] * torch.cos(i / 4))[None]
+    pose = Similarity(1.3, 4.0, 1.5, -2.0)
+    there, _ = pose.inverse.sample(image, (52, 52), spline=True)
+    back, seen = pose.sample(there, (40, 40), spline=True)
+    inner = (..., slice(6, -6), slice(6, -6))
+    torch.testing.assert_close(back[inner], image[inner], atol=2e-3, rtol=0)
+    assert bool(seen[6:-6, 6:-6].all())
+
+
+# the picture as it is given
+
+
+@pytest.mark.parametrize(
+    ("picture", "response", "said"),
+    [
+        (np.ones((4, 4)), None, "at least 16 x 16"),
+        (np.ones(4), None, "real numbers"),
+        (np.zeros((20, 20)), None, "not black"),
+        (np.ones((20, 20)), "rgb", "does not have the response rgb"),
+        (np.ones((20, 20)), "grey", "must be one of rgb, pan"),
+        (np.ones((20, 20, 3)), np.ones((2, 28)), "one curve for each of 3 channels"),
+    ],
+)
+def test_pictures_that_cannot_be(picture, response, said):
+    with pytest.raises(InputError, match=said):
+        SidePicture(picture, response)
+
+
+def test_expected_curves_lie_where_the_colors_are():
+    wavelengths = np.linspace(430, 700, 28)
+    R = expected_response(3, wavelengths, 28)
+    red, green, blue = (wavelengths[k] for k in R.argmax(1))
+    assert blue < 480 < green < 570 < red
+    np.testing.assert_allclose(R.sum(1), 1)

@@ -1,0 +1,93 @@
+"""A photograph beside the snapshot: a better cube, or the same as without it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi import CASSI, InputError, SidePicture
+from cassi.cli.main import main
+from cassi.looking.metrics import psnr
+from cassi.optics.side_picture import expected_response
+from cassi.optics.similarity import Similarity
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+from cassi.simulation.side_camera import side_photograph
+
+WAVELENGTHS = np.linspace(450, 650, 8)
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    generator = torch.Generator().manual_seed(3)
+    x = procedural_scene(64, 64, torch.from_numpy(WAVELENGTHS), generator=generator)
+    mask = random_mask(64, 64, generator=generator)
+    y = CASSI.from_step(mask, 2, 8).forward(x)
+    alone = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given")
+    return x, mask, y, alone
+
+
+def photograph(x: torch.Tensor) -> np.ndarray:
+    R = torch.from_numpy(expected_response(3, WAVELENGTHS, 8))
+    return side_photograph(x, R, pose=Similarity(1.5, 1.0, 2.0, -2.0)).numpy()
+
+
+def test_a_color_picture_is_worth_decibels(snapshot):
+    x, mask, y, alone = snapshot
+    side = SidePicture(photograph(x))
+    found = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given", side=side)
+    assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 3
+    assert found.choice["side"]["used"]
+    assert "The side picture was used: moved by" in found.explain()
+    assert json.loads(json.dumps(found.choice))["side"]["pose"][0] == pytest.approx(1.5, abs=0.01)
+
+
+def test_a_foreign_picture_changes_nothing(snapshot):
+    _, mask, y, alone = snapshot
+    other = procedural_scene(64, 64, torch.from_numpy(WAVELENGTHS), generator=torch.Generator().manual_seed(11)).flip(
+        -2
+    )
+    side = SidePicture(photograph(other))
+    found = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given", side=side)
+    torch.testing.assert_close(found.cube, alone.cube)
+    assert "The side picture was left out" in found.explain()
+
+
+def test_what_does_not_go_with_a_picture_is_refused(snapshot):
+    _, mask, y, _ = snapshot
+    side = SidePicture(np.ones((64, 64)))
+    for settings, said in (
+        ({"solver": "gap-tv"}, "does not go with solver gap-tv"),
+        ({"uncertainty": True}, "does not go with an uncertainty"),
+        ({"budget": 9.0}, "does not go with a budget"),
+        ({"num_iters": 9}, "does not go with a number of iterations"),
+    ):
+        with pytest.raises(InputError, match=said):
+            cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=side, **settings)
+    with pytest.raises(InputError, match="belongs to one snapshot, got 2"):
+        cassi.reconstruct(torch.stack([y, y]), mask, num_bands=8, camera="as-given", side=side)
+    curves = SidePicture(np.ones((64, 64)), np.ones((1, 5)))
+    with pytest.raises(InputError, match="must have 8 values a channel, got 5"):
+        cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=curves)
+
+
+def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
+    m, p = tmp_path / "m.h5", tmp_path / "p.png"
+    options = ["--size", "64", "--num-bands", "8", "--quiet"]
+    assert main(["simulate", *options, "--side", str(p), "--output", str(m)]) == 0
+    assert main(["reconstruct", str(m), "--side", str(p), "--dry-run"]) == 0
+    assert "side picture" in capsys.readouterr().out
+    for bad, said in (
+        (["--side", str(tmp_path / "none.png")], "does not exist"),
+        (["--side", str(m)], "no picture that can be read"),
+        (["--side", str(p), "--side-response", "pan"], "does not have the response pan"),
+        (["--side-response", "rgb"], "give --side too"),
+        (["--side", str(p), "--tile", "32"], "does not go with --tile"),
+    ):
+        assert main(["reconstruct", str(m), "--dry-run", *bad]) == 2
+        told = capsys.readouterr().err.strip().splitlines()
+        assert said in told[-1]

@@ -1,0 +1,112 @@
+"""What must not change a cube, and numbers that cannot be, for every solver."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI, InputError, Reconstruction, reconstruct
+from cassi.choice.plan import SOLVERS
+
+H, W, C = 24, 20, 4
+MASK = (torch.rand(H, W, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+X = torch.rand(C, H, W, generator=torch.Generator().manual_seed(2))
+Y = CASSI.from_step(MASK, 2, C) @ X
+
+
+def solve(solver: str, y=Y, mask=MASK, **more: object) -> Reconstruction:
+    ways = {"num_bands": C, "camera": "as-given"} | ({} if solver == "least-squares" else {"num_iters": 8}) | more
+    return reconstruct(y, mask, solver=solver, **ways)
+
+
+def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+@pytest.fixture(scope="module")
+def cubes() -> dict[str, torch.Tensor]:
+    return {solver: solve(solver).cube for solver in SOLVERS}
+
+
+def two_squares() -> torch.Tensor:
+    x = torch.full((C, H, W), 0.2)
+    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
+    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
+    return x
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_rows_upside_down(solver):
+    """Exact where the solver is linear. Forward differences of total variation are backward ones then, and pixels are
+    held out at the same places: the cubes differ, by about half of what either is wrong by."""
+    x = two_squares()
+    y = CASSI.from_step(MASK, 2, C) @ x
+    linear = solver in ("least-squares", "gaussian")
+    more = {} if linear else {"num_iters": 60}
+    up, down = solve(solver, y, **more).cube, solve(solver, y.flip(0), MASK.flip(0), **more).cube.flip(1)
+    assert apart(down, up) < (1e-4 if linear else 0.7 * apart(up, x))
+    assert apart(down, x) == pytest.approx(apart(up, x), rel=1e-3 if linear else 0.25)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("factor", [1e-20, 1e-10, 1e10, 1e20])
+def test_any_unit(cubes, solver, factor):
+    found = solve(solver, Y.double().numpy() * factor).cube
+    assert apart(found.double() / factor, cubes[solver]) < 1e-3
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_twice_and_with_other_threads(cubes, solver):
+    assert torch.equal(solve(solver).cube, cubes[solver])
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        assert apart(solve(solver).cube, cubes[solver]) < 1e-4
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_four_at_once(cubes, solver):
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: solve(solver).cube, range(4)))
+    assert all(apart(one, cubes[solver]) < 1e-5 for one in found)
+
+
+NUMBERS = {
+    "faint mask": ({"mask": 1e-30 * MASK}, "largest value is 1e-30, expected a transmission"),
+    "bright mask": ({"mask": 1e30 * MASK}, "largest value is 1e.30, expected a transmission"),
+    "brightest mask": ({"mask": 3e38 * MASK}, "largest value is 3e.38"),
+    "bright counts": ({"y": Y.double().numpy() * 1e300}, "NaN or Inf"),
+    "read noise": ({"gain": 1.0, "read_noise": 1e30}, "more than 1e.06 times the signal"),
+    "gain": ({"gain": 1e-300}, "more than 1e.06 times the signal"),
+    "blur": ({"psf": 1e9}, "at most a quarter of them"),
+    "large seed": ({"seed": 2**70}, "whole number of 64 bits"),
+    "half a seed": ({"seed": 1.5}, "whole number of 64 bits"),
+    "doubled wavelengths": ({"wavelengths": [500.0, 500.0, 550.0, 600.0]}, "wavelengths"),
+    "black level": ({"black_level": 1e30}, "above every pixel"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("case", NUMBERS)
+def test_numbers_that_cannot_be(solver, case):
+    change, words = NUMBERS[case]
+    with pytest.raises(InputError, match=words) as caught:
+        solve(solver, **change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("factor", [1e-5, 1e5])
+def test_a_mask_in_another_unit(cubes, solver, factor):
+    assert apart(factor * solve(solver, mask=factor * MASK).cube, cubes[solver]) < 1e-2
+
+
+def test_the_numbers_are_told_of_arrays_too():
+    with pytest.raises(InputError, match="expected a transmission"):
+        reconstruct(Y.numpy(), np.full((H, W), 1e-12, np.float32), num_bands=C)

@@ -1,0 +1,163 @@
+"""A result as Python expects it: made from a file, saved, drawn, shown in a line and in a notebook, labelled."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi import CASSI, InputError, reconstruct
+from cassi.files import read_cube, read_measurement, write_arrays
+from cassi.looking.report_data import read_report
+from cassi.optics.other_cameras import double_disperser
+
+H, W, C = 20, 16, 4
+NM = [450.0, 500.0, 560.0, 650.0]
+
+
+@pytest.fixture(scope="module")
+def camera() -> CASSI:
+    return CASSI.from_step((torch.rand(H, W, generator=torch.Generator().manual_seed(1)) > 0.5).float(), 2, C)
+
+
+@pytest.fixture(scope="module")
+def y(camera):
+    return camera @ torch.rand(C, H, W, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def result(camera, y):
+    return reconstruct(y, camera.mask, num_bands=C, wavelengths=NM, solver="gap-tv", num_iters=3)
+
+
+def test_from_a_file(camera, y, tmp_path):
+    both, alone, mask = (tmp_path / name for name in ("both.h5", "y.h5", "mask.h5"))
+    with h5py.File(both, "w") as file:
+        file["measurement"], file["mask"], file["wavelengths"] = y.numpy(), camera.mask.numpy(), NM
+    write_arrays(alone, {"measurement": y.numpy()})
+    write_arrays(mask, {"mask": camera.mask.numpy()})
+    ways = {"solver": "gap-tv", "num_iters": 3}
+    expected = reconstruct(read_measurement(both), **ways)
+    found = reconstruct(str(both), **ways)
+    assert torch.equal(found.cube, expected.cube) and found.wavelengths.tolist() == NM
+    for beside in (mask, camera.mask):
+        apart = reconstruct(alone, mask=beside, num_bands=C, wavelengths="450:650:4", **ways)
+        assert torch.equal(apart.cube, expected.cube) and apart.wavelengths[-1] == 650
+    with pytest.raises(InputError, match=r"no such file"):
+        reconstruct(tmp_path / "none.h5")
+
+
+def test_gap_tv_by_either_name(camera, y):
+    ways = {"num_bands": C, "num_iters": 3}
+    first, second = (reconstruct(y, camera.mask, solver=name, **ways) for name in ("gap_tv", "gap-tv"))
+    assert torch.equal(first.cube, second.cube) and first.parameters == second.parameters
+
+
+def test_arrays_are_as_good_as_tensors(camera, y, result):
+    found = reconstruct(y.numpy(), camera.mask.numpy(), num_bands=C, solver="gap-tv", num_iters=3)
+    assert torch.equal(found.cube, result.cube)
+    assert torch.equal(reconstruct(y.numpy(), camera, solver="gap-tv", num_iters=3).cube, result.cube)
+
+
+WRONG = {
+    "camera first": (lambda A, y: reconstruct(A, y), "the camera second.*they are swapped"),
+    "mask first": (lambda A, y: reconstruct(A.mask, y), "narrower than the mask.*are the two swapped"),
+    "mask of a file": (lambda A, y: reconstruct(y, "mask.h5"), "the mask is a file .* and the measurement is not"),
+    "a list": (lambda A, y: reconstruct(y, [[1.0]]), "must be an array, a tensor, a file or a camera, got list"),
+    "a file and a camera": (lambda A, y: reconstruct("m.h5", A), "brings its own mask along"),
+    "shifts of a file": (lambda A, y: reconstruct("m.h5", shifts=(0, 2)), "leave out shifts"),
+    "solver": (lambda A, y: reconstruct(y, A, solver=3), "unknown solver '3'"),
+    "bands": (lambda A, y: reconstruct(y, A.mask, num_bands="4"), "must be a whole number, got .4."),
+    "half a band": (lambda A, y: reconstruct(y, A.mask, num_bands=4.5), "must be a whole number, got 4.5"),
+    "step": (lambda A, y: reconstruct(y, A.mask, step="2"), "the step must be a number, got '2'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_was_meant_is_told(camera, y, case):
+    call, words = WRONG[case]
+    with pytest.raises(InputError, match=words):
+        call(camera, y)
+
+
+NUMPY = {
+    "A @ x": lambda A, x, y: A @ x,
+    "A.T @ y": lambda A, x, y: A.T @ y,
+    "gap_tv": lambda A, x, y: cassi.gap_tv(A, y, tv_weight=0.1),
+    "admm_tv": lambda A, x, y: cassi.admm_tv(A, y, tv_weight=0.1),
+    "fista_tv": lambda A, x, y: cassi.fista_tv(A, y, tv_weight=0.1),
+    "least_squares": lambda A, x, y: cassi.least_squares(A, y),
+    "CASSI": lambda A, x, y: CASSI(A.mask.numpy(), A.shifts),
+    "double_disperser": lambda A, x, y: double_disperser(A.mask.numpy(), (0, 1)),
+    "video_camera": lambda A, x, y: cassi.video_camera(x),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_pieces_take_tensors_and_say_so(camera, y, name):
+    with pytest.raises(TypeError, match=r"tensor, got ndarray; convert it with torch\.as_tensor"):
+        NUMPY[name](camera, np.ones((C, H, W), np.float32), y.numpy())
+
+
+def test_save_and_read_again(result, y, tmp_path):
+    path = tmp_path / "cube.h5"
+    result.save(path)
+    cube, nm = read_cube(path)
+    np.testing.assert_array_equal(cube, result.cube.numpy())
+    assert nm.tolist() == NM
+    data = read_report(path)
+    np.testing.assert_array_equal(data.measurement, y.numpy())
+    assert data.unexplained == pytest.approx(result.residual, rel=1e-4)
+    with pytest.raises(cassi.files.OutputError, match="exists"):
+        result.save(path)
+    result.save(path, overwrite=True)
+
+
+def test_a_camera_has_no_measurement_to_save_beside_the_cube(camera, y, tmp_path):
+    found = reconstruct(y, camera, solver="gap-tv", num_iters=3)
+    found.save(tmp_path / "cube.h5")
+    assert read_report(tmp_path / "cube.h5").measurement is None
+
+
+def test_whether_an_uncertainty_is_calibrated_is_kept(camera, y, tmp_path):
+    ways = {"num_bands": C, "num_iters": 3, "uncertainty": True, "wavelengths": NM}
+    for solver, calibrated in (("auto", True), ("gaussian", False)):
+        found = reconstruct(y, camera.mask, solver=solver, **ways)
+        found.save(tmp_path / f"{solver}.h5")
+        assert found.calibrated is calibrated and read_report(tmp_path / f"{solver}.h5").calibrated is calibrated
+
+
+def test_in_one_line(result, camera, y):
+    assert repr(result).startswith("<Reconstruction: 4 bands, 450 to 650 nm, 20 x 16 px, by gap-tv in ")
+    assert repr(result).endswith(f"residual {result.residual:.2%}>") and "\n" not in repr(result)
+    stack = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
+    assert repr(stack).startswith("<Reconstruction: 2 cubes of 4 bands, 20 x 16 px")
+
+
+def test_in_a_notebook_and_drawn(result, camera, y):
+    html = result._repr_html_()
+    assert "data:image/png;base64," in html and "4 bands, 20 x 16 px" in html and "<script" not in html
+    words = " ".join(text.get_text() for axes in result.plot().axes for text in (axes.title, axes.xaxis.label))
+    assert "nm" in words
+    stack = reconstruct(torch.stack([y, 2 * y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
+    assert "4 bands" in stack._repr_html_()
+    with pytest.raises(IndexError):
+        stack.plot(frame=2)
+
+
+def test_labels_after_the_cf_conventions(result):
+    pytest.importorskip("xarray", reason="xarray is an extra")
+    labelled = result.to_xarray()
+    assert labelled.dims == ("wavelength", "y", "x") and labelled.attrs["Conventions"] == "CF-1.11"
+    assert labelled.wavelength.attrs["standard_name"] == "radiation_wavelength"
+    assert labelled.wavelength.attrs["units"] == "nm" and labelled.attrs["units"] == "1"
+    assert labelled.y.values.tolist() == list(range(H)) and labelled.x.attrs["axis"] == "X"
+    for name in labelled.dims:
+        assert labelled[name].attrs["long_name"] and labelled[name].attrs["units"]
+
+
+def test_what_is_public_is_shown():
+    assert {"CASSI", "reconstruct", "gap_tv", "Reconstruction", "__version__"} <= set(dir(cassi))
+    assert "import_module" not in dir(cassi) and "_ROOM" not in dir(cassi)
