@@ -310,6 +310,24 @@ FAULTS = [
         CONTRACT, "moore",
     ),
     Fault(
+        "camera: the masks of a double disperser are cut at the wrong columns", "cassi/files/other_optics.py",
+        "int(d) - int(min(found))",
+        "int(max(found)) - int(d)",
+        "test_files_other_optics.py", "double",
+    ),
+    Fault(
+        "mask: the order of shots is not looked at", "cassi/optics/mask_match.py",
+        "if number != k and check_mask(",
+        "if number == k and check_mask(",
+        "test_cli_scenes.py", "another_order",
+    ),
+    Fault(
+        "motion: the flow has the wrong sign", "cassi/priors/motion.py",
+        "misfit = reference - moved",
+        "misfit = moved - reference",
+        "test_priors_motion.py", "translation",
+    ),
+    Fault(
         "camera: the bound lets signs cancel", PROTOCOL,
         "return self.absolute().gram(",
         "return self.gram(",

@@ -9,12 +9,12 @@ from scipy import ndimage
 
 from cassi import CASSI
 from cassi.choice.neighbors import alone, common_plan, together
-from cassi.choice.plan import Run
+from cassi.choice.plan import Plan, Run
 from cassi.optics.measurement import Measurement
 from cassi.optics.moving_scene import MovingScene
 from cassi.running.sequence import InSequence, ReadWindow, beside, sequence_plan
 
-C, SIZE = 6, 48
+C, SIZE = 5, 40
 MASK = torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(4))
 A = CASSI.from_step(MASK, step=1, num_bands=C)
 
@@ -33,15 +33,15 @@ def error(x: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def film() -> tuple[list[torch.Tensor], torch.Tensor]:
+def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
     truth = [scene(0, 0.8 * t) for t in range(3)]
     noise = torch.randn(3, *A.measurement_shape, generator=torch.Generator().manual_seed(5))
-    return truth, torch.stack([A @ x for x in truth]) + 0.02 * noise
+    y = torch.stack([A @ x for x in truth]) + 0.02 * noise
+    return truth, y, common_plan(A, y)
 
 
 def test_neighbors_help_where_the_scene_moves(film):
-    truth, y = film
-    plan = common_plan(A, y)
+    truth, y, plan = film
     frames = [alone(A, one, plan) for one in y]
     found = together(frames[1], [frames[0], frames[2]], plan, Run())
     assert found is not None
@@ -50,8 +50,7 @@ def test_neighbors_help_where_the_scene_moves(film):
 
 
 def test_frames_of_other_scenes_do_no_harm(film):
-    truth, y = film
-    plan = common_plan(A, y)
+    truth, y, plan = film
     first, *others = (alone(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))
     found = together(first, others, plan, Run())
     x = first.x if found is None else found.result.x
@@ -62,12 +61,12 @@ def test_frames_of_other_scenes_do_no_harm(film):
 def test_moving_scenes_are_checked():
     with pytest.raises(ValueError, match="flows is empty"):
         MovingScene(A, [])
-    with pytest.raises(ValueError, match=r"each flow must be \(2, 48, 48\)"):
+    with pytest.raises(ValueError, match=r"each flow must be \(2, 40, 40\)"):
         MovingScene(A, [None, torch.zeros(2, 4, 4)])
 
 
 def test_a_window_is_the_frame_and_those_beside_it(film):
-    _, y = film
+    y = film[1]
     stack = Measurement(y=y.numpy(), mask=MASK.numpy(), shifts=A.shifts, cube=np.stack([t.numpy() for t in film[0]]))
     from dataclasses import replace
 
@@ -86,7 +85,7 @@ def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
     from cassi.errors import InputError
 
     frames = [Measurement(y=one.numpy(), mask=MASK.numpy(), shifts=A.shifts) for one in film[1]]
-    solve = InSequence(sequence_plan(frames, device="cpu"), device="cpu")
+    solve = InSequence(film[2], device="cpu")
     lone = solve(Measurement(y=frames[0].y[None], mask=MASK.numpy(), shifts=A.shifts))
     assert lone.parameters["together"] == 0
     assert torch.equal(lone.cube, reconstruct(frames[0], camera="as-given", device="cpu").cube)

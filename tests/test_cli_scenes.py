@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cassi.cli.main import main
-from cassi.files import write_arrays
+from cassi.files import read_cube, write_arrays
 
 FAST = ("--figures", "none", "--solver", "least-squares", "--iterations", "2")
 
@@ -107,3 +107,30 @@ def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
 def test_the_camera_is_taken_as_given_and_that_is_said(scene, capsys):
     assert run(scene, "--figures", "none", "--iterations", 2, "--quality", "fast") == 0
     assert "taken as given: it is found from scenes of one shot only" in capsys.readouterr().out
+
+
+def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, capsys):
+    path = simulate(tmp_path / "film.h5", "--frames", "2", "--motion", "0.7")
+    command = ("--sequence", path, "--camera", "as-given", "--batch", 1)
+    assert run(*command, "--dry-run") == 0
+    assert "would reconstruct cubes 2 x 4 x 40 x 40, each with the frames beside it" in capsys.readouterr().out
+    assert run(*command) == 0
+    values, wavelengths = read_cube(tmp_path / "film_sequence.h5")
+    assert values.shape == (2, 4, 40, 40) and len(wavelengths) == 4
+    with h5py.File(tmp_path / "film_sequence.h5") as file:
+        assert file["measurement"].shape == file["residual"].shape == (2, 40, 46)
+        truth = np.asarray(file["truth"])
+    assert np.abs(values - truth).mean() < 0.15 * truth.mean()
+    assert (tmp_path / "film_sequence.gif").read_bytes().startswith(b"GIF8")
+    capsys.readouterr()
+    (tmp_path / "film_sequence_frames" / "film_000001_cube.h5").unlink()
+    assert run(*command, "--overwrite", "--figures", "none") == 0
+    assert "1 frames in" in capsys.readouterr().out
+    np.testing.assert_array_equal(read_cube(tmp_path / "film_sequence.h5")[0], values)
+    for argv, words in (
+        ((*command, "--tile", 40), "--tile does not go with --sequence"),
+        ((*command, "--output", tmp_path / "x.zarr"), "a sequence becomes one file"),
+        (("--sequence", simulate(tmp_path / "one.h5")), "one snapshot is no sequence"),
+    ):
+        assert run(*argv) == 2
+        assert words in capsys.readouterr().err

@@ -33,6 +33,8 @@ examples:
       {simulate} --shots 4 --output shots.h5
       {simulate} --optics dd --output double.h5
       {simulate} --optics cacti --num-bands 8 --output video.h5
+  sixteen frames of a scene that moves by 0.8 pixels a frame, to be reconstructed with --sequence
+      {simulate} --frames 16 --full-well 10000 --output film.h5
   a color photograph of the scene beside it, for {reconstruct} --side
       {simulate} --side photo.png --output scene.h5
   frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
@@ -109,6 +111,12 @@ def parser(prog: str) -> Parser:
     optics.add_argument(
         "--shots", type=int, default=1, metavar="K", help="snapshots of the scene, each through another mask (1)"
     )
+    optics.add_argument(
+        "--frames", type=int, default=1, metavar="T", help="snapshots that follow each other, for --sequence (1)"
+    )
+    optics.add_argument(
+        "--motion", type=float, default=0.8, metavar="PX", help="how far the scene moves from frame to frame (0.8)"
+    )
 
     camera = p.add_argument_group("camera (without these options: no noise)")
     camera.add_argument(
@@ -175,7 +183,7 @@ def run_scene(args: argparse.Namespace) -> int:
     from cassi.optics.detector import round_to_bits
     from cassi.optics.geometry import shifts_from_step
     from cassi.optics.measurement import Measurement
-    from cassi.simulation.camera import simulate
+    from cassi.simulation.camera import moving, simulate
     from cassi.version import PROGRAM
 
     if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
@@ -193,12 +201,16 @@ def run_scene(args: argparse.Namespace) -> int:
     )
     mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
+    if args.frames < 1 or (args.frames > 1 and args.shots > 1):
+        raise InputError(f"--frames must be at least 1, and 1 with several shots, got {args.frames}")
     if args.truth_bits is not None:
         if not 1 <= args.truth_bits <= 20:
             raise InputError(f"--truth-bits must be 1 to 20, got {args.truth_bits}")
         cube = round_to_bits(cube, args.truth_bits)
+    if args.frames > 1:
+        cube = moving(cube, args.frames, args.motion)
     shifts = shifts_from_step(0 if args.optics == "cacti" else args.step, cube.shape[-3])
-    mask = make_masks(args, mask, cube.shape, shifts, mask_source)
+    mask = make_masks(args, mask, cube.shape[-3:], shifts, mask_source)
     shot = simulate(
         cube,
         mask,

@@ -79,4 +79,4 @@ class MovingScene(Camera):
 
 
 def _magnitude(W: Tensor) -> Tensor:
-    return torch.sparse_csr_tensor(W.crow_indices(), W.col_indices(), W.values().abs(), W.shape)
+    return torch.sparse_csr_tensor(W.crow_indices(), W.col_indices(), W.values().abs(), W.shape, check_invariants=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from cassi.kernels.displacement import displaced, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
@@ -61,6 +63,40 @@ def simulate(
     else:
         y = MultiShot(tuple(make[optics](one, tuple(shifts)) for one in masks)).forward(cube)
     return detect(y, full_well=full_well, read_noise=read_noise, bit_depth=bit_depth, generator=generator)
+
+
+def moving(cube: Tensor, frames: int, speed: float, *, angle: float = 30.0) -> Tensor:
+    """A scene that moves evenly: frame t is the cube displaced by t times `speed`, mirrored at its border.
+
+    Args:
+        cube: (C, H, W).
+        frames: T, at least 1.
+        speed: [pixel a frame], in all less than half of the scene.
+        angle: between the motion and the rows [degree].
+
+    Returns:
+        (T, C, H, W) >= 0, by cubic interpolation.
+
+    Raises:
+        ValueError: the scene would leave the picture.
+
+    Example:
+        >>> moving(torch.rand(2, 16, 16), 3, 0.5).shape
+        torch.Size([3, 2, 16, 16])
+    """
+    down, right = speed * math.sin(math.radians(angle)), speed * math.cos(math.radians(angle))
+    border = math.ceil(abs(speed) * frames) + 2
+    height, width = cube.shape[-2:]
+    if border >= min(height, width) / 2:
+        raise ValueError(
+            f"{frames} frames of {speed:g} px move the scene out of its {height} x {width} px; give fewer or slower"
+        )
+    wide = torch.nn.functional.pad(cube, (border,) * 4, mode="reflect")
+    found = []
+    for t in range(frames):
+        v = torch.tensor([down * t, right * t], dtype=cube.dtype).view(2, 1, 1).expand(2, *wide.shape[-2:])
+        found.append(displaced(wide, displacement_matrix(v))[..., border:-border, border:-border].clamp(min=0))
+    return torch.stack(found)
 
 
 def stacked(masks: Sequence[Tensor], shots: int, frames: int = 1) -> Tensor:
