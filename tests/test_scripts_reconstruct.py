@@ -441,7 +441,9 @@ def test_interrupted_it_leaves_no_half_file(snapshot, sent, code):
         assert run.stderr is not None
         seen = b""
         while b"residual" not in seen:  # the progress bar of a running iteration
-            seen += run.stderr.read(1)
+            letter = run.stderr.read(1)
+            assert letter, f"ended before its first iteration: {seen.decode()}"
+            seen += letter
         run.send_signal(sent)
         rest = run.stderr.read()
         assert run.wait(30) == code

@@ -41,7 +41,6 @@ def subspace_tv(
     tol: float = 0.0,
     state: SubspaceState | None = None,
     denoise: Denoiser | None = None,
-    pull: tuple[Tensor, Tensor] | None = None,
     monitor: Monitor | None = None,
     progress: bool = False,
 ) -> tuple[Result, SubspaceState]:
@@ -81,8 +80,6 @@ def subspace_tv(
         num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
-        pull: z_0 (..., K, H, W) and m, broadcastable to it, 0 to 0.5: coefficients expected, and how firmly. Adds
-            kappa / lambda sum m (z - z_0)^2 / 2 to the objective, as the step z - m (z - z_0) before the prox.
 
     Returns:
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
@@ -137,8 +134,6 @@ def subspace_tv(
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
         residual = relative_change(y_z, y)
-        if pull is not None:
-            z_new.addcmul_(pull[1], pull[0] - z)
         if denoise is None:
             q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
