@@ -208,7 +208,7 @@ def features(
         for q in np.flatnonzero(hats[:, c]):
             for target, image in zip(out, mixed, strict=True):
                 target[q, :, d : d + width] += np.multiply(image, hats[q, c], out=scaled)
-    return out.reshape(-1, last - first, columns)
+    return out.reshape(len(out) * len(centers), last - first, columns)
 
 
 def tiles(good: np.ndarray) -> list[tuple[int, int]]:
