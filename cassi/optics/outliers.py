@@ -64,6 +64,7 @@ def without_impulses(m: Measurement) -> Measurement:
     if not fresh.any():
         return m
     count = np.count_nonzero(fresh)
-    which = "1 pixel stands" if count == 1 else f"{count} pixels stand"
-    note = f"{which} out from both sides of the row, as light cannot, and count as bad: hot pixels or cosmic rays"
+    what = "pixel stands" if count == 1 else "pixels stand"
+    counts = "counts as bad: a hot pixel or a cosmic ray" if count == 1 else "count as bad: hot pixels or cosmic rays"
+    note = f"{count} {what} out from both sides of the row, as light cannot, and {counts}"
     return replace(m, bad_pixels=known | fresh, notes=(*m.notes, note))
