@@ -28,7 +28,7 @@ from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
 from cassi.priors.spectral_basis import analyse
-from cassi.solvers.loop import Result
+from cassi.solvers.loop import Result, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState
 
 HELD_OUT = 0.05  # of a frame's detector pixels
@@ -37,6 +37,7 @@ FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
+FOLLOWED = 4.0  # times a frame's own held-out error: a neighbor predicted worse has moved farther than was found
 USUAL = 2.0  # times the error at a frame's own held-out pixels is a usual misfit of a neighbor
 
 
@@ -130,7 +131,16 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     if not neighbors:
         return None
     first, B = frame.split, torch.as_tensor(plan.vectors).to(frame.x)
-    flows = [flow(_images(other, B), _images(frame, B), window=WINDOW) for other in neighbors]
+    flows, followed = [], []
+    for other in neighbors:
+        v = flow(_images(other, B), _images(frame, B), window=WINDOW)
+        predicted = MovingScene(first.A, [v]).forward(frame.x)[0]
+        if relative_norm(other.split.y - predicted, other.split.y) <= FOLLOWED * frame.error:
+            flows.append(v)
+            followed.append(other)
+    neighbors = followed
+    if not neighbors:
+        return None
     A = MovingScene(first.A, [None, *flows])
     y = torch.stack([first.y, *(other.split.y for other in neighbors)])
     misfit = blurred((y - A.forward(frame.x)).square(), NEAR)
