@@ -94,3 +94,12 @@ def test_a_reconstruction_hardly_suffers_from_them(snapshot, mask, cube):
         return float((result.cube - cube).norm() / cube.norm())
 
     assert error(y) < 1.05 * error(snapshot)
+
+
+def test_light_of_one_color_is_left_alone(mask):
+    """A column lit by a laser and a patch lit by another: each of their pixels stands alone in its row."""
+    scene = torch.full((C, SIZE, SIZE), 0.02)
+    scene[4, :, 30] = 1.0
+    scene[7, 50:70, 50:70] = 1.0
+    y = CASSI.from_step(mask, step=2, num_bands=C).forward(scene).numpy()
+    assert impulses(y, C).sum() <= 2

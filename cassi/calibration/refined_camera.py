@@ -60,6 +60,11 @@ class RefinedCamera:
             f"  {name:<{width}}  " + "  ".join(f"{error:.2%}" for error in row)
             for name, row in zip(self.names, self.errors, strict=True)
         ]
+        lines += [
+            f"{name} shows another mask than the others do: leave it out"
+            for name, (_, alone, together) in zip(self.names, self.errors, strict=True)
+            if together > 2 * alone
+        ]
         return lines
 
 

@@ -203,8 +203,10 @@ def check_options(args: argparse.Namespace) -> None:
     from cassi.choice.plan import Method, Run
 
     if args.calibration and holds_camera(args.calibration):
-        if args.mask is not None:
-            raise InputError("the calibration brings these along; leave out --mask")
+        given = [name for name in ("mask", "mask_transform") if getattr(args, name) not in (None, [], "none")]
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"the calibration brings these along; leave out {names}")
         args.mask, args.calibration, args.camera = args.calibration, None, "as-given"
     Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
     Run(args.seed, args.budget)

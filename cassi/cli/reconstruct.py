@@ -309,9 +309,10 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     attributes = reading.provenance(args, check)
     if args.tile is not None:
         return run_tiled(args, m, output, report, attributes, steps)
+    white = read_white(args, m)
     steps.begin("reconstruct", reading.expectation(m, args))
     result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=not args.quiet))
-    result = in_reflectance(args, result)
+    result = in_reflectance(args, result, white)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
     against = (*of_result(result.residual), *of_imprint(result.imprint))
@@ -335,17 +336,39 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     return 0
 
 
-def in_reflectance(args: argparse.Namespace, result: Reconstruction) -> Reconstruction:
-    """Divided by the cube of the white reference, where one is given: same camera, same solver."""
+def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:
+    """The capture of the white reference, where one is given.
+
+    Raises:
+        InputError: it cannot be read, is a stack, or of another size, before anything is computed.
+    """
     if args.white is None:
+        return None
+    from cassi.cli import reading
+
+    white = reading.reading(args)(args.white)
+    if white.y.shape != m.y.shape or m.y.ndim != 2:
+        raise InputError(
+            f"{args.white}: the white reference must be one snapshot like the scene's, {m.y.shape}, got "
+            f"{white.y.shape}; capture it with the same camera"
+        )
+    if not white.y.any():
+        raise InputError(f"{args.white}: the white reference is black; capture a white board in full light")
+    return white
+
+
+def in_reflectance(args: argparse.Namespace, result: Reconstruction, m: Measurement | None) -> Reconstruction:
+    """Divided by the cube of the white reference, where one is given: same camera, same solver."""
+    if m is None:
         return result
     from cassi.cli import reading
     from cassi.running.front_door import reconstruct
     from cassi.running.white import reflectance
 
     method = reading.method(args) | {"uncertainty": False, "camera": result.camera or "as-given"}
-    white = reconstruct(reading.reading(args)(args.white), **method, progress=not args.quiet)
-    say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
+    white = reconstruct(m, **method, progress=not args.quiet)
+    name = Path(args.white).name
+    say(args, f"  divided by the light on the white reference {name}: the cube is reflectance")
     return reflectance(result, white)
 
 

@@ -1,4 +1,4 @@
-"""Detector pixels whose value no light explains: hot pixels, cosmic rays, spikes."""
+"""Detector pixels whose value light hardly explains: hot pixels, cosmic rays, spikes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 
 from cassi.optics.measurement import Measurement
 
-REACH = 4  # neighbors along the dispersion, on either side
+REACH, ACROSS = 4, 8  # neighbors on either side, along the dispersion and across
 CLEAR = 8.0  # above them, in units of their own scatter
 FEWEST_BANDS = 6  # below, light of one color may make such pixels
 MOST = 0.005  # share of the pixels; where more stand out, it is the scene or the mask
 
 
 def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
-    """Pixels that stand out from their neighbors along the dispersion, which light cannot.
+    """Pixels that stand out from their neighbors both along the row and along the column, as light hardly can.
 
     A point of the scene is spread over as many pixels of its row as there are bands, so that the light of each pixel
-    is shared with its neighbors. With n the 8 nearest of the row and s the mean of |n - median n|, its largest and
-    smallest n left out:
+    is shared with its neighbors there; a line or a patch of one color, which is not, is seen in the column too. With n
+    the 8 nearest of the row or the 16 of the column, and s the mean of |n - median n|, its largest and smallest n left out:
 
         y - (second largest n) > 8 (s + s0)        s0 = 1.48 median |y - median n|, the scatter of the whole picture
 
@@ -39,16 +39,22 @@ def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
         [[5, 7]]
     """
     nothing = np.zeros(y.shape, bool)
-    if num_bands < FEWEST_BANDS or y.shape[-1] < 2 * REACH + 1:
+    if num_bands < FEWEST_BANDS or min(y.shape) < 2 * ACROSS + 1 or y.max() == y.min():
         return nothing
+    found: np.ndarray = _stand_out(y, REACH) & _stand_out(y.T, ACROSS).T
+    return found if found.mean() <= MOST else nothing
+
+
+def _stand_out(y: np.ndarray, reach: int) -> np.ndarray:
+    """From the neighbors in the row."""
     width = y.shape[-1]
-    padded = np.pad(y.astype(np.float32), ((0, 0), (REACH, REACH)), mode="reflect")
-    offsets = [d for d in range(-REACH, REACH + 1) if d]
-    near = np.sort(np.stack([padded[:, REACH + d : REACH + d + width] for d in offsets]), axis=0)
-    median = near[REACH - 1 : REACH + 1].mean(0)
+    padded = np.pad(y.astype(np.float32), ((0, 0), (reach, reach)), mode="reflect")
+    offsets = [d for d in range(-reach, reach + 1) if d]
+    near = np.sort(np.stack([padded[:, reach + d : reach + d + width] for d in offsets]), axis=0)
+    median = near[reach - 1 : reach + 1].mean(0)
     scatter = np.abs(near[1:-1] - median).mean(0) + 1.48 * np.median(np.abs(y - median))
-    found: np.ndarray = y - near[-2] > CLEAR * scatter
-    return found if found.mean() <= MOST and scatter.any() else nothing
+    above: np.ndarray = y - near[-2] > CLEAR * scatter
+    return above
 
 
 def without_impulses(m: Measurement) -> Measurement:
@@ -66,5 +72,5 @@ def without_impulses(m: Measurement) -> Measurement:
     count = np.count_nonzero(fresh)
     what = "pixel stands" if count == 1 else "pixels stand"
     counts = "counts as bad: a hot pixel or a cosmic ray" if count == 1 else "count as bad: hot pixels or cosmic rays"
-    note = f"{count} {what} out from both sides of the row, as light cannot, and {counts}"
+    note = f"{count} {what} out from all sides, as light hardly can, and {counts}"
     return replace(m, bad_pixels=known | fresh, notes=(*m.notes, note))

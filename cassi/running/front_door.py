@@ -203,6 +203,10 @@ def reconstruct(
     spectra = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
     method = replace(method, spectral_prior=spectra)
     if side is not None:
+        if not isinstance(side, SidePicture):
+            raise InputError(
+                f"side must be a SidePicture, got {type(side).__name__}; cassi.SidePicture(picture) makes one"
+            )
         check_side(side, task, method, run)
     outcomes = [
         replace(_solved(task, frame, method, run, side), black_level=black, black_level_told=task.told)
