@@ -19,7 +19,8 @@ def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
 
     A point of the scene is spread over as many pixels of its row as there are bands, so that the light of each pixel
     is shared with its neighbors there; a line or a patch of one color, which is not, is seen in the column too. With n
-    the 8 nearest of the row or the 16 of the column, and s the mean of |n - median n|, its largest and smallest n left out:
+    the 8 nearest of the row or the 16 of the column, and s the mean of |n - median n|, the largest and the smallest n
+    left out:
 
         y - (second largest n) > 8 (s + s0)        s0 = 1.48 median |y - median n|, the scatter of the whole picture
 

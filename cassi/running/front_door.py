@@ -204,9 +204,7 @@ def reconstruct(
     method = replace(method, spectral_prior=spectra)
     if side is not None:
         if not isinstance(side, SidePicture):
-            raise InputError(
-                f"side must be a SidePicture, got {type(side).__name__}; cassi.SidePicture(picture) makes one"
-            )
+            raise InputError(f"side must be a cassi.SidePicture(picture), got {type(side).__name__}")
         check_side(side, task, method, run)
     outcomes = [
         replace(_solved(task, frame, method, run, side), black_level=black, black_level_told=task.told)
