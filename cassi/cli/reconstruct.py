@@ -311,6 +311,8 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
         return run_tiled(args, m, output, report, attributes, steps)
     white = read_white(args, m)
     steps.begin("reconstruct", reading.expectation(m, args))
+    if reading.method(args)["camera"] == "find" and m.shots is None:
+        say(args, "  first the camera is looked for in the snapshot")
     result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=not args.quiet))
     result = in_reflectance(args, result, white)
     for line in reading.outcome(result, args.verbose):
@@ -494,8 +496,11 @@ def check_figures(folder: Path | None) -> None:
     """
     if folder is None:
         return
+    there = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not there:  # a run that fails leaves nothing behind
+            folder.rmdir()
     except OSError as error:
         raise OutputError(
             f"{folder}: the figures' folder cannot be made ({one_line(error)}); use --figures DIR or none"
