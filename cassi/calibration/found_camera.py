@@ -14,6 +14,7 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
+from cassi.choice.plan import PRIOR_STRENGTH
 from cassi.files import write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot, crop
@@ -33,10 +34,7 @@ HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.01  # and by this share
-EQUAL, FAINTER = (
-    0.012,
-    0.95,
-)  # a simpler model is taken whose error is higher by less and whose imprint is so much lower
+EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
 
@@ -219,8 +217,9 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
     cleaner = float(falls.mean()) > -SIGMAS * spread and stamped[1] < (1 - LEAST_FADE) * stamped[0]
     sure = better or cleaner
-    mask = model.masks(m.mask, m.shifts) if sure else m.mask
-    return FoundCamera(mask, m.shifts, model, sure, (fall[0], fall[1]), errors, stamped)
+    believed = model if sure else CameraModel()
+    mask = believed.masks(m.mask, m.shifts)
+    return FoundCamera(mask, m.shifts, believed, sure, (fall[0], fall[1]), errors, stamped)
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
@@ -288,7 +287,7 @@ class _Trial:
             basis,
             variance=DAMPING * target.clamp(min=0),
             tv_weight=SMOOTHER * own,
-            prior_strength=0.6 / SMOOTHER,
+            prior_strength=PRIOR_STRENGTH / SMOOTHER,
             num_iters=SETTLED,
         )[0].x
         pattern = given.mask[..., rows, columns].numpy()

@@ -12,8 +12,6 @@ from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement
 
-Terms = dict[str, float]
-
 
 @dataclass(frozen=True, eq=False)
 class RefinedCamera:
