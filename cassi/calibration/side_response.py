@@ -61,8 +61,11 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
 def misfit(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> float:
     """|G w (s - R x)| / |G w s|, G a Gaussian: of local averages, as a first cube lacks the photograph's detail."""
     seen = torch.einsum("kc,chw->khw", R, cube)
-    rest, all_of_it = (gaussian_filter((image * w).double().cpu().numpy(), (0, BLUR, BLUR)) for image in (s - seen, s))
-    return float(np.linalg.norm(rest) / max(np.linalg.norm(all_of_it), 1e-300))
+    rest, whole = (
+        float(np.linalg.norm(gaussian_filter((image * w).double().cpu().numpy(), (0, BLUR, BLUR))))
+        for image in (s - seen, s)
+    )
+    return rest / max(whole, 1e-300)
 
 
 @dataclass(frozen=True, eq=False)
