@@ -206,12 +206,15 @@ def test_heavy_packages_stay_at_the_edges(package):
 
 
 def test_the_package_imports_without_files_and_figures():
-    """A fresh interpreter: `import cassi` loads neither h5py nor matplotlib."""
-    code = "import sys, cassi; cassi.CASSI; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    """A fresh interpreter: `import cassi` loads neither h5py nor matplotlib, and figures never load pyplot."""
+    code = (
+        "import sys, cassi; cassi.CASSI; print(*sorted({m.partition('.')[0] for m in sys.modules}))\n"
+        "import cassi.looking.figures, cassi.looking.overview; assert 'matplotlib.pyplot' not in sys.modules"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
     assert "torch" in loaded and "cassi" in loaded
-    assert not loaded & {"h5py", "matplotlib", "skimage", "zarr", "dask", "distributed"}
+    assert not loaded & {"h5py", "matplotlib", "xarray", "skimage", "zarr", "dask", "distributed"}
 
 
 def test_the_public_names_exist_and_nothing_else_is_defined_in_init():

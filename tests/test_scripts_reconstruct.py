@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -18,6 +19,7 @@ import torch
 
 from cassi import CASSI, reconstruct
 from cassi.cli.reconstruct import duration
+from cassi.looking import figures
 from cassi.running import front_door
 
 ROOT = Path(__file__).parent.parent
@@ -54,11 +56,11 @@ def snapshot(tmp_path: Path) -> Path:
     return write(tmp_path / "m.h5", scene(), step=STEP)
 
 
-def call(*args: object, figures: bool = False) -> int:
+def call(*args: object, drawn: bool = False) -> int:
     arguments = [str(a) for a in args]
     if "--iterations" not in arguments:
         arguments += ["--iterations", "5"]
-    return program.main(arguments if figures else [*arguments, "--figures", "none"])
+    return program.main(arguments if drawn else [*arguments, "--figures", "none"])
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
@@ -73,7 +75,13 @@ def refused(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
 # What it writes
 
 
-def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
+@pytest.fixture
+def coarse(monkeypatch):
+    """Figures in few dots."""
+    monkeypatch.setattr(figures, "save_figures", partial(figures.save_figures, dpi=30))
+
+
+def test_result_figures_and_summary_beside_the_input(snapshot, capsys, coarse):
     assert program.main(["--measurement", str(snapshot), "--solver", "gap-tv"]) == 0
     captured = capsys.readouterr()
     assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
@@ -133,14 +141,14 @@ def test_quiet_says_nothing(snapshot, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys):
+def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, coarse):
     content = scene()
     frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])
     stack = write(tmp_path / "stack.h5", {"meas": frames})
     mask = write(tmp_path / "mask.h5", {"mask": content["mask"]})
     argv = ["--measurement", stack, "--mask", mask, "--num-bands", C, "--wavelengths", "450:650:4"]
     argv += ["--solver", "gap-tv", "--figures", tmp_path / "a" / "b", "--output", tmp_path / "out.h5"]
-    assert call(*argv, figures=True) == 0
+    assert call(*argv, drawn=True) == 0
     assert (tmp_path / "a" / "b" / "summary.png").exists()
     with h5py.File(tmp_path / "out.h5") as file:
         assert file["cube"].shape == (2, C, H, W)
@@ -351,7 +359,7 @@ def test_folder_that_may_not_be_written(snapshot, capsys, monkeypatch):
 
 def test_figures_folder_that_cannot_be_made(snapshot, tmp_path, capsys):
     (tmp_path / "taken").write_text("a file")
-    assert call("--measurement", snapshot, "--figures", tmp_path / "taken", figures=True) == 2
+    assert call("--measurement", snapshot, "--figures", tmp_path / "taken", drawn=True) == 2
     assert "figures" in refused(capsys)
 
 
@@ -436,8 +444,11 @@ def test_full_disk_leaves_nothing_behind(snapshot):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_leaves_no_half_file(snapshot, sent, code):
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to it
     command = [sys.executable, SCRIPT, "--measurement", snapshot, "--figures", "none"]
-    with subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE) as run:
+    run = subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, heard)
+    with run:
         assert run.stderr is not None
         seen = b""
         while b"residual" not in seen:  # the progress bar of a running iteration
