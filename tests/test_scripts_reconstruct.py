@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import h5py
@@ -19,7 +18,6 @@ import torch
 
 from cassi import CASSI, reconstruct
 from cassi.cli.reconstruct import duration
-from cassi.looking import figures
 from cassi.running import front_door
 
 ROOT = Path(__file__).parent.parent
@@ -56,11 +54,11 @@ def snapshot(tmp_path: Path) -> Path:
     return write(tmp_path / "m.h5", scene(), step=STEP)
 
 
-def call(*args: object, drawn: bool = False) -> int:
+def call(*args: object, figures: bool = False) -> int:
     arguments = [str(a) for a in args]
     if "--iterations" not in arguments:
         arguments += ["--iterations", "5"]
-    return program.main(arguments if drawn else [*arguments, "--figures", "none"])
+    return program.main(arguments if figures else [*arguments, "--figures", "none"])
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
@@ -75,13 +73,7 @@ def refused(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
 # What it writes
 
 
-@pytest.fixture
-def coarse(monkeypatch):
-    """Figures in few dots."""
-    monkeypatch.setattr(figures, "save_figures", partial(figures.save_figures, dpi=30))
-
-
-def test_result_figures_and_summary_beside_the_input(snapshot, capsys, coarse):
+def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     assert program.main(["--measurement", str(snapshot), "--solver", "gap-tv"]) == 0
     captured = capsys.readouterr()
     assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
@@ -141,14 +133,14 @@ def test_quiet_says_nothing(snapshot, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, coarse):
+def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys):
     content = scene()
     frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])
     stack = write(tmp_path / "stack.h5", {"meas": frames})
     mask = write(tmp_path / "mask.h5", {"mask": content["mask"]})
     argv = ["--measurement", stack, "--mask", mask, "--num-bands", C, "--wavelengths", "450:650:4"]
     argv += ["--solver", "gap-tv", "--figures", tmp_path / "a" / "b", "--output", tmp_path / "out.h5"]
-    assert call(*argv, drawn=True) == 0
+    assert call(*argv, figures=True) == 0
     assert (tmp_path / "a" / "b" / "summary.png").exists()
     with h5py.File(tmp_path / "out.h5") as file:
         assert file["cube"].shape == (2, C, H, W)
@@ -359,7 +351,7 @@ def test_folder_that_may_not_be_written(snapshot, capsys, monkeypatch):
 
 def test_figures_folder_that_cannot_be_made(snapshot, tmp_path, capsys):
     (tmp_path / "taken").write_text("a file")
-    assert call("--measurement", snapshot, "--figures", tmp_path / "taken", drawn=True) == 2
+    assert call("--measurement", snapshot, "--figures", tmp_path / "taken", figures=True) == 2
     assert "figures" in refused(capsys)
 
 
