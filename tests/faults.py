@@ -656,8 +656,8 @@ FAULTS = [
     Fault(
         "the operator knows what stands above it", OPERATOR,
         "from torch import Tensor\n",
-        "from torch import Tensor\n\nfrom cassi import result\n",
-        "test_layers.py", "storeys",
+        "from torch import Tensor\n\nfrom cassi.running import result\n",
+        "test_layers.py", "lies_below",
     ),
     Fault(
         "MATLAB's reversed axes left as they are", "cassi/files/formats/hdf5.py",
