@@ -22,6 +22,7 @@ import torch
 from scipy.io import savemat
 
 import cassi.choice.automatic
+import cassi.choice.neighbors
 import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
@@ -164,6 +165,8 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (64, 64))
     monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
+    for part in ("ALONE", "FIRST", "REST"):
+        monkeypatch.setattr(cassi.choice.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)
