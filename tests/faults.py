@@ -559,6 +559,18 @@ FAULTS = [
         "test_choice_automatic.py", "ends_with or best",
     ),
     Fault(
+        "light of one color is looked for without the mask", "cassi/choice/narrow.py",
+        "_blurred(split.A_train.adjoint(residual))",
+        "_blurred(residual.expand(split.A_train.cube_shape[0], *residual.shape))",
+        "test_choice_narrow.py", "stands_out",
+    ),
+    Fault(
+        "light of one color gets smooth spectra", "cassi/choice/automatic.py",
+        "model, pilot, first = narrow_model, narrow_pilot, NARROW",
+        "model, pilot, first = narrow_model, narrow_pilot, None; del bases[NARROW]",
+        "test_choice_narrow.py", "default_beats",
+    ),
+    Fault(
         "errors stay where the scene was laid", "cassi/choice/uncertainty.py",
         "errors.append(back(found - scene))",
         "errors.append(found - scene)",

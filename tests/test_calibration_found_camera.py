@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, box_blurred
-from cassi.calibration.found_camera import find_camera
+from cassi.calibration.found_camera import _compared, _Trial, find_camera
 from cassi.calibration.pose import move_mask
 from cassi.files import read_measurement
 from cassi.optics.measurement import Measurement
@@ -89,6 +89,20 @@ def test_contrast_is_found(scene, mask):
     found = find_camera(photographed(scene, mask.mean() + 0.6 * (mask - mask.mean()), mask))
     assert found.accepted
     assert found.model.contrast == pytest.approx(0.6, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    ("fall", "noise", "imprint", "verdict"),
+    [(0.1, 0.1, 0.1, (True, False)), (0.1, 2.5, 0.1, (False, True)), (0.005, 2.5, 0.1, (False, False)),
+     (-0.1, 0.5, 0.02, (False, False)), (0.0, 0.1, 0.02, (True, False))],
+    ids=["clearly better", "open", "too little", "worse", "as good and without the mask's imprint"],
+)  # fmt: skip
+def test_more_pixels_are_held_out_where_the_first_leave_it_open(fall, noise, imprint, verdict):
+    """1,000 squared errors about 1 that fall by so much on average, give or take `noise` each."""
+    change = noise * torch.tensor([1.0, -1.0]).repeat(500).double() - fall
+    light = torch.full((1000,), 1e4, dtype=torch.float64)
+    before = [_Trial(torch.ones(1000, dtype=torch.float64), light, 0.1)]
+    assert _compared(before, [_Trial(1 + change, light, imprint)]) == verdict
 
 
 def test_several_snapshots_count_together(scene, mask):
