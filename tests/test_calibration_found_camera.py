@@ -48,6 +48,12 @@ def moved(mask, **pose):
     return move_mask(torch.as_tensor(mask), **pose).numpy()
 
 
+@pytest.fixture(scope="module")
+def displaced(scene, mask):
+    """What is found where the mask lies 1 px higher and 1 px to the right."""
+    return find_camera(photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask))
+
+
 def test_an_exact_camera_stays_exact(scene, mask):
     m = photographed(scene, mask, mask)
     found = find_camera(m)
@@ -57,12 +63,11 @@ def test_an_exact_camera_stays_exact(scene, mask):
     assert "as given" in found.message
 
 
-def test_a_moved_mask_is_found(scene, mask):
-    found = find_camera(photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask))
-    assert found.accepted
-    assert found.model.down["1"] == pytest.approx(-1, abs=0.05)
-    assert found.model.right["1"] == pytest.approx(1, abs=0.15)
-    assert found.errors[1] < found.errors[0]
+def test_a_moved_mask_is_found(displaced):
+    assert displaced.accepted
+    assert displaced.model.down["1"] == pytest.approx(-1, abs=0.05)
+    assert displaced.model.right["1"] == pytest.approx(1, abs=0.15)
+    assert displaced.errors[1] < displaced.errors[0]
 
 
 def test_a_turned_and_magnified_mask_is_found(scene, mask):
@@ -121,13 +126,12 @@ def test_what_cannot_be_used(mask):
         find_camera(m, replace(m, y=np.ones((40, 55), np.float32)))
 
 
-def test_the_saved_camera_is_read_as_a_mask(tmp_path, scene, mask):
-    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=1.0), mask))
-    path = found.save(tmp_path / "camera.h5")
+def test_the_saved_camera_is_read_as_a_mask(tmp_path, displaced):
+    path = displaced.save(tmp_path / "camera.h5")
     snapshot = tmp_path / "y.npy"
     np.save(snapshot, np.ones((SIZE, SIZE + max(SHIFTS)), np.float32))
     m = read_measurement(snapshot, mask=path, num_bands=len(SHIFTS))
-    assert np.array_equal(m.mask, found.mask)
+    assert np.array_equal(m.mask, displaced.mask)
 
 
 def test_blurs_between_are_interpolated(mask):

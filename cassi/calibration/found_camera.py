@@ -14,7 +14,6 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
-from cassi.choice.plan import PRIOR_STRENGTH
 from cassi.files import write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot, crop
@@ -300,7 +299,6 @@ class _Trial:
             basis,
             variance=DAMPING * target.clamp(min=0),
             tv_weight=SMOOTHER * own,
-            prior_strength=PRIOR_STRENGTH / SMOOTHER,
             num_iters=SETTLED,
         )[0].x
         pattern = given.mask[..., rows, columns].numpy()
