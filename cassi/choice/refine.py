@@ -26,7 +26,7 @@ from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.loop import Record, Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
-SETTLING = 0.05  # a corrected cube has settled, which flatters it by so much while total variation still gains
+SLACK = 0.004  # of |y|: an error that a corrected cube may add, as the network does not look at single detector pixels
 
 
 class FinalRun(NamedTuple):
@@ -92,8 +92,8 @@ def final_run(
     A cube of the non-local prior is kept from the last iteration whose error is the lowest, up to chance, and taken
     where that is no worse than total variation's, up to chance. It is made without the held-out pixels; the run with
     total variation alone goes on with all of them. The learned prior corrects either of them where that predicts the
-    held-out pixels no worse, up to chance. Total variation's it is tried on before, where it has to predict clearly
-    better while the error still falls fast, and corrects again when all pixels are in.
+    held-out pixels hardly worse, see `_allowed`. Total variation's it is tried on before, and corrects again when all
+    pixels are in.
 
     Args:
         split: the snapshot.
@@ -132,19 +132,24 @@ def final_run(
         if chosen.kept_error <= (1 + effort.tolerance) * reference:
             watch.add(chosen.history[: chosen.kept_at])
             x = synthesise(chosen.kept, B)
-            better = corrected(x, (1 + CHANCE) * chosen.kept_error, chosen.name)
+            better = corrected(x, _allowed(chosen.kept_error), chosen.name)
             status: Status = "stopped" if watch.over else "max_iters"
             result = Result(x if better is None else better.x, watch.history, status)
             iterations = (len(smooth.history), chosen.kept_at)
             return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
         if watch.over:
             return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    learned = corrected(smooth.x, (1 + CHANCE if settled else 1 - SETTLING) * reference, TV) is not None
+    learned = corrected(smooth.x, _allowed(reference), TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
     if step is not None and learned and not watch.over:
         rest = replace(rest, x=step(split.A, split.y, rest.x, problem.variance).x)
     return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried), learned)
+
+
+def _allowed(error: float) -> float:
+    """The error of a corrected cube up to which it is taken, for that of the cube it started from."""
+    return math.hypot((1 + CHANCE) * error, SLACK)
 
 
 def planned_problem(plan: Plan, y: Tensor, brightness: float | None, *, progress: bool = False) -> Problem:
