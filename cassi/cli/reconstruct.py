@@ -432,7 +432,7 @@ def run_tiled(
     )
     write_report_of(args, output, report, steps)
     tiles = f"{len(result.history)} tiles"
-    say(args, f"{tiles}, residual {result.residual:.2e}, {result.seconds:.1f} s -> {output}")
+    say(args, f"{tiles}, residual {result.residual:.2%}, {result.seconds:.1f} s -> {output}")
     return 0
 
 
@@ -550,7 +550,7 @@ def summary_line(m: Measurement, result: Reconstruction) -> str:
     """Residual, seconds, and how close the cube comes to the truth where the file has it."""
     from cassi.looking.metrics import score
 
-    parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
+    parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
     units = {
         "psnr": "PSNR {:.2f} dB",
         "ssim": "SSIM {:.3f}",

@@ -29,6 +29,9 @@ CURES = {
     "it fits when dispersion reversed": ("step",),
 }
 
+# And of commands.
+COMMANDS = {"this is a result": "`cassi view` shows it, `cassi compare` compares it"}
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line; {reconstruct} in the examples is that command as it is typed."""
@@ -75,11 +78,12 @@ def guarded(args: argparse.Namespace, prog: str, run: Callable[[], int]) -> int:
 
 
 def with_options(message: str, args: argparse.Namespace) -> str:
-    """A message of the library with the options that cure it, where this subcommand has them."""
+    """A message of the library with what cures it: options, where this subcommand has them, or another command."""
     for words, names in CURES.items():
         options = [f"--{name.replace('_', '-')}" for name in names if hasattr(args, name)]
         if words in message and options and not any(option in message for option in options):
             message += f" ({', '.join(options)})"
+    message += "".join(f" ({cure})" for words, cure in COMMANDS.items() if words in message)
     return message
 
 

@@ -251,11 +251,14 @@ def run_scene(args: argparse.Namespace) -> int:
     if args.side is not None:
         write_side(args, cube, wavelengths)
     height, width = shot.y.shape[-2:]
+    taken = "snapshot" if args.shots == 1 else f"{args.shots} shots"
+    if args.frames > 1:
+        taken = f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
     say(
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
-        f"(mean {mask.mean().item():.3f}), {'snapshot' if args.shots == 1 else f'{args.shots} shots'} "
-        f"{height} x {width} px, {noise_model(shot)} -> {args.output}",
+        f"(mean {mask.mean().item():.3f}), {taken}, "
+        f"detector {height} x {width} px, {noise_model(shot)} -> {args.output}",
     )
     return 0
 

@@ -178,7 +178,7 @@ def reconstruct_many(
                     else:
                         log.add(job.frame.name, "done", outcome)
                         finished[job.frame.name] = outcome
-                        bar.set_postfix_str(f"residual {outcome['residual']:.2e}", refresh=False)
+                        bar.set_postfix_str(f"residual {outcome['residual']:.2%}", refresh=False)
                     bar.update()
         log.close([frame.name for frame in frames])
     misfits = {name: known["verdict"] for name, known in finished.items() if not known["ok"]}
