@@ -261,7 +261,8 @@ def test_three_sentences_and_the_evidence_if_asked_for(raw, capsys):
     assert "candidates" in long and "candidates" not in short
     assert "max_iters" not in short + long
     steps = [line for line in short.splitlines() if line.startswith("step ")]
-    assert steps == ["step 1 of 3: read", "step 2 of 3: reconstruct", "step 3 of 3: write"]
+    names = ("read", "find the camera", "trials", "final run", "write")
+    assert steps == [f"step {k} of 5: {name}" for k, name in enumerate(names, 1)]
 
 
 def test_what_the_library_says_gets_its_option_here(raw, capsys):

@@ -92,7 +92,7 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
         assert float(found[1]) == pytest.approx(100 * file.attrs["residual"], abs=0.006)
     assert "step 2" in captured.out
     assert "solver: gap-tv" in captured.out
-    assert "GAP: " in captured.err  # the progress bar
+    assert "final run |" in captured.err  # the progress bar
 
 
 def test_output_file_holds_cube_history_and_provenance(snapshot, tmp_path):
@@ -440,7 +440,7 @@ def test_interrupted_it_leaves_no_half_file(snapshot, sent, code):
     with subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE) as run:
         assert run.stderr is not None
         seen = b""
-        while b"residual" not in seen:  # the progress bar of a running iteration
+        while b"final run |" not in seen:  # the progress bar of a running iteration
             letter = run.stderr.read(1)
             assert letter, f"ended before its first iteration: {seen.decode()}"
             seen += letter

@@ -297,11 +297,6 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def expectation(m: Measurement, args: argparse.Namespace) -> str:
-    """How long the reconstruction may take, in words; empty where nobody can say."""
-    return f" (at most {args.budget:g} s)" if args.budget is not None else ""
-
-
 def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict[str, Any]:
     """What only the command line knows about a result, and the verdict on the mask."""
     from cassi.files import file_sha256

@@ -55,6 +55,11 @@ class Measurement:
     shots: int | None = None
 
     @property
+    def num_scenes(self) -> int:
+        """Scenes that were photographed: N of a stack, else 1."""
+        return self.y.shape[0] if self.y.ndim > (2 if self.shots is None else 3) else 1
+
+    @property
     def each_shot(self) -> tuple[Measurement, ...]:
         """The K shots, each as a measurement of its own; itself alone where there is one."""
         if self.shots is None:
