@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -67,6 +67,10 @@ def reconstruct(*words: str) -> tuple[str, ...]:
     return ("reconstruct", *words)
 
 
+TRAIN = ("--data", "data", "--output", "out/t", "--files", "1", "--cameras", "1", "--size", "32x48", "--stages", "1",
+         "--width", "8", "--quiet", "--minutes")  # fmt: skip
+LONGEST = 600.0  # that a command may take [s]
+
 KINDS = {
     "single": Kind(reconstruct("one.h5", *SMALL, "--output", "out/cube.h5", "--overwrite"),
                    before=reconstruct("two.h5", *SMALL, "--output", "out/cube.h5")),
@@ -92,8 +96,7 @@ KINDS = {
     "calibrate": Kind(("calibrate", "bench", "--quiet", "--figures", "none", "--output", "out/c.h5", "--overwrite")),
     "refine": Kind(("calibrate", "refine", "--measurement", "one.h5", "--quiet", "--figures", "none", "--output",
                     "out/camera.h5", "--overwrite")),
-    "train": Kind(("--data", "data", "--output", "out/t", "--minutes", "0.02", "--files", "1", "--cameras", "1",
-                   "--size", "32x48", "--stages", "1", "--width", "8", "--quiet"), train=True, resumes=True),
+    "train": Kind((*TRAIN, "0.02"), train=True, resumes=True, before=(*TRAIN, "0.01")),
 }  # fmt: skip
 
 
@@ -179,6 +182,9 @@ def child(folder: Path, kind: Kind, argv: tuple[str, ...], number: int | None, a
             sys.setprofile(counted)
         try:
             if kind.train:
+                import train
+
+                signal.signal(signal.SIGTERM, train.terminated)
                 code = entry(kind)(list(argv))
             else:
                 program(lambda: entry(kind)(list(argv)))
@@ -204,11 +210,11 @@ def run(
         process.join(after)
         if process.is_alive():
             os.kill(process.pid, number)  # type: ignore[arg-type]
-    process.join(120)
+    process.join(LONGEST)
     if process.is_alive():
         process.kill()
         process.join()
-        return None, 0, "did not end within 120 s", 120.0
+        return None, 0, "did not end in time", LONGEST
     count, said = 0, ""
     try:
         if ours.poll():
@@ -353,6 +359,7 @@ def main() -> int:
     parser.add_argument("--signals", nargs="+", choices=("KILL", "TERM", "INT"), default=["KILL", "TERM", "INT"])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import cassi.cli.calibrate
     import cassi.cli.reconstruct
     import cassi.cli.refine
@@ -362,56 +369,73 @@ def main() -> int:
     import cassi.running.many  # noqa: F401  what takes seconds is imported once, before any fork
 
     wrong = 0
+    signals = [signal.Signals[f"SIG{one}"] for one in args.signals]
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        making = FORK.Process(target=prepare, args=(root,))
-        making.start()
-        making.join()
+        run_in_fork(prepare, Path(folder))
         for name in args.only:
-            wrong += tried(root, name, args)
+            wrong += tried(Path(folder), name, moments=args.moments, signals=signals, seed=args.seed)
     print(f"{wrong} wrong" if wrong else "nothing lost, nothing wrong", flush=True)
     return int(wrong > 0)
 
 
-def tried(root: Path, name: str, args: argparse.Namespace) -> int:
+def run_in_fork(work: Callable[..., object], *arguments: object) -> None:
+    """So that the process that forks never computes: threads do not survive a fork."""
+    process = FORK.Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise RuntimeError(f"{work.__name__} ended with {process.exitcode}")
+
+
+def tried(
+    root: Path,
+    name: str,
+    *,
+    moments: int,
+    signals: Sequence[signal.Signals],
+    seed: int = 0,
+    say: Callable[[str], object] = print,
+) -> int:
     """All moments of one kind; how many were wrong."""
     kind, out = KINDS[name], root / "out"
     old: dict[str, str] = {}
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    if kind.before:
-        code, _, said, _ = run(root, kind, kind.before)
-        if code != 0:
-            raise RuntimeError(f"{name}: {said}")
-        old = state(name, out)
-        shutil.copytree(out, root / "before" / name)
-    code, calls, said, _ = run(root, kind, at=-1)
-    if code != 0:
-        raise RuntimeError(f"{name}: {said}")
-    whole = state(name, out)
-    if name != "bench":
-        shutil.rmtree(out)
-        if kind.before:
+
+    def begin() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        if (root / "before" / name).exists():
             shutil.copytree(root / "before" / name, out, copy_function=shutil.copy2)
         else:
             out.mkdir()
-    else:
-        shutil.rmtree(out)
-        out.mkdir()
-    seconds = run(root, kind)[3]
-    draw, wrong = random.Random(json.dumps([args.seed, name])), 0
-    for sent in (signal.Signals[f"SIG{one}"] for one in args.signals):
+
+    def done(argv: tuple[str, ...] = (), at: int = 0) -> tuple[int, float]:
+        code, calls, said, seconds = run(root, kind, argv, at=at)
+        if code != 0:
+            raise RuntimeError(f"{name}: {said}")
+        return calls, seconds
+
+    begin()
+    if kind.before:
+        done(kind.before)
+        old = state(name, out)
+        shutil.copytree(out, root / "before" / name)
+    begin()
+    calls, _ = done(at=-1)
+    whole = state(name, out)
+    begin()
+    _, seconds = done()
+    draw, wrong = random.Random(json.dumps([seed, name])), 0
+    for sent in signals:
         for place in ("in the write", "anywhere"):
             stopped = 0
-            for _ in range(args.moments):
-                inside = place == "in the write"
-                moment = {"at": draw.randint(1, calls)} if inside else {"after": draw.uniform(0.01, seconds)}
+            for _ in range(moments):
+                written = place == "in the write"
+                moment = {"at": draw.randint(1, calls)} if written else {"after": draw.uniform(0.01, seconds)}
                 try:
                     stopped += killed_once(root, name, whole, old, sent, **moment)
                 except Wrong as error:
                     wrong += 1
-                    print(f"  {name}, {sent.name} {place}, {moment}: {error}", flush=True)
-            print(f"{name}: {sent.name} {place}: {args.moments} moments, {stopped} stopped in time", flush=True)
+                    say(f"  {name}, {sent.name} {place}, {moment}: {error}")
+            say(f"{name}: {sent.name} {place}: {moments} moments, {stopped} stopped in time")
     return wrong
 
 

@@ -162,6 +162,8 @@ class ZarrStore:
                 f"{frame.path}: a cube {cube.shape}, the store holds {group['cube'].shape[1:]}; use a folder"
             )
         try:
+            if group["fingerprint"][number].any():  # of a cube that goes: with the new one beside it, it would lie
+                group["fingerprint"][number] = 0
             group["cube"][number] = cube
             group["residual"][number] = result.residual
             group["seconds"][number] = result.seconds
