@@ -554,6 +554,18 @@ FAULTS = [
         "test_choice_automatic.py", "ends_with or best",
     ),
     Fault(
+        "light of one color is looked for without the mask", "cassi/choice/narrow.py",
+        "_blurred(split.A_train.adjoint(residual))",
+        "_blurred(residual.expand(split.A_train.cube_shape[0], *residual.shape))",
+        "test_choice_narrow.py", "stands_out",
+    ),
+    Fault(
+        "light of one color gets smooth spectra", "cassi/choice/automatic.py",
+        "model, pilot, first = narrow_model, narrow_pilot, NARROW",
+        "model, pilot, first = narrow_model, narrow_pilot, None; del bases[NARROW]",
+        "test_choice_narrow.py", "default_beats",
+    ),
+    Fault(
         "errors stay where the scene was laid", "cassi/choice/uncertainty.py",
         "errors.append(back(found - scene))",
         "errors.append(found - scene)",
@@ -754,6 +766,42 @@ FAULTS = [
         "    if turn.over():\n        raise CancelledError",
         "    if False:\n        raise CancelledError",
         "test_running_many.py", "over",
+    ),
+    Fault(
+        "a frame computed anew keeps its old mark meanwhile", "cassi/running/stores.py",
+        'if group["fingerprint"][number].any():', "if False:",
+        "test_kill.py", "zarr",
+    ),
+    Fault(
+        "weights are written in place", "cassi/priors/learned.py",
+        'partial = Path(f"{path}.partial")', "partial = Path(path)",
+        "test_kill.py", "weights",
+    ),
+    Fault(
+        "a black snapshot is taken for one", "cassi/optics/measurement.py",
+        "if np.all(high - low <= ROUNDING", "if np.all(high - low < -ROUNDING",
+        "test_cli_reconstruct.py", "without_a_scene",
+    ),
+    Fault(
+        "a result is taken for a snapshot", "cassi/files/reading.py",
+        "if options.key is None and is_result(container):", "if options.key is not None and is_result(container):",
+        "test_cli_reconstruct.py", "a_result",
+    ),
+    Fault(
+        "a bit depth scales fractions", "cassi/files/scaling.py",
+        "if largest < max(FEWEST_COUNTS,", "if largest < min(FEWEST_COUNTS / 99,",
+        "test_cli_reconstruct.py", "bit_depth_is_for",
+    ),
+    Fault(
+        "the bar goes back", "cassi/running/progress.py",
+        "self.done, ahead = max(self.done, done), max(0.0, done - self.done)",
+        "self.done, ahead = done, done - self.done",
+        "test_running_progress.py", "never_goes_back",
+    ),
+    Fault(
+        "every white reference is even", "cassi/running/white.py",
+        "if value <= STRUCTURED:", "if value <= 99 * STRUCTURED:",
+        "test_running_white.py", "no_white or command_line",
     ),
     Fault(
         "a store's frame is marked before its cube", "cassi/running/stores.py",

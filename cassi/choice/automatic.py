@@ -7,7 +7,8 @@ What is chosen, and on what evidence:
 - The noise: variance = alpha y + beta, from gain and read noise where they are known, else estimated (`noise`); the
   share of it that predicts best is believed.
 - The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
-  first reconstruction, or of a library of cubes where one is given (`candidates`).
+  first reconstruction, or of a library of cubes where one is given (`candidates`). Where light of one color stands out
+  of what smooth spectra explain, the eigenvectors are those of a first cube with all bands free (`narrow`).
 - The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
   that predicts the held-out pixels no worse; and after either the correction of a learned prior, on the same condition
   (`refine`).
@@ -31,6 +32,7 @@ from torch import Tensor
 from cassi.choice.candidates import Trial, choose, follow, shares_of
 from cassi.choice.held_out import Split
 from cassi.choice.learned_step import LearnedStep, shipped_prior
+from cassi.choice.narrow import NARROW, STANDS_OUT, narrow_basis, narrowness
 from cassi.choice.noise import CameraNoise, Pilot, estimate_noise
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run, needed_prior
@@ -176,16 +178,22 @@ def _judged(
     plan = method.plan
     split = Split.of(A, y, lit, run.seed)
     pilot: Pilot | None = None
+    first: str | None = None
     if plan is not None and plan.noise is not None:
         model = plan.noise
-    elif noise.gain is not None:
-        model = noise.model()
     else:
-        model, pilot = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
+        model, pilot, x = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
+        if plan is None and A.cube_shape[0] > COMPONENTS[-1] and narrowness(split, x) > STANDS_OUT:
+            bases[NARROW] = narrow_basis(split, _axis(A, wavelengths), level)
+            narrow_model, narrow_pilot, _ = estimate_noise(split, bases[NARROW])
+            if narrow_pilot.held_out_error < pilot.held_out_error:
+                model, pilot, first = narrow_model, narrow_pilot, NARROW
+        if noise.gain is not None:
+            model, pilot = noise.model(), None
     trial = Trial(split, model.variance(y), bases, level, partial(run.tell, "trials"))
     began = time.perf_counter()
     if plan is None:
-        choose(trial, shares_of(stated=noise.gain is not None), clock.candidates_in_time)
+        choose(trial, shares_of(stated=noise.gain is not None), clock.candidates_in_time, first=first)
     else:
         follow(trial, plan)
     pace = (time.perf_counter() - began) / sum(c.evidence.iterations for c in trial.tried)
@@ -214,8 +222,7 @@ def _judged(
 
 def candidate_bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
     """The spectral bases to try, (K, C) by name."""
-    bands = A.cube_shape[0]
-    axis = bands if wavelengths is None else wavelengths
+    bands, axis = A.cube_shape[0], _axis(A, wavelengths)
     bases = {f"smooth-{k}": smooth_basis(axis, k) for k in sorted({min(k, bands) for k in COMPONENTS})}
     if method.spectral_prior is not None:
         covariance = method.spectral_prior.covariance
@@ -223,6 +230,11 @@ def candidate_bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None,
             raise ValueError(f"the spectral prior must have {bands} bands, got {tuple(covariance.shape)}")
         bases |= {f"library-{k}": principal_basis(covariance, k) for k in (4, 8)}
     return bases
+
+
+def _axis(A: Camera, wavelengths: Sequence[float] | np.ndarray | None) -> int | Sequence[float] | np.ndarray:
+    """That the spectra are smooth over."""
+    return A.cube_shape[0] if wavelengths is None else wavelengths
 
 
 @dataclass(frozen=True)

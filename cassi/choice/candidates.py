@@ -114,33 +114,34 @@ class Trial:
         self.bases[SCENE] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
 
 
-def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool]) -> None:
+def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool], *, first: str | None = None) -> None:
     """Run candidates; the best of the trial is the choice.
 
     Args:
-        trial: with the bases to try; that of most components first.
+        trial: with the bases to try.
         shares: of the noise to try: the first, then more of it or else less as long as that helps.
         in_time: whether one more candidate may be run.
+        first: the basis that is tried first, and with which shares are compared; None: that of most components.
     """
-    largest = most_components(trial.bases)
+    first = first or most_components(trial.bases)
     more, less = [s for s in shares if s > shares[0]], [s for s in shares if s < shares[0]]
-    trial.run(Plan(largest, shares[0]))
+    trial.run(Plan(first, shares[0]))
     # the error has one valley over the shares: more noise first, else less as long as that helps
-    if not _while_better(trial, [Plan(largest, s) for s in more], in_time) and _while_better(
-        trial, [Plan(largest, s) for s in less[:1]], in_time
+    if not _while_better(trial, [Plan(first, s) for s in more], in_time) and _while_better(
+        trial, [Plan(first, s) for s in less[:1]], in_time
     ):
         # Few bright objects in the dark look like little noise: in units of the mean brightness the weights of priors
         # are small for them, and a short run does not get far.
-        raised = _while_better(trial, [Plan(largest, shares[0], level=v) for v in LEVELS], in_time)
+        raised = _while_better(trial, [Plan(first, shares[0], level=v) for v in LEVELS], in_time)
         level = trial.best.plan.level
-        _while_better(trial, [Plan(largest, s, level=level) for s in less[0 if raised else 1 :]], in_time)
+        _while_better(trial, [Plan(first, s, level=level) for s in less[0 if raised else 1 :]], in_time)
     best = trial.best.plan
     if in_time():
         trial.learn_basis()
     # of several shots all bases settle soon: they are taken along the modes of their Gram matrix
     several = trial.split.y.ndim > 2
     for basis in trial.bases:
-        if basis != largest and in_time():
+        if basis != first and in_time():
             trial.run(replace(best, basis=basis), SCENE_MARGIN if basis == SCENE and not several else MARGIN)
 
 

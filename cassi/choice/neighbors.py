@@ -89,7 +89,7 @@ def common_plan(
     if noise.gain is not None:
         model = noise.model()
     else:
-        model, _ = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
+        model, _, _ = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
     trial = Trial(split, model.variance(frames), bases)
     choose(trial, shares_of(stated=noise.gain is not None), lambda: True)
     best = trial.best.plan

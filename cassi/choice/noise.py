@@ -92,8 +92,8 @@ class Pilot(NamedTuple):
     iteration: int
 
 
-def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot]:
-    """alpha and beta fitted to the squared held-out errors of a pilot run.
+def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tensor]:
+    """alpha and beta fitted to the squared held-out errors of a pilot run, and the cube it ended with.
 
     They hold noise and model error together; which share of them is noise, the candidates tell. The pilot has no
     damping, so it passes from smooth to noisy: the fit is taken where it predicts best.
@@ -112,9 +112,9 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot]:
                 best = Pilot(error, record.iteration)
                 squared = misfit**2
 
-    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
+    result, _ = subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
     alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels"), best
+    return NoiseModel(alpha, beta, "errors at the held-out pixels"), best, result.x
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:

@@ -165,6 +165,7 @@ def _basis_in_words(name: str, components: int) -> str:
     return {
         "smooth": f"{components} smooth spectra",
         "scene": f"{components} spectra learned from the scene itself",
+        "narrow": f"{components} spectra learned from the scene itself with all bands free, for light of one color",
         "library": f"{components} spectra of the library",
     }.get(kind, f"{components} spectra")
 

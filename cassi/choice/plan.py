@@ -72,7 +72,7 @@ class Plan:
 
     Attributes:
         basis: "smooth-8" and the like, with the number of components; "scene-10", learned from a first reconstruction;
-            or "library-4" and "library-8".
+            "narrow-10", from one with all bands free; or "library-4" and "library-8".
         noise_share: >= 0, times the variance of the noise model.
         noise: variance of y; None: estimated anew.
         prior: of the final run, "total variation" or "non-local, 0.5" and the like; None: compared anew.

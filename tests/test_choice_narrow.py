@@ -1,0 +1,81 @@
+"""Light of one color: found by what smooth spectra leave of it, and reconstructed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.by_name import solve
+from cassi.choice.held_out import Split
+from cassi.choice.narrow import STANDS_OUT, narrow_basis, narrowness
+from cassi.choice.noise import CameraNoise, estimate_noise
+from cassi.choice.outcome import Outcome
+from cassi.choice.plan import Method, Plan, Run
+from cassi.optics.single_disperser import CASSI
+from cassi.priors.spectral_basis import smooth_basis
+
+BANDS, SIDE = 20, 64
+
+
+@pytest.fixture(scope="module")
+def camera() -> CASSI:
+    return CASSI.from_step(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(0)), step=2, num_bands=BANDS)
+
+
+def textured() -> torch.Tensor:
+    row, column = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    return 0.3 + 0.25 * torch.sin(row / 5) * torch.cos(column / 7)
+
+
+def lit_by(spectrum: torch.Tensor) -> torch.Tensor:
+    return spectrum[:, None, None] * textured()
+
+
+def one_color() -> torch.Tensor:
+    spectrum = torch.full((BANDS,), 0.06)
+    spectrum[7] = 1.0
+    return lit_by(spectrum)
+
+
+def smooth_light() -> torch.Tensor:
+    return lit_by(1 + 0.8 * torch.cos(math.pi * (torch.arange(BANDS) + 0.5) / 5))
+
+
+def leftover(camera: CASSI, x: torch.Tensor) -> float:
+    y = camera.forward(x)
+    split = Split.of(camera, y, camera.majorizer() > 0, 0)
+    return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[2])
+
+
+def test_light_of_one_color_stands_out_and_smooth_light_does_not(camera):
+    assert leftover(camera, one_color()) > STANDS_OUT
+    assert leftover(camera, smooth_light()) < 0.8 * STANDS_OUT
+
+
+def test_the_filter_finds_the_band_whatever_the_unit(camera):
+    x = one_color()
+    assert leftover(camera, 1e6 * x) == pytest.approx(leftover(camera, x), rel=1e-3)
+
+
+def test_the_basis_holds_the_one_color(camera):
+    y = camera.forward(one_color())
+    basis = narrow_basis(Split.of(camera, y, camera.majorizer() > 0, 0), BANDS, None)
+    line = torch.zeros(BANDS, dtype=torch.float64)
+    line[7] = 1.0
+    assert float((basis @ line).norm()) > 0.9
+    assert float((smooth_basis(BANDS, 8) @ line).norm()) < 0.7
+
+
+def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(camera):
+    x = one_color()
+    y = camera.forward(x)
+
+    def error(outcome: Outcome) -> float:
+        return float((outcome.result.x - x).norm() / x.norm())
+
+    found = error(reconstruct_auto(camera, y))
+    assert found < 0.5 * error(reconstruct_auto(camera, y, method=Method(plan=Plan("smooth-16", 1.0))))
+    assert found < error(solve(camera, y, wavelengths=None, noise=CameraNoise(), method=Method("gap-tv"), run=Run()))
