@@ -78,7 +78,7 @@ KINDS = {
                    before=reconstruct("two.h5", *SMALL, "--output", "out/cube.h5", "--report")),
     "mat": Kind(reconstruct("one.h5", *SMALL, "--output", "out/cube.mat", "--overwrite")),
     "envi": Kind(reconstruct("one.h5", *SMALL, "--output", "out/cube.hdr", "--overwrite")),
-    "tile": Kind(reconstruct("one.h5", *SMALL, "--tile", "16", "--output", "out/cube.h5", "--overwrite")),
+    "tile": Kind(reconstruct("wide.h5", *SMALL, "--tile", "64", "--output", "out/cube.h5", "--overwrite")),
     "batch": Kind(reconstruct("night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes"), resumes=True),
     "batch anew": Kind(reconstruct("night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes", "--overwrite"),
                        resumes=True, before=reconstruct("night", "--mask", "mask.h5", *SMALL, "--tv-weight", "0.5",
@@ -126,6 +126,7 @@ def prepare(folder: Path) -> None:
         size = ("--size", "32", "--num-bands", "4")
         run("simulate", *size, "--output", "one.h5")
         run("simulate", *size, "--seed", "1", "--output", "two.h5")
+        run("simulate", "--size", "32x160", "--num-bands", "4", "--output", "wide.h5")
         run("simulate", *size, "--frames", "3", "--output", "video.h5")
         run("simulate", "--size", "48", "--num-bands", "4", "--bench", "bench")
         Path("night").mkdir()

@@ -351,7 +351,7 @@ def test_the_summary_warns_in_red(cube):
     red, green, _, _ = box.get_bbox_patch().get_edgecolor()
     assert red > 2 * green
     unexplained = result(cube, BANDS, residual=np.pad(0.7 * cube[0], ((0, 0), (0, 14))))
-    assert "explains less than half of the snapshot: 70 % is left" in words(figures.summary(unexplained))
+    assert "explains less than half of the snapshot: 70% is left" in words(figures.summary(unexplained))
 
 
 def test_figures_of_a_result(cube):
