@@ -106,6 +106,32 @@ def test_a_zarr_store_never_says_of_a_new_cube_that_it_is_the_old_one(tmp_path):
     assert store.known([Frame("one", "one.h5")]) == [None]
 
 
+def test_a_store_that_was_never_made_whole_is_made_over(tmp_path):
+    """Killed while its arrays were made, it could not be gone on with."""
+    zarr = pytest.importorskip("zarr", reason="a store needs the extra batch")
+    store = ZarrStore(str(tmp_path / "cubes.zarr"), ("one",))
+    first: Any = SimpleNamespace(shifts=(0, 1), mask=np.ones((4, 5)), wavelengths=np.array([450.0, 550.0]), unit="")
+    making = zarr.Group.create_array
+
+    def killed(self: Any, name: str, **what: Any) -> None:
+        making(self, name, **what)
+        if name == "residual":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zarr.Group, "create_array", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.prepare(first)
+    assert store.known([Frame("one", "one.h5")]) == [None]
+    store.prepare(first)
+    assert "names" in zarr.open_group(store.root, mode="r").attrs
+    foreign = zarr.open_group(tmp_path / "foreign.zarr", mode="a")
+    foreign.create_array("cube", data=np.ones(3))
+    with pytest.raises(zarr.errors.ContainsArrayError):
+        ZarrStore(str(tmp_path / "foreign.zarr"), ("one",)).prepare(first)
+    assert foreign["cube"].shape == (3,)
+
+
 def test_weights_are_the_old_or_the_new_ones(tmp_path):
     size = Size(components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
     priors = [LearnedPrior(size) for _ in range(2)]
