@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -20,15 +21,20 @@ from matplotlib.figure import Figure
 from selenium import webdriver
 
 import cassi
+from cassi import CASSI
+from cassi.cli.main import main as main_of_cassi
 from cassi.files import read_measurement
 from cassi.looking.color import cube_to_srgb
 from cassi.looking.figures import save_figures
 from cassi.looking.metrics import score
 from cassi.looking.report_page import write_report
+from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
+from cassi.optics.multi_shot import MultiShot
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
 from cassi.running.result import write_result
+from cassi.simulation.camera import random_mask
 from cassi.simulation.side_camera import side_photograph
 
 HERE = Path(__file__).parent
@@ -92,6 +98,68 @@ def with_photograph(measurement: Measurement, alone: cassi.Reconstruction) -> Fi
     return figure
 
 
+def several_shots(measurement: Measurement) -> Figure:
+    """The scene of the example in one, two and four shots through random masks: cubes and errors."""
+    if measurement.cube is None:
+        raise ValueError("the example has no truth")
+    truth, cube = measurement.cube, torch.from_numpy(measurement.cube)
+    generator = torch.Generator().manual_seed(0)
+    size = (int(cube.shape[-2]), int(cube.shape[-1]))
+    shots = [CASSI(random_mask(*size, generator=generator), measurement.shifts) for _ in range(4)]
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    for count, (above, below) in zip((1, 2, 4), figure.subplots(2, 3).T, strict=True):
+        A = MultiShot(tuple(shots[:count])) if count > 1 else shots[0]
+        y = detect(A.forward(cube), full_well=1e4, generator=torch.Generator().manual_seed(1)).y
+        x = cassi.reconstruct(y, A, wavelengths=measurement.wavelengths).cube.cpu()
+        above.imshow(cube_to_srgb(x.numpy(), measurement.wavelengths, white=1.0))
+        above.set_title(
+            f"{count} shot{'s' * (count > 1)}, {score(x, truth=truth)['psnr']:.1f} dB", loc="left", fontsize=10
+        )
+        below.imshow(np.sqrt(((x.numpy() - truth) ** 2).mean(0)), vmin=0, vmax=0.2, cmap="magma")
+        below.set_title("error, 0 to 0.2", loc="left", fontsize=10)
+    for axes in figure.axes:
+        axes.axis("off")
+    return figure
+
+
+def frames_together(folder: Path) -> Figure:
+    """A film of a scene that moves, each frame alone and together with those beside it: a frame, errors, all PSNRs."""
+    film, alone, together = folder / "film.h5", folder / "alone", folder / "together.h5"
+    simulated = ["--size", "128x128", "--frames", "8", "--full-well", "10000", "--quiet", "--output", str(film)]
+    options = ["--figures", "none", "--quiet"]
+    for arguments in (
+        ["simulate", *simulated],
+        ["reconstruct", str(film), "--output", str(alone), *options],
+        ["reconstruct", str(film), "--sequence", "--output", str(together), *options],
+    ):
+        if main_of_cassi(arguments) != 0:
+            raise RuntimeError(f"cassi {' '.join(arguments)} failed")
+    with h5py.File(film) as file, h5py.File(together) as joined:
+        truth, wavelengths = file["cube"][:], file["wavelengths"][:]
+        cubes = {"each frame alone": [], "together with those beside it": list(joined["cube"][:])}
+    for path in sorted(alone.glob("*_cube.h5")):
+        with h5py.File(path) as file:
+            cubes["each frame alone"].append(file["cube"][:])
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    grid = figure.add_gridspec(2, 3)
+    scores = figure.add_subplot(grid[:, 2])
+    for k, (name, frames) in enumerate(cubes.items()):
+        row = [figure.add_subplot(grid[k, column]) for column in range(2)]
+        shown = len(frames) // 2
+        psnr = [score(torch.from_numpy(x), truth=t)["psnr"] for x, t in zip(frames, truth, strict=True)]
+        row[0].imshow(cube_to_srgb(frames[shown], wavelengths, white=1.0))
+        row[0].set_title(name, loc="left", fontsize=10)
+        row[1].imshow(np.sqrt(((frames[shown] - truth[shown]) ** 2).mean(0)), vmin=0, vmax=0.15, cmap="magma")
+        row[1].set_title("its error, 0 to 0.15", loc="left", fontsize=10)
+        scores.plot(range(1, len(psnr) + 1), psnr, marker="o", label=f"{name}, {np.mean(psnr):.1f} dB")
+        for axes in row:
+            axes.axis("off")
+    scores.set(xlabel="frame", ylabel="PSNR [dB]")
+    scores.grid(alpha=0.3)
+    scores.legend(fontsize=8)
+    return figure
+
+
 def photograph(page: Path, *, dark: bool, width: int, height: int) -> bytes:
     """A page as Chromium draws it."""
     options = webdriver.ChromeOptions()
@@ -119,7 +187,9 @@ def main() -> None:
     results = compare(measurement)
     save_figures({"solvers": side_by_side(measurement, results)}, HERE / "figures", dpi=72)
     save_figures({"side": with_photograph(measurement, results["auto"])}, HERE / "figures", dpi=72)
+    save_figures({"shots": several_shots(measurement)}, HERE / "figures", dpi=72)
     with tempfile.TemporaryDirectory() as folder:
+        save_figures({"sequence": frames_together(Path(folder))}, HERE / "figures", dpi=72)
         result, page = Path(folder) / "example_cube.h5", Path(folder) / "report.html"
         write_result(result, measurement, results["auto"])
         write_report(page, result)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from cassi import Reconstruction, reconstruct
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Monitor
 
+FORKS = get_context("forkserver")  # processes that need not import torch first, which takes seconds
+FORKS.set_forkserver_preload(["cassi.running.many", "cassi.cli.reconstruct", "dying"])
 SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
 
 
@@ -27,3 +31,10 @@ def die_always(measurement: Measurement, monitor: Monitor) -> Reconstruction:
     if measurement.source == "frame1.h5":
         os.kill(os.getpid(), signal.SIGKILL)
     return SOLVE(measurement, monitor=monitor)
+
+
+def command(argv: list[str]) -> None:
+    """The command `cassi reconstruct`, as a process."""
+    from cassi.cli.main import main
+
+    sys.exit(main(["reconstruct", *argv]))

@@ -494,6 +494,11 @@ FAULTS = [
     ),
     # the default solver
     Fault(
+        "the strength of total variation does not follow its weight", SUBSPACE,
+        "(PRIOR_STRENGTH / lam**2)", "(PRIOR_STRENGTH / lam)",
+        "test_solvers_subspace_tv.py", "lines or objective",
+    ),
+    Fault(
         "noise is not damped", SUBSPACE,
         "for t in (1 - a.clamp(max=1), inverse",
         "for t in (1 - 0 * a.clamp(max=1), inverse",
@@ -654,10 +659,17 @@ FAULTS = [
         "test_layers.py", "without_files or edges",
     ),
     Fault(
+        "a function takes sixteen parameters", "cassi/files/reading.py",
+        "    *,\n    mask: PathLike | np.ndarray | None = None,\n    key:",
+        "    *,\n    a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0,\n"
+        "    mask: PathLike | np.ndarray | None = None,\n    key:",
+        "test_layers.py", "short",
+    ),
+    Fault(
         "the operator knows what stands above it", OPERATOR,
         "from torch import Tensor\n",
-        "from torch import Tensor\n\nfrom cassi import result\n",
-        "test_layers.py", "storeys",
+        "from torch import Tensor\n\nfrom cassi.running import result\n",
+        "test_layers.py", "lies_below",
     ),
     Fault(
         "MATLAB's reversed axes left as they are", "cassi/files/formats/hdf5.py",

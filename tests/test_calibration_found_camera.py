@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, box_blurred
-from cassi.calibration.found_camera import find_camera
+from cassi.calibration.found_camera import _compared, _Trial, find_camera
 from cassi.calibration.pose import move_mask
 from cassi.files import read_measurement
 from cassi.optics.measurement import Measurement
@@ -48,6 +48,12 @@ def moved(mask, **pose):
     return move_mask(torch.as_tensor(mask), **pose).numpy()
 
 
+@pytest.fixture(scope="module")
+def displaced(scene, mask):
+    """What is found where the mask lies 1 px higher and 1 px to the right."""
+    return find_camera(photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask))
+
+
 def test_an_exact_camera_stays_exact(scene, mask):
     m = photographed(scene, mask, mask)
     found = find_camera(m)
@@ -57,12 +63,11 @@ def test_an_exact_camera_stays_exact(scene, mask):
     assert "as given" in found.message
 
 
-def test_a_moved_mask_is_found(scene, mask):
-    found = find_camera(photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask))
-    assert found.accepted
-    assert found.model.down["1"] == pytest.approx(-1, abs=0.05)
-    assert found.model.right["1"] == pytest.approx(1, abs=0.15)
-    assert found.errors[1] < found.errors[0]
+def test_a_moved_mask_is_found(displaced):
+    assert displaced.accepted
+    assert displaced.model.down["1"] == pytest.approx(-1, abs=0.05)
+    assert displaced.model.right["1"] == pytest.approx(1, abs=0.15)
+    assert displaced.errors[1] < displaced.errors[0]
 
 
 def test_a_turned_and_magnified_mask_is_found(scene, mask):
@@ -86,6 +91,20 @@ def test_contrast_is_found(scene, mask):
     assert found.model.contrast == pytest.approx(0.6, abs=0.08)
 
 
+@pytest.mark.parametrize(
+    ("fall", "noise", "imprint", "verdict"),
+    [(0.1, 0.1, 0.1, (True, False)), (0.1, 2.5, 0.1, (False, True)), (0.005, 2.5, 0.1, (False, False)),
+     (-0.1, 0.5, 0.02, (False, False)), (0.0, 0.1, 0.02, (True, False))],
+    ids=["clearly better", "open", "too little", "worse", "as good and without the mask's imprint"],
+)  # fmt: skip
+def test_more_pixels_are_held_out_where_the_first_leave_it_open(fall, noise, imprint, verdict):
+    """1,000 squared errors about 1 that fall by so much on average, give or take `noise` each."""
+    change = noise * torch.tensor([1.0, -1.0]).repeat(500).double() - fall
+    light = torch.full((1000,), 1e4, dtype=torch.float64)
+    before = [_Trial(torch.ones(1000, dtype=torch.float64), light, 0.1)]
+    assert _compared(before, [_Trial(1 + change, light, imprint)]) == verdict
+
+
 def test_several_snapshots_count_together(scene, mask):
     true = moved(mask, dx=0.0, dy=0.5)
     one, other = (photographed(s, true, mask) for s in (scene, scene[:, ::-1].copy()))
@@ -107,13 +126,12 @@ def test_what_cannot_be_used(mask):
         find_camera(m, replace(m, y=np.ones((40, 55), np.float32)))
 
 
-def test_the_saved_camera_is_read_as_a_mask(tmp_path, scene, mask):
-    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=1.0), mask))
-    path = found.save(tmp_path / "camera.h5")
+def test_the_saved_camera_is_read_as_a_mask(tmp_path, displaced):
+    path = displaced.save(tmp_path / "camera.h5")
     snapshot = tmp_path / "y.npy"
     np.save(snapshot, np.ones((SIZE, SIZE + max(SHIFTS)), np.float32))
     m = read_measurement(snapshot, mask=path, num_bands=len(SHIFTS))
-    assert np.array_equal(m.mask, found.mask)
+    assert np.array_equal(m.mask, displaced.mask)
 
 
 def test_blurs_between_are_interpolated(mask):

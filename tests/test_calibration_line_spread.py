@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
 
 from cassi.calibration.estimate import Calibration, calibrate
-from cassi.calibration.line_spread import fit_line_spread, sharpen, slit_profile
+from cassi.calibration.line_spread import Slit, fit_line_spread, sharpen, slit_profile
 from cassi.errors import InputError
 from cassi.looking.calibration_figures import blur
 from cassi.optics.blurred import BlurredCASSI
@@ -117,7 +119,7 @@ def bench(*ends: float) -> Bench:
 
 
 def calibrated(b: Bench, **options: object) -> Calibration:
-    return calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths, slit_frames=b.slit_frames, **options)
+    return calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths, slit=Slit(b.slit_frames), **options)
 
 
 def test_the_blur_of_the_bench_is_found_and_becomes_part_of_the_camera(tmp_path):
@@ -150,7 +152,7 @@ def test_the_blur_of_the_bench_is_found_and_becomes_part_of_the_camera(tmp_path)
 def test_one_function_serves_all_bands_where_they_blur_alike():
     b = bench(1.0, 1.1)
     assert calibrated(b).psf.ndim == 1
-    single = calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths, slit_frames=b.slit_frames[2])
+    single = calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths, slit=Slit(b.slit_frames[2]))
     assert single.line_spread.sigma[0] == pytest.approx(1.05, abs=0.04)
 
 
@@ -168,13 +170,13 @@ def test_a_negligible_blur_leaves_the_fast_operator():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"slit_frames": np.ones((5, 3, 3))}, "slit frames must be finite and"),
-        ({"slit_wavelengths": [450.0, 650.0]}, "5 slit frames but the wavelengths"),
-        ({"slit_width": -1.0}, "width of the slit's image must be positive"),
+        ({"frames": np.ones((5, 3, 3))}, "slit frames must be finite and"),
+        ({"wavelengths": [450.0, 650.0]}, "5 slit frames but the wavelengths"),
+        ({"width": -1.0}, "width of the slit's image must be positive"),
     ],
 )
 def test_slit_frames_that_do_not_fit_are_refused(change, match):
     b = bench(0.0, 0.0)
-    arguments = {"slit_frames": b.slit_frames, **change}
+    frames = replace(Slit(b.slit_frames), **change)
     with pytest.raises(InputError, match=match):
-        calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths, **arguments)
+        calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths, slit=frames)

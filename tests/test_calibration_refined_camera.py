@@ -67,7 +67,9 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
     text = "\n".join(refined.summary())
     assert "2 captures together" in text and "+-" in text
     assert all(m.source in text for m in captures)
-    assert "+-" not in "\n".join(refine_camera(captures[:1]).summary())
+    few = slice(48)  # rows: they are enough for a fit of any kind
+    part = replace(captures[0], y=captures[0].y[few], mask=captures[0].mask[few])
+    assert "+-" not in "\n".join(refine_camera([part]).summary())
 
 
 def test_captures_that_do_not_go_together(captures):

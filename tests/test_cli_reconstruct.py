@@ -14,7 +14,7 @@ from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
 from cassi.cli.reading import TRANSFORMS, Reading
-from cassi.files import ReadOptions, read_measurement
+from cassi.files import Levels, ReadOptions, read_measurement
 
 H = W = 48
 C, STEP, BLACK, GAIN = 5, 2, 100, 3.6
@@ -64,9 +64,11 @@ def attributes(path: Path) -> dict[str, object]:
 
 
 def test_the_gain_is_electrons_a_count_for_counts_and_per_unit_for_floats(raw):
-    options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, bit_depth=12)
+    options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, levels=Levels(bit_depth=12))
     assert Reading(options, gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
-    white = Reading(ReadOptions(mask=options.mask, num_bands=C, black_level=95, white_level=1095), gain=GAIN)
+    white = Reading(
+        ReadOptions(mask=options.mask, num_bands=C, levels=Levels(black_level=95, white_level=1095)), gain=GAIN
+    )
     assert white(str(raw)).gain == pytest.approx(GAIN * 1000)
     floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
     assert Reading(ReadOptions(mask=options.mask, num_bands=C), gain=GAIN)(str(floats)).gain == GAIN

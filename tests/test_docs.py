@@ -23,6 +23,7 @@ import torch
 from scipy.io import savemat
 
 import cassi.choice.automatic
+import cassi.choice.neighbors
 import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
@@ -152,15 +153,24 @@ def save_one_figure(figures, folder, save=cassi.looking.figures.save_figures, **
     return save(dict([list(figures.items())[-1]]), folder, dpi=30)
 
 
+def one_figure(data, *, caption: str = "") -> dict[str, object]:
+    """Of a result, in place of all that the command draws."""
+    return {"srgb": cassi.looking.figures.srgb(np.asarray(data.cube[:, :, :]), data.wavelengths)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as a reader would who types them one after the other; the pages that come later find earlier files."""
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: one coarse figure, few iterations and a small bench do
     monkeypatch.setattr(cassi.looking.figures, "save_figures", save_one_figure)
+    if page.stem != "looking-at-a-result":  # which calls it by name
+        monkeypatch.setattr(cassi.looking.figures, "figures_of", one_figure)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (64, 64))
     monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
+    for part in ("ALONE", "FIRST", "REST"):
+        monkeypatch.setattr(cassi.choice.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)

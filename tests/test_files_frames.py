@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from cassi.files import InputError, ReadOptions, describe, open_frames, read_measurement
+from cassi.files import InputError, Levels, ReadOptions, describe, open_frames, read_measurement
 from cassi.files.container import Container
 from cassi.files.frames import find_files, natural
 
@@ -44,7 +44,7 @@ def test_a_stack_is_read_frame_by_frame_with_one_scale(stack):
 
 def test_one_frame_reads_one_frame(stack, monkeypatch):
     path, _ = stack
-    frames = open_frames(path, ReadOptions(bit_depth=12))
+    frames = open_frames(path, ReadOptions(levels=Levels(bit_depth=12)))
     sizes = []
     read = Container.read
 
@@ -60,7 +60,7 @@ def test_one_frame_reads_one_frame(stack, monkeypatch):
 
 def test_the_last_frame_by_a_negative_number_in_every_reader(stack, tmp_path):
     path, counts = stack
-    last = read_measurement(path, frames=-1, bit_depth=12)
+    last = read_measurement(path, frames=-1, levels=Levels(bit_depth=12))
     assert np.allclose(last.y, counts[-1] / 4095)
     assert last.cube[0, 0, 0] == 11
     np.save(tmp_path / "one.npy", counts[0])
@@ -75,12 +75,12 @@ def test_negative_counts_are_not_hidden_by_the_common_scale(tmp_path):
     np.save(tmp_path / "y.npy", STACK.astype(np.int16) - 50)
     with pytest.raises(InputError, match="the counts go down to"):
         open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK))[0]
-    assert open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK, black_level=-50))[0].y.min() >= 0
+    assert open_frames(tmp_path / "y.npy", ReadOptions(mask=MASK, levels=Levels(black_level=-50)))[0].y.min() >= 0
 
 
 def test_saturation_belongs_to_its_frame(stack):
     path, _ = stack
-    frames = open_frames(path, ReadOptions(saturation=4000))
+    frames = open_frames(path, ReadOptions(levels=Levels(saturation=4000)))
     assert frames[7].bad_pixels.sum() == 1
     assert frames[6].bad_pixels is None
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from cassi.files import InputError, describe, open_container, read_cube, read_measurement, write_measurement
+from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement, write_measurement
 
 RNG = np.random.default_rng(0)
 Y = RNG.random((24, 30)).astype(np.float32)
@@ -673,7 +673,7 @@ def test_negative_counts_need_a_word(tmp_path):
     counts = (Y * 4000 - 500).astype(np.int16)
     path = h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
     assert "the counts go down to -49" in one_line(read_measurement, path)
-    m = read_measurement(path, black_level=-500, white_level=3500)
+    m = read_measurement(path, levels=Levels(black_level=-500, white_level=3500))
     assert np.allclose(m.y, Y, atol=1e-3)
 
 

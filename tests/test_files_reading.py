@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from cassi.files import InputError, read_cube, read_measurement
-from cassi.files.options import ReadOptions
+from cassi.files import InputError, Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
 from cassi.optics.geometry import fitting_geometries, infer_shifts
 
@@ -303,28 +302,28 @@ def test_levels_and_saturation(tmp_path, arrays):
     counts = np.full((H, DETECTOR), 1000, np.uint16)
     counts[0, 0], counts[3, 4] = 4095, 4000
     path = write_h5(tmp_path / "m.h5", measurement=counts, mask=arrays["mask"])
-    m = read_measurement(path, bit_depth=12, black_level=100)
+    m = read_measurement(path, levels=Levels(bit_depth=12, black_level=100))
     assert m.y[1, 1] == pytest.approx(900 / 3995)
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0]]
     assert any("1 saturated pixels" in note for note in m.notes)
-    m = read_measurement(path, black_level=100, white_level=2100, saturation=4000)
+    m = read_measurement(path, levels=Levels(black_level=100, white_level=2100, saturation=4000))
     assert m.y[1, 1] == pytest.approx(0.45)
     assert m.unit == "fraction of white level (2100 counts)"
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0], [3, 4]]
     with pytest.raises(InputError, match=r"white level 50 must be above black level 100"):
-        read_measurement(path, black_level=100, white_level=50)
+        read_measurement(path, levels=Levels(black_level=100, white_level=50))
     with pytest.raises(InputError, match=r"largest count 4095 does not fit 10 bits \(1023\)"):
-        read_measurement(path, bit_depth=10)
+        read_measurement(path, levels=Levels(bit_depth=10))
     with pytest.raises(InputError, match=r"bit depth must lie in 1\.\.32"):
-        read_measurement(path, bit_depth=0)
+        read_measurement(path, levels=Levels(bit_depth=0))
     with pytest.raises(InputError, match="saturation must be finite"):
-        read_measurement(path, saturation=float("nan"))
+        read_measurement(path, levels=Levels(saturation=float("nan")))
 
 
 def test_floats_keep_their_unit():
     counts = plan_counts(np.dtype("float64"), 0.0, 3000.0, None)
     assert (counts.scale, counts.black, counts.unit, counts.saturation) == (1, 0, "as in the file", None)
-    counts = plan_counts(np.dtype("float32"), 0.0, 3000.0, None, ReadOptions(black_level=64, white_level=3064))
+    counts = plan_counts(np.dtype("float32"), 0.0, 3000.0, None, Levels(black_level=64, white_level=3064))
     assert counts.apply(np.array([64.0, 3064.0]), "y")[0].tolist() == [0.0, 1.0]
 
 

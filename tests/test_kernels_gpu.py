@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 
@@ -111,9 +111,13 @@ def use(monkeypatch):
 
 CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
 every_case = pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
+# kernels with a program for each row of a snapshot see no more in many rows than in two
+by_row = pytest.mark.parametrize(
+    ("size", "dtype"), [(replace(size, height=min(size.height, 2)), dtype) for size, dtype in CASES], ids=str
+)
 
 
-@every_case
+@by_row
 def test_operator(size, dtype, triton_kernels, use):
     A = camera(size, dtype)
     x = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
@@ -130,7 +134,7 @@ def test_operator(size, dtype, triton_kernels, use):
     assert counter.calls == 6
 
 
-@every_case
+@by_row
 @pytest.mark.parametrize(("rho", "accelerate", "in_place"), [(0.0, True, False), (0.0, False, True), (0.7, True, True)])
 def test_data_step(size, dtype, rho, accelerate, in_place, triton_kernels, use):
     A = camera(size, dtype)
@@ -162,7 +166,7 @@ def test_total_variation(size, dtype, num_iters, triton_kernels, use):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
-@every_case
+@by_row
 @pytest.mark.parametrize(("components", "nonnegative"), [(1, True), (3, False), (8, True)])
 def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
     """Against the CPU's kernel, which tests hold to eager torch."""
@@ -210,15 +214,15 @@ def test_squared_distance(count, dtype, triton_kernels):
 
 @pytest.mark.parametrize("nonnegative", [True, False])
 def test_the_default_solver(nonnegative, triton_kernels, use):
-    A = camera(Size((2,), 6, 9, (0, 3, 1, 5), per_band=True, weighted=True), torch.float64)
+    A = camera(Size((2,), 3, 9, (0, 3, 1, 5), per_band=True, weighted=True), torch.float64)
     y = A.forward(random(2, *A.cube_shape, seed=3, dtype=torch.float64).abs())
-    run = partial(subspace_tv, A, y, smooth_basis(4, 3), variance=0.01, num_iters=4, nonnegative=nonnegative)
+    run = partial(subspace_tv, A, y, smooth_basis(4, 3), variance=0.01, num_iters=3, nonnegative=nonnegative)
     use(None)
     expected, state = run()
     counter = use(triton_kernels)
     assert state.z.is_contiguous()  # of others the kernels take none: einsum gives a batch other strides
     found, same = run()
-    assert counter.calls > 4 * 4  # data step, dual steps, residual and change of each iteration
+    assert counter.calls > 3 * 4  # data step, dual steps, residual and change of each iteration
     torch.testing.assert_close(found.x, expected.x, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(same.q, state.q, rtol=1e-9, atol=1e-10)
     for a, b in zip(found.history, expected.history, strict=True):

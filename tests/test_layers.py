@@ -147,6 +147,36 @@ def test_the_package_itself_is_imported_by_its_door_alone():
         assert "cassi" not in imports(path) or room_of(name) == "cli", name
 
 
+DOORS = {"reconstruct", "reconstruct_tiled"}  # the public front doors: every parameter is documented there
+KERNELS = {"cassi/kernels/cpu.py", "cassi/kernels/cpu_shots.py", "cassi/kernels/gpu.py"}
+MOST_LINES, MOST_PARAMETERS = 80, 12
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> int:
+    """Lines of a function that are neither blank nor comment nor docstring."""
+    numbers = set(range(node.lineno, node.end_lineno + 1))
+    if ast.get_docstring(node) is not None:
+        numbers -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return sum(1 for n in numbers if lines[n - 1].strip() and not lines[n - 1].lstrip().startswith("#"))
+
+
+def test_functions_are_short_and_take_few_parameters():
+    """Compiled kernels may take more: numba and Triton pass arrays, strides and sizes one by one, and no values."""
+    long, many = [], []
+    for path in [*MODULES.values(), *(ROOT / "scripts").rglob("*.py")]:
+        text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in DOORS:
+                continue
+            taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            count = len([a for a in taken if a.arg not in ("self", "cls")])
+            if code_lines(node, text.splitlines()) > MOST_LINES:
+                long.append(f"{place}: {node.name}")
+            if count > MOST_PARAMETERS and place not in KERNELS:
+                many.append(f"{place}: {node.name} takes {count}")
+    assert not long and not many, (long, many)
+
+
 def test_no_circle_of_imports():
     """Between modules, inside a room too, and also through the back door of an import inside a function."""
     try:
@@ -176,12 +206,15 @@ def test_heavy_packages_stay_at_the_edges(package):
 
 
 def test_the_package_imports_without_files_and_figures():
-    """A fresh interpreter: `import cassi` loads neither h5py nor matplotlib."""
-    code = "import sys, cassi; cassi.CASSI; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    """A fresh interpreter: `import cassi` loads neither h5py nor matplotlib, and figures never load pyplot."""
+    code = (
+        "import sys, cassi; cassi.CASSI; print(*sorted({m.partition('.')[0] for m in sys.modules}))\n"
+        "import cassi.looking.figures, cassi.looking.overview; assert 'matplotlib.pyplot' not in sys.modules"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
     assert "torch" in loaded and "cassi" in loaded
-    assert not loaded & {"h5py", "matplotlib", "skimage", "zarr", "dask", "distributed"}
+    assert not loaded & {"h5py", "matplotlib", "xarray", "skimage", "zarr", "dask", "distributed"}
 
 
 def test_the_public_names_exist_and_nothing_else_is_defined_in_init():

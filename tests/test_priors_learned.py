@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.learned import VIEWS, LearnedPrior, Size, load_prior, save_prior
 
 SMALL = Size(components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
 
@@ -31,7 +31,7 @@ def test_any_size_goes_in_and_comes_out(height, width):
     z, d, maps = images(2, 4, height, width), images(2, 4, height, width, seed=2), images(2, 1, height, width)
     f, g, h = stirred()(z, d, maps, maps, None)
     assert f.shape == g.shape == z.shape
-    assert h.shape == (2, 2, height, width)
+    assert h.shape == (2, VIEWS * 2, height, width)
     assert bool(((g >= 0) & (g <= 1)).all())
 
 
@@ -42,6 +42,19 @@ def test_a_new_network_changes_next_to_nothing():
     f, g, _ = prior(z, z, maps, maps, None)
     assert float(f.abs().max()) < 0.05
     assert float((g - 1 / (1 + torch.e**2)).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize(("axes", "reversed_bands"), [((-1,), True), ((-2,), True), ((-1, -2), False)])
+def test_another_view_of_the_scene_gets_the_same_correction(axes, reversed_bands):
+    z, d, maps = images(2, 4, 6, 9), images(2, 4, 6, 9, seed=2), images(2, 1, 6, 9)
+    sign = torch.tensor([1.0, -1.0, 1.0, -1.0]).view(-1, 1, 1) if reversed_bands else torch.ones(4, 1, 1)
+    prior, seen = stirred(), maps.flip(axes)
+    f, g, h = prior(z, d, maps, maps, None)
+    f, g, _ = prior(z, d, maps, maps, h)
+    _, _, h = prior(sign * z.flip(axes), sign * d.flip(axes), seen, seen, None)
+    f2, g2, _ = prior(sign * z.flip(axes), sign * d.flip(axes), seen, seen, h)
+    torch.testing.assert_close(f2, sign * f.flip(axes))
+    torch.testing.assert_close(g2, g.flip(axes))
 
 
 def test_fewer_components_are_as_if_the_others_were_zero():

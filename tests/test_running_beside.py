@@ -11,6 +11,7 @@ import torch
 import cassi
 from cassi import CASSI, InputError, SidePicture
 from cassi.cli.main import main
+from cassi.files.side_pictures import read_side_picture
 from cassi.looking.metrics import psnr
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
@@ -44,6 +45,31 @@ def test_a_color_picture_is_worth_decibels(snapshot):
     assert found.choice["side"]["used"]
     assert "The side picture was used: moved by" in found.explain()
     assert json.loads(json.dumps(found.choice))["side"]["pose"][0] == pytest.approx(1.5, abs=0.01)
+
+
+def display(light: np.ndarray) -> np.ndarray:
+    """sRGB, IEC 61966-2-1."""
+    return np.where(light <= 0.0031308, 12.92 * light, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
+
+
+@pytest.mark.parametrize(
+    ("coded", "at_least", "said"),
+    [
+        (lambda light: np.round(255 * display(light)).astype(np.uint8), 3, "taken as coded for a display"),
+        (lambda light: np.round(65535 * display(light)).astype(np.uint16), 3, "taken as coded for a display"),
+        (lambda light: np.round(255 * light).astype(np.uint8), 3, "taken as linear"),
+        (lambda light: np.round(255 * np.sin(np.pi / 2 * light**0.7)).astype(np.uint8), 1, "follow a tone curve"),
+    ],
+    ids=["8-bit display", "16-bit display", "8-bit linear", "a camera's own curve"],
+)
+def test_values_of_a_picture_file_are_told_by_the_snapshot(snapshot, tmp_path, coded, at_least, said):
+    x, mask, y, alone = snapshot
+    picture = photograph(x).mean(2)
+    np.save(tmp_path / "p.npy", coded(picture / picture.max()))
+    side = read_side_picture(tmp_path / "p.npy")
+    found = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given", side=side)
+    assert said in found.explain()
+    assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + at_least
 
 
 def test_a_foreign_picture_changes_nothing(snapshot):

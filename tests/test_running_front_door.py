@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -296,12 +295,6 @@ def test_a_device_that_is_not_there():
     with pytest.raises(InputError, match="not supported"):
         pick_device("meta")
     assert pick_device("auto").type in ("cpu", "cuda")
-
-
-def test_importing_the_package_loads_neither_h5py_nor_matplotlib():
-    code = "import sys, cassi; print([m for m in ('h5py', 'matplotlib', 'xarray') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
 
 
 def test_the_lines_of_the_readme_run(monkeypatch, capsys):

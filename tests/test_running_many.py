@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import CancelledError
@@ -15,7 +14,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from dying import SOLVE, die_always, die_once
+from dying import FORKS, SOLVE, die_always, die_once
+from dying import command as reconstruct_command
 
 from cassi import CASSI, InputError, reconstruct
 from cassi.errors import OutputError
@@ -340,7 +340,8 @@ def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_a_frame_that_kills_its_process_fails_alone(folder, tmp_path):
+def test_a_frame_that_kills_its_process_fails_alone(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster.multiprocessing, "get_context", lambda _: FORKS)  # several are started anew
     report = run(folder, tmp_path / "out", workers=2, solve=die_always)
     assert (report.computed, set(report.failed)) == (N - 1, {"frame1"})
     assert report.failed["frame1"] == "ChildProcessError: its process died, twice"
@@ -506,18 +507,23 @@ def test_a_pattern_needs_an_output(folder, program, capsys):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_killed_again_and_again_it_finishes_and_loses_nothing(folder, tmp_path):
     out = tmp_path / "out"
-    argv = [sys.executable, SCRIPT, *command(folder, "--iterations", 1500, "--output", out, "--batch", 1, "--quiet")]
+    argv = command(folder, "--iterations", 1500, "--output", out, "--batch", 1, "--quiet")
     for finished in (1, 3):
-        with subprocess.Popen(argv) as killed:
-            while killed.poll() is None and len(times(out)) < finished:
-                time.sleep(0.002)
-            killed.kill()
+        killed = FORKS.Process(target=reconstruct_command, args=(argv,))
+        killed.start()
+        while killed.is_alive() and len(times(out)) < finished:
+            time.sleep(0.002)
+        killed.kill()
+        killed.join()
         for path in out.glob("*_cube.h5"):  # every file that is there is whole
             with h5py.File(path) as file:
                 assert np.isfinite(file["cube"][:]).all()
     before = times(out)
     assert len(before) >= 3
-    subprocess.run(argv, check=True)
+    last = FORKS.Process(target=reconstruct_command, args=(argv,))
+    last.start()
+    last.join()
+    assert last.exitcode == 0
     after = times(out)
     assert len(after) == N
     assert before.items() <= after.items()

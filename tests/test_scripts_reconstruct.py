@@ -436,8 +436,11 @@ def test_full_disk_leaves_nothing_behind(snapshot):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_leaves_no_half_file(snapshot, sent, code):
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to it
     command = [sys.executable, SCRIPT, "--measurement", snapshot, "--figures", "none"]
-    with subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE) as run:
+    run = subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, heard)
+    with run:
         assert run.stderr is not None
         seen = b""
         while b"final run |" not in seen:  # the progress bar of a running iteration

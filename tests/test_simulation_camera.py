@@ -222,11 +222,19 @@ def run(*arguments, cwd=ROOT):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
-def test_script_writes_a_measurement_that_fits_its_truth(tmp_path):
+@pytest.fixture
+def main(monkeypatch):
+    """The script's function: a process of its own for each case would take seconds."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    program = importlib.import_module("simulate").main
+    return lambda *arguments: program([str(argument) for argument in arguments])
+
+
+def test_script_writes_a_measurement_that_fits_its_truth(tmp_path, main, capsys):
     output = tmp_path / "m.h5"
-    done = run("--size", "40x48", "--wavelengths", "440:700:6", "--step", -3, "--full-well", 1e6, "--output", output)
-    assert done.returncode == 0, done.stderr
-    assert "6 bands of 40 x 48 px, step -3 px" in done.stdout
+    options = ("--size", "40x48", "--wavelengths", "440:700:6", "--step", -3, "--full-well", 1e6)
+    assert main(*options, "--output", output) == 0
+    assert "6 bands of 40 x 48 px, step -3 px" in capsys.readouterr().out
     m = read_measurement(output)
     assert m.shifts == (0, -3, -6, -9, -12, -15) and m.y.shape == (40, 63)
     np.testing.assert_allclose(m.wavelengths, np.linspace(440, 700, 6))
@@ -235,13 +243,12 @@ def test_script_writes_a_measurement_that_fits_its_truth(tmp_path):
     assert ((m.y - exact) ** 2 * m.gain).sum() / exact.sum() == pytest.approx(1, abs=0.15)
 
 
-def test_script_takes_cube_and_mask_from_files(tmp_path):
+def test_script_takes_cube_and_mask_from_files(tmp_path, main):
     cube = np.random.default_rng(0).random((5, 20, 16)).astype(np.float32)
     write_cube(tmp_path / "cube.h5", cube, wavelengths=[500, 520, 540, 560, 580])
     np.savez(tmp_path / "mask.npz", mask=np.eye(18, 14, dtype=np.float32))
     options = ("--size", "18x14", "--num-bands", 3, "--step", 1, "--output", tmp_path / "m.h5")
-    done = run("--cube", tmp_path / "cube.h5", "--mask", tmp_path / "mask.npz", *options)
-    assert done.returncode == 0, done.stderr
+    assert main("--cube", tmp_path / "cube.h5", "--mask", tmp_path / "mask.npz", *options) == 0
     m = read_measurement(tmp_path / "m.h5")
     np.testing.assert_array_equal(m.cube, cube[2:, 1:19, 1:15])
     np.testing.assert_array_equal(m.mask, np.eye(18, 14))
@@ -249,9 +256,7 @@ def test_script_takes_cube_and_mask_from_files(tmp_path):
     assert m.y.shape == (18, 16)
 
 
-def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    main = importlib.import_module("simulate").main  # a process for each case would take a second each
+def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, main):
     out = tmp_path / "m.h5"
     existing = tmp_path / "there.h5"
     existing.write_bytes(b"precious")
@@ -267,7 +272,7 @@ def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, monkeypatch):
     ]
     for arguments, message in cases:
         try:
-            code = main([str(argument) for argument in arguments])
+            code = main(*arguments)
         except SystemExit as leave:  # argparse's way out
             code = leave.code
         error = capsys.readouterr().err

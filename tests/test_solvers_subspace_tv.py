@@ -27,7 +27,7 @@ from cassi.priors.spectral_basis import (
     synthesise,
 )
 from cassi.priors.tv import TVDenoiser, tv_prox
-from cassi.solvers.subspace_tv import STEP, subspace_tv
+from cassi.solvers.subspace_tv import PRIOR_STRENGTH, STEP, subspace_tv
 
 F64 = torch.float64
 
@@ -194,7 +194,7 @@ CAMERAS = {
 }
 
 
-def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w, strength):
+def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w):
     """The docstring's lines with dense matrices, detector pixel by detector pixel; z and e at the end."""
     _C, H, W = A.cube_shape
     phi = oracle.matrix(A.mask.double().numpy(), A.shifts, None if A.weights is None else A.weights.double().numpy())
@@ -202,8 +202,7 @@ def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w, strength)
     D = np.where(gram > 0, gram, 1)
     sees = phi @ np.kron(B.T, np.eye(H * W))  # Phi B^T
     flat = y.double().numpy().ravel()
-    level = abs(flat).sum() / abs(phi).sum()
-    a = np.where(gram > 0, strength / (level * tv_weight) * np.broadcast_to(variance, y.shape).ravel() / D, 0)
+    a = np.where(gram > 0, 0.6 / tv_weight**2 * np.broadcast_to(variance, y.shape).ravel() / D, 0)
     gamma, omega = 1 - np.minimum(1, a), np.where(gram > 0, 1 / D, 0) / np.maximum(1, a)
     e, z, q = np.zeros_like(flat), sees.T @ (omega * flat), None
     up = np.kron(B.T, np.eye(H * W))
@@ -241,11 +240,10 @@ def test_the_lines_of_the_docstring(name, nonnegative, weighted, path):
         B,
         variance=variance,
         tv_weight=0.7,
-        prior_strength=0.5,
         nonnegative=nonnegative,
         num_iters=7,
     )
-    z, e = dense_run(A, y, B.numpy(), variance.numpy(), nonnegative, 7, 0.7, weights.numpy(), 0.5)
+    z, e = dense_run(A, y, B.numpy(), variance.numpy(), nonnegative, 7, 0.7, weights.numpy())
     scale = np.abs(z).max()
     np.testing.assert_allclose(state.z.numpy() / scale, z / scale, atol=1e-9)
     lit = A.gram_diag().numpy() > 0
@@ -336,6 +334,11 @@ def noisy():
     return A, y, variance, B, sees, cut, up
 
 
+def factor(kappa: float, tv_weight: float) -> float:
+    """Of the variance, that makes lambda go with this kappa: the minimiser depends on kappa sigma^2 alone."""
+    return kappa * tv_weight / PRIOR_STRENGTH
+
+
 @pytest.mark.parametrize("strength", [0.4, 4.0])
 def test_fixed_point_minimises_the_stated_objective(noisy, strength):
     """Without non-negativity: kappa = strength / level, whatever lambda, and a, on both sides of 1."""
@@ -345,9 +348,8 @@ def test_fixed_point_minimises_the_stated_objective(noisy, strength):
     best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6))
     least = objective(best, y_cut, sees, sigma2, w, kappa)
     for tv_weight in (0.05, 0.6, 3.0):
-        _, state = subspace_tv(
-            A, y, B, variance=variance, tv_weight=tv_weight, prior_strength=strength, nonnegative=False, num_iters=1200
-        )
+        scaled = factor(kappa, tv_weight) * variance
+        _, state = subspace_tv(A, y, B, variance=scaled, tv_weight=tv_weight, nonnegative=False, num_iters=1200)
         found = objective(state.z.numpy(), y_cut, sees, sigma2, w, kappa)
         assert abs(found / least - 1) < 1e-4, (tv_weight, found, least)
 
@@ -359,12 +361,13 @@ def test_fixed_point_minimises_it_among_cubes_without_negative_radiance(noisy):
     best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6), up, iters=4000)
     least = objective(best, y_cut, sees, sigma2, w, kappa)
     for tv_weight in (0.05, 0.6):
-        result, state = subspace_tv(A, y, B, variance=variance, tv_weight=tv_weight, prior_strength=0.4, num_iters=3000)
+        scaled = factor(kappa, tv_weight) * variance
+        result, state = subspace_tv(A, y, B, variance=scaled, tv_weight=tv_weight, num_iters=3000)
         found = objective(state.z.numpy(), y_cut, sees, sigma2, w, kappa)
         assert abs(found / least - 1) < 1e-4, (tv_weight, found, least)
         assert float(result.x.min()) > -1e-4 * float(result.x.max())
         torch.testing.assert_close(state.z, torch.from_numpy(best), atol=2e-3, rtol=0)
-    options = {"variance": variance, "tv_weight": 0.6, "prior_strength": 0.4, "num_iters": 600}
+    options = {"variance": factor(kappa, 0.6) * variance, "tv_weight": 0.6, "num_iters": 600}
     assert float(subspace_tv(A, y, B, **options, nonnegative=False)[0].x.min()) < -0.01
 
 
@@ -561,9 +564,9 @@ def test_other_cameras(name):
     rng = np.random.default_rng(3)
     y = y0 + 0.1 * torch.from_numpy(rng.standard_normal(y0.shape))
     B, w = smooth_basis(4, 3), coefficient_weights(3).numpy()
-    _, state = subspace_tv(A, y, B, variance=0.01, prior_strength=0.4, nonnegative=False, num_iters=1000)
+    _, state = subspace_tv(A, y, B, variance=0.01, nonnegative=False, num_iters=1000)
     sees, sigma2 = phi @ np.kron(B.numpy().T, np.eye(30)), np.full(y.numel(), 0.01)
-    kappa = 0.4 / brightness(A, y)
+    kappa = 0.6 / brightness(A, y)
     best = minimise(y.numpy(), sees, sigma2, w, kappa, (3, 5, 6))
     least = objective(best, y.numpy(), sees, sigma2, w, kappa)
     assert abs(objective(state.z.numpy(), y.numpy(), sees, sigma2, w, kappa) / least - 1) < 1e-4

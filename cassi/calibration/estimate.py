@@ -21,7 +21,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
-from cassi.calibration.line_spread import SHARPEST, LineSpread, fit_line_spread, sharpen
+from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, sharpen
 from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
@@ -281,9 +281,7 @@ def calibrate(
     model: Model = "polynomial",
     order: int = 3,
     bit_depth: int | None = None,
-    slit_frames: np.ndarray | None = None,
-    slit_wavelengths: Sequence[float] | np.ndarray | None = None,
-    slit_width: float = 1.0,
+    slit: Slit | None = None,
 ) -> Calibration:
     """Make a calibrated camera of captured frames.
 
@@ -311,10 +309,8 @@ def calibrate(
             the shortest to the longest captured wavelength.
         model: of the dispersion, see `Dispersion`.
         order: highest power p of the model; at most L - 1 is used.
-        slit_frames: (S, H, W') counts of a narrow slit across the dispersion in place of the aperture.
-        slit_wavelengths: (S,) [nm]; those of the mask frames if not given. One frame serves all bands.
-        slit_width: of the slit's image [pixel].
         bit_depth: of the counts; without it the smallest of 8, 10, 12, 14, 16 that holds the brightest.
+        slit: frames of a narrow slit, for the blur.
 
     Returns:
         The `Calibration`.
@@ -331,7 +327,7 @@ def calibrate(
         (0, 2, 4, 6, 8, 10, 12, 14)
     """
     darks, flats, frames, light = _checked_frames(dark, flat, mask_frames, mask_wavelengths)
-    slits, slit_light = _checked_slits(slit_frames, slit_wavelengths, mask_wavelengths, frames.shape[1:])
+    slits, slit_light = _checked_slits(slit, mask_wavelengths, frames.shape[1:])
     largest = float(max(stack.max() for stack in (darks, flats, frames, slits) if stack.size))
     full_scale = _full_scale(largest, bit_depth)
     level = darks.mean(0)
@@ -351,7 +347,7 @@ def calibrate(
 
     transmissions = _transmissions(cleaned(frames))
     curve = fit_dispersion(transmissions, light, model=model, order=order)
-    spread = fit_line_spread(cleaned(slits), slit_light, slit_width=slit_width) if len(slits) else None
+    spread = None if slit is None else fit_line_spread(cleaned(slits), slit_light, slit_width=slit.width)
     if spread is not None and not spread.negligible:
         blurs = spread.at(light)
         transmissions = np.stack(
@@ -495,18 +491,16 @@ def _checked_frames(
 
 
 def _checked_slits(
-    frames: np.ndarray | None,
-    wavelengths: Sequence[float] | np.ndarray | None,
-    mask_wavelengths: Sequence[float] | np.ndarray,
-    size: tuple[int, ...],
+    slit: Slit | None, mask_wavelengths: Sequence[float] | np.ndarray, size: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Slit frames (S, H, W') in float64 and their wavelengths; S = 0 where there are none."""
-    if frames is None:
+    if slit is None:
         return np.zeros((0, *size)), np.zeros(0)
-    stack = np.asarray(frames, dtype=np.float64)
+    stack = np.asarray(slit.frames, dtype=np.float64)
     stack = stack[None] if stack.ndim == 2 else stack
     if stack.ndim != 3 or stack.shape[1:] != size or len(stack) == 0 or not np.isfinite(stack).all():
         raise InputError(f"slit frames must be finite and {('S', *size)} as the mask frames are, got {stack.shape}")
+    wavelengths = slit.wavelengths
     if wavelengths is None:
         wavelengths = np.mean(mask_wavelengths, keepdims=True) if len(stack) == 1 else mask_wavelengths
     light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)

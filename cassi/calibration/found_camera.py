@@ -15,7 +15,6 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
-from cassi.choice.plan import PRIOR_STRENGTH
 from cassi.files import write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot, crop
@@ -36,6 +35,7 @@ DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.01  # and by this share
+OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
@@ -209,7 +209,7 @@ def find_camera(
     if model.exact:
         return given
 
-    def trials(model: CameraModel) -> list[_Trial]:
+    def trials(model: CameraModel, seed: int = seed) -> list[_Trial]:
         camera = camera_of_shot(replace(m, mask=model.masks(m.mask, m.shifts)), torch.device("cpu"))
         return [_Trial.of(camera, A, y, bad, seed) for y in frames]
 
@@ -220,16 +220,28 @@ def find_camera(
             model, as_found = plain, others
     told((1 + SEARCH) / 2)
     as_given = trials(CameraModel())
+    sure, is_open = _compared(as_given, as_found)
+    for more in range(1, SPLITS):
+        if not is_open:
+            break
+        as_given += trials(CameraModel(), seed + more)
+        as_found += trials(model, seed + more)
+        sure, is_open = _compared(as_given, as_found)
     errors, stamped = (_error(as_given), _error(as_found)), (_imprint(as_given), _imprint(as_found))
-    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
-    falls = before - after
-    spread = float(falls.std()) / math.sqrt(len(falls))
-    better = float(falls.mean()) > SIGMAS * spread and errors[1] < (1 - LEAST_FALL) * errors[0]
-    cleaner = float(falls.mean()) > -SIGMAS * spread and stamped[1] < (1 - LEAST_FADE) * stamped[0]
-    sure = better or cleaner
     believed = model if sure else CameraModel()
     mask = believed.masks(m.mask, m.shifts)
     return FoundCamera(mask, m.shifts, believed, sure, (fall[0], fall[1]), errors, stamped)
+
+
+def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:
+    """Whether a camera predicts clearly better than the given one; else whether more held-out pixels may show it."""
+    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
+    falls = before - after
+    sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
+    lower = _error(as_found) < (1 - LEAST_FALL) * _error(as_given)
+    cleaner = sigmas > -SIGMAS and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
+    sure = cleaner or (lower and sigmas > SIGMAS)
+    return sure, lower and sigmas > OPEN and not sure
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
@@ -297,7 +309,6 @@ class _Trial:
             basis,
             variance=DAMPING * target.clamp(min=0),
             tv_weight=SMOOTHER * own,
-            prior_strength=PRIOR_STRENGTH / SMOOTHER,
             num_iters=SETTLED,
         )[0].x
         pattern = given.mask[..., rows, columns].numpy()

@@ -7,6 +7,7 @@ like a blur of the optics. A slit of known width across the dispersion has only 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy import special
 
 from cassi.errors import InputError
 
-__all__ = ["NEGLIGIBLE", "LineSpread", "fit_line_spread", "sharpen", "slit_profile"]
+__all__ = ["NEGLIGIBLE", "LineSpread", "Slit", "fit_line_spread", "sharpen", "slit_profile"]
 
 NEGLIGIBLE = 0.7  # pixel; below it the mask as it is imaged says as much as mask and point-spread function apart
 REACH = 12  # columns on either side of the slit that are looked at
@@ -23,6 +24,21 @@ WIDEST = REACH / 2  # pixel; of more, too little of the slit's image lies within
 MAX_TILT = 0.2  # columns a row
 MIN_ROWS = 8  # that the slit reaches over
 MISFIT = 0.25  # part of a profile that the best fit may leave unexplained
+
+
+@dataclass(frozen=True, eq=False)
+class Slit:
+    """What was captured of a narrow slit across the dispersion, in place of the coded aperture.
+
+    Attributes:
+        frames: (S, H, W') counts, or (H, W') of one frame, which serves all bands.
+        wavelengths: (S,) [nm]; those of the mask frames if not given.
+        width: of the slit's image [pixel].
+    """
+
+    frames: np.ndarray
+    wavelengths: Sequence[float] | np.ndarray | None = None
+    width: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,14 +1,21 @@
-"""How a photograph's channels weigh the bands of a cube: a preset, and what the scene itself says about it."""
+"""How a photograph's channels weigh the bands of a cube, and its values the light: what the scene says about it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
+from scipy.interpolate import BSpline
+from scipy.ndimage import gaussian_filter
 from scipy.optimize import nnls
 from torch import Tensor
 
 TRUST = 0.02  # weight of the expected shape against the fit to the scene, relative to the mean power of the bands
 ROUGHNESS = 0.3  # weight of the curve's second difference, likewise
+TONE_PIECES = 5  # of a tone curve, each of the third degree
+BLUR = 3.0  # standard deviation of what values are told by: a first cube is not as sharp as the photograph [pixel]
+TONE_ROUGHNESS = 1e-3  # weight of its coefficients' second difference against the fit, relative to their mean power
 
 
 def fitted_gain(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
@@ -52,6 +59,68 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
 
 
 def misfit(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> float:
-    """|s - R x| / |s| where the photograph says something."""
+    """|G w (s - R x)| / |G w s|, G a Gaussian: of local averages, as a first cube lacks the photograph's detail."""
     seen = torch.einsum("kc,chw->khw", R, cube)
-    return float(((s - seen) * w).norm() / (s * w).norm().clamp(min=1e-30))
+    rest, whole = (
+        float(np.linalg.norm(gaussian_filter((image * w).double().cpu().numpy(), (0, BLUR, BLUR))))
+        for image in (s - seen, s)
+    )
+    return rest / max(whole, 1e-300)
+
+
+@dataclass(frozen=True, eq=False)
+class Tone:
+    """A rising curve from the values v of a photograph, in [0, 1], to light.
+
+        T(v) = sum_k a_k I_k(sqrt(v)),    a >= 0
+
+    with I_k rising from 0 to 1, integrals of B-splines (Ramsay, "Monotone regression splines in action", Statistical
+    Science 3, 425 (1988)). Linear values, those coded for a display, and what cameras do beyond that are near such
+    curves.
+
+    Attributes:
+        a: (n,), >= 0.
+    """
+
+    a: np.ndarray
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return torch.from_numpy(np.tensordot(self.a, _rising(values.double().cpu().numpy()), 1)).to(values)
+
+
+def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Tone:
+    """The tone curve with which a photograph is most like what the scene should look like to it.
+
+        min_{a >= 0}  sum_kij h (G(w (T(s) - e)))^2 / (G(w e) + 0.1 mean)^2  +  mu |D_2 a|^2
+
+    with G a Gaussian: the first cube is right about the light of a place, and not about its detail.
+
+    Args:
+        s: the photograph's values on the scene's grid (K, H, W), in [0, 1].
+        w: (H, W), 0 where it says nothing, else 1.
+        expected: e = R x (K, H, W).
+    """
+    known = w.double().cpu().numpy()
+    share = gaussian_filter(known, BLUR)
+
+    def local(images: np.ndarray) -> np.ndarray:
+        blurred: np.ndarray = gaussian_filter(images * known, (0, BLUR, BLUR)) / np.maximum(share, 0.05)
+        return blurred
+
+    e = local(expected.double().cpu().numpy())
+    weight = known / np.maximum(e + 0.1 * e.mean(), 1e-30)
+    basis = _rising(s.double().cpu().numpy())
+    rows = np.stack([(local(image) * weight).ravel() for image in basis])
+    gram = rows @ rows.T
+    power = max(float(np.trace(gram)) / len(gram), 1e-300)
+    second = np.diff(np.eye(len(gram)), 2, axis=0)
+    root = np.linalg.cholesky(gram + power * (TONE_ROUGHNESS * second.T @ second + 1e-6 * np.eye(len(gram)))).T
+    return Tone(nnls(root, np.linalg.solve(root.T, rows @ (e * weight).ravel()))[0])
+
+
+def _rising(values: np.ndarray) -> np.ndarray:
+    """I_k(sqrt(v)), (n, *v.shape)."""
+    knots = np.concatenate([[0.0, 0.0], np.linspace(0, 1, TONE_PIECES + 1), [1.0, 1.0]])
+    integral = BSpline(knots, np.eye(len(knots) - 3), 2).antiderivative()
+    curves: np.ndarray = integral(np.sqrt(np.clip(values, 0, 1))) / integral(1.0)
+    return np.moveaxis(curves, -1, 0)

@@ -34,11 +34,8 @@ JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits
 # A photograph is left out where the held-out error rises by more than this share. It is a coarse sieve, behind that of
 # the registration: with cubes that are 7 dB better the detector may be predicted 21 % worse, as the joint problem
 # settles slowly and an adapted response is never quite right; a picture 2 pixels out of place doubles a clean error.
-HARM = 0.35
+HARM = 0.25
 FIRST, ALL = 40, 200  # iterations of the final run with total variation before another prior is tried, and in all
-# What may be wrong with place and response of a photograph, as noise beside its own: relative to its value and, half of
-# it, to its mean.
-DOUBT = 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +47,15 @@ class Photograph:
         seen: (H, W), 0 where it says nothing, else 1.
         R: (K, C).
         variance: of s, (K, H, W).
+        doubt: what may be wrong with place, response and values, as noise beside its own: relative to s and, half of
+            it, to its mean.
     """
 
     s: Tensor
     seen: Tensor
     R: Tensor
     variance: Tensor
+    doubt: float
 
 
 def split_of(A: Camera, y: Tensor, seed: int) -> Split:
@@ -106,7 +106,9 @@ class Joint:
         A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
         weighted = scale * photograph.seen
         y = A.stack(alone.y, s * weighted)
-        own = (photograph.variance + DOUBT**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)) * weighted**2
+        own = (
+            photograph.variance + photograph.doubt**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)
+        ) * weighted**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
         keep = (~held).to(y)
         split = Split(A, y, held, A.leave_out(keep), y * keep)

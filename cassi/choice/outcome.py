@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cassi.choice.candidates import LOW_SHARE, LOW_SHARE_MARGIN, MARGIN, SCENE_MARGIN, SHARE_MARGIN, CandidateError
 from cassi.choice.noise import Pilot
-from cassi.choice.plan import PRIOR_STRENGTH, TV, Plan
+from cassi.choice.plan import TV, Plan
 from cassi.solvers.loop import Result
+from cassi.solvers.subspace_tv import PRIOR_STRENGTH
 
 
 class PriorError(NamedTuple):

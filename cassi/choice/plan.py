@@ -27,7 +27,6 @@ TV = "total variation"
 # In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
-PRIOR_STRENGTH = 0.6  # kappa of `cassi.solvers.subspace_tv.subspace_tv`
 CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cassi.choice.plan import PRIOR_STRENGTH
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
@@ -48,8 +47,7 @@ class Problem:
         monitor: Monitor | None = None,
     ) -> tuple[Result, SubspaceState]:
         """Subspace TV, or with sigma, in units of the weights of TV, the non-local denoiser in its place."""
-        own = brightness(A, y)
-        level = self.level * (own if self.brightness is None else self.brightness)
+        level = self.level * (brightness(A, y) if self.brightness is None else self.brightness)
         denoise = None
         if sigma is not None:
             weights = coefficient_weights(len(self.basis)).to(y) * level
@@ -60,7 +58,6 @@ class Problem:
             self.basis,
             variance=self.variance,
             tv_weight=level,
-            prior_strength=PRIOR_STRENGTH * own / level,
             num_iters=num_iters,
             tol=tol if sigma is None else 0.0,
             state=state,

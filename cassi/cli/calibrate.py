@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
     from cassi.calibration.estimate import calibrate
     from cassi.calibration.frames_on_disk import read_frames
+    from cassi.calibration.line_spread import Slit
     from cassi.files import check_output
 
     check_output(args.output, args.overwrite)
@@ -97,9 +98,7 @@ def run(args: argparse.Namespace) -> int:
         model=args.model,
         order=args.order,
         bit_depth=args.bit_depth,
-        slit_frames=read_frames(files.slit) if files.slit else None,
-        slit_wavelengths=files.slit_wavelengths,
-        slit_width=args.slit_width,
+        slit=Slit(read_frames(files.slit), files.slit_wavelengths, args.slit_width) if files.slit else None,
     )
     output = found.save(args.output, overwrite=args.overwrite)
     made = [str(output)]

@@ -132,10 +132,11 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
     Raises:
         InputError: a calibration that cannot be used, or options that say what it says.
     """
-    from cassi.files import ReadOptions
+    from cassi.files import Levels, ReadOptions
 
-    given = {field.name: getattr(args, field.name) for field in fields(ReadOptions)}
-    options = ReadOptions(**given)
+    levels = {field.name: getattr(args, field.name) for field in fields(Levels)}
+    given = {field.name: getattr(args, field.name) for field in fields(ReadOptions) if field.name != "levels"}
+    options = ReadOptions(**given, levels=Levels(**levels))
     shots = getattr(args, "shots", None)
     if not args.calibration:
         if args.optics == "dd" and args.mask_transform != "none":
@@ -144,7 +145,7 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
         return one if shots is None else replace(one, shots=_each_shot(args, one))
     from cassi.calibration.estimate import Calibration
 
-    twice = [name for name, value in given.items() if name != "key" and value is not None]
+    twice = [name for name, value in (given | levels).items() if name != "key" and value is not None]
     if twice or args.mask_transform != "none":
         names = ", ".join(f"--{name.replace('_', '-')}" for name in twice or ["mask_transform"])
         raise InputError(f"the calibration brings these along; leave out {names}")

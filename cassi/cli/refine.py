@@ -81,11 +81,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _captures(args: argparse.Namespace) -> list[Measurement]:
     """The frames of all captures; of many, some that are spread over them."""
-    from cassi.files import ReadOptions, open_frames
+    from cassi.files import Levels, ReadOptions, open_frames
     from cassi.files.frames import find_files
 
-    names = ("mask", "key", "mask_key", "step", "num_bands", "bit_depth", "black_level", "bad_pixels")
-    options = ReadOptions(**{name: getattr(args, name) for name in names})
+    names = ("mask", "key", "mask_key", "step", "num_bands", "bad_pixels")
+    levels = Levels(args.bit_depth, args.black_level)
+    options = ReadOptions(**{name: getattr(args, name) for name in names}, levels=levels)
     frames = open_frames(find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]), options)
     every = max(1, -(-len(frames) // MOST))
     return [frames[k] for k in range(0, len(frames), every)]

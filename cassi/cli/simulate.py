@@ -72,6 +72,26 @@ def pose(text: str) -> tuple[float, ...]:
 
 def parser(prog: str) -> Parser:
     p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
+    add_scene(p)
+    add_cameras(p)
+    p.add_argument("--seed", type=int, default=0, help="seed of scene, mask and noise (default: 0)")
+    made = p.add_mutually_exclusive_group(required=True)
+    made.add_argument("--output", metavar="FILE", help="the measurement to write: .h5 or .hdf5")
+    made.add_argument(
+        "--bench",
+        metavar="DIR",
+        help="instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
+        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size "
+        f"(default: {BENCH_SIZE[0]}x{BENCH_SIZE[1]}), --num-bands, --step and --seed",
+    )
+    p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
+    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    p.add_manners()
+    return p
+
+
+def add_scene(p: Parser) -> None:
+    """The options that say what is photographed."""
     scene = p.add_argument_group("scene")
     source = scene.add_mutually_exclusive_group()
     source.add_argument("--scene", choices=("procedural",), default="procedural", help="a painted scene (the default)")
@@ -95,6 +115,9 @@ def parser(prog: str) -> Parser:
     )
     scene.add_argument("--no-truth", action="store_true", help="do not write the cube into the output")
 
+
+def add_cameras(p: Parser) -> None:
+    """The options of the camera and of the second one beside it."""
     optics = p.add_argument_group("optics")
     optics.add_argument(
         "--mask", default="binary", metavar="KIND|FILE", help="binary, grey, blue-noise, or a file (default: binary)"
@@ -143,21 +166,6 @@ def parser(prog: str) -> Parser:
         metavar="SCALE,DEG,DOWN,RIGHT",
         help="picture pixels a scene pixel, by how much it is turned, and moved [scene px] (default: 1.5,1,2,-2)",
     )
-
-    p.add_argument("--seed", type=int, default=0, help="seed of scene, mask and noise (default: 0)")
-    made = p.add_mutually_exclusive_group(required=True)
-    made.add_argument("--output", metavar="FILE", help="the measurement to write: .h5 or .hdf5")
-    made.add_argument(
-        "--bench",
-        metavar="DIR",
-        help="instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
-        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size "
-        f"(default: {BENCH_SIZE[0]}x{BENCH_SIZE[1]}), --num-bands, --step and --seed",
-    )
-    p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
-    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    p.add_manners()
-    return p
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from cassi.files.cubes import read_cube
 from cassi.files.description import Description, describe
 from cassi.files.frames import Frames, open_frames
 from cassi.files.opening import open_container
-from cassi.files.options import ReadOptions
+from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import frame_count, read_measurement
 from cassi.files.writing import check_output, write_arrays, write_cube, write_measurement
 
@@ -17,6 +17,7 @@ __all__ = [
     "Entry",
     "Frames",
     "InputError",
+    "Levels",
     "OutputError",
     "ReadOptions",
     "check_output",

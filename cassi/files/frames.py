@@ -94,7 +94,7 @@ def open_frames(source: PathLike | Sequence[PathLike], options: ReadOptions | No
     """Open a stack, the files of a folder, a pattern such as "run/*.tif", or a list of files, to read frame by frame.
 
     All frames share one scale: where integers come without a bit depth, every frame is looked through once for the
-    largest count. Give `bit_depth` to save that pass.
+    largest count. Give `Levels.bit_depth` to save that pass.
 
     Args:
         source: file with one snapshot or a stack (N, H, W'), folder, pattern, or list of these files.
@@ -130,10 +130,11 @@ def open_frames(source: PathLike | Sequence[PathLike], options: ReadOptions | No
     errors = [found for found in files.values() if isinstance(found, InputError)]
     if len(errors) == len(files):
         raise errors[0]
-    bit_depth = options.bit_depth or _common_bit_depth(places, files)
+    bit_depth = options.levels.bit_depth or _common_bit_depth(places, files)
+    levels = replace(options.levels, bit_depth=bit_depth)
     for path, found in files.items():
         if not isinstance(found, InputError):
-            files[path] = replace(found, options=replace(options, bit_depth=bit_depth))
+            files[path] = replace(found, options=replace(options, levels=levels))
     return Frames(_names(places), tuple(places), files, bit_depth)
 
 
@@ -169,7 +170,7 @@ def _common_bit_depth(
                 counts = opened.counts(frame)
             except InputError:  # told when the frame is read
                 continue
-            if counts.min() < 0 and opened.options.black_level is None:  # told there, too
+            if counts.min() < 0 and opened.options.levels.black_level is None:  # told there, too
                 return None
             largest = int(counts.max())
         highest = largest if highest is None else max(highest, largest)

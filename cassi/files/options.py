@@ -14,6 +14,34 @@ STEPS = (1e-3, 1e5)  # the smallest and the largest displacement between bands, 
 
 
 @dataclass(frozen=True)
+class Levels:
+    """What a detector's numbers mean: y = (counts - black_level) / (white_level - black_level).
+
+    Attributes:
+        bit_depth: bits of integer counts; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
+        black_level: count of a dark pixel, subtracted.
+        white_level: count that becomes y = 1; default full scale for integers.
+        saturation: count from which a pixel is bad; default full scale for integers, none for floats.
+
+    Raises:
+        InputError: a number out of its range.
+    """
+
+    bit_depth: int | None = None
+    black_level: float | None = None
+    white_level: float | None = None
+    saturation: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bit_depth is not None and not 1 <= self.bit_depth <= 32:
+            raise InputError(f"bit depth must lie in 1..32, got {self.bit_depth}")
+        for name in ("black_level", "white_level", "saturation"):
+            level = getattr(self, name)
+            if level is not None and not math.isfinite(level):
+                raise InputError(f"{name.replace('_', ' ')} must be finite, got {level}")
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """What the user says about a measurement; what is None is told by the file or inferred. See `read_measurement`.
 
@@ -24,10 +52,7 @@ class ReadOptions:
         step: displacement between neighboring bands [pixel], any sign; 0 for a mask per video frame.
         num_bands: number of bands C.
         wavelengths: (C,) [nm], or text for `parse_wavelengths`.
-        bit_depth: bits of integer counts; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
-        black_level: count of a dark pixel, subtracted.
-        white_level: count that becomes y = 1; default full scale for integers.
-        saturation: count from which a pixel is bad; default full scale for integers, none for floats.
+        levels: what its counts mean.
         bad_pixels: file with an (H, W') array, nonzero where a pixel is bad.
 
     Raises:
@@ -40,10 +65,7 @@ class ReadOptions:
     step: float | None = None
     num_bands: int | None = None
     wavelengths: str | np.ndarray | None = None
-    bit_depth: int | None = None
-    black_level: float | None = None
-    white_level: float | None = None
-    saturation: float | None = None
+    levels: Levels = Levels()
     bad_pixels: PathLike | None = None
 
     def __post_init__(self) -> None:
@@ -54,12 +76,6 @@ class ReadOptions:
                 raise InputError(f"the step must be finite, got {self.step}")
             if self.step != 0 and not STEPS[0] <= abs(self.step) <= STEPS[1]:
                 raise InputError(f"the step must be 0 or {STEPS[0]:g} to {STEPS[1]:g} px, got {self.step:g}")
-        if self.bit_depth is not None and not 1 <= self.bit_depth <= 32:
-            raise InputError(f"bit depth must lie in 1..32, got {self.bit_depth}")
-        for name in ("black_level", "white_level", "saturation"):
-            level = getattr(self, name)
-            if level is not None and not math.isfinite(level):
-                raise InputError(f"{name.replace('_', ' ')} must be finite, got {level}")
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -24,7 +24,7 @@ from cassi.files.names import (
     pick,
 )
 from cassi.files.opening import open_container
-from cassi.files.options import MAX_BANDS, ReadOptions
+from cassi.files.options import MAX_BANDS, Levels, ReadOptions
 from cassi.files.scaling import band_axis, check_bit_depth, mask_to_float32, plan_counts, read_leading, scale_cube
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
@@ -42,10 +42,7 @@ def read_measurement(
     step: float | None = None,
     num_bands: int | None = None,
     wavelengths: str | np.ndarray | None = None,
-    bit_depth: int | None = None,
-    black_level: float | None = None,
-    white_level: float | None = None,
-    saturation: float | None = None,
+    levels: Levels = Levels(),  # noqa: B008  frozen
     bad_pixels: PathLike | None = None,
     frames: int | slice | None = None,
 ) -> Measurement:
@@ -57,8 +54,8 @@ def read_measurement(
 
     Args:
         path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG, ENVI or NetCDF file with the snapshot.
-        mask, key, mask_key, step, num_bands, wavelengths, bit_depth, black_level, white_level, saturation,
-            bad_pixels: what the user says of it, see `ReadOptions`.
+        mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels: what the user says of it, see
+            `ReadOptions`.
         frames: of a stack, one frame (an int, gives (H, W'); -1 is the last) or a slice; only these are read.
 
     Returns:
@@ -75,9 +72,7 @@ def read_measurement(
         >>> read_measurement(path).shifts
         (0, 2, 4, 6)
     """
-    options = ReadOptions(
-        mask, key, mask_key, step, num_bands, wavelengths, bit_depth, black_level, white_level, saturation, bad_pixels
-    )
+    options = ReadOptions(mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels)
     return open_measurement(path, options).read(frames)
 
 
@@ -118,8 +113,8 @@ class OpenedMeasurement:
         name = f"{container.path}: '{self.entry.name}'"
         marked = _marked_of(self.marked, frames)
         raw = _blank_bad_pixels(self.counts(frames), marked, notes)
-        check_bit_depth(raw, self.options.bit_depth, name)
-        counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options)
+        check_bit_depth(raw, self.options.levels.bit_depth, name)
+        counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options.levels)
         y, saturated = counts.apply(raw, name)
         del raw
         notes.append(counts.note)

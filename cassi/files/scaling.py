@@ -6,7 +6,7 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
-from cassi.files.options import ReadOptions
+from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_SIZES
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
@@ -66,7 +66,11 @@ class Counts:
 
 
 def plan_counts(
-    dtype: np.dtype, minimum: float, maximum: float, bits: int | None, options: ReadOptions | None = None
+    dtype: np.dtype,
+    minimum: float,
+    maximum: float,
+    bits: int | None,
+    levels: Levels = Levels(),  # noqa: B008  frozen
 ) -> Counts:
     """Decide how stored numbers are scaled: integers by the full scale of their bit depth, floats not at all.
 
@@ -77,7 +81,7 @@ def plan_counts(
         minimum: smallest stored value.
         maximum: largest stored value.
         bits: bit depth the file states, or None.
-        options: bit depth and levels as the user states them.
+        levels: as the user states them.
 
     Raises:
         InputError: levels out of order, integers beyond the bit depth, negative counts of unknown black level.
@@ -86,9 +90,8 @@ def plan_counts(
         >>> plan_counts(np.dtype("uint16"), 0.0, 4000.0, None).unit
         'fraction of full scale (4095 counts)'
     """
-    options = options or ReadOptions()
-    bit_depth, black_level, white_level = options.bit_depth, options.black_level, options.white_level
-    saturation = options.saturation
+    bit_depth, black_level, white_level = levels.bit_depth, levels.black_level, levels.white_level
+    saturation = levels.saturation
     black = 0.0 if black_level is None else float(black_level)
     if dtype.kind == "b":
         raise InputError("values of one bit are no counts: expected the numbers that the detector read out")

@@ -20,8 +20,8 @@ def read_side_picture(
 ) -> SidePicture:
     """A side picture from PNG, JPEG, TIFF or NumPy (.npy, (h, w) or (h, w, K)).
 
-    8-bit values may be linear or coded for a display, which the snapshot tells; others are taken as linear. Pixels at
-    the highest value that integers hold are saturated.
+    Whole numbers may be linear, coded for a display, or bent by a camera's tone curve, which the snapshot tells; others
+    are taken as linear. Pixels at the highest value that such numbers hold are saturated.
 
     Args:
         path: the picture.
@@ -37,7 +37,7 @@ def read_side_picture(
     values = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _image(path)
     clip = float(np.iinfo(values.dtype).max) if values.dtype.kind in "iu" else None
     try:
-        return SidePicture(values, _response(response, wavelengths), None if values.dtype == np.uint8 else True, clip)
+        return SidePicture(values, _response(response, wavelengths), True if clip is None else None, clip)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 

@@ -24,7 +24,7 @@ class SidePicture:
             bands' wavelengths, or None: from the number of channels. Presets are adapted to the scene, curves are
             taken as they are but for a gain.
         linear: whether values are proportional to the light; False for those coded for a display (sRGB); None: told by
-            which of the two fits the snapshot better.
+            which of the two fits the snapshot better, or a rising tone curve where neither does.
         clip: value from which on a pixel is saturated and says nothing; None: there is none.
 
     Raises:

@@ -7,6 +7,9 @@ z are coefficient images of a smooth spectral basis, d the correction that the m
 (0, 1) how much of the next d to take, h features that it hands to its next call. s_k = L sqrt(C) (k + 1)^-1.4 with L
 the mean level of the scene, so that all images are of order 1 whatever the unit, the number of bands and their range.
 
+Light moves along rows only and no direction in a picture is special, so a scene mirrored, upside down or with its bands
+reversed is another scene of another camera: the mean correction over four such views is a little better than any one.
+
 Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and a second scale of half that size sees far.
 Two scales and a space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
 """
@@ -25,6 +28,7 @@ from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
 SHA256 = ""  # of WEIGHTS; empty where none are shipped
+VIEWS = 4  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
 
@@ -90,6 +94,20 @@ class CorrectionNet(nn.Module):
         return out.to(images.dtype)
 
 
+def _view(images: Tensor, view: int, *, signed: bool = True) -> Tensor:
+    """Of four: as the scene lies, mirrored or upside down with its bands reversed, turned by half. Its own inverse.
+
+    Of a smooth basis the odd components change sign where the bands are reversed.
+    """
+    axes = [axis for axis, flipped in ((-1, view & 1), (-2, view & 2)) if flipped]
+    images = images.flip(axes) if axes else images
+    if signed and view in (1, 2):
+        odd = torch.ones(images.shape[-3], 1, 1, dtype=images.dtype, device=images.device)
+        odd[1::2] = -1
+        images = images * odd
+    return images
+
+
 class LearnedPrior(nn.Module):
     """The network, and how wrong it expects coefficients to be: what `cassi.solvers.unrolled` needs of a training.
 
@@ -117,16 +135,33 @@ class LearnedPrior(nn.Module):
     def forward(
         self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One correction of N stacks of images, of up to K components.
+        """One correction of N stacks of images, of up to K components; out of training the mean over four `_view`s.
 
         Args:
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
-            memory: (N, memory, H, W) of the call before, None at first.
+            memory: of the call before, (N, memory, H, W), out of training VIEWS times as many; None at first.
 
         Returns:
             f and g (N, K', H, W), and the memory for the next call.
         """
+        if self.training:
+            return self._corrected(z, d, seen, noise, memory)
+
+        def views(images: Tensor, signed: bool) -> Tensor:
+            return torch.cat([_view(images, v, signed=signed) for v in range(VIEWS)])
+
+        def mean(images: Tensor, signed: bool) -> Tensor:
+            return torch.stack([_view(t, v, signed=signed) for v, t in enumerate(images.chunk(VIEWS))]).mean(0)
+
+        last = None if memory is None else torch.cat(memory.chunk(VIEWS, 1))
+        f, g, last = self._corrected(views(z, True), views(d, True), views(seen, False), views(noise, False), last)
+        return mean(f, True), mean(g, False), torch.cat(last.chunk(VIEWS), 1)
+
+    def _corrected(
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`forward` as the scene lies."""
         count = z.shape[1]
         if memory is None:
             memory = z.new_zeros((len(z), self.size.memory, *z.shape[2:]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, register, sharpened
-from cassi.calibration.side_response import fitted_gain, fitted_response, misfit
+from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
 from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, split_of, tried
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.plan import Method, Run
@@ -20,6 +20,13 @@ from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture, expected_response
 from cassi.optics.similarity import Similarity
 from cassi.running.preparing import Prepared
+
+DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
+TONE_HARM = 0.12  # HARM where they are fitted
+AGREES = (
+    0.2  # most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 where it harmed
+)
+TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
 
 
 def check_side(side: SidePicture, task: Prepared, method: Method, run: Run) -> None:
@@ -65,6 +72,9 @@ def solve_beside(
     if not placed.correlation >= FITS:
         said = f"The side picture was left out: its detail does not agree with the scene's ({where})."
         return replace(alone, side=replace(evidence, message=said))
+    if placed.rest > AGREES:
+        said = f"The side picture was left out: its values do not agree with the scene's light ({where})."
+        return replace(alone, side=replace(evidence, message=said))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
     first = tried(split, problem.variance, placed.photograph, cube, bands)
     # a cube that knows the photograph has better colors, and with these pose and response are found better
@@ -72,7 +82,8 @@ def solve_beside(
     best = gone_on(tried(split, problem.variance, placed.photograph, first.cube, bands), split)
     where = _in_words(placed)
     evidence = replace(evidence, joint_error=best.error, pose=_numbers(placed.pose))
-    if not best.error <= (1 + HARM) * error:
+    harm = HARM if placed.photograph.doubt <= DOUBT else TONE_HARM
+    if not best.error <= (1 + harm) * error:
         said = (
             f"The side picture was left out: with it held-out detector pixels are predicted to {best.error:.2%}, "
             f"without to {error:.2%} ({where})."
@@ -96,49 +107,71 @@ class _Placed:
 
     Attributes:
         picture: (K, h, w), linear, brightest value 1; clipped: (1, h, w), 1 where saturated.
-        linear: whether its values were taken as linear, None where that was stated.
+        values: what its values were taken to be, empty where that was stated.
         fixed: whether its response is known but for a gain.
         pose, correlation: see `Registered`.
         photograph: the same on the scene's grid.
+        rest: of it that a first cube does not explain, see `misfit`.
     """
 
     picture: Tensor
     clipped: Tensor
-    linear: bool | None
+    values: str
     fixed: bool
     pose: Similarity
     correlation: float
     photograph: Photograph
+    rest: float
 
 
 def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengths: np.ndarray | None) -> _Placed:
-    """Where the picture lies, and how its channels weigh the bands."""
+    """Where the picture lies, what its values mean, and how its channels weigh the bands."""
     p = torch.from_numpy(np.ascontiguousarray(np.atleast_3d(side.picture).transpose(2, 0, 1)).astype(np.float64))
     clipped = torch.zeros_like(p[:1]) if side.clip is None else (p >= side.clip).any(0, keepdim=True).to(p)
     p = (p / (p.max() if side.clip is None else side.clip)).clamp(min=0)  # display values mean something below 1 only
     fixed = isinstance(side.response, np.ndarray)
     curves = side.response if fixed else expected_response(len(p), wavelengths, A.cube_shape[0])
     R = torch.as_tensor(curves, dtype=cube.dtype, device=cube.device)
-    found = register(_decoded(p) if side.linear is False else p, A, y, cube, R)
-    fits = []
-    for linear in (True, False) if side.linear is None else (side.linear,):
-        picture = p if linear else _decoded(p)
-        photograph = _on_grid(picture, clipped, found.pose, cube, R, fixed)
-        said = linear if side.linear is None else None
-        placed = _Placed(picture, clipped, said, fixed, found.pose, found.correlation, photograph)
-        fits.append((misfit(photograph.R, cube, photograph.s, photograph.seen), placed))
-    return min(fits, key=lambda one: one[0])[1]
+
+    def place(picture: Tensor, values: str, doubt: float = DOUBT) -> _Placed:
+        found = register(picture, A, y, cube, R)
+        photograph, rest = _on_grid(picture, clipped, found.pose, cube, R, fixed, doubt)
+        return _Placed(picture, clipped, values, fixed, found.pose, found.correlation, photograph, rest)
+
+    if side.linear is not None:
+        return place(p if side.linear else _decoded(p), "")
+    tried = (place(p, "as linear"), place(_decoded(p), "as coded for a display"))
+    best = min(tried, key=lambda one: one.rest)
+    limit = TONE * best.rest
+    for _ in range(2):  # once more in the place that is found with the curve
+        picture = _toned(p, best, cube)
+        if not _on_grid(picture, clipped, best.pose, cube, R, fixed, TONE_DOUBT)[1] < limit:
+            break
+        best = place(picture, "to follow a tone curve fitted to the scene", TONE_DOUBT)
+    return best
+
+
+def _toned(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:
+    """The picture's values through the tone curve that fits best where it was placed; brightest value 1."""
+    photograph = placed.photograph
+    s = placed.pose.sample(p, (int(cube.shape[-2]), int(cube.shape[-1])), spline=True)[0]
+    tone = fitted_tone(s, photograph.seen, torch.einsum("kc,chw->khw", photograph.R, cube))
+    light = tone(p)
+    return light / light.max().clamp(min=1e-30)
 
 
 def _once_more(placed: _Placed, A: Camera, y: Tensor, cube: Tensor) -> _Placed:
     """Pose and response found anew with a better cube."""
     R = placed.photograph.R
     pose, _ = sharpened(placed.picture, placed.pose, A, y, cube, R)
-    photograph = _on_grid(placed.picture, placed.clipped, pose, cube, R, placed.fixed)
-    return replace(placed, pose=pose, photograph=photograph)
+    photograph, rest = _on_grid(placed.picture, placed.clipped, pose, cube, R, placed.fixed, placed.photograph.doubt)
+    return replace(placed, pose=pose, photograph=photograph, rest=rest)
 
 
-def _on_grid(picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R: Tensor, fixed: bool) -> Photograph:
+def _on_grid(
+    picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R: Tensor, fixed: bool, doubt: float
+) -> tuple[Photograph, float]:
+    """The picture on the scene's grid in units of R x, and `misfit`."""
     size = (int(cube.shape[-2]), int(cube.shape[-1]))
     whole, seen = pose.sample(1 - clipped, size)
     w = (seen & (whole[0] > 0.99)).to(cube)
@@ -148,7 +181,8 @@ def _on_grid(picture: Tensor, clipped: Tensor, pose: Similarity, cube: Tensor, R
     unit = (R @ cube.mean((1, 2))).mean() / s.mean().clamp(min=1e-30)
     variance = (noise[:, 0] * s + noise[:, 1]) * unit**2 / averaged
     s = s * unit
-    return Photograph(s, w, fitted_gain(R, cube, s, w) if fixed else fitted_response(R, cube, s, w), variance)
+    R = fitted_gain(R, cube, s, w) if fixed else fitted_response(R, cube, s, w)
+    return Photograph(s, w, R, variance, doubt), misfit(R, cube, s, w)
 
 
 def _decoded(p: Tensor) -> Tensor:
@@ -162,8 +196,8 @@ def _numbers(pose: Similarity) -> tuple[float, float, float, float]:
 
 def _in_words(placed: _Placed) -> str:
     pose = placed.pose
-    values = {None: "", True: ", its values taken as linear", False: ", its values taken as coded for a display"}
+    values = f", its values taken {placed.values}" if placed.values else ""
     return (
         f"moved by {pose.rows:+.2f} rows and {pose.columns:+.2f} columns, turned by {pose.angle:+.2f} degrees, "
-        f"{pose.scale:.4g} times as fine{values[placed.linear]}, correlation of its detail {placed.correlation:.2f}"
+        f"{pose.scale:.4g} times as fine{values}, correlation of its detail {placed.correlation:.2f}"
     )

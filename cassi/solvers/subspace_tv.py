@@ -14,6 +14,7 @@ from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
 
+PRIOR_STRENGTH = 0.6  # kappa lambda
 STEP = 0.3  # c, of the multiplier that keeps radiance from being negative; below 1/3, see `subspace_tv`
 TV_ITERS = 3  # warm-started dual steps an iteration
 
@@ -35,7 +36,6 @@ def subspace_tv(
     *,
     variance: float | Tensor = 0.0,
     tv_weight: float | None = None,
-    prior_strength: float = 0.6,
     nonnegative: bool = True,
     num_iters: int = 200,
     tol: float = 0.0,
@@ -48,7 +48,8 @@ def subspace_tv(
 
         min_z  1/2 sum_j (y - Phi B^T z)_j^2 / sigma_j^2 + kappa sum_k w_k TV(z_k)    subject to  B^T z >= 0
 
-    by a linearized method of multipliers, with D >= Phi Phi^T diagonal (`Camera.modes`) and step weight lambda:
+    by a linearized method of multipliers, with D >= Phi Phi^T diagonal (`Camera.modes`), step weight lambda, and
+    kappa = 0.6 / lambda:
 
         r = y - Phi B^T z
         e = gamma (e + r)                              gamma = 1 - min(1, a),  a = kappa sigma^2 / (lambda D)
@@ -59,13 +60,13 @@ def subspace_tv(
     Of K snapshots y, e and gamma, omega D^+ are taken along the modes V of each detector place, in place of the
     snapshots themselves: V diag(gamma) V^T (e + r), sigma^2 there sum_k V_km^2 sigma_k^2.
 
-    At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0, so that lambda cancels and the
-    minimiser is that of the first line. It only sets the pace: a large lambda moves fast, while gamma, detector pixel
-    by detector pixel, says how much of the misfit is signal. Without noise gamma = 1, and this is accelerated GAP (see
-    `cassi.solvers.gap`): Bregman iteration towards the least TV among all cubes >= 0 that explain the measurement
-    (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460 (2005)). The multiplier u has the step c = 0.3: where a direction z
-    of the subspace is seen fully and negative, one turn maps (z, m = e + c u) to ((1 - 2 s) z + m, m - s z) with
-    s = 1 + c, and that contracts for s < 4/3.
+    At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0, so that lambda cancels but for kappa
+    and the minimiser is that of the first line. Beyond kappa it only sets the pace: a large lambda moves fast, while
+    gamma, detector pixel by detector pixel, says how much of the misfit is signal. Without noise gamma = 1, and this
+    is accelerated GAP (see `cassi.solvers.gap`): Bregman iteration towards the least TV among all cubes >= 0 that
+    explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460 (2005)). The multiplier u has the step
+    c = 0.3: where a direction z of the subspace is seen fully and negative, one turn maps (z, m = e + c u) to
+    ((1 - 2 s) z + m, m - s z) with s = 1 + c, and that contracts for s < 4/3.
     Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
@@ -75,7 +76,6 @@ def subspace_tv(
         basis: B (K, C), orthonormal rows, see `cassi.priors.spectral_basis`.
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
-        prior_strength: kappa times the mean level (no unit).
         nonnegative: with the constraint B^T z >= 0, which costs the memory of one cube.
         num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
@@ -96,14 +96,13 @@ def subspace_tv(
     if tv_weight is not None and not tv_weight > 0:
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
     B = basis.to(y).contiguous()
-    level = brightness(A, y)
-    lam = level if tv_weight is None else tv_weight
+    lam = brightness(A, y) if tv_weight is None else tv_weight
     w = coefficient_weights(len(B)).to(y).view(-1, 1, 1) * lam
     D, V = A.modes()
     inverse = reciprocal(D)
     if V is not None:
         sigma2 = (V.square() * sigma2.expand(y.shape).unsqueeze(-3)).sum(-4)
-    a = (prior_strength / (level * lam)) * sigma2 * inverse
+    a = (PRIOR_STRENGTH / lam**2) * sigma2 * inverse
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:

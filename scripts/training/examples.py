@@ -117,8 +117,8 @@ def _start(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basi
     way = rng.random()
     if way < 0.15:
         B = basis
-    elif way < 0.4:
-        B = smooth_basis(A.num_bands, int(rng.choice([8, 16]))).float()
+    elif way < 0.5:
+        B = smooth_basis(A.num_bands, int(rng.choice([8, 16], p=[0.7, 0.3]))).float()
     else:
         smooth = smooth_basis(A.num_bands, int(rng.choice([8, 16]))).float()
         first, _ = subspace_tv(A, y, smooth, variance=variance, num_iters=80)
