@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 EXAMPLES = """\
 examples:
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     from multiprocessing import get_context
 
     import torch
-    from training.loop import Pool, Settings, Training, make_file
+    from training.loop import Pool, Settings, Training, leave_with_parent, make_file
     from training.scenes import load_scenes
 
     from cassi.priors.learned import Size
@@ -74,19 +76,19 @@ def main(arguments: list[str] | None = None) -> int:
     training = Training(args.output, size, settings, torch.device(args.device))
     folder = args.output / "examples"
     pool = Pool(folder)
-    with ProcessPoolExecutor(args.workers, get_context("spawn")) as makers:
-        made = [
-            makers.submit(make_file, args.data, folder, n, settings, training.prior.size.components)
-            for n in range(args.files)
-        ]
+    with ProcessPoolExecutor(args.workers, get_context("spawn"), leave_with_parent) as makers:
         try:
+            made = [
+                makers.submit(make_file, args.data, folder, n, settings, training.prior.size.components)
+                for n in range(args.files)
+            ]
             while not pool.refresh() and not pool.groups:
                 for future in wait(made, timeout=1, return_when=FIRST_COMPLETED).done:
                     future.result()
             training.run(pool, bar=not args.quiet)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as left:
             training.save()
-            return 130
+            return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
         except (ArithmeticError, RuntimeError) as error:
             print(f"train: error: {error}", file=sys.stderr)
             return 1
@@ -98,5 +100,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def terminated(number: int, frame: object) -> NoReturn:
+    """SIGTERM ends it as an interrupt does."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, terminated)
     sys.exit(main())

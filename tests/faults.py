@@ -780,6 +780,42 @@ FAULTS = [
         "test_running_many.py", "over",
     ),
     Fault(
+        "a frame computed anew keeps its old mark meanwhile", "cassi/running/stores.py",
+        'if group["fingerprint"][number].any():', "if False:",
+        "test_kill.py", "zarr",
+    ),
+    Fault(
+        "weights are written in place", "cassi/priors/learned.py",
+        'partial = Path(f"{path}.partial")', "partial = Path(path)",
+        "test_kill.py", "weights",
+    ),
+    Fault(
+        "a black snapshot is taken for one", "cassi/optics/measurement.py",
+        "if np.all(high - low <= ROUNDING", "if np.all(high - low < -ROUNDING",
+        "test_cli_reconstruct.py", "without_a_scene",
+    ),
+    Fault(
+        "a result is taken for a snapshot", "cassi/files/reading.py",
+        "if options.key is None and is_result(container):", "if options.key is not None and is_result(container):",
+        "test_cli_reconstruct.py", "a_result",
+    ),
+    Fault(
+        "a bit depth scales fractions", "cassi/files/scaling.py",
+        "if largest < max(FEWEST_COUNTS,", "if largest < min(FEWEST_COUNTS / 99,",
+        "test_cli_reconstruct.py", "bit_depth_is_for",
+    ),
+    Fault(
+        "the bar goes back", "cassi/running/progress.py",
+        "self.done, ahead = max(self.done, done), max(0.0, done - self.done)",
+        "self.done, ahead = done, done - self.done",
+        "test_running_progress.py", "never_goes_back",
+    ),
+    Fault(
+        "every white reference is even", "cassi/running/white.py",
+        "if value <= STRUCTURED:", "if value <= 99 * STRUCTURED:",
+        "test_running_white.py", "no_white or command_line",
+    ),
+    Fault(
         "a store's frame is marked before its cube", "cassi/running/stores.py",
         "if mark.any()",
         "if True",

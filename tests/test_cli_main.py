@@ -96,7 +96,14 @@ def test_warm_up_tells_where_nothing_can_be_kept(monkeypatch, capsys):
     assert "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [[], ["magic"], ["--no-such"]])
+def test_alone_it_teaches(capsys):
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: cassi") and captured.err == ""
+    assert all(name in captured.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [["magic"], ["--no-such"]])
 def test_no_such_command_is_one_line(argv, capsys):
     with pytest.raises(SystemExit) as caught:
         main(argv)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cassi import CASSI
+from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
 from cassi.cli.reading import TRANSFORMS, Reading
 from cassi.files import Levels, ReadOptions, read_measurement
@@ -262,7 +263,8 @@ def test_three_sentences_and_the_evidence_if_asked_for(raw, capsys):
     assert "candidates" in long and "candidates" not in short
     assert "max_iters" not in short + long
     steps = [line for line in short.splitlines() if line.startswith("step ")]
-    assert steps == ["step 1 of 3: read", "step 2 of 3: reconstruct", "step 3 of 3: write"]
+    names = ("read", "find the camera", "trials", "final run", "write")
+    assert steps == [f"step {k} of 5: {name}" for k, name in enumerate(names, 1)]
 
 
 def test_what_the_library_says_gets_its_option_here(raw, capsys):
@@ -283,3 +285,81 @@ def test_reading_is_that_of_the_library(raw):
     """No option: the same measurement."""
     options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C)
     np.testing.assert_array_equal(Reading(options)(str(raw)).y, read_measurement(raw, mask=options.mask, num_bands=C).y)
+
+
+# What is no snapshot
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [(np.full((H, W + STEP * (C - 1)), 300), "the same everywhere"), (np.zeros((H, W + STEP * (C - 1))), "is black")],
+)
+@pytest.mark.parametrize("kind", [np.uint16, np.float32])
+def test_a_snapshot_without_a_scene_is_refused(raw, capsys, pixels, words, kind):
+    """A cap on the lens, a shutter that did not open: all light was taken for the black level, exit code 0."""
+    words = words.replace("the same", "0.0732601" if kind is np.uint16 else "300")
+    save(raw, measurement=pixels.astype(kind))
+    depth = ("--bit-depth", 12) if kind is np.uint16 else ()
+    for option in ((), ("--dry-run",)):
+        assert call(raw, *FAST, *depth, *option) == 2
+        assert words in capsys.readouterr().err
+    assert not raw.with_name("raw_cube.h5").exists()
+    mask = str(raw.with_name("mask.h5"))
+    output = raw.with_name("camera.h5")
+    argv = ["calibrate", "refine", "--measurement", str(raw), "--mask", mask, "--num-bands", str(C)]
+    assert main([*argv, *map(str, depth), "--output", str(output)]) == 2
+    assert "nothing of the camera" in capsys.readouterr().err and not output.exists()
+
+
+def test_among_many_a_snapshot_without_a_scene_is_named(night, capsys):
+    save(night / "snap2.h5", measurement=np.zeros((H, W + STEP * (C - 1)), np.uint16))
+    assert call(night, *FAST) == 0
+    captured = capsys.readouterr()
+    assert "snap2: the snapshot is black" in captured.err and "2 do not fit the mask" in captured.out
+
+
+@pytest.mark.parametrize("suffix", ["h5", "mat", "nc"])
+def test_a_result_is_no_snapshot(raw, capsys, suffix):
+    result = raw.with_name(f"result.{suffix}")
+    assert call(raw, *FAST, "--quiet", "--output", result) == 0
+    assert call(result, *FAST) == 2
+    assert "this is a result" in (err := capsys.readouterr().err) and "`cassi view` shows it" in err
+    if suffix == "h5":  # it keeps its snapshot, which can be asked for
+        assert call(result, *FAST, "--key", "measurement", "--output", raw.with_name("again.h5")) == 0
+
+
+def test_a_bit_depth_is_for_counts(raw, capsys):
+    """Fractions divided by 4095 are nearly black, and everything after them is wrong."""
+    fractions = save(raw.with_name("f.h5"), measurement=(counts() / 4095).astype(np.float32))
+    assert call(fractions, *FAST, "--bit-depth", 12) == 2
+    assert "no counts of 12 bits (up to 4095)" in capsys.readouterr().err
+    means = save(raw.with_name("mean.h5"), measurement=(counts() - 0.25).astype(np.float32))
+    for path in (means, save(raw.with_name("whole.h5"), measurement=counts().astype(np.float64))):
+        assert call(path, *FAST, "--bit-depth", 12, "--quiet") == 0
+
+
+@pytest.fixture
+def camera(raw: Path) -> Path:
+    """As `calibrate refine` writes it: the mask as given."""
+    m = read_measurement(raw, mask=raw.with_name("mask.h5"), num_bands=C)
+    return FoundCamera.as_given(m).save(raw.with_name("camera.h5"))
+
+
+def test_a_refined_camera_brings_its_blur_along(raw, camera, capsys):
+    argv = ["reconstruct", str(raw), "--calibration", str(camera), "--figures", "none", *map(str, FAST)]
+    assert main([*argv, "--psf", "0.8"]) == 2
+    assert "the calibration brings these along; leave out --psf" in capsys.readouterr().err
+    assert main([*argv, "--quiet"]) == 0
+
+
+def test_a_refined_camera_for_each_shot(raw, camera, capsys):
+    """As if each were the mask of its shot."""
+    second = save(raw.with_name("raw2.h5"), measurement=counts())
+    cubes = []
+    for option in ("--calibration", "--mask"):
+        output = raw.with_name(f"of{option}.h5")
+        argv = ["reconstruct", str(raw), str(second), option, str(camera), str(camera), "--figures", "none", "--quiet"]
+        assert main([*argv, "--output", str(output), *map(str, FAST)]) == 0
+        with h5py.File(output) as file:
+            cubes.append(file["cube"][:])
+    np.testing.assert_array_equal(*cubes)

@@ -134,3 +134,10 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     ):
         assert run(*argv) == 2
         assert words in capsys.readouterr().err
+
+
+def test_simulate_says_what_it_photographed(tmp_path, capsys):
+    simulate(tmp_path / "video.h5", "--frames", "2", "--motion", "1.5")
+    assert "2 frames of a scene that moves by 1.5 px" in capsys.readouterr().out
+    simulate(tmp_path / "shots.h5", "--shots", "3")
+    assert "3 shots, detector 40 x 46 px" in capsys.readouterr().out

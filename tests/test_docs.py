@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 import h5py
@@ -26,9 +27,12 @@ import cassi.choice.neighbors
 import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
+from cassi.choice.asked_for import SOLVERS
 from cassi.files import write_measurement
+from cassi.files.formats.table import SUFFIXES, WRITERS
 from cassi.optics.measurement import Measurement
 from cassi.simulation.scene import procedural_scene
+from cassi.solvers.loop import Record
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -236,3 +240,41 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     cameras = (tmp_path / "site" / "api" / "cameras" / "index.html").read_text(encoding="utf-8")
     assert 'id="cassi.optics.protocol.Camera.forward"' in cameras
     assert "<blockquote>" not in cameras  # examples are code, not quotations
+
+
+def test_tables_say_what_the_code_says() -> None:
+    """`python docs/make_tables.py` writes them anew."""
+    made = runpy.run_path(str(DOCS / "make_tables.py"))
+    tables, found = made["tables"](), []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found += [name for _, name, _ in made["SECTION"].findall(text)]
+        assert made["filled"](text, tables) == text, f"{page.name}: run python docs/make_tables.py"
+    assert sorted(found) == sorted(tables)
+
+
+def rows_of(page: str, head: str) -> list[str]:
+    """The first cells of the table that begins so, names in backticks only."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    first = next(k for k, line in enumerate(lines) if line.startswith(head)) + 2
+    cells = [line.split("|")[1] for line in takewhile(lambda line: line.startswith("|"), lines[first:])]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_tables_with_words_of_their_own_leave_nothing_out() -> None:
+    """Solvers, figures, and what the file of a result holds."""
+    assert sorted(rows_of("choosing-a-solver.md", "| `--solver` |")) == sorted(SOLVERS)
+    assert sorted(rows_of("choosing-a-solver.md", "| solver | PSNR")) == sorted({*SOLVERS} - {"gaussian"})
+    source = Path(cassi.looking.figures.__file__).read_text(encoding="utf-8").split("def figures_of(")[1]
+    body = source.split("\ndef ")[0]
+    drawn = {*re.findall(r'made\["(\w+)"\]', body), *re.findall(r'^        "(\w+)": ', body, re.MULTILINE)}
+    assert len(drawn) > 5 and set(rows_of("looking-at-a-result.md", "| figure |")) == drawn
+    lines = (DOCS / "file-format.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split("|")[1:4] for line in lines[: lines.index("## A measurement")] if line.startswith("| ")][1:]
+    written = {suffix for cell in cells for suffix in re.findall(r"`(\.\w+)`", cell[0]) if cell[2].strip() != "-"}
+    assert {suffix for cell in cells for suffix in re.findall(r"`(\.\w+)`", cell[0])} == SUFFIXES
+    assert written == set(WRITERS)
+    history = [name for name in rows_of("file-format.md", "| dataset |") if "history" in name or "/" not in name]
+    assert [name.removeprefix("/history/") for name in history] == list(Record._fields)
+    frames = [name.removesuffix("_*") for name in rows_of("own-camera.md", "| file | what") if name.endswith("_*")]
+    assert frames == ["dark", "flat", "mask", "slit"]

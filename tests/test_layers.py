@@ -96,7 +96,7 @@ EDGES = {
     "napari": {"cassi.looking"},
     "numba": {"cassi.kernels.jit"},
     "triton": {"cassi.kernels.gpu"},
-    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli.warm_up", "cassi.cli.refine"},
+    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli"},
     "dask": {"cassi.running"},
     "distributed": {"cassi.running"},
     "zarr": {"cassi.running.stores"},

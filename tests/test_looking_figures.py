@@ -285,7 +285,7 @@ def test_convergence_shows_the_history():
     np.testing.assert_allclose(residual.get_ydata(), [r.residual for r in HISTORY])
     np.testing.assert_allclose(change.get_ydata(), [r.change for r in HISTORY])
     (seconds,) = left.child_axes
-    assert left.get_yscale() == "log" and seconds.get_xlabel() == "time [s]"
+    assert left.get_yscale() == "log" and seconds.get_xlabel() == "time of this run [s]"
     assert [text.get_text() for text in seconds.get_xticklabels()] == ["0.25", "1.2", "2.1", "3"]  # 0.25 s each
     twice = figures.convergence([*HISTORY, *HISTORY]).axes[0]
     assert twice.get_xlabel() == "iteration, frames one after the other" and not twice.child_axes
@@ -353,7 +353,7 @@ def test_the_summary_warns_in_red(cube):
     red, green, _, _ = box.get_bbox_patch().get_edgecolor()
     assert red > 2 * green
     unexplained = result(cube, BANDS, residual=np.pad(0.7 * cube[0], ((0, 0), (0, 14))))
-    assert "explains less than half of the snapshot: 70 % is left" in words(figures.summary(unexplained))
+    assert "explains less than half of the snapshot: 70% is left" in words(figures.summary(unexplained))
 
 
 def test_figures_of_a_result(cube):

@@ -441,8 +441,8 @@ def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_
     ("more", "problem"),
     [
         ({"ok": False}, "The mask does not fit the measurement."),
-        ({"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)}, "less than half of the snapshot: 60 %"),
-        ({"choice": {"held_out_error": 0.95}}, "pixels it has not seen: their error is 95 %"),
+        ({"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)}, "less than half of the snapshot: 60%"),
+        ({"choice": {"held_out_error": 0.95}}, "pixels it has not seen: their error is 95%"),
     ],
 )
 def test_what_speaks_against_a_result(more: dict, problem: str) -> None:

@@ -133,6 +133,7 @@ def test_whether_an_uncertainty_is_calibrated_is_kept(camera, y, tmp_path):
 def test_in_one_line(result, camera, y):
     assert repr(result).startswith("<Reconstruction: 4 bands, 450 to 650 nm, 20 x 16 px, by gap-tv in ")
     assert repr(result).endswith(f"residual {result.residual:.2%}>") and "\n" not in repr(result)
+    assert "(did all its iterations)" in repr(result)  # "max_iters" sounds like a failure
     stack = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
     assert repr(stack).startswith("<Reconstruction: 2 cubes of 4 bands, 20 x 16 px")
 

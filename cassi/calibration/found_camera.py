@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 # Of the cube whose imprint is looked at: variance per y of brightness 1, weights, and iterations: early ones hold the
 # mask's pattern, which the first, Phi^T y, is full of.
 DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
+SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
@@ -160,7 +162,12 @@ class FoundCamera:
         }
 
 
-def find_camera(*measurements: Measurement, black_level: float | None = None, seed: int = 0) -> FoundCamera:
+def find_camera(
+    *measurements: Measurement,
+    black_level: float | None = None,
+    seed: int = 0,
+    told: Callable[[float], None] = lambda share: None,
+) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
 
     A model of it is fitted to the mask's pattern in the snapshots (`cassi.calibration.self_calibration`). It is taken
@@ -171,6 +178,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         measurements: with the mask and the shifts as believed, of the first one.
         black_level: taken off, in the unit of y; told by the snapshots if None.
         seed: of the held-out pixels.
+        told: called with the share of the work that is done.
 
     Returns:
         The `FoundCamera`. As given where shifts lie between pixels or are all the same, where each scene has several
@@ -181,6 +189,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     """
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
+    told(0.0)
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
@@ -196,7 +205,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
-    model, *fall = find_model(Search(snapshots, m.mask, m.shifts))
+    model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
     if model.exact:
         return given
 
@@ -209,6 +218,7 @@ def find_camera(*measurements: Measurement, black_level: float | None = None, se
         others = trials(plain)
         if _error(others) <= (1 + EQUAL) * _error(as_found) and _imprint(others) < FAINTER * _imprint(as_found):
             model, as_found = plain, others
+    told((1 + SEARCH) / 2)
     as_given = trials(CameraModel())
     sure, is_open = _compared(as_given, as_found)
     for more in range(1, SPLITS):

@@ -10,7 +10,7 @@ import numpy as np
 
 from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
 from cassi.errors import InputError
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, without_scene
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +99,13 @@ def refine_camera(
         The `RefinedCamera`.
 
     Raises:
-        InputError: no measurement, or snapshots of different sizes.
+        InputError: no measurement, one without a scene, or snapshots of different sizes.
     """
     if not measurements:
         raise InputError("no capture given to refine the camera with; give one at least")
+    for m in measurements:
+        if nothing := without_scene(m):
+            raise InputError(f"{m.source}: {nothing}, and so nothing of the camera; leave it out")
     shapes = {m.y.shape[-2:] for m in measurements}
     if len(shapes) > 1:
         sizes = ", ".join(f"{height} x {width}" for height, width in sorted(shapes))

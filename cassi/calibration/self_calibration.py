@@ -17,7 +17,7 @@ camera nearby in a few small matrices. The mask is moved by what was found, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -373,11 +373,15 @@ class Search:
         return blocks, descend(blocks, (), model.blur).rest
 
 
-def find_model(search: Search) -> tuple[CameraModel, float, float]:
+def find_model(search: Search, told: Callable[[float], None] = lambda share: None) -> tuple[CameraModel, float, float]:
     """The simplest model that clearly explains more of the blocks than simpler ones do.
 
     Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
     where it lowers the rest by 3 standard errors.
+
+    Args:
+        search: the snapshots and their mask.
+        told: called with the share of the work that is done.
 
     Returns:
         The model, and by how much it lowers the log of the rest against the camera as given, with standard error.
@@ -386,16 +390,21 @@ def find_model(search: Search) -> tuple[CameraModel, float, float]:
     blocks, before = search.rest(given)
     if len(blocks) < FEWEST_BLOCKS:
         return given, 0.0, 0.0
+    told(0.1)
     groups = directions(search.mask.shape[-2:])
     pose = [*groups["place"], *groups["turn and magnification"]]
     model = _coarse(search, blocks)
     if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
         return _deepened(search, given), 0.0, 0.0
+    told(0.3)
     model = _continuous_or_not(search, model, pose)
+    told(0.4)
     for _ in range(2):
         near = search.blocks(model)
         model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur).values[: len(pose)])
+    told(0.6)
     model = _toned(search, model, groups)
+    told(0.8)
     model = _laddered(search, model, groups)
     blocks, after = search.rest(model)
     fall = gain(blocks, before, after)

@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -99,7 +100,7 @@ def reconstruct_auto(
     else:
         evidence = None
     lit = A.majorizer() > 0
-    problem = planned_problem(plan, y, None, progress=run.progress)
+    problem = planned_problem(plan, y, None)
     result = planned_run(A, y, problem, plan, Watch(run, clock.deadline))
     return _outcome(A, y, result, plan, evidence, lit, method, run)
 
@@ -118,7 +119,7 @@ def choose_plan(
     Arguments as there; the monitor is not called.
     """
     part = window(A, y)
-    quiet = replace(run, monitor=None)
+    quiet = replace(run, monitor=None, progress=partial(_as_trials, run))
     clock = _Clock(time.perf_counter(), run.budget)
     if part is None or not croppable(A):
         return _decided(_judged(A, y, wavelengths, noise, method, quiet, clock))
@@ -127,6 +128,11 @@ def choose_plan(
     alone = replace(method, uncertainty=False)
     plan, evidence = _decided(_judged(a, b, wavelengths, noise, alone, quiet, half, level=brightness(A, y)))
     return plan, replace(evidence, part=part)
+
+
+def _as_trials(run: Run, step: str, share: float) -> None:
+    """What is done to a window only serves the choice."""
+    run.tell("trials", (share + (step == "final run")) / 2)
 
 
 def _decided(found: Outcome) -> tuple[Plan, Evidence]:
@@ -184,7 +190,7 @@ def _judged(
                 model, pilot, first = narrow_model, narrow_pilot, NARROW
         if noise.gain is not None:
             model, pilot = noise.model(), None
-    trial = Trial(split, model.variance(y), bases, level)
+    trial = Trial(split, model.variance(y), bases, level, partial(run.tell, "trials"))
     began = time.perf_counter()
     if plan is None:
         choose(trial, shares_of(stated=noise.gain is not None), clock.candidates_in_time, first=first)
@@ -194,7 +200,7 @@ def _judged(
     best = trial.best
     chosen = replace(best.plan, noise=model, vectors=trial.bases[best.plan.basis])
     effort = _effort(A, method, clock, pace)
-    problem = planned_problem(chosen, y, level, progress=run.progress)
+    problem = planned_problem(chosen, y, level)
     step, forced = _learned_step(A, wavelengths, method), method.prior == "learned"
     final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline), step=step, forced=forced)
     # the candidate's run, which the final run goes on from, counts as total variation
@@ -291,7 +297,7 @@ def _outcome(
         discrepancy = float((residual[known] ** 2 / variance[known]).mean())
     sigma = None
     if method.uncertainty:
-        sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, progress=run.progress)
+        sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
     return Outcome(
         replace(result, x=cube), SOLVER, {}, plan, evidence, sigma,
         calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y),

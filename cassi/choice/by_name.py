@@ -56,6 +56,7 @@ def solve(
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
     n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters
     monitor = run.monitor if run.budget is None else _until(run.budget, run.monitor)
+    monitor = monitor if run.progress is None else _told(run, n, monitor)
     if method.solver == "gaussian":
         variance = gaussian_variance(y, noise) if variance is None else variance
         return _gaussian(A, y, wavelengths, variance, method, replace(run, monitor=monitor), n)
@@ -63,18 +64,18 @@ def solve(
     if method.solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
         damping = 0.0 if A.exact else BLURRED_DAMPING * gram
-        fit = least_squares(A, y, damping=damping, num_iters=n, monitor=monitor, progress=run.progress)
+        fit = least_squares(A, y, damping=damping, num_iters=n, monitor=monitor)
         return Outcome(fit, method.solver, {"damping": damping})
     weight = TV_WEIGHT[method.solver] if method.tv_weight is None else method.tv_weight
     settings: dict[str, Any] = {"num_iters": n, "tv_weight": weight}
     if method.solver == "subspace":
         B = smooth_basis(A.cube_shape[0] if wavelengths is None else wavelengths, COMPONENTS)
         settings["components"] = len(B)
-        result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor, progress=run.progress)
+        result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
     else:
         solver, unit = SOLVERS_WITH_TV[method.solver]
         weight *= gram if unit == "gram" else 1.0
-        result = solver(A, y, tv_weight=weight, num_iters=n, monitor=monitor, progress=run.progress)
+        result = solver(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)
 
 
@@ -115,10 +116,19 @@ def _gaussian(
         samples=GAUSSIAN_SAMPLES if method.uncertainty else 0,
         generator=torch.Generator(y.device).manual_seed(run.seed) if method.uncertainty else None,
         monitor=run.monitor,
-        progress=run.progress,
     )
     settings = {"correlation": GAUSSIAN_CORRELATION, "noise": float(variance.mean().sqrt())}
     return Outcome(result, "gaussian", settings, uncertainty=spread)
+
+
+def _told(run: Run, num_iters: int, monitor: Monitor | None) -> Monitor:
+    """A monitor that also tells how far the run is."""
+
+    def watch(record: Record, cube: Tensor) -> bool:
+        run.tell("final run", record.iteration / num_iters)
+        return monitor is not None and bool(monitor(record, cube))
+
+    return watch
 
 
 def _until(budget: float, monitor: Monitor | None) -> Monitor:

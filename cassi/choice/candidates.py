@@ -24,6 +24,7 @@ from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import SubspaceState
 
 CANDIDATE_ITERS = 80
+USUAL_CANDIDATES = 5
 SCENE_COMPONENTS = 10  # of the basis learned from the first candidate's own cube
 SCENE = f"scene-{SCENE_COMPONENTS}"
 MARGIN = 0.005  # a basis must predict better than the one before by this share: less is chance
@@ -69,12 +70,14 @@ class Trial:
         variance: of y, of which plans take a share.
         bases: (K, C) by name.
         brightness: see `Problem`.
+        told: called with the share of the usual trials that is done.
     """
 
     split: Split
     variance: Tensor
     bases: dict[str, Tensor]
     brightness: float | None = None
+    told: Callable[[float], None] | None = None
     tried: list[Candidate] = field(default_factory=list)
     best: Candidate = field(init=False)
 
@@ -86,6 +89,8 @@ class Trial:
 
         def behind(record: Record, z: Tensor) -> bool:
             nonlocal halfway
+            if self.told is not None:
+                self.told(min(1.0, (len(self.tried) + record.iteration / CANDIDATE_ITERS) / USUAL_CANDIDATES))
             if record.iteration == CANDIDATE_ITERS // 2:
                 halfway = split.error(synthesise(z, B))
                 return halfway > ahead_of

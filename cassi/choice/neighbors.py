@@ -150,7 +150,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     held = torch.stack([first.held, *(other.split.held for other in neighbors)])
     keep = (~held).to(y)
     split = Split(A, y, held, A.leave_out(keep), y * keep)
-    problem = Problem(B, variance, progress=run.progress)
+    problem = Problem(B, variance)
     start = replace(frame.state, e=torch.zeros_like(y))
     result, state = problem.solve(split.A_train, split.y_train, FIRST, state=start)
     x = result.x.clamp(min=0)

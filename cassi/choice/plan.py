@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,6 +216,10 @@ class Method:
         check_prior(solver, self.spectral_prior)
 
 
+Progress = Callable[[str, float], None]
+"""Called with the name of a step, and the share of it that is done: 0 when it begins."""
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """How to compute, which is no part of what is computed (but where the time is limited).
@@ -223,7 +227,8 @@ class Run:
     Attributes:
         seed: of the random choices.
         budget: seconds in which to be done; None is no limit.
-        monitor, progress: as for `cassi.solvers.gap.gap`.
+        monitor: as for `cassi.solvers.gap.gap`.
+        progress: called with the name of a step and the share of it that is done.
 
     Raises:
         InputError: a budget that is no positive number, a seed that is no whole number of 64 bits.
@@ -232,12 +237,17 @@ class Run:
     seed: int = 0
     budget: float | None = None
     monitor: Monitor | None = None
-    progress: bool = False
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         check_number("budget", self.budget, above=0.0, what="a positive number of seconds")
         if not isinstance(self.seed, int | np.integer) or not -(2**63) <= self.seed < 2**63:
             raise InputError(f"the seed must be a whole number of 64 bits, got {self.seed!r}")
+
+    def tell(self, step: str, share: float) -> None:
+        """To whom it is of interest."""
+        if self.progress is not None:
+            self.progress(step, share)
 
 
 def needed_prior() -> LearnedPrior:

@@ -28,14 +28,12 @@ class Problem:
         brightness: that the weights of priors are relative to; None: of the snapshot at hand. A tile is given that of
             its frame.
         level: of a `Plan`; the weights are relative to brightness * level.
-        progress: show a bar.
     """
 
     basis: Tensor
     variance: Tensor
     brightness: float | None = None
     level: float = 1.0
-    progress: bool = False
 
     def solve(
         self,
@@ -65,5 +63,4 @@ class Problem:
             state=state,
             denoise=denoise,
             monitor=monitor,
-            progress=self.progress,
         )

@@ -42,9 +42,15 @@ class FinalRun(NamedTuple):
     learned: bool = False
 
 
+NONLOCAL_COST = 12.0  # of an iteration with the non-local prior, in iterations with total variation
+
+
 @dataclass
 class Watch:
-    """What the user's monitor sees of runs that follow each other, and whether it, or the clock, has stopped them."""
+    """What the user's monitor sees of runs that follow each other, and whether it, or the clock, has stopped them.
+
+    It tells how far they are: `spent` of `expected` iterations with total variation, `cost` of which are one.
+    """
 
     run: Run
     deadline: float = math.inf
@@ -52,6 +58,9 @@ class Watch:
     stopped: bool = False
     late: bool = False
     last: float = field(default_factory=lambda: time.perf_counter())
+    expected: float = math.inf
+    spent: float = 0.0
+    cost: float = 1.0
 
     def __call__(self, record: Record, z: Tensor) -> bool:
         if self.run.monitor is not None and self.run.monitor(after(self.history, record), z):
@@ -59,6 +68,8 @@ class Watch:
         now = time.perf_counter()
         self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
         self.last = now
+        self.spent += self.cost
+        self.run.tell("final run", min(1.0, self.spent / self.expected))
         return self.over
 
     @property
@@ -108,6 +119,7 @@ def final_run(
     A, y = (split.A_train, split.y_train) if split_off else (split.A, split.y)
     B = problem.basis.to(y)
     before = split.error(synthesise(state.z, B)) if split_off else math.inf
+    watch.expected = effort.tv_first + NONLOCAL_COST * effort.first * len(effort.sigmas)
     smooth, state = problem.solve(A, y, effort.tv_first, state=state, monitor=watch)
     watch.add(smooth.history)
     if not split_off or watch.over:
@@ -152,7 +164,7 @@ def _allowed(error: float) -> float:
     return math.hypot((1 + CHANCE) * error, SLACK)
 
 
-def planned_problem(plan: Plan, y: Tensor, brightness: float | None, *, progress: bool = False) -> Problem:
+def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:
     """The problem of a plan whose noise and basis are known.
 
     Raises:
@@ -160,15 +172,17 @@ def planned_problem(plan: Plan, y: Tensor, brightness: float | None, *, progress
     """
     if plan.vectors is None or plan.noise is None:
         raise ValueError("the plan is not complete: it has no noise model or no basis")
-    return Problem(plan.vectors, plan.noise.variance(y) * plan.noise_share, brightness, plan.level, progress)
+    return Problem(plan.vectors, plan.noise.variance(y) * plan.noise_share, brightness, plan.level)
 
 
 def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> Result:
     """The final run of a plan that is complete: iterations with total variation, with its prior, the learned one."""
     first, then = plan.iterations or (0, 0)
+    watch.expected = max(1.0, first + NONLOCAL_COST * then)
     result, state = problem.solve(A, y, first, monitor=watch)
     watch.add(result.history)
     if plan.sigma is not None and then > 0 and not watch.over:
+        watch.cost = NONLOCAL_COST
         result, _ = problem.solve(A, y, then, state=fresh(state), sigma=plan.sigma, monitor=watch)
         watch.add(result.history)
     if plan.learned is not None and not watch.over:
@@ -183,6 +197,7 @@ def fresh(state: SubspaceState) -> SubspaceState:
 
 def _best_of(runs: list[_NonlocalRun], reference: float, effort: Effort, watch: Watch) -> _NonlocalRun:
     """Run each for a while, and go on with the one that predicts best."""
+    watch.cost = NONLOCAL_COST
     for run in runs:
         run.go_on(effort.first, watch)
     chosen = runs[0]
@@ -191,6 +206,7 @@ def _best_of(runs: list[_NonlocalRun], reference: float, effort: Effort, watch: 
             chosen = run
     if effort.most > effort.first and chosen.lowest < 1.3 * reference:
         chosen.go_on(effort.most - effort.first, watch)
+    watch.cost = 1.0
     return chosen
 
 

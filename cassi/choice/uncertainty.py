@@ -40,7 +40,14 @@ class Bootstrap(NamedTuple):
 
 
 def bootstrap(
-    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0, progress: bool = False
+    A: Camera,
+    y: Tensor,
+    x: Tensor,
+    plan: Plan,
+    *,
+    lit: Tensor,
+    seed: int = 0,
+    told: Callable[[float], None] | None = None,
 ) -> Bootstrap:
     """Photograph the cube that was found, reconstruct it, and compare: a parametric bootstrap.
 
@@ -58,7 +65,7 @@ def bootstrap(
         plan: with which it was found, complete.
         lit: like y, where light arrives.
         seed: of noise and held-out pixels.
-        progress: show a bar for each reconstruction.
+        told: called with the share that is done.
     """
     held = hold_out(lit, seed + 1, HELD_OUT)
     keep = (~held).to(y)
@@ -67,7 +74,7 @@ def bootstrap(
 
     def solved(seen: Tensor) -> tuple[Tensor, float]:
         """The cube of a snapshot without the held-out pixels, and the squared error at them."""
-        problem = planned_problem(plan, seen, None, progress=progress)
+        problem = planned_problem(plan, seen, None)
         found = problem.solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
         return found, float((seen - A.forward(found))[held].double().square().mean())
 
@@ -75,6 +82,8 @@ def bootstrap(
     generator = torch.Generator().manual_seed(seed)
     errors, predicted = [], 0.0
     for s in range(REPEATS):
+        if told is not None:
+            told((s + 1) / (REPEATS + 1))
         lay, back = _turn(s % 2 == 0, s * rows // REPEATS)
         scene = lay(x)
         light = A.forward(scene)
@@ -88,7 +97,14 @@ def bootstrap(
 
 
 def standard_deviation(
-    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, lit: Tensor, seed: int = 0, progress: bool = False
+    A: Camera,
+    y: Tensor,
+    x: Tensor,
+    plan: Plan,
+    *,
+    lit: Tensor,
+    seed: int = 0,
+    told: Callable[[float], None] | None = None,
 ) -> Tensor:
     """Standard deviation of each voxel's error, (C, H, W), from a `bootstrap` of the cube and its own edges.
 
@@ -102,7 +118,7 @@ def standard_deviation(
 
     Arguments as for `bootstrap`.
     """
-    found = bootstrap(A, y, x, plan, lit=lit, seed=seed, progress=progress)
+    found = bootstrap(A, y, x, plan, lit=lit, seed=seed, told=told)
     level = brightness(A, y)
     local = _box(found.squared, 3)
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])

@@ -73,10 +73,16 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
     if keywords["camera"] != "find" or keywords["psf"] is not None:
         return keywords
     from cassi.calibration.found_camera import FRAMES, find_camera
+    from cassi.running.progress import CAMERA, StepBar
 
     chosen = [frames[k] for k in sorted({round(k * (len(frames) - 1) / (FRAMES - 1)) for k in range(FRAMES)})]
     try:
-        found = find_camera(*(read(f.where, frames=f.index) for f in chosen), black_level=keywords["black_level"])
+        with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
+            found = find_camera(
+                *(read(f.where, frames=f.index) for f in chosen),
+                black_level=keywords["black_level"],
+                told=partial(bar, CAMERA),
+            )
     except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
         return keywords | {"camera": "as-given"}
     if found.accepted:

@@ -36,6 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=PROGRAM)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    if not argv:
+        parser.print_help()
+        return 0
     # what stands before the command is for `cassi`, all after it for the command
     first = next((k for k, word in enumerate(argv) if not word.startswith("-")), len(argv))
     name = parser.parse_args(argv[: first + 1]).command

@@ -25,7 +25,6 @@ TRANSFORMS = {  # option: the same in the words of the comparison with the mask,
     "rotate-90": ("transposed, flipped up-down", (True, -1, 1)),
     "anti-transpose": ("transposed, turned by 180 degrees", (True, -1, -1)),
 }
-STATUS = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}
 
 
 @dataclass(frozen=True)
@@ -203,23 +202,9 @@ def check_options(args: argparse.Namespace) -> None:
     from cassi.choice.noise import CameraNoise
     from cassi.choice.plan import Method, Run
 
-    if args.calibration and holds_camera(args.calibration):
-        given = [name for name in ("mask", "mask_transform") if getattr(args, name) not in (None, [], "none")]
-        if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise InputError(f"the calibration brings these along; leave out {names}")
-        args.mask, args.calibration, args.camera = args.calibration, None, "as-given"
     Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
     Run(args.seed, args.budget)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
-
-
-def holds_camera(path: str) -> bool:
-    """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
-    from cassi.files import open_container
-
-    names = {entry.name for entry in open_container(path).entries}
-    return "mask_3d_shift" in names and "dark" not in names
 
 
 def verdict(check: MaskCheck) -> str:
@@ -229,10 +214,17 @@ def verdict(check: MaskCheck) -> str:
 
 
 def read_and_tell(args: argparse.Namespace) -> Measurement:
-    """The one measurement; what was inferred is said, and what speaks against its noise kept among its notes."""
+    """The one measurement; what was inferred is said, and what speaks against its noise kept among its notes.
+
+    Raises:
+        InputError: it cannot be read, or there is nothing in it.
+    """
+    from cassi.optics.measurement import without_scene
     from cassi.running.evidence import of_noise
 
     m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
+    if nothing := without_scene(m):
+        raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
     kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
     shots = "" if m.shots is None else f", {m.shots} shots"
     say(
@@ -306,11 +298,6 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def expectation(m: Measurement, args: argparse.Namespace) -> str:
-    """How long the reconstruction may take, in words; empty where nobody can say."""
-    return f" (at most {args.budget:g} s)" if args.budget is not None else ""
-
-
 def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict[str, Any]:
     """What only the command line knows about a result, and the verdict on the mask."""
     from cassi.files import file_sha256
@@ -338,6 +325,8 @@ def camera_lines(result: Reconstruction) -> list[str]:
 
 def method_lines(result: Reconstruction, verbose: bool) -> list[str]:
     """How the method was chosen, in at most three sentences."""
+    from cassi.solvers.loop import ENDED
+
     found = result.outcomes[0]
     if found.plan is not None:
         return [f"solver: {found.solver}", result.explain(verbose=verbose)]
@@ -346,7 +335,7 @@ def method_lines(result: Reconstruction, verbose: bool) -> list[str]:
         words["black_level"] = found.black_level
     shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name != "status"]
-    return [*lines, f"the run {STATUS.get(result.status, result.status)}"]
+    return [*lines, f"the run {ENDED.get(result.status, result.status)}"]
 
 
 def _size(shape: tuple[int, ...]) -> str:

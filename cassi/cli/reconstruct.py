@@ -286,19 +286,42 @@ def run(args: argparse.Namespace) -> int:
 
 def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> int:
     """One snapshot, or one stack into one cube."""
-    from cassi.cli import reading
     from cassi.files import check_output
-    from cassi.running.evidence import of_imprint, of_result
-    from cassi.running.front_door import reconstruct
-    from cassi.running.result import write_result
 
     check_output(output, args.overwrite)
     check_figures(figures)
     report = report_path(args, output)
-    wanted = {"align": args.align, "reconstruct": True, "write": True, "draw": figures, "report": report is not None}
-    steps = Steps(args, ["read", *(name for name, so in wanted.items() if so)])
+    with Steps(args, steps_of(args, figures, report)) as steps:
+        return _run_single(args, output, figures, report, steps)
+
+
+def steps_of(args: argparse.Namespace, figures: Path | None, report: Path | None, frames: int = 1) -> dict[str, float]:
+    """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
+    from cassi.cli.reading import method
+    from cassi.running.progress import tiled_steps, usual_steps
+
+    if args.tile is not None:
+        solving = tiled_steps(args.solver)
+    else:
+        find = method(args)["camera"] == "find" and method(args)["psf"] is None and args.shots is None
+        solving = usual_steps(
+            solver=args.solver, find=find, uncertainty=args.uncertainty, side=bool(args.side), frames=frames
+        )
+        solving |= usual_steps(solver=args.solver, find=False, of="white reference, ") if args.white else {}
+    expected = {"read": 0.02} | ({"align": 0.5} if args.align else {}) | solving
+    expected |= {} if args.tile is not None else {"write": 0.02}
+    return expected | ({"draw": 0.2} if figures else {}) | ({"report": 0.2} if report else {})
+
+
+def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, report: Path | None, steps: Steps) -> int:
+    from cassi.cli import reading
+    from cassi.running.evidence import of_imprint, of_result
+    from cassi.running.front_door import reconstruct
+    from cassi.running.result import write_result
+
     steps.begin("read")
     m = reading.read_and_tell(args)
+    steps.expect(steps_of(args, figures, report, m.num_scenes))
     side = side_of(args, m)
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
@@ -310,14 +333,11 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
     if args.tile is not None:
         return run_tiled(args, m, output, report, attributes, steps)
     white = read_white(args, m)
-    steps.begin("reconstruct", reading.expectation(m, args))
-    if reading.method(args)["camera"] == "find" and m.shots is None:
-        say(args, "  first the camera is looked for in the snapshot")
-    result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=not args.quiet))
-    result = in_reflectance(args, result, white)
+    result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=steps))
+    result, uneven = in_reflectance(args, result, white, steps)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
-    against = (*of_result(result.residual), *of_imprint(result.imprint))
+    against = (*uneven, *of_result(result.residual), *of_imprint(result.imprint))
     for text in against:
         warn(args.prog, text)
     steps.begin("write")
@@ -359,19 +379,22 @@ def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:
     return white
 
 
-def in_reflectance(args: argparse.Namespace, result: Reconstruction, m: Measurement | None) -> Reconstruction:
-    """Divided by the cube of the white reference, where one is given: same camera, same solver."""
+def in_reflectance(
+    args: argparse.Namespace, result: Reconstruction, m: Measurement | None, steps: Steps
+) -> tuple[Reconstruction, tuple[str, ...]]:
+    """Divided by the cube of the white reference, where one is given: same camera, same solver. And what speaks
+    against the reference."""
     if m is None:
-        return result
+        return result, ()
     from cassi.cli import reading
     from cassi.running.front_door import reconstruct
-    from cassi.running.white import reflectance
+    from cassi.running.white import of_structure, reflectance, structure
 
     method = reading.method(args) | {"uncertainty": False, "camera": result.camera or "as-given"}
-    white = reconstruct(m, **method, progress=not args.quiet)
+    white = reconstruct(m, **method, progress=lambda step, share: steps(f"white reference, {step}", share))
     name = Path(args.white).name
     say(args, f"  divided by the light on the white reference {name}: the cube is reflectance")
-    return reflectance(result, white)
+    return reflectance(result, white), of_structure(structure(white))
 
 
 def write_report_of(args: argparse.Namespace, output: Path, report: Path | None, steps: Steps) -> None:
@@ -418,7 +441,6 @@ def run_tiled(
     from cassi.cli import reading
     from cassi.running.tiled_file import reconstruct_tiled
 
-    steps.begin("reconstruct")
     whole = {"quality", "prior", "weights", "budget", "uncertainty", "psf", "camera"}
     method = {name: value for name, value in reading.method(args).items() if name not in whole}
     result = reconstruct_tiled(
@@ -428,11 +450,11 @@ def run_tiled(
         **method,
         attributes=attributes,
         overwrite=args.overwrite,
-        progress=not args.quiet,
+        progress=steps,
     )
     write_report_of(args, output, report, steps)
     tiles = f"{len(result.history)} tiles"
-    say(args, f"{tiles}, residual {result.residual:.2e}, {result.seconds:.1f} s -> {output}")
+    say(args, f"{tiles}, residual {result.residual:.2%}, {result.seconds:.1f} s -> {output}")
     return 0
 
 
@@ -550,7 +572,7 @@ def summary_line(m: Measurement, result: Reconstruction) -> str:
     """Residual, seconds, and how close the cube comes to the truth where the file has it."""
     from cassi.looking.metrics import score
 
-    parts = [f"residual {result.residual:.2e}", f"{result.seconds:.1f} s"]
+    parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
     units = {
         "psnr": "PSNR {:.2f} dB",
         "ssim": "SSIM {:.3f}",

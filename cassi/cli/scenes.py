@@ -34,6 +34,8 @@ def settle(args: argparse.Namespace) -> None:
     Raises:
         InputError: options that contradict each other, or files that do not make whole scenes.
     """
+    if args.calibration and all(map(holds_camera, args.calibration)):
+        _take_cameras(args)
     args.masks, args.calibrations = args.mask or [], args.calibration or []
     args.mask = args.masks[0] if len(args.masks) == 1 else None
     args.calibration = args.calibrations[0] if args.calibrations else None
@@ -63,6 +65,23 @@ def settle(args: argparse.Namespace) -> None:
             )
     if args.shots is not None:
         args.scenes = _scenes(args)
+
+
+def _take_cameras(args: argparse.Namespace) -> None:
+    """Cameras found from snapshots are masks, one per band, that are believed."""
+    brought = {"mask": args.mask, "mask-transform": args.mask_transform != "none", "psf": args.psf is not None}
+    names = ", ".join(f"--{name}" for name, value in brought.items() if value)
+    if names:
+        raise InputError(f"the calibration brings these along; leave out {names}")
+    args.mask, args.calibration, args.camera = args.calibration, None, "as-given"
+
+
+def holds_camera(path: str) -> bool:
+    """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
+    from cassi.files import open_container
+
+    names = {entry.name for entry in open_container(path).entries}
+    return "mask_3d_shift" in names and "dark" not in names
 
 
 def _stated(path: str) -> tuple[str | None, int | None]:

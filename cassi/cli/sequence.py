@@ -50,6 +50,7 @@ def run_sequence(args: argparse.Namespace) -> int:
     looked_at = [read(frames[t].path, frames=frames[t].index) for t in spread]
     if not isinstance(camera, str):
         looked_at = [camera.in_place(m) for m in looked_at]
+    say(args, f"  noise and spectra are chosen from {len(looked_at)} of {len(frames)} frames")
     same = {name: keywords[name] for name in ("psf", "black_level", "device", "seed")}
     plan = sequence_plan(looked_at, method=Method(prior=args.prior), **same)
     say(args, f"  one plan for {len(frames)} frames: {plan.basis}, {plan.noise_share:.0%} of the estimated noise")

@@ -7,8 +7,7 @@ import os
 import re
 import shlex
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from cassi.errors import InputError, one_line
@@ -28,6 +27,9 @@ CURES = {
     "displaced by part of a pixel": ("align",),
     "it fits when dispersion reversed": ("step",),
 }
+
+# And of commands.
+COMMANDS = {"this is a result": "`cassi view` shows it, `cassi compare` compares it"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,11 +77,12 @@ def guarded(args: argparse.Namespace, prog: str, run: Callable[[], int]) -> int:
 
 
 def with_options(message: str, args: argparse.Namespace) -> str:
-    """A message of the library with the options that cure it, where this subcommand has them."""
+    """A message of the library with what cures it: options, where this subcommand has them, or another command."""
     for words, names in CURES.items():
         options = [f"--{name.replace('_', '-')}" for name in names if hasattr(args, name)]
         if words in message and options and not any(option in message for option in options):
             message += f" ({', '.join(options)})"
+    message += "".join(f" ({cure})" for words, cure in COMMANDS.items() if words in message)
     return message
 
 
@@ -91,7 +94,10 @@ def printable(text: str) -> str:
 def say(args: argparse.Namespace, text: str) -> None:
     """Print, unless --quiet."""
     if not args.quiet:
-        print(printable(text), flush=True)
+        from tqdm import tqdm
+
+        tqdm.write(printable(text))  # leaves a bar whole
+        sys.stdout.flush()
 
 
 def command_line(args: argparse.Namespace) -> str:
@@ -101,7 +107,9 @@ def command_line(args: argparse.Namespace) -> str:
 
 
 def warn(prog: str, message: str, kind: str = "warning") -> None:
-    print(f"{prog}: {kind}: {printable(message)}", file=sys.stderr)
+    from tqdm import tqdm
+
+    tqdm.write(f"{prog}: {kind}: {printable(message)}", file=sys.stderr)
 
 
 def _fail(prog: str, code: int, message: str) -> int:
@@ -110,15 +118,39 @@ def _fail(prog: str, code: int, message: str) -> int:
 
 
 class Steps:
-    """Says which step of how many begins, and what is expected of it."""
+    """Says on stdout which step of how many begins, and shows on stderr how far all of them are.
 
-    def __init__(self, args: argparse.Namespace, names: Sequence[str]) -> None:
-        self._args, self._names, self._start = args, names, time.perf_counter()
+    Args:
+        args: --quiet shows nothing.
+        expected: the steps in order, by name, and the share of the time that each is expected to take.
+    """
 
-    def begin(self, name: str, expected: str = "") -> None:
-        say(self._args, f"step {self._names.index(name) + 1} of {len(self._names)}: {name}{expected}")
+    def __init__(self, args: argparse.Namespace, expected: Mapping[str, float]) -> None:
+        from cassi.running.progress import StepBar
 
-    @property
-    def seconds(self) -> float:
-        """Since the first step."""
-        return time.perf_counter() - self._start
+        self._args, self._names = args, list(expected)
+        self._bar = StepBar(expected, shown=not args.quiet)
+        self._begun: set[str] = set()
+
+    def expect(self, expected: Mapping[str, float]) -> None:
+        """The steps, where they are known better now."""
+        self._names = list(expected)
+        self._bar.expect(expected)
+
+    def __call__(self, name: str, share: float = 0.0) -> None:
+        """So much of a step is done."""
+        if name in self._names and name not in self._begun:
+            self.begin(name)
+        self._bar(name, share)
+
+    def begin(self, name: str) -> None:
+        """A step begins."""
+        self._begun.add(name)
+        say(self._args, f"step {self._names.index(name) + 1} of {len(self._names)}: {name}")
+        self._bar(name)
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.__exit__()

@@ -262,10 +262,17 @@ def run_scene(args: argparse.Namespace) -> int:
     say(
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
-        f"(mean {mask.mean().item():.3f}), {'snapshot' if args.shots == 1 else f'{args.shots} shots'} "
-        f"{height} x {width} px, {noise_model(shot)} -> {args.output}",
+        f"(mean {mask.mean().item():.3f}), {taken(args)}, "
+        f"detector {height} x {width} px, {noise_model(shot)} -> {args.output}",
     )
     return 0
+
+
+def taken(args: argparse.Namespace) -> str:
+    """What was photographed, in words."""
+    if args.frames > 1:
+        return f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
+    return "snapshot" if args.shots == 1 else f"{args.shots} shots"
 
 
 def write_side(args: argparse.Namespace, cube: torch.Tensor, wavelengths: np.ndarray | None) -> None:

@@ -97,8 +97,43 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
         cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
         raise OutputError(f"{path}: cannot be written: {cure}") from error
     finally:
+        _remove(folder)
+
+
+@contextmanager
+def replacing_folder(path: PathLike) -> Iterator[Path]:
+    """Yield a new hidden folder beside `path`, which is not there or empty; at the end it takes its place.
+
+    On any exception it is removed and nothing is left behind.
+
+    Raises:
+        OutputError: the folder cannot be made or moved, or the disk is full.
+
+    Example:
+        >>> import tempfile
+        >>> whole = Path(tempfile.mkdtemp(), "frames")
+        >>> with replacing_folder(whole) as temporary:
+        ...     _ = (temporary / "a.txt").write_bytes(b"1")
+        >>> [file.name for file in whole.iterdir()]
+        ['a.txt']
+    """
+    path = Path(path)
+    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    try:
+        folder.mkdir()
+        yield folder
+        for file in folder.iterdir():
+            _flush(file)
         with signals_held():
-            shutil.rmtree(folder, ignore_errors=True)
+            if path.exists():
+                path.rmdir()
+            os.replace(folder, path)
+            _flush(path.parent)
+    except OSError as error:
+        cure = "the disk is full; free some space" if error.errno in DISK_FULL else one_line(error)
+        raise OutputError(f"{path}: cannot be written, nothing was left behind: {cure}") from error
+    finally:
+        _remove(folder)
 
 
 def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
@@ -109,6 +144,16 @@ def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
     """
     with replacing(path, overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _remove(folder: Path) -> None:
+    """Remove it, also where an interrupt comes before it can be held back."""
+    try:
+        with signals_held():
+            shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _flush(path: Path) -> None:

@@ -36,6 +36,12 @@ def find(container: Container, names: tuple[str, ...]) -> Entry | None:
     return next((by_leaf[name] for name in names if name in by_leaf), None)
 
 
+def is_result(container: Container) -> bool:
+    """Whether a file is what a reconstruction wrote: a cube, and what of the snapshot it leaves unexplained."""
+    names = {entry.name for entry in container.entries}
+    return "cube" in names and ("residual" in names or "residual" in container.attributes)
+
+
 def pick(container: Container, names: tuple[str, ...], what: str, key: str | None = None) -> tuple[Entry, str | None]:
     """Return the entry that plays a part: the one called `key`, one of the known names, or the only array there is.
 

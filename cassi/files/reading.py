@@ -11,10 +11,21 @@ from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
 from cassi.files.layout import Layout, match_layout, unshear_mask
-from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS, find, pick
+from cassi.files.names import (
+    BAD_PIXELS,
+    MASK,
+    MEAN_BAND,
+    MEASUREMENT,
+    SHIFTS,
+    TRUTH,
+    WAVELENGTHS,
+    find,
+    is_result,
+    pick,
+)
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
+from cassi.files.scaling import band_axis, check_bit_depth, mask_to_float32, plan_counts, read_leading, scale_cube
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
@@ -102,6 +113,7 @@ class OpenedMeasurement:
         name = f"{container.path}: '{self.entry.name}'"
         marked = _marked_of(self.marked, frames)
         raw = _blank_bad_pixels(self.counts(frames), marked, notes)
+        check_bit_depth(raw, self.options.levels.bit_depth, name)
         counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options.levels)
         y, saturated = counts.apply(raw, name)
         del raw
@@ -179,6 +191,10 @@ def frame_count(path: PathLike, options: ReadOptions) -> int | None:
 def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Container, Entry, Container, Entry, Layout]:
     """Find measurement and mask, and how they lie on each other."""
     container = open_container(Path(path))
+    if options.key is None and is_result(container):
+        raise InputError(
+            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the snapshot"
+        )
     entry, note = pick(container, MEASUREMENT, "measurement", options.key)
     notes += [note] if note else []
     mask_container, mask_entry = mask_source(container, options.mask, options.mask_key, notes)

@@ -156,7 +156,7 @@ def draw_spectra(
 
 
 def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tuple[int, str]] = ()) -> None:
-    """Residual and change of a solver against iterations, seconds above, lines where the run changed."""
+    """Residual and change of a solver against iterations, seconds of the run above, lines where the run changed."""
     axes.set_xlabel("iteration")
     if not history:
         axes.set_axis_off()
@@ -197,7 +197,7 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
         ticks = np.linspace(at[0], at[-1], 4)
         top_axis = axes.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
         top_axis.set_xticks(ticks, [f"{np.interp(tick, at, seconds):.2g}" for tick in ticks])
-        top_axis.set_xlabel("time [s]", fontsize=8)
+        top_axis.set_xlabel("time of this run [s]", fontsize=8)
         top_axis.spines["top"].set_visible(False)
     if drawn:
         axes.legend(loc="upper right", fontsize=7.5)

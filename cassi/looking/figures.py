@@ -261,6 +261,8 @@ def convergence(
 ) -> Figure:
     """Residual and change of a solver against iterations, seconds above, on a logarithmic axis.
 
+    The seconds are those of the run that is drawn; what came before it, the camera's search and trials, is not in them.
+
     Args:
         history: the records of a `Result`; empty for a closed-form solver, which the figure then says.
         markers: iterations at which the run changed, and what changed: a trial that ended, another prior.

@@ -151,9 +151,9 @@ class ReportData:
         """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
         if (share := self.unexplained) is not None and not share < 0.5:
-            found.append(f"The cube explains less than half of the snapshot: {100 * share:.0f} % is left.")
+            found.append(f"The cube explains less than half of the snapshot: {share:.0%} is left.")
         if (error := self.held_out_error) is not None and not error < 0.5:
-            found.append(f"The cube does not predict pixels it has not seen: their error is {100 * error:.0f} %.")
+            found.append(f"The cube does not predict pixels it has not seen: their error is {error:.0%}.")
         return found
 
     def numbers(self) -> list[tuple[str, str]]:
@@ -170,9 +170,9 @@ class ReportData:
             found.append(("SSIM", f"{scores['ssim']:.3f}"))
             found.append(("mean spectral angle", f"{scores['sam']:.2f}°"))
         if (error := self.held_out_error) is not None:
-            found.append(("error at unseen pixels", f"{100 * error:.3g} %"))
+            found.append(("error at unseen pixels", f"{error:.2%}"))
         if (share := self.unexplained) is not None:
-            found.append(("residual |y - Φx| / |y|", f"{100 * share:.2g} %"))
+            found.append(("residual |y - Φx| / |y|", f"{share:.2%}"))
         return found
 
 

@@ -30,6 +30,7 @@ from cassi.looking.metrics import residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.report_plots import bokeh_script, drawings
 from cassi.looking.spectra_points import choose_points
+from cassi.solvers.loop import ENDED
 
 MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
 
@@ -389,8 +390,7 @@ def _levels(data: ReportData) -> list[str]:
 
 
 def _records(data: ReportData) -> str:
-    ended = {"max_iters": "did all its iterations"}  # "max_iters" sounds like a failure and is none
-    provenance = {k: ended.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
+    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
     parts = [
         f"<section><h2>{heading}</h2>{_table(content)}</section>"
         for heading, content in (("Parameters", data.parameters), ("Provenance", provenance))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, without_scene
 
 HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
 CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
@@ -74,6 +74,8 @@ def check_masks(m: Measurement) -> MaskCheck:
         >>> check_masks(Measurement(y=y, mask=masks[::-1], shifts=(0, 2, 4, 6), shots=2)).verdict
         'the shots are not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1'
     """
+    if nothing := without_scene(m):
+        return MaskCheck(False, nothing, {"as given": 0.0}, 0.0, (0, 0), ())
     shots = m.each_shot
     checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in shots]
     if len(checks) == 1:

@@ -12,6 +12,7 @@ from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
 
 MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
+ROUNDING = 1e-6  # of values: what differs by less is the same
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Measurement:
     source: str = ""
     sha256: str = ""
     shots: int | None = None
+
+    @property
+    def num_scenes(self) -> int:
+        """Scenes that were photographed: N of a stack, else 1."""
+        return self.y.shape[0] if self.y.ndim > (2 if self.shots is None else 3) else 1
 
     @property
     def each_shot(self) -> tuple[Measurement, ...]:
@@ -129,6 +135,27 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         shots=len(shots),
         **{name: known(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )
+
+
+def without_scene(m: Measurement) -> str:
+    """Why a measurement holds nothing of a scene: all good pixels of a snapshot are alike; empty where it does.
+
+    No scene does so: fewer bands reach the ends of the detector. Of a stack, all of its snapshots.
+
+    Example:
+        >>> without_scene(Measurement(y=np.full((2, 3), 0.5), mask=np.ones((2, 2)), shifts=(0, 1)))
+        'the snapshot is 0.5 everywhere: it holds nothing of a scene'
+    """
+    for one in m.each_shot:
+        values = one.y.reshape(-1, one.y.shape[-2] * one.y.shape[-1])
+        if one.bad_pixels is not None:
+            values = values[:, ~one.bad_pixels.reshape(-1)]
+        low, high = values.min(axis=1), values.max(axis=1)
+        if np.all(high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))):
+            if not values.any():
+                return "the snapshot is black: no light reached it"
+            return f"the snapshot is {high[0]:g} everywhere: it holds nothing of a scene"
+    return ""
 
 
 def check_arrays(m: Measurement) -> None:

@@ -174,12 +174,14 @@ class LearnedPrior(nn.Module):
 
 
 def save_prior(prior: LearnedPrior, path: str | os.PathLike[str]) -> str:
-    """Write a prior to a safetensors file, numbers in half precision; returns the file's SHA-256."""
+    """Write a prior to a safetensors file, whole or not at all, in half precision; returns the file's SHA-256."""
     from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().half().contiguous() for name, value in prior.state_dict().items()}
     data = save(tensors, {name: str(value) for name, value in asdict(prior.size).items()})
-    Path(path).write_bytes(data)
+    partial = Path(f"{path}.partial")
+    partial.write_bytes(data)
+    partial.replace(path)
     return hashlib.sha256(data).hexdigest()
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Quality, Run, Solver, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -30,6 +31,7 @@ from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.beside import check_side, solve_beside
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
+from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
 
@@ -65,7 +67,7 @@ def reconstruct(
     device: str | torch.device = "auto",
     seed: int = 0,
     monitor: Monitor | None = None,
-    progress: bool = False,
+    progress: bool | Progress = False,
 ) -> Reconstruction:
     """Turn a CASSI snapshot into a spectral cube: x such that y = Phi x, with nothing to tune.
 
@@ -119,7 +121,8 @@ def reconstruct(
         seed: of the random choices a solver makes.
         monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral
             coefficients); return True to stop.
-        progress: show a progress bar.
+        progress: show one bar over all steps; or a function that is told the name of each step and the share of it that
+            is done (`cassi.running.progress.usual_steps` has the names).
 
     Returns:
         The `Reconstruction`.
@@ -162,8 +165,9 @@ def reconstruct(
     found: FoundCamera | None = None
     learned = _read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
-    run = Run(seed, budget, monitor, progress)
+    run = Run(seed, budget, monitor)
     given_m: Measurement | None = None
+    steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         m = given_m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
@@ -172,16 +176,19 @@ def reconstruct(
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
         m = without_impulses(m)
-        if isinstance(camera, FoundCamera):
-            found = camera
-        elif camera == "find" and psf is None:
-            found = find_camera(m, black_level=black_level, seed=seed)
-        if found is not None:
-            m = found.in_place(m)
-        if budget is not None:  # what the camera took is spent
-            run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
-        task = prepare(m, psf=psf, black_level=black_level, device=device)
-        parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
+        find = camera == "find" and psf is None
+        with shown(progress, steps(find=find, frames=m.num_scenes)) as told:
+            if isinstance(camera, FoundCamera):
+                found = camera
+            elif find:
+                found = find_camera(m, black_level=black_level, seed=seed, told=partial(told, CAMERA))
+            if found is not None:
+                m = found.in_place(m)
+            if budget is not None:  # what the camera took is spent
+                run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
+            task = prepare(m, psf=psf, black_level=black_level, device=device)
+            parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
+            outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:
         given = {"shifts": shifts, "step": step, "num_bands": num_bands, "psf": psf}
         if twice := [name for name, value in given.items() if value is not None]:
@@ -199,18 +206,36 @@ def reconstruct(
             black_level=black_level,
         )
         parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
-    check_prior(solver, spectral_prior)
+        with shown(progress, steps(find=False, frames=len(task.frames))) as told:
+            outcomes = _outcomes(task, method, run, side, spectral_prior, told)
+    return assembled(task, outcomes, parameters, found, given_m, start)
+
+
+def _outcomes(
+    task: Prepared,
+    method: Method,
+    run: Run,
+    side: SidePicture | None,
+    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None,
+    told: Progress,
+) -> list[Outcome]:
+    """Solve the snapshots one after the other."""
+    check_prior(method.solver, spectral_prior)
     spectra = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
     method = replace(method, spectral_prior=spectra)
     if side is not None:
         if not isinstance(side, SidePicture):
             raise InputError(f"side must be a cassi.SidePicture(picture), got {type(side).__name__}")
         check_side(side, task, method, run)
-    outcomes = [
-        replace(_solved(task, frame, method, run, side), black_level=black, black_level_told=task.told)
-        for frame, black in zip(task.frames, task.black_levels, strict=True)
-    ]
-    return assembled(task, outcomes, parameters, found, given_m, start)
+    found = []
+    for k, (frame, black) in enumerate(zip(task.frames, task.black_levels, strict=True)):
+        one = replace(run, progress=partial(_numbered, told, one_of(k, len(task.frames))))
+        found.append(replace(_solved(task, frame, method, one, side), black_level=black, black_level_told=task.told))
+    return found
+
+
+def _numbered(told: Progress, before: str, step: str, share: float) -> None:
+    told(before + step, share)
 
 
 def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
@@ -226,6 +251,7 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePictu
         )
     found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
     if side is not None:
+        run.tell(SIDE, 0.0)
         found = solve_beside(task.A, y / level, found, side, task.wavelengths, method.quality, run)
     return found.scaled(level)
 

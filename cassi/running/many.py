@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
 PathLike = str | os.PathLike[str]
+BAR = "{n_fmt} of {total_fmt} runs done |{bar}| {elapsed} so far, about {remaining} left{postfix}"
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 
 
@@ -166,7 +167,9 @@ def reconstruct_many(
             work = partial(_solve_and_write, read=read, store=store, solve=solve)
             with (
                 _engine(first, batch, workers, scheduler, solve) as engine,
-                tqdm(total=len(frames), initial=len(finished), desc="frames", disable=not progress) as bar,
+                tqdm(
+                    total=len(frames), initial=len(finished), disable=not progress, bar_format=BAR, dynamic_ncols=True
+                ) as bar,
             ):
                 for job, outcome in _compute(engine, work, todo, dict(attributes or {}), log):
                     if isinstance(outcome, OutputError):
@@ -178,7 +181,7 @@ def reconstruct_many(
                     else:
                         log.add(job.frame.name, "done", outcome)
                         finished[job.frame.name] = outcome
-                        bar.set_postfix_str(f"residual {outcome['residual']:.2e}", refresh=False)
+                        bar.set_postfix_str(f"residual {outcome['residual']:.2%}", refresh=False)
                     bar.update()
         log.close([frame.name for frame in frames])
     misfits = {name: known["verdict"] for name, known in finished.items() if not known["ok"]}

@@ -16,7 +16,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.files import write_cube
 from cassi.optics.measurement import Measurement
-from cassi.solvers.loop import Record
+from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Reconstruction:
         range_ = "" if self.wavelengths is None else f", {self.wavelengths[0]:g} to {self.wavelengths[-1]:g} nm"
         return (
             f"<Reconstruction: {many}{bands} bands{range_}, {height} x {width} px, by {self.outcomes[0].solver} in "
-            f"{self.seconds:.3g} s ({self.status}), residual {self.residual:.2%}>"
+            f"{self.seconds:.3g} s ({ENDED[self.status]}), residual {self.residual:.2%}>"
         )
 
     def _repr_html_(self) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import write_text
 from cassi.running.result import Reconstruction, write_result
+from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
@@ -131,7 +132,9 @@ class ZarrStore:
             left.unlink(missing_ok=True)
         if self._open() is not None:
             return
-        group = zarr.open_group(self.root, mode="a")
+        # with its first byte the group says whose it is: what a run killed while making it left is made over
+        group = zarr.open_group(self.root, mode="a", attributes={"made_by": PROGRAM})
+        ours = "made_by" in group.attrs
         band = "band" if first.wavelengths is None else "wavelength"
         cube = (len(first.shifts), *first.mask.shape[-2:])
         arrays: dict[str, tuple[tuple[int, ...], str, float, tuple[str, ...]]] = {
@@ -144,10 +147,10 @@ class ZarrStore:
         for name, (shape, dtype, fill, names) in arrays.items():
             group.create_array(
                 name, shape=(len(self.names), *shape), chunks=(1, *shape), dtype=dtype, fill_value=fill,
-                dimension_names=("frame", *names),
+                dimension_names=("frame", *names), overwrite=ours,
             )  # fmt: skip
         if first.wavelengths is not None:
-            group.create_array("wavelength", data=first.wavelengths, dimension_names=("wavelength",))
+            group.create_array("wavelength", data=first.wavelengths, dimension_names=("wavelength",), overwrite=ours)
         group.attrs.update({"unit": first.unit, "names": list(self.names)})
 
     def write(
@@ -162,6 +165,8 @@ class ZarrStore:
                 f"{frame.path}: a cube {cube.shape}, the store holds {group['cube'].shape[1:]}; use a folder"
             )
         try:
+            if group["fingerprint"][number].any():  # of a cube that goes: with the new one beside it, it would lie
+                group["fingerprint"][number] = 0
             group["cube"][number] = cube
             group["residual"][number] = result.residual
             group["seconds"][number] = result.seconds

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cassi.choice.automatic import choose_plan
 from cassi.choice.by_name import gaussian_variance, solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Run, check_prior
+from cassi.choice.plan import Method, Progress, Run, check_prior
 from cassi.choice.refine import Watch, planned_problem, planned_run
 from cassi.errors import InputError
 from cassi.files.cube_parts import CubeParts, cube_in_parts
@@ -28,6 +29,7 @@ from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.running.preparing import prepare
+from cassi.running.progress import TILES, shown, tiled_steps
 from cassi.running.tiling import REACH, Solve, solve_tiled
 from cassi.solvers.loop import Record, Result
 from cassi.version import PROGRAM
@@ -71,7 +73,7 @@ def reconstruct_tiled(
     seed: int = 0,
     attributes: Mapping[str, object] | None = None,
     overwrite: bool = False,
-    progress: bool = False,
+    progress: bool | Progress = False,
 ) -> TiledResult:
     """Reconstruct a frame larger than memory: in overlapping tiles, written to an HDF5 file one by one.
 
@@ -88,7 +90,8 @@ def reconstruct_tiled(
         spectral_prior, black_level: as for `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
-        progress: show a progress bar over the tiles.
+        progress: show a bar; or a function that is told the name of each step and the share of it that
+            is done.
 
     Returns:
         TiledResult.
@@ -117,24 +120,27 @@ def reconstruct_tiled(
             f"tiles of {tile} px with {reach} px around them are all border; take {max(1, 2 * reach)} px or more"
         )
     method = Method(solver, num_iters, tv_weight)
-    run = Run(seed)
     task = prepare(m, black_level=black_level, device=device)
     A: Any = task.A
     check_prior(solver, spectral_prior)
     method = replace(method, spectral_prior=as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths))
     level = brightness(A, task.y)
     y = task.y / level
-    one, found = tile_solver(
-        A, y, wavelengths=m.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
-    )
-    chosen = replace(found.scaled(level), black_level=task.black_levels[0], black_level_told=task.told)
-    choice = chosen.as_dict() | {"tile": tile, "reach": reach}
-    with cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts:
+    with (
+        shown(progress, tiled_steps(solver)) as told,
+        cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts,
+    ):
+        run = Run(seed, progress=told if solver == "auto" else None)
+        one, found = tile_solver(
+            A, y, wavelengths=m.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
+        )
+        chosen = replace(found.scaled(level), black_level=task.black_levels[0], black_level_told=task.told)
+        choice = chosen.as_dict() | {"tile": tile, "reach": reach}
 
         def add(rows: slice, columns: slice, values: Tensor) -> None:
             parts.add(rows, columns, (values * level).cpu().numpy())
 
-        history = solve_tiled(A, y, one, add, tile=tile, reach=reach, progress=progress)
+        history = solve_tiled(A, y, one, add, tile=tile, reach=reach, told=partial(told, TILES))
         residual_image, residual = _misfit(A, task.y, parts)
         seconds = time.perf_counter() - start
         parts.put("measurement", m.y)

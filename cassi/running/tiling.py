@@ -76,7 +76,7 @@ def solve_tiled(
     *,
     tile: int,
     reach: int = REACH,
-    progress: bool = False,
+    told: Callable[[float], None] = lambda share: None,
 ) -> tuple[Record, ...]:
     """Solve tile by tile and hand over the parts of the cube, weighted so that their sum is the cube.
 
@@ -89,7 +89,7 @@ def solve_tiled(
             would show as seams.
         add: called as add(rows, columns, values) with values (C, h, w) to be added to the cube there.
         tile, reach: as for `tile_grid`.
-        progress: show a progress bar over the tiles.
+        told: called with the share that is done.
 
     Returns:
         One Record a tile, its residual over the detector pixels it was solved from.
@@ -107,7 +107,7 @@ def solve_tiled(
     if tuple(y.shape) != A.measurement_shape:
         raise ValueError(f"y must be one snapshot {A.measurement_shape}, got {tuple(y.shape)}")
     tiles = tile_grid(A, tile, reach=reach)
-    loop = Loop(len(tiles), tol=0.0, monitor=None, progress=progress, name="tiles")
+    loop = Loop(len(tiles), tol=0.0, monitor=None, progress=False, name="tiles")
     for k in loop:
         one = tiles[k]
         a, b = crop(A, y, *one.block)
@@ -120,6 +120,7 @@ def solve_tiled(
         values = x[:, rows, columns] * one.window.to(x)
         add(*one.kept, values)
         loop.record(values, residual=residual, change=0.0)
+        told((k + 1) / len(tiles))
     return loop.result(y).history
 
 

@@ -20,6 +20,7 @@ from scipy import ndimage
 
 from cassi.errors import InputError
 from cassi.files import write_measurement
+from cassi.files.atomic import replacing_folder
 from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -247,7 +248,7 @@ class _Detector:
 
 
 def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: FrameFormat = "png") -> list[Path]:
-    """Write a bench as its owner would find it: one file per kind of frame, wavelengths in a text file.
+    """Write a bench as its owner would find it, whole or not at all: a file a frame, wavelengths in a text file.
 
     dark_*, flat_*, mask_* and slit_* (one file a frame; the last two in the order of wavelengths.txt [nm]) and
     snapshot. Apart from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands
@@ -271,10 +272,17 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: F
     """
     if frame_format not in get_args(FrameFormat):
         raise InputError(f"unknown frame format {frame_format!r}, expected {', '.join(get_args(FrameFormat))}")
-    place = Path(folder)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InputError(f"{place}: exists and is not an empty folder; choose another name")
-    place.mkdir(parents=True, exist_ok=True)
+    whole = Path(folder)
+    if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
+        raise InputError(f"{whole}: exists and is not an empty folder; choose another name")
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_folder(whole) as place:
+        names = [path.name for path in _write_all(place, bench, frame_format)]
+    return [whole / name for name in names]
+
+
+def _write_all(place: Path, bench: Bench, frame_format: FrameFormat) -> list[Path]:
+    """Every file of a bench, into a folder."""
     named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames, "slit": bench.slit_frames}
     named["snapshot"] = bench.snapshot[None]
     files = []

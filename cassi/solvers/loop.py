@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "max_iters", "stopped"]
+ENDED = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}  # in words
 READ_EVERY = 16  # iterations after which numbers are fetched from a GPU where nobody waits for them
 
 
@@ -102,7 +103,7 @@ class Loop:
         if isinstance(residual, Tensor) and not self._waited_for and len(self._pending) < READ_EVERY:
             return
         record = self._read()
-        self._bar.set_postfix_str(f"residual {record.residual:.2e}", refresh=False)
+        self._bar.set_postfix_str(f"residual {record.residual:.2%}", refresh=False)
         stop = self._monitor is not None and self._monitor(record, v)
         if record.change < self._tol:
             self._status, self._done = "converged", True

@@ -128,6 +128,6 @@ def _large(size: int, tile: int, num_bands: int, step: int, num_iters: int | Non
     per_unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * per_unit / 2**30
     return (
-        f"{solver}, {len(result.history)} tiles, {result.seconds:.0f} s, residual {result.residual:.2e}, "
+        f"{solver}, {len(result.history)} tiles, {result.seconds:.0f} s, residual {result.residual:.2%}, "
         f"peak memory of the process {peak:.2f} GiB"
     )

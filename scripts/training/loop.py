@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +81,18 @@ class Pool:
             self.groups += read_examples(path)
             self.read.add(path.name)
         return len(new)
+
+
+def leave_with_parent() -> None:
+    """In a process that makes examples: end when that which asked for them has, however it did."""
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def make_file(data: Path, folder: Path, number: int, settings: Settings, components: int) -> Path:
@@ -245,7 +260,9 @@ class Training:
         axes.plot([c["minutes"] for c in self.progress.curve], [c["gain"] for c in self.progress.curve])
         axes.set(xlabel="training [min]", ylabel="gain over the start, training examples [dB]")
         axes.grid(alpha=0.3)
-        figure.savefig(path, dpi=150)
+        partial = path.with_suffix(".partial")
+        figure.savefig(partial, dpi=150, format="png")
+        partial.replace(path)
 
     def _rate(self) -> float:
         """Up over 100 steps, then straight down to a fiftieth over the minutes."""

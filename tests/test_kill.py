@@ -1,0 +1,176 @@
+"""Interrupts at every call of what writes, in this process; tests/kill.py does the same to whole commands, by hand.
+
+An interrupt is raised at a call that Python makes in the modules that write, each in turn or every few: what is left is
+the file as it was before, or the new one whole.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import kill
+import numpy as np
+import pytest
+import torch
+
+from cassi.errors import OutputError
+from cassi.files import read_cube, write_cube
+from cassi.files.atomic import replacing_folder
+from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
+from cassi.running.stores import Frame, ZarrStore
+
+MOMENTS = 12
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at one of the calls in the modules that write, as a signal does; counts them."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self.count = at, 0
+
+    def __call__(self, frame: Any, event: str, argument: object) -> None:
+        if frame.f_code.co_filename.endswith(kill.WRITERS):
+            self.count += 1
+            if self.count == self.at:
+                signal.raise_signal(signal.SIGINT)
+
+    def during(self, work: Callable[[], object]) -> bool:
+        """Whether the work was interrupted."""
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.setprofile(self)
+        try:
+            work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+            signal.signal(signal.SIGINT, handler)
+        return False
+
+
+def moments(work: Callable[[], object]) -> list[int]:
+    """Some of the calls that the work makes."""
+    counted = Interrupt()
+    counted.during(work)
+    assert counted.count > MOMENTS
+    return random.Random(0).sample(range(1, counted.count + 1), MOMENTS)
+
+
+@pytest.mark.parametrize("suffix", ["h5", "tif"])
+def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
+    old, new = (np.full((2, 8, 9), value, np.float32) for value in (1, 2))
+    path = tmp_path / f"cube.{suffix}"
+    for at in moments(lambda: write_cube(path, new, overwrite=True)):
+        write_cube(path, old, overwrite=True)
+        Interrupt(at).during(lambda: write_cube(path, new, overwrite=True))
+        assert float(read_cube(path)[0].min()) == float(read_cube(path)[0].max()) in (1, 2)
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_zarr_store_never_says_of_a_new_cube_that_it_is_the_old_one(tmp_path):
+    """Written anew with other parameters; killed between cube and mark, it would be taken for that of the old ones."""
+    pytest.importorskip("zarr", reason="a store needs the extra batch")
+    store = ZarrStore(str(tmp_path / "cubes.zarr"), ("one",))
+    store.prepare(SimpleNamespace(shifts=(0, 1), mask=np.ones((4, 5)), wavelengths=None, unit=""))  # type: ignore[arg-type]
+
+    def write(value: float) -> None:
+        result = SimpleNamespace(cube=torch.full((2, 4, 5), value), residual=0.0, seconds=0.0)
+        mark = {"fingerprint": f"{int(value):064x}", "ok": True}
+        store.write(0, Frame("one", "one.h5"), None, result, mark)  # type: ignore[arg-type]
+
+    import zarr
+
+    def check() -> None:
+        group = zarr.open_group(store.root, mode="r")
+        mark = int(bytes(group["fingerprint"][0]).hex(), 16)
+        assert mark == 0 or (group["cube"][0] == mark).all()
+
+    write(1)
+    for at in moments(lambda: write(2)):
+        write(1)
+        Interrupt(at).during(lambda: write(2))
+        check()
+    # and where it dies between the two, which no interrupt here hits for sure
+    write(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError("gone")))
+        with pytest.raises(OutputError, match="cannot be written"):
+            write(2)
+    check()
+    assert store.known([Frame("one", "one.h5")]) == [None]
+
+
+def test_a_store_that_was_never_made_whole_is_made_over(tmp_path):
+    """Killed while its arrays were made, it could not be gone on with."""
+    zarr = pytest.importorskip("zarr", reason="a store needs the extra batch")
+    store = ZarrStore(str(tmp_path / "cubes.zarr"), ("one",))
+    first: Any = SimpleNamespace(shifts=(0, 1), mask=np.ones((4, 5)), wavelengths=np.array([450.0, 550.0]), unit="")
+    making = zarr.Group.create_array
+
+    def killed(self: Any, name: str, **what: Any) -> None:
+        making(self, name, **what)
+        if name == "residual":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zarr.Group, "create_array", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.prepare(first)
+    assert store.known([Frame("one", "one.h5")]) == [None]
+    store.prepare(first)
+    assert "names" in zarr.open_group(store.root, mode="r").attrs
+    foreign = zarr.open_group(tmp_path / "foreign.zarr", mode="a")
+    foreign.create_array("cube", data=np.ones(3))
+    with pytest.raises(zarr.errors.ContainsArrayError):
+        ZarrStore(str(tmp_path / "foreign.zarr"), ("one",)).prepare(first)
+    assert foreign["cube"].shape == (3,)
+
+
+def test_weights_are_the_old_or_the_new_ones(tmp_path):
+    size = Size(components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
+    priors = [LearnedPrior(size) for _ in range(2)]
+    path = tmp_path / "weights.safetensors"
+    for prior in priors:
+        save_prior(prior, path)
+    handle = Path.write_bytes
+
+    def half(self: Path, data: bytes) -> int:
+        handle(self, data[: len(data) // 2])
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_bytes", half)
+        with pytest.raises(KeyboardInterrupt):
+            save_prior(priors[0], path)
+    kept = load_prior(path).state_dict()
+    assert all(torch.equal(kept[name], value.half().float()) for name, value in priors[1].state_dict().items())
+
+
+def test_a_folder_comes_whole_or_not_at_all(tmp_path):
+    whole = tmp_path / "bench"
+    with pytest.raises(KeyboardInterrupt), replacing_folder(whole) as place:  # noqa: PT012
+        (place / "dark_01.png").write_bytes(b"1")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+    whole.mkdir()
+    with replacing_folder(whole) as place:
+        (place / "dark_01.png").write_bytes(b"1")
+    assert [file.name for file in whole.iterdir()] == ["dark_01.png"]
+    with pytest.raises(OutputError, match="cannot be written, nothing was left behind"), replacing_folder(whole):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["bench"]
+
+
+def test_a_command_that_is_killed(tmp_path):
+    """The script itself, a moment of each place; on a system that can fork."""
+    if not hasattr(kill.os, "fork") or sys.platform == "darwin":
+        pytest.skip("needs fork")
+    told: list[str] = []
+    assert kill.tried(tmp_path, "simulate", moments=1, signals=[signal.SIGTERM], say=told.append) == 0
+    assert len(told) == 2 and all("1 moments" in line for line in told)

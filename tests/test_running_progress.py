@@ -1,0 +1,116 @@
+"""How far a run is: the steps, in order, in shares that only grow, for one snapshot, stacks, tiles and the program."""
+
+from __future__ import annotations
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import cassi
+import cassi.looking.figures
+from cassi.calibration.found_camera import find_camera
+from cassi.cli.main import main
+from cassi.optics.measurement import Measurement
+from cassi.running.progress import StepBar, tiled_steps, usual_steps
+from cassi.running.tiled_file import reconstruct_tiled
+
+SIZE, C = 48, 5
+GENERATOR = torch.Generator().manual_seed(4)
+MASK = (torch.rand(SIZE, SIZE, generator=GENERATOR) > 0.5).float()
+CAMERA = cassi.CASSI.from_step(MASK, 1, C)
+Y = CAMERA.forward(torch.rand(C, SIZE, SIZE, generator=GENERATOR))
+
+
+class Told:
+    """Keeps what it was told, and that it made sense."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[float]] = {}
+
+    def __call__(self, step: str, share: float) -> None:
+        assert step not in list(self.steps)[:-1], "a step that was over goes on"
+        shares = self.steps.setdefault(step, [])
+        assert 0 <= share <= 1 and (not shares or share >= shares[-1])
+        shares.append(share)
+
+
+@pytest.mark.parametrize(("solver", "seldom"), [("auto", 20), ("gap-tv", 10)])
+def test_every_step_is_told_and_grows(solver, seldom):
+    told = Told()
+    cassi.reconstruct(Y, MASK, num_bands=C, solver=solver, progress=told)
+    assert list(told.steps) == list(usual_steps(solver=solver, find=True))
+    assert len(told.steps["final run"]) >= seldom
+    assert told.steps["final run"][-1] > 0.9 or solver == "auto"  # which may converge
+
+
+def test_runs_of_a_stack_are_numbered():
+    told = Told()
+    cassi.reconstruct(torch.stack([Y, Y]), MASK, num_bands=C, solver="gap-tv", num_iters=2, progress=told)
+    assert list(told.steps) == ["find the camera", "run 1 of 2, final run", "run 2 of 2, final run"]
+
+
+def test_an_uncertainty_is_a_step_of_its_own():
+    told = Told()
+    cassi.reconstruct(Y, CAMERA, quality="fast", num_iters=2, uncertainty=True, progress=told)
+    assert list(told.steps) == ["trials", "final run", "error bars"]
+    assert told.steps["error bars"] == [0.25, 0.5, 0.75]
+
+
+def test_tiles_are_told(tmp_path):
+    for solver in ("auto", "least-squares"):
+        told = Told()
+        m = Measurement(y=Y.numpy(), mask=MASK.numpy(), shifts=CAMERA.shifts)
+        iters = None if solver == "least-squares" else 2
+        path = tmp_path / f"{solver}.h5"
+        reconstruct_tiled(m, path, tile=24, reach=4, solver=solver, num_iters=iters, progress=told)
+        assert list(told.steps) == list(tiled_steps(solver))
+        assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_the_search_for_the_camera_tells_where_it_is():
+    """Of a mask that is elsewhere, so that it looks on."""
+    mask = (torch.rand(128, 128, generator=torch.Generator().manual_seed(5)) > 0.5).float()
+    y = cassi.CASSI.from_step(mask, 1, C).forward(torch.ones(C, 128, 128))
+    m = Measurement(y=y.numpy(), mask=np.roll(mask.numpy(), 1, axis=0), shifts=CAMERA.shifts)
+    shares: list[float] = []
+    find_camera(m, told=shares.append)
+    assert shares[0] == 0 and len(shares) >= 5 and shares == sorted(shares) and shares[-1] < 1
+
+
+def test_the_bar_counts_steps_by_their_time_and_never_goes_back(capsys):
+    with StepBar({"read": 1.0, "solve": 6.0, "draw": 3.0}) as bar:
+        bar("read")
+        assert bar.done == 0
+        bar("solve", 0.5)
+        assert bar.done == pytest.approx(0.4)
+        bar("solve", 0.2)
+        assert bar.done == pytest.approx(0.4)
+        bar("something else", 1.0)
+        assert bar.done == pytest.approx(0.4)
+        bar("draw", 7.0)
+        assert bar.done == pytest.approx(1.0)
+    shown = capsys.readouterr().err
+    assert "step 3 of 3: draw" in shown and re.search(r"so far, about \S+ left", shown)
+    with StepBar({"read": 1.0}, shown=False) as bar:
+        bar("read", 1.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cassi.looking.figures, "figures_of", lambda data, caption: {})  # what is drawn takes seconds
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["measurement"], file["mask"] = Y.numpy(), MASK.numpy()
+    pytest.importorskip("bokeh", reason="the report needs the extra report")
+    argv = ["reconstruct", str(tmp_path / "m.h5"), "--num-bands", str(C), "--solver", "gap-tv", "--iterations", "3"]
+    assert main([*argv, "--report"]) == 0
+    captured = capsys.readouterr()
+    names = ["read", "find the camera", "final run", "write", "draw", "report"]
+    steps = [line for line in captured.out.splitlines() if line.startswith("step ")]
+    assert steps == [f"step {k} of 6: {name}" for k, name in enumerate(names, 1)]
+    assert "step 3 of 6: final run |" in captured.err and " left" in captured.err
+    assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "step" not in captured.err
