@@ -153,7 +153,8 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
         (best,) = (c for c in choice["candidates"] if all(c[k] == choice[k] for k in ("basis", "noise_share")))
         errors = [c["held_out_error"] for c in choice["candidates"]]
         assert best["held_out_error"] <= min(errors) / (1 - candidates.SCENE_MARGIN)  # up to the margin, the best
-        assert {"prior": choice["prior"], "held_out_error": choice["held_out_error"]} in choice["priors"]
+        last = choice["prior"] + (", learned" if choice["learned"] else "")
+        assert {"prior": last, "held_out_error": choice["held_out_error"]} in choice["priors"]
         assert choice["components"] == int(choice["basis"].rpartition("-")[2])
         assert choice["iterations"] == len(each.result.history)
         assert choice["basis"] in choice["evidence"]
@@ -444,7 +445,8 @@ def bright():
 
 @pytest.fixture
 def short(monkeypatch):
-    """Efforts for a small scene."""
+    """Efforts for a small scene, without a learned prior after them."""
+    monkeypatch.setattr(automatic, "shipped_prior", lambda: None)
     efforts = {
         "fast": Effort(60, 60),
         "default": Effort(40, 60, (0.5,), 12, 12),

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from cassi.priors.learned import VIEWS, LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.learned import SHA256, VIEWS, WEIGHTS, LearnedPrior, Size, load_prior, save_prior
 
 SMALL = Size(components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=1)
 
@@ -108,3 +108,17 @@ def test_sizes_that_do_not_fit_and_numbers_that_are_not_finite_are_refused(tmp_p
     save_file(state, tmp_path / "nan.safetensors", fields)
     with pytest.raises(ValueError, match="numbers that are not finite"):
         load_prior(tmp_path / "nan.safetensors")
+
+
+def test_the_prior_that_comes_with_the_program_is_what_it_was():
+    data = WEIGHTS.read_bytes()
+    assert hashlib.sha256(data).hexdigest() == SHA256
+    assert len(data) < 4e6
+    assert load_prior().size == Size(stages=1)
+
+
+def test_a_damaged_prior_of_the_program_is_told(tmp_path, monkeypatch):
+    (tmp_path / "w.safetensors").write_bytes(WEIGHTS.read_bytes()[:-1] + b"x")
+    monkeypatch.setattr("cassi.priors.learned.WEIGHTS", tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match="its checksum is not the program's"):
+        load_prior()

@@ -17,6 +17,10 @@ from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
 from cassi.solvers.loop import Monitor, Result
 from cassi.solvers.unrolled import unrolled
 
+# Of the correction: on scenes that it was not trained with all of it is best on average, and loses up to 0.7 dB on very
+# smooth ones; 0.7 of it gains as much, and loses 0.2 dB at most.
+SHARE = 0.7
+
 
 @dataclass(frozen=True, eq=False)
 class LearnedStep:
@@ -32,7 +36,10 @@ class LearnedStep:
         return LearnedStep(prior, smooth_basis(axis, prior.size.components))
 
     def __call__(self, A: Camera, y: Tensor, x: Tensor, variance: Tensor, *, monitor: Monitor | None = None) -> Result:
-        """The cube x corrected; what of it lies outside the span of the basis stays as it is."""
+        """The cube x corrected; what of it lies outside the span of the basis stays as it is.
+
+        x + SHARE (B^T z + rest - x),    z the coefficients corrected
+        """
         start = analyse(x, self.basis)
         rest = x - synthesise(start, self.basis)
         with torch.no_grad():
@@ -46,7 +53,7 @@ class LearnedStep:
                 level=brightness(A, y),
                 monitor=monitor,
             )
-        return Result(result.x + rest, result.history, result.status)
+        return Result(torch.lerp(x, result.x + rest, SHARE), result.history, result.status)
 
 
 @functools.cache

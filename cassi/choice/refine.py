@@ -26,7 +26,10 @@ from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.loop import Record, Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
-SLACK = 0.004  # of |y|: an error that a corrected cube may add, as the network does not look at single detector pixels
+# What a corrected cube may add to the held-out error, by so much of it and by so much of |y|: the network does not look
+# at single detector pixels. On scenes that it was not trained with the error fell or stayed, on real captures it rose
+# by 2 to 3 %.
+MORE, SLACK = 0.01, 0.003
 
 
 class FinalRun(NamedTuple):
@@ -161,7 +164,7 @@ def final_run(
 
 def _allowed(error: float) -> float:
     """The error of a corrected cube up to which it is taken, for that of the cube it started from."""
-    return math.hypot((1 + CHANCE) * error, SLACK)
+    return math.hypot((1 + MORE) * error, SLACK)
 
 
 def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:
