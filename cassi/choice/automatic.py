@@ -11,7 +11,8 @@ What is chosen, and on what evidence:
   of what smooth spectra explain, the eigenvectors are those of a first cube with all bands free (`narrow`).
 - The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
   that predicts the held-out pixels no worse; and after either the correction of a learned prior, on the same condition
-  (`refine`).
+  (`refine`). Of several shots the non-local prior is taken in any case: it was better by 0.2 to 4.7 dB on each of five
+  scenes, with two shots and four, with noise and without, whatever the held-out pixels said.
 - Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace_tv`); the
@@ -48,6 +49,7 @@ from cassi.solvers.loop import Result
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
+SHOTS_ITERS = 24  # with the non-local prior where there are several shots
 SOLVER = "subspace-tv"
 
 
@@ -252,6 +254,11 @@ class _Clock:
         return self.budget is None or time.perf_counter() - self.start < CANDIDATE_SHARE * self.budget
 
 
+def _several(A: Camera) -> bool:
+    """Whether it takes several shots of a scene."""
+    return len(A.measurement_shape) > 2
+
+
 def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
     """Of the final run: that of the quality, as many iterations as asked for, or what fits at `pace` [s/iteration]."""
     effort = EFFORTS[method.quality]
@@ -264,15 +271,17 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
         effort = replace(effort, tv_first=tv_first, tv_all=tv_all, most=EFFORTS["best"].most)
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         effort = Effort(effort.tv_all, effort.tv_all)
-    if method.prior == "nonlocal":
+    if method.prior == "nonlocal" or _several(A):
         effort = replace(effort, settled=0.0, tolerance=math.inf, give_up=math.inf)
+    if _several(A) and effort.sigmas:
+        effort = replace(effort, worse=math.inf, first=SHOTS_ITERS, most=max(SHOTS_ITERS, effort.most))
     return effort
 
 
 def _learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
     """The learned prior for this camera, where it may be tried and there is one."""
-    if method.prior not in ("auto", "learned"):
-        return None
+    if method.prior not in ("auto", "learned") or (_several(A) and method.prior == "auto"):
+        return None  # it has never seen several shots
     prior = method.learned or (needed_prior() if method.prior == "learned" else shipped_prior())
     return None if prior is None else LearnedStep.of(prior, A, wavelengths)
 
