@@ -559,6 +559,18 @@ FAULTS = [
         "test_choice_automatic.py", "ends_with or best",
     ),
     Fault(
+        "several shots are judged like one", "cassi/choice/automatic.py",
+        "    return len(A.measurement_shape) > 2\n",
+        "    return False\n",
+        "test_choice_automatic.py", "several_shots_always",
+    ),
+    Fault(
+        "none of a learned correction", "cassi/choice/learned_step.py",
+        "SHARE = 0.7\n",
+        "SHARE = 0.0\n",
+        "test_choice_learned.py", "predicts_better",
+    ),
+    Fault(
         "light of one color is looked for without the mask", "cassi/choice/narrow.py",
         "_blurred(split.A_train.adjoint(residual))",
         "_blurred(residual.expand(split.A_train.cube_shape[0], *residual.shape))",

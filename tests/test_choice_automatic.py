@@ -383,6 +383,19 @@ def test_other_cameras():
         assert psnr(each.result.x, truth) > psnr(torch.full_like(truth, float(truth.mean())), truth)
 
 
+def test_several_shots_always_end_with_the_non_local_prior(short, monkeypatch):
+    """Whatever the held-out pixels say, and without the learned prior, which has never seen several shots."""
+    monkeypatch.setattr(automatic, "EFFORTS", {"default": replace(short["default"], settled=0.5, give_up=0.1)})
+    monkeypatch.setattr(automatic, "shipped_prior", lambda: pytest.fail("asked for"))
+    generator = torch.Generator().manual_seed(1)
+    shots = tuple(CASSI(random_mask(16, 20, generator=generator), (0, 1, 2, 3)) for _ in range(2))
+    truth = scene(camera())
+    several = MultiShot(shots)
+    found = reconstruct_auto(several, several.forward(truth))
+    assert found.plan.prior == "non-local, 0.5"
+    assert 0 < found.plan.iterations[1] <= automatic.SHOTS_ITERS
+
+
 def test_errors(small):
     A, y, _ = small
 
