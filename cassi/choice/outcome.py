@@ -231,8 +231,9 @@ def _evidence(outcome: Outcome) -> list[str]:
     elif found.priors:
         compared = "; ".join(f"{p.prior}: {p.held_out_error:.2%}" for p in found.priors)
         words.append(
-            f"Prior of the final run: {plan.prior}{', learned' if plan.learned is not None else ''} ({compared}; the "
-            "non-local prior and a learned one are taken where they predict no worse, up to chance)."
+            f"Prior of the final run: {plan.prior}{', learned' if plan.learned is not None else ''} ({compared}; of "
+            "one shot, the non-local prior is taken where it predicts no worse, up to chance, a learned one where "
+            "hardly worse; of several shots, the non-local prior is)."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words
