@@ -148,15 +148,15 @@ class LearnedPrior(nn.Module):
         if self.training:
             return self._corrected(z, d, seen, noise, memory)
 
-        def views(images: Tensor, signed: bool) -> Tensor:
-            return torch.cat([_view(images, v, signed=signed) for v in range(VIEWS)])
-
-        def mean(images: Tensor, signed: bool) -> Tensor:
-            return torch.stack([_view(t, v, signed=signed) for v, t in enumerate(images.chunk(VIEWS))]).mean(0)
-
-        last = None if memory is None else torch.cat(memory.chunk(VIEWS, 1))
-        f, g, last = self._corrected(views(z, True), views(d, True), views(seen, False), views(noise, False), last)
-        return mean(f, True), mean(g, False), torch.cat(last.chunk(VIEWS), 1)
+        last = [None] * VIEWS if memory is None else memory.chunk(VIEWS, 1)
+        f, g, kept = torch.zeros_like(z), torch.zeros_like(d), []
+        for v in range(VIEWS):  # one after the other: together they would need four times the memory
+            maps = _view(seen, v, signed=False), _view(noise, v, signed=False)
+            f_v, g_v, h = self._corrected(_view(z, v), _view(d, v), *maps, last[v])
+            f += _view(f_v, v) / VIEWS
+            g += _view(g_v, v, signed=False) / VIEWS
+            kept.append(h)
+        return f, g, torch.cat(kept, 1)
 
     def _corrected(
         self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None
