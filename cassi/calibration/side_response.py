@@ -91,7 +91,7 @@ class Tone:
 def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Tone:
     """The tone curve with which a photograph is most like what the scene should look like to it.
 
-        min_{a >= 0}  sum_kij h (G(w (T(s) - e)))^2 / (G(w e) + 0.1 mean)^2  +  mu |D_2 a|^2
+        min_{a >= 0}  sum_kij w ((<T(s)> - <e>) / (<e> + 0.1 mean <e>))^2  +  mu |D_2 a|^2,    <v> = G(w v) / G(w)
 
     with G a Gaussian: the first cube is right about the light of a place, and not about its detail.
 
@@ -108,7 +108,7 @@ def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Tone:
         return blurred
 
     e = local(expected.double().cpu().numpy())
-    weight = known / np.maximum(e + 0.1 * e.mean(), 1e-30)
+    weight = known / np.maximum(e + 0.1 * e.mean(), 1e-30)  # of 0 or 1, w is its own square root
     basis = _rising(s.double().cpu().numpy())
     rows = np.stack([(local(image) * weight).ravel() for image in basis])
     gram = rows @ rows.T

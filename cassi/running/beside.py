@@ -23,9 +23,8 @@ from cassi.running.preparing import Prepared
 
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
 TONE_HARM = 0.12  # HARM where they are fitted
-AGREES = (
-    0.2  # most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 where it harmed
-)
+# Most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 and more where it harmed.
+AGREES = 0.2
 TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
 
 
