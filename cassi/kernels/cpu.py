@@ -21,6 +21,7 @@ _CHUNK = 1 << 16  # elements of a vector that one task sums
 _BLOCK = 20 << 10  # bytes of detector and mask that are worked on at a time: they stay in the first cache
 _LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which long runs of a band make the most of
 _IN_CACHE = 8 << 20  # bytes of cubes below which they stay in the last cache
+_SPECTRA = 256 << 10  # bytes of spectra that are worked on at a time, the second cache's
 _BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 
 
@@ -222,6 +223,12 @@ def _data_step(
         first += count
 
 
+@inline
+def _set_total(out: Array, a: Array, b: Array) -> None:
+    for j in range(out.size):
+        out[j] = a[j] + b[j]
+
+
 @jit
 def _multiplier_row(x: Array, u: Array, step: float) -> None:
     """p = max(u - x, 0);  x = step (2 p - u);  u = p."""
@@ -230,6 +237,21 @@ def _multiplier_row(x: Array, u: Array, step: float) -> None:
         p = max(u[j] - x[j], zero)
         x[j] = step * (p + p - u[j])
         u[j] = p
+
+
+@jit
+def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: Array, w: Array | None) -> None:
+    """r = y - w y_z;  e = gamma (e + r);  back = w omega (e + r): of one row of the detector."""
+    if w is not None:
+        for j in range(y.size):
+            y_z[j] *= w[j]
+    for j in range(y.size):
+        r = y[j] - y_z[j]
+        e[j] = gamma[j] * (e[j] + r)
+        back[j] = omega[j] * (e[j] + r)
+    if w is not None:
+        for j in range(y.size):
+            back[j] *= w[j]
 
 
 @jit
@@ -243,48 +265,53 @@ def _subspace_step(
     # products with the basis are BLAS's, of pieces that it does not share out among threads of its own
     pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
     piece = -(-width // pieces)
-    coefficients = np.zeros((components, piece), z.dtype)
-    spectra = np.zeros((pieces, bands, piece), z.dtype)
+    block = max(1, _SPECTRA // (bands * width * z.itemsize))
+    old = np.zeros((block, pieces, components, piece), z.dtype)  # of z, which would not be in the cache any more
+    change = np.zeros((components, piece), z.dtype)
+    spectra = np.zeros((block, pieces, bands, piece), z.dtype)
     back = np.empty(detector, z.dtype)
-    for first in range(start, stop):
-        b, i = first // height, first % height
-        row = y_z[b, i]
-        row[:] = 0
-        for n in range(pieces):
-            left = n * piece
-            right = min(width, left + piece)
-            for k in range(components):
-                coefficients[k, : right - left] = z[b, k, i, left:right]
-            np.dot(columns, coefficients, spectra[n])
-            for c in range(bands):
-                x = spectra[n, c, : right - left]
-                seen = row[offsets[c] + left : offsets[c] + right]
-                _add_product(seen, x, mask[c if mask.shape[0] > 1 else 0, i, left:right])
-                if u is None:
-                    x[:] = 0
-                else:
-                    _multiplier_row(x, u[b, c, i, left:right], step)
-        if weights is not None:
-            for j in range(detector):
-                row[j] *= weights[i, j]
-        for j in range(detector):
-            r = y[b, i, j] - row[j]
-            e[b, i, j] = gamma[b, i, j] * (e[b, i, j] + r)
-            back[j] = omega[b, i, j] * (e[b, i, j] + r)
-        if weights is not None:
-            for j in range(detector):
-                back[j] *= weights[i, j]
-        for n in range(pieces):
-            left = n * piece
-            right = min(width, left + piece)
-            for c in range(bands):
-                m = mask[c if mask.shape[0] > 1 else 0, i, left:right]
-                misfit = back[offsets[c] + left : offsets[c] + right]
-                _add_product(spectra[n, c, : right - left], misfit, m)
-            np.dot(basis, spectra[n], coefficients)
-            for k in range(components):
-                for j in range(left, right):
-                    z_new[b, k, i, j] = z[b, k, i, j] + coefficients[k, j - left]
+    first = start
+    while first < stop:
+        b, top = first // height, first % height
+        count = min(block, stop - first, height - top)
+        for k in range(components):
+            for r in range(count):
+                for n in range(pieces):
+                    left = n * piece
+                    right = min(width, left + piece)
+                    old[r, n, k, : right - left] = z[b, k, top + r, left:right]
+        y_z[b, top : top + count] = 0
+        for r in range(count):
+            for n in range(pieces):
+                np.dot(columns, old[r, n], spectra[r, n])
+        for c in range(bands):
+            for r in range(count):
+                i = top + r
+                for n in range(pieces):
+                    left = n * piece
+                    right = min(width, left + piece)
+                    x = spectra[r, n, c, : right - left]
+                    seen = y_z[b, i, offsets[c] + left : offsets[c] + right]
+                    _add_product(seen, x, mask[c if mask.shape[0] > 1 else 0, i, left:right])
+                    if u is None:
+                        x[:] = 0
+                    else:
+                        _multiplier_row(x, u[b, c, i, left:right], step)
+        for r in range(count):
+            i = top + r
+            w = None if weights is None else weights[i]
+            _back_row(back, y[b, i], y_z[b, i], e[b, i], gamma[b, i], omega[b, i], w)
+            for n in range(pieces):
+                left = n * piece
+                right = min(width, left + piece)
+                for c in range(bands):
+                    m = mask[c if mask.shape[0] > 1 else 0, i, left:right]
+                    misfit = back[offsets[c] + left : offsets[c] + right]
+                    _add_product(spectra[r, n, c, : right - left], misfit, m)
+                np.dot(basis, spectra[r, n], change)
+                for k in range(components):
+                    _set_total(z_new[b, k, i, left:right], old[r, n, k], change[k])
+        first += count
 
 
 # slices of rows would cost as much as the rows' arithmetic
