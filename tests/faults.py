@@ -602,8 +602,8 @@ FAULTS = [
     ),
     Fault(
         "compiled groups are not shrunk", "cassi/kernels/cpu_lowrank.py",
-        "x_kept[a * pixels + j, k] = kept[a, j]",
-        "x_kept[a * pixels + j, k] = plane[a, j]",
+        "kept[a * pixels + j, k] = shrunk[a, j]",
+        "kept[a * pixels + j, k] = plane[a, j]",
         "test_priors_nonlocal_lowrank.py", "agree", compiled=True,
     ),
     Fault(

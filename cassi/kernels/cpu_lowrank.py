@@ -65,6 +65,46 @@ def _shrink(plane: Array) -> Array:
 
 
 @jit
+def _largest_row_sum(matrix: Array) -> float:
+    """max_i sum_j |a_ij|, which no eigenvalue exceeds (Gershgorin)."""
+    most = 0.0
+    for i in range(matrix.shape[0]):
+        total = 0.0
+        for j in range(matrix.shape[1]):
+            total += abs(matrix[i, j])
+        most = max(most, total)
+    return most
+
+
+@jit
+def _cut_down(x: Array, covariance: Array, alive: float, turned: Array, plane: Array, rows: int) -> None:
+    """The patches of a group x (m p^2, K), mean 0, cut down one component of their own basis after the other."""
+    m, pixels = plane.shape
+    bands = x.shape[1]
+    # eigenvalues are energies: of components with no more than noise has, which come first, nothing is left
+    energies, basis = np.linalg.eigh(covariance)
+    dead = np.searchsorted(energies, alive)
+    if dead == bands:
+        x[:] = 0
+        return
+    kept = turned[: m * pixels * (bands - dead)].reshape(m * pixels, bands - dead)
+    some = np.ascontiguousarray(basis[:, dead:])
+    back = np.ascontiguousarray(some.T)
+    for top in range(0, m * pixels, rows):
+        np.dot(x[top : top + rows], some, kept[top : top + rows])
+    for k in range(bands - dead):
+        for a in range(m):
+            for j in range(pixels):
+                plane[a, j] = kept[a * pixels + j, k]
+        shrunk = _shrink(plane)
+        for a in range(m):
+            for j in range(pixels):
+                kept[a * pixels + j, k] = shrunk[a, j]
+    for top in range(0, m * pixels, rows):
+        np.dot(kept[top : top + rows], back, x[top : top + rows])
+
+
+@jit
 def _lowrank_groups(
     image: Array, groups: Array, bands: int, patch: int, bounds: Array, first: Array, total: Array, count: Array,
     start: int, stop: int
@@ -102,27 +142,10 @@ def _lowrank_groups(
                 piece = x[top : top + rows]
                 np.dot(piece.T, piece, part_of)
                 covariance += part_of
-            # eigenvalues are energies: of components with no more than noise has, which come first, nothing is left
-            energies, basis = np.linalg.eigh(covariance)
-            dead = np.searchsorted(energies, alive)
-            x_kept = turned[: m * pixels * (bands - dead)].reshape(m * pixels, bands - dead)
-            some = np.ascontiguousarray(basis[:, dead:])
-            back = np.ascontiguousarray(some.T)
-            for top in range(0, m * pixels, rows):
-                np.dot(x[top : top + rows], some, x_kept[top : top + rows])
-            for k in range(bands - dead):
-                for a in range(m):
-                    for j in range(pixels):
-                        plane[a, j] = x_kept[a * pixels + j, k]
-                kept = _shrink(plane)
-                for a in range(m):
-                    for j in range(pixels):
-                        x_kept[a * pixels + j, k] = kept[a, j]
-            if dead == bands:
-                x[:] = 0
+            if _largest_row_sum(covariance) > alive:
+                _cut_down(x, covariance, alive, turned, plane, rows)
             else:
-                for top in range(0, m * pixels, rows):
-                    np.dot(x_kept[top : top + rows], back, x[top : top + rows])
+                x[:] = 0
             for a in range(m):
                 top, left = groups[g, a] // columns, groups[g, a] % columns
                 for i in range(patch):
