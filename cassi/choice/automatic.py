@@ -272,7 +272,7 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         effort = Effort(effort.tv_all, effort.tv_all)
     if method.prior == "nonlocal" or _several(A):
-        effort = replace(effort, settled=0.0, tolerance=math.inf, give_up=math.inf)
+        effort = replace(effort, tolerance=math.inf, give_up=math.inf)
     if _several(A) and effort.sigmas:
         effort = replace(effort, worse=math.inf, first=SHOTS_ITERS, most=max(SHOTS_ITERS, effort.most))
     return effort

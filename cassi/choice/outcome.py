@@ -226,14 +226,12 @@ def _evidence(outcome: Outcome) -> list[str]:
             f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g}, in the unit "
             "of y."
         )
-    if len(found.priors) == 1:
-        words.append(f"Prior of the final run: {plan.prior}; the error still fell fast, so no other was tried.")
-    elif found.priors:
+    if found.priors:
         compared = "; ".join(f"{p.prior}: {p.held_out_error:.2%}" for p in found.priors)
         words.append(
             f"Prior of the final run: {plan.prior}{', learned' if plan.learned is not None else ''} ({compared}; of "
-            "one shot, the non-local prior is taken where it predicts no worse, up to chance, a learned one where "
-            "hardly worse; of several shots, the non-local prior is)."
+            "one shot, the non-local prior is taken where its error is not clearly higher, a learned one where hardly "
+            "higher; of several shots, the non-local prior is)."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words

@@ -40,11 +40,11 @@ class Effort:
         sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
             later one is taken where it predicts better than by chance.
         first, most: iterations with each of them, and with the best of them in all.
-        give_up: held-out error relative to total variation's above which one is dropped, from 2 iterations on.
-        settled: no other prior is tried where total variation has just brought the held-out error below this share of
-            what it was: as long as it still falls so fast, there is no noise to remove, and going on is worth more.
+        give_up: held-out error relative to total variation's above which one is dropped after half of `first`.
         worse: a run is over when its error is above its lowest by this share: it fits noise.
-        tolerance: a non-local cube is taken where its error is above total variation's by no more than this share.
+        tolerance, give_back: a non-local cube is taken where its error is above total variation's by no more than one
+            share of that, or the other of what `tv_first` have gained: while the error still falls fast, it tells more
+            of how far a run has come than of its prior.
     """
 
     tv_first: int
@@ -52,16 +52,20 @@ class Effort:
     sigmas: tuple[float, ...] = ()
     first: int = 0
     most: int = 0
-    give_up: float = 1.4
-    settled: float = 0.0
+    give_up: float = math.inf
     worse: float = 0.05
     tolerance: float = CHANCE
+    give_back: float = 0.0
+
+    def limit(self, before: float, reference: float) -> float:
+        """The error up to which another prior's cube is taken, for those before and after `tv_first`."""
+        return reference + max(self.tolerance * reference, self.give_back * (before - reference))
 
 
 EFFORTS: dict[str, Effort] = {
     "fast": Effort(500, 500),
-    "default": Effort(200, 500, (0.5,), 12, 12, settled=0.85, worse=CHANCE),
-    "best": Effort(500, 2000, (0.5, 0.2), 24, 160, math.inf),
+    "default": Effort(200, 500, (0.35,), 24, 24, give_up=1.45, give_back=0.4),
+    "best": Effort(500, 2000, (0.5, 0.2), 24, 160),
 }
 
 

@@ -15,6 +15,9 @@ from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
 
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
 PATCH = 5  # side of the patches that are compared [pixel]
+STRIDE = (
+    5  # of those that others are compared with: with 4 a cube is 0.06 dB better, in half as much time again [pixel]
+)
 REMATCH = 8  # iterations after which similar patches are looked for anew
 
 
@@ -51,7 +54,7 @@ class Problem:
         denoise = None
         if sigma is not None:
             weights = coefficient_weights(len(self.basis)).to(y) * level
-            denoise = NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH)
+            denoise = NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH, stride=STRIDE)
         return subspace_tv(
             A,
             y,

@@ -45,7 +45,7 @@ class FinalRun(NamedTuple):
     learned: bool = False
 
 
-NONLOCAL_COST = 12.0  # of an iteration with the non-local prior, in iterations with total variation
+NONLOCAL_COST = 20.0  # of an iteration with the non-local prior, in iterations with total variation
 
 
 @dataclass
@@ -103,9 +103,9 @@ def final_run(
 ) -> FinalRun:
     """Run to the end, and judge by the held-out pixels which prior's cube to return.
 
-    A cube of the non-local prior is kept from the last iteration whose error is the lowest, up to chance, and taken
-    where that is no worse than total variation's, up to chance. It is made without the held-out pixels; the run with
-    total variation alone goes on with all of them. The learned prior corrects either of them where that predicts the
+    A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
+    taken where there is one. It is made without the held-out pixels; the run with total variation
+    alone goes on with all of them. The learned prior corrects either of them where that predicts the
     held-out pixels hardly worse, see `_allowed`. Total variation's it is tried on before, and corrects again when all
     pixels are in.
 
@@ -139,21 +139,20 @@ def final_run(
         tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
         return result if forced or tried[-1].held_out_error <= most else None
 
-    settled = reference >= effort.settled * before
-    if settled:
-        runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, effort) for sigma in effort.sigmas]
-        chosen = _best_of(runs, reference, effort, watch)
-        tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
-        if chosen.kept_error <= (1 + effort.tolerance) * reference:
-            watch.add(chosen.history[: chosen.kept_at])
-            x = synthesise(chosen.kept, B)
-            better = corrected(x, _allowed(chosen.kept_error), chosen.name)
-            status: Status = "stopped" if watch.over else "max_iters"
-            result = Result(x if better is None else better.x, watch.history, status)
-            iterations = (len(smooth.history), chosen.kept_at)
-            return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
-        if watch.over:
-            return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
+    limit = effort.limit(before, reference)
+    runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in effort.sigmas]
+    chosen = _best_of(runs, reference, effort, watch)
+    tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
+    if chosen.kept_error <= limit:
+        watch.add(chosen.history[: chosen.kept_at])
+        x = synthesise(chosen.kept, B)
+        better = corrected(x, _allowed(chosen.kept_error), chosen.name)
+        status: Status = "stopped" if watch.over else "max_iters"
+        result = Result(x if better is None else better.x, watch.history, status)
+        iterations = (len(smooth.history), chosen.kept_at)
+        return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
+    if watch.over:
+        return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
     learned = corrected(smooth.x, _allowed(reference), TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
@@ -222,6 +221,7 @@ class _NonlocalRun:
     sigma: float
     state: SubspaceState
     reference: float
+    limit: float
     effort: Effort
     lowest: float = math.inf
     kept_error: float = math.inf
@@ -248,10 +248,11 @@ class _NonlocalRun:
             if numbered.iteration % 2 == 0:
                 found = split.error(synthesise(z, B).clamp_(min=0))
                 self.lowest = min(self.lowest, found)
-                if found == self.lowest or found <= (1 + CHANCE) * min(self.lowest, self.reference):
+                halfway = numbered.iteration == self.effort.first // 2
+                behind = halfway and found > self.effort.give_up * self.reference
+                self.over = behind or found > (1 + self.effort.worse) * self.lowest
+                if found == self.lowest or (found <= self.limit and not self.over):
                     self.kept, self.kept_error, self.kept_at = z.clone(), found, numbered.iteration
-                limit = min(self.effort.give_up * self.reference, (1 + self.effort.worse) * self.lowest)
-                self.over = found > limit
             return watch(numbered, z) or self.over
 
         result, self.state = self.problem.solve(
