@@ -394,8 +394,8 @@ def test_several_shots_always_end_with_the_non_local_prior(short, monkeypatch):
     truth = scene(camera())
     several = MultiShot(shots)
     found = reconstruct_auto(several, several.forward(truth))
-    assert found.plan.prior == "non-local, 0.5"
-    assert 0 < found.plan.iterations[1] <= automatic.SHOTS_ITERS
+    assert found.plan.sigma == pytest.approx(0.5 * math.sqrt(2), rel=1e-5)
+    assert found.plan.iterations[1] == short["default"].first
 
 
 def test_errors(small):

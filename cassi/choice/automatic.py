@@ -49,7 +49,7 @@ from cassi.solvers.loop import Result
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
-SHOTS_ITERS = 24  # with the non-local prior where there are several shots
+SHOTS_SIGMA = 0.5  # of the non-local prior, times the root of the number of shots where there are several
 SOLVER = "subspace-tv"
 
 
@@ -273,8 +273,9 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
         effort = Effort(effort.tv_all, effort.tv_all)
     if method.prior == "nonlocal" or _several(A):
         effort = replace(effort, tolerance=math.inf, give_up=math.inf)
-    if _several(A) and effort.sigmas:
-        effort = replace(effort, worse=math.inf, first=SHOTS_ITERS, most=max(SHOTS_ITERS, effort.most))
+    if _several(A):
+        sigmas = (SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]),) if effort.sigmas else ()
+        effort = replace(effort, worse=math.inf, sigmas=sigmas)
     return effort
 
 
