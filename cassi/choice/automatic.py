@@ -274,7 +274,7 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
     if method.prior == "nonlocal" or _several(A):
         effort = replace(effort, tolerance=math.inf, give_up=math.inf)
     if _several(A):
-        sigmas = (SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]),) if effort.sigmas else ()
+        sigmas = (round(SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]), 2),) if effort.sigmas else ()
         effort = replace(effort, worse=math.inf, sigmas=sigmas)
     return effort
 
