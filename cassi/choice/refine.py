@@ -104,10 +104,9 @@ def final_run(
     """Run to the end, and judge by the held-out pixels which prior's cube to return.
 
     A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
-    taken where there is one. It is made without the held-out pixels; the run with total variation
-    alone goes on with all of them. The learned prior corrects either of them where that predicts the
-    held-out pixels hardly worse, see `_allowed`. Total variation's it is tried on before, and corrects again when all
-    pixels are in.
+    taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
+    all of them. The learned prior corrects either of them where that predicts the held-out pixels hardly worse, see
+    `_allowed`. Total variation's it is tried on before, and corrects again when all pixels are in.
 
     Args:
         split: the snapshot.
@@ -252,7 +251,8 @@ class _NonlocalRun:
                 behind = halfway and found > self.effort.give_up * self.reference
                 self.over = behind or found > (1 + self.effort.worse) * self.lowest
                 if found == self.lowest or (found <= self.limit and not self.over):
-                    self.kept, self.kept_error, self.kept_at = z.clone(), found, numbered.iteration
+                    self.kept = self.kept.copy_(z) if self.kept_at else z.clone()
+                    self.kept_error, self.kept_at = found, numbered.iteration
             return watch(numbered, z) or self.over
 
         result, self.state = self.problem.solve(
