@@ -49,7 +49,7 @@ from cassi.solvers.loop import Result
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
-SHOTS_SIGMA = 0.5  # of the non-local prior, times the root of the number of shots where there are several
+SHOTS_SIGMA = 0.5  # of the non-local prior, times the root of the number of shots, tried first where there are several
 SOLVER = "subspace-tv"
 
 
@@ -274,8 +274,8 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
     if method.prior == "nonlocal" or _several(A):
         effort = replace(effort, tolerance=math.inf, give_up=math.inf)
     if _several(A):
-        sigmas = (round(SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]), 2),) if effort.sigmas else ()
-        effort = replace(effort, worse=math.inf, sigmas=sigmas)
+        strong = round(SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]), 2)
+        effort = replace(effort, worse=math.inf, sigmas=(strong, *effort.sigmas) if effort.sigmas else ())
     return effort
 
 
