@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, candidate_bases
+from cassi.choice.automatic import COMPONENTS, candidate_bases, learned_step
 from cassi.choice.candidates import Trial, choose, shares_of
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
-from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
+from cassi.choice.plan import CHANCE, EFFORTS, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, planned_problem
+from cassi.choice.refine import Watch, allowed, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
@@ -34,6 +34,8 @@ from cassi.solvers.subspace_tv import SubspaceState
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+WORSE = 1.3  # times the error with total variation up to which the non-local prior's cube is taken
+NONLOCAL = EFFORTS["default"]  # where it has the non-local prior in place of the rest: strength and iterations
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
@@ -76,7 +78,7 @@ def common_plan(
     method: Method = Method(),  # noqa: B008  frozen
     seed: int = 0,
 ) -> Plan:
-    """Noise and spectral basis that serve a whole sequence, chosen on some of its frames as for a single one.
+    """Noise, spectral basis and priors that serve a whole sequence, the first two chosen on some of its frames.
 
     Args:
         A: the camera.
@@ -92,8 +94,11 @@ def common_plan(
         model, _, _ = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
     trial = Trial(split, model.variance(frames), bases)
     choose(trial, shares_of(stated=noise.gain is not None), lambda: True)
-    best = trial.best.plan
-    return replace(best, noise=model, vectors=trial.bases[best.basis], prior=TV, iterations=(FIRST + REST, 0))
+    best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
+    if method.prior == "tv":
+        return replace(best, prior=TV, iterations=(FIRST + REST, 0))
+    (sigma,), step = NONLOCAL.sigmas, learned_step(A, wavelengths, method)
+    return replace(best, prior=f"non-local, {sigma:g}", iterations=(FIRST, NONLOCAL.first), learned=step)
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -116,7 +121,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     """A frame with its neighbors as further shots; None where that does not predict held-out pixels better.
 
     Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
-    frame whether it is still this frame.
+    frame whether it is still this frame. Once taken, it ends as several shots do, with the non-local prior, and with
+    the learned one's correction to what the frame's own snapshot says, where that predicts it hardly worse.
 
     Args:
         frame: the one to reconstruct.
@@ -160,9 +166,21 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         return None
     watch = Watch(run)
     watch.add(result.history)
-    rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
+    rest = None
+    if plan.sigma is not None:
+        sigma, count = plan.sigma * math.sqrt(len(y)), (plan.iterations or (0, NONLOCAL.first))[1]
+        rest, _ = problem.solve(split.A_train, split.y_train, count, state=fresh(state), sigma=sigma, monitor=watch)
+        if split.error(rest.x.clamp(min=0)) > WORSE * after:
+            rest = None
+    if rest is None:
+        rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
     watch.add(rest.history)
-    return Together(replace(rest, x=rest.x.clamp_(min=0), history=watch.history), (before, after))
+    cube, step = rest.x.clamp_(min=0), plan.learned
+    if step is not None and not watch.over:
+        judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
+        if first.error(judged) <= allowed(own):
+            cube = step(first.A, first.y, cube, variance[0]).x.clamp_(min=0)
+    return Together(replace(rest, x=cube, history=watch.history), (before, after))
 
 
 def _images(frame: Alone, B: Tensor) -> Tensor:

@@ -106,7 +106,7 @@ def final_run(
     A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
     taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
     all of them. The learned prior corrects either of them where that predicts the held-out pixels hardly worse, see
-    `_allowed`. Total variation's it is tried on before, and corrects again when all pixels are in.
+    `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in.
 
     Args:
         split: the snapshot.
@@ -145,14 +145,14 @@ def final_run(
     if chosen.kept_error <= limit:
         watch.add(chosen.history[: chosen.kept_at])
         x = synthesise(chosen.kept, B)
-        better = corrected(x, _allowed(chosen.kept_error), chosen.name)
+        better = corrected(x, allowed(chosen.kept_error), chosen.name)
         status: Status = "stopped" if watch.over else "max_iters"
         result = Result(x if better is None else better.x, watch.history, status)
         iterations = (len(smooth.history), chosen.kept_at)
         return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
     if watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    learned = corrected(smooth.x, _allowed(reference), TV) is not None
+    learned = corrected(smooth.x, allowed(reference), TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
     if step is not None and learned and not watch.over:
@@ -160,7 +160,7 @@ def final_run(
     return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried), learned)
 
 
-def _allowed(error: float) -> float:
+def allowed(error: float) -> float:
     """The error of a corrected cube up to which it is taken, for that of the cube it started from."""
     return math.hypot((1 + MORE) * error, SLACK)
 
