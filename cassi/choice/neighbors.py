@@ -23,7 +23,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.plan import CHANCE, EFFORTS, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, allowed, fresh, planned_problem
+from cassi.choice.refine import Watch, allowed, ended, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
@@ -175,12 +175,12 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     if rest is None:
         rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
     watch.add(rest.history)
-    cube, step = rest.x.clamp_(min=0), plan.learned
+    found, step = replace(rest, history=watch.history), plan.learned
     if step is not None and not watch.over:
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
-            cube = step(first.A, first.y, cube, variance[0]).x.clamp_(min=0)
-    return Together(replace(rest, x=cube, history=watch.history), (before, after))
+            found = ended(first.A, first.y, found, step(first.A, first.y, found.x, variance[0]).x)
+    return Together(replace(found, x=found.x.clamp_(min=0)), (before, after))
 
 
 def _images(frame: Alone, B: Tensor) -> Tensor:

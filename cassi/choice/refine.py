@@ -23,7 +23,7 @@ from cassi.choice.plan import CHANCE, TV, Effort, Plan, Run
 from cassi.choice.problem import Problem
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import synthesise
-from cassi.solvers.loop import Record, Result, Status
+from cassi.solvers.loop import Record, Result, Status, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState
 
 # What a corrected cube may add to the held-out error, by so much of it and by so much of |y|: the network does not look
@@ -147,7 +147,8 @@ def final_run(
         x = synthesise(chosen.kept, B)
         better = corrected(x, allowed(chosen.kept_error), chosen.name)
         status: Status = "stopped" if watch.over else "max_iters"
-        result = Result(x if better is None else better.x, watch.history, status)
+        result = Result(x, watch.history, status)
+        result = result if better is None else ended(A, y, result, better.x)
         iterations = (len(smooth.history), chosen.kept_at)
         return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
     if watch.over:
@@ -155,9 +156,17 @@ def final_run(
     learned = corrected(smooth.x, allowed(reference), TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
+    rest = replace(rest, history=watch.history)
     if step is not None and learned and not watch.over:
-        rest = replace(rest, x=step(split.A, split.y, rest.x, problem.variance).x)
-    return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried), learned)
+        rest = ended(split.A, split.y, rest, step(split.A, split.y, rest.x, problem.variance).x)
+    return FinalRun(rest, TV, (len(watch.history), 0), tuple(tried), learned)
+
+
+def ended(A: Camera, y: Tensor, result: Result, x: Tensor) -> Result:
+    """The result with a learned correction x of its cube, which is one more iteration in its history."""
+    last, change = result.history[-1], relative_norm(x - result.x, result.x)
+    record = Record(last.iteration + 1, last.seconds, relative_norm(y - A.forward(x), y), change)
+    return replace(result, x=x, history=(*result.history, record))
 
 
 def allowed(error: float) -> float:
@@ -186,9 +195,10 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
         watch.cost = NONLOCAL_COST
         result, _ = problem.solve(A, y, then, state=fresh(state), sigma=plan.sigma, monitor=watch)
         watch.add(result.history)
-    if plan.learned is not None and not watch.over:
-        result = replace(result, x=plan.learned(A, y, result.x, problem.variance).x)
-    return replace(result, history=watch.history)
+    result = replace(result, history=watch.history)
+    if plan.learned is None or watch.over:
+        return result
+    return ended(A, y, result, plan.learned(A, y, result.x, problem.variance).x)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:
