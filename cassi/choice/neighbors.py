@@ -9,6 +9,7 @@ better with its neighbors stays as it is alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -179,7 +180,9 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     if step is not None and not watch.over:
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
-            found = ended(first.A, first.y, found, step(first.A, first.y, found.x, variance[0]).x)
+            began = time.perf_counter()
+            corrected = step(first.A, first.y, found.x, variance[0]).x
+            found = ended(first.A, first.y, found, corrected, time.perf_counter() - began)
     return Together(replace(found, x=found.x.clamp_(min=0)), (before, after))
 
 

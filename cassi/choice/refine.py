@@ -129,12 +129,16 @@ def final_run(
     smooth = replace(smooth, status="stopped")  # unless a run follows
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
+    took = 0.0
 
     def corrected(x: Tensor, most: float, name: str) -> Result | None:
         """Of a cube made without the held-out pixels; None where it predicts them with more error than so much."""
         if step is None or watch.over:
             return None
+        nonlocal took
+        began = time.perf_counter()
         result = step(A, y, x, problem.variance)
+        took = time.perf_counter() - began
         tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
         return result if forced or tried[-1].held_out_error <= most else None
 
@@ -148,7 +152,7 @@ def final_run(
         better = corrected(x, allowed(chosen.kept_error), chosen.name)
         status: Status = "stopped" if watch.over else "max_iters"
         result = Result(x, watch.history, status)
-        result = result if better is None else ended(A, y, result, better.x)
+        result = result if better is None else ended(A, y, result, better.x, took)
         iterations = (len(smooth.history), chosen.kept_at)
         return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
     if watch.over:
@@ -158,14 +162,14 @@ def final_run(
     watch.add(rest.history)
     rest = replace(rest, history=watch.history)
     if step is not None and learned and not watch.over:
-        rest = ended(split.A, split.y, rest, step(split.A, split.y, rest.x, problem.variance).x)
+        rest = ended(split.A, split.y, rest, step(split.A, split.y, rest.x, problem.variance).x, took)
     return FinalRun(rest, TV, (len(watch.history), 0), tuple(tried), learned)
 
 
-def ended(A: Camera, y: Tensor, result: Result, x: Tensor) -> Result:
-    """The result with a learned correction x of its cube, which is one more iteration in its history."""
+def ended(A: Camera, y: Tensor, result: Result, x: Tensor, seconds: float) -> Result:
+    """The result with a learned correction x of its cube, which is one more iteration of so many seconds."""
     last, change = result.history[-1], relative_norm(x - result.x, result.x)
-    record = Record(last.iteration + 1, last.seconds, relative_norm(y - A.forward(x), y), change)
+    record = Record(last.iteration + 1, last.seconds + seconds, relative_norm(y - A.forward(x), y), change)
     return replace(result, x=x, history=(*result.history, record))
 
 
@@ -198,7 +202,9 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
     result = replace(result, history=watch.history)
     if plan.learned is None or watch.over:
         return result
-    return ended(A, y, result, plan.learned(A, y, result.x, problem.variance).x)
+    began = time.perf_counter()
+    x = plan.learned(A, y, result.x, problem.variance).x
+    return ended(A, y, result, x, time.perf_counter() - began)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:
