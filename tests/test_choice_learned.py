@@ -93,7 +93,7 @@ def test_a_prior_that_is_asked_for_is_taken_in_any_case(shot):
     assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.learned is not None
     tv = auto(shot, prior="tv")
     assert (tv.plan.prior, tv.plan.learned, tv.evidence.priors) == ("total variation", None, ())
-    assert auto(shot, prior="nonlocal").plan.prior == "non-local, 0.35"
+    assert auto(shot, prior="nonlocal").plan.prior == "non-local, 0.5"
 
 
 def test_a_plan_has_the_learned_prior_in_it(shot):

@@ -50,7 +50,7 @@ from cassi.solvers.loop import Result
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
-SHOTS_SIGMA = 0.5  # of the non-local prior, times the root of the number of shots, tried first where there are several
+SHOTS_SIGMAS = 0.5, 0.35  # of the non-local prior for several shots; the first is times the root of their number
 SHOTS_WORSE = 0.5  # by which its held-out error may be above total variation's: up to 0.35 it was better all the same
 SOLVER = "subspace-tv"
 
@@ -277,8 +277,9 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
         effort = replace(effort, tolerance=math.inf, give_up=math.inf)
     if _several(A):
         effort = replace(effort, tolerance=max(effort.tolerance, SHOTS_WORSE), give_up=math.inf)
-        strong = round(SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]), 2)
-        effort = replace(effort, worse=math.inf, sigmas=(strong, *effort.sigmas) if effort.sigmas else ())
+        strong, weak = SHOTS_SIGMAS
+        sigmas = (strong * math.sqrt(A.measurement_shape[0]), weak) if effort.sigmas else ()
+        effort = replace(effort, worse=math.inf, sigmas=sigmas, unsettled=1.0)
     return effort
 
 

@@ -22,7 +22,7 @@ from cassi.choice.automatic import COMPONENTS, candidate_bases, learned_step
 from cassi.choice.candidates import Trial, choose, shares_of
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
-from cassi.choice.plan import CHANCE, EFFORTS, TV, Method, Plan, Run
+from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
 from cassi.choice.refine import Watch, allowed, ended, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
@@ -35,8 +35,9 @@ from cassi.solvers.subspace_tv import SubspaceState
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
 WORSE = 1.3  # times the error with total variation up to which the non-local prior's cube is taken
-NONLOCAL = EFFORTS["default"]  # where it has the non-local prior in place of the rest: strength and iterations
+NONLOCAL_ITERS = 24  # with the non-local prior, in place of the rest
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
@@ -98,8 +99,8 @@ def common_plan(
     best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))
-    (sigma,), step = NONLOCAL.sigmas, learned_step(A, wavelengths, method)
-    return replace(best, prior=f"non-local, {sigma:g}", iterations=(FIRST, NONLOCAL.first), learned=step)
+    step = learned_step(A, wavelengths, method)
+    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step)
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -169,7 +170,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     watch.add(result.history)
     rest = None
     if plan.sigma is not None:
-        sigma, count = plan.sigma * math.sqrt(len(y)), (plan.iterations or (0, NONLOCAL.first))[1]
+        sigma, count = plan.sigma * math.sqrt(len(y)), (plan.iterations or (0, NONLOCAL_ITERS))[1]
         rest, _ = problem.solve(split.A_train, split.y_train, count, state=fresh(state), sigma=sigma, monitor=watch)
         if split.error(rest.x.clamp(min=0)) > WORSE * after:
             rest = None

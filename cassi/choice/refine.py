@@ -143,7 +143,8 @@ def final_run(
         return result if forced or tried[-1].held_out_error <= most else None
 
     limit = effort.limit(before, reference)
-    runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in effort.sigmas]
+    sigmas = effort.strengths(before, reference)
+    runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in sigmas]
     chosen = _best_of(runs, reference, effort, watch)
     tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
     if chosen.kept_error <= limit:
