@@ -52,12 +52,12 @@ def test_errors_come_back_to_where_they_were_made():
     assert float(squared[near].mean()) > 10 * float(squared[14:].mean())
 
 
-def test_the_ratio_sees_a_camera_that_is_another():
+def test_what_is_missed_tells_a_camera_that_is_another():
     A, x = camera(), torch.full((C, H, W), 0.5)
     x[:3, 3:9, 6:14] = 1.5
     y, lit = A @ x, A.gram_diag() > 0
     wrong = CASSI(A.mask.flip(-1), A.shifts)
-    assert bootstrap(wrong, y, x, SILENT, lit=lit).ratio > 3 * bootstrap(A, y, x, SILENT, lit=lit).ratio
+    assert bootstrap(wrong, y, x, SILENT, lit=lit).missed > 3 * bootstrap(A, y, x, SILENT, lit=lit).missed
 
 
 def test_the_formula_by_hand(monkeypatch):
@@ -65,11 +65,11 @@ def test_the_formula_by_hand(monkeypatch):
     A = camera()
     x = 0.1 * torch.arange(W).expand(C, H, W).float()
     y = 2 * (A @ torch.ones(C, H, W))
-    b, median, ratio = 0.3, 0.2, 1.5
-    made = Bootstrap(torch.full((C, H, W), b**2), median, ratio)
+    b, median, missed = 0.3, 0.2, 0.05
+    made = Bootstrap(torch.full((C, H, W), b**2), median, missed)
     monkeypatch.setattr(uncertainty, "bootstrap", lambda *_, **__: made)
     expected = (
-        2 * math.exp(1.10) * math.hypot(b / 2, 0.002) ** 0.64 * math.hypot(0.05, 0.002) ** 0.26 * 0.1**0.40 * 1.5**0.23
+        2 * math.exp(1.32) * math.hypot(b / 2, 0.002) ** 0.56 * math.hypot(0.05, 0.002) ** 0.23 * 0.1**0.49 * 0.05**0.10
     )
     found = standard_deviation(A, y, x, SILENT, lit=A.gram_diag() > 0)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
