@@ -47,6 +47,15 @@ SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/solvers/loo
 THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", "cassi/kernels/dispatch.py"
 
 FAULTS = [
+    # hot pixels
+    Fault(
+        "always the search for many", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((3, 4), (3, 4))",
+        "test_optics_outliers.py", "few_hot",
+    ),
+    Fault(
+        "hot pixels hide each other", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((2, 2),)",
+        "test_optics_outliers.py", "many_of_them",
+    ),
     # a photograph beside the snapshot
     Fault(
         "the photograph's bound is not doubled", SIDE,

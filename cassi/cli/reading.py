@@ -220,6 +220,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
         InputError: it cannot be read, or there is nothing in it.
     """
     from cassi.optics.measurement import without_scene
+    from cassi.optics.outliers import TOO_MANY
     from cassi.running.evidence import of_noise
 
     m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
@@ -232,7 +233,10 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
         f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}",
     )
     for note in m.notes:
-        say(args, f"  {note}")
+        if TOO_MANY in note:
+            warn(args.prog, with_options(note, args))
+        else:
+            say(args, f"  {note}")
     against = of_noise(m)
     for text in against:
         warn(args.prog, text)

@@ -176,6 +176,7 @@ def reconstruct(
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
         m = without_impulses(m)
+        given_m = replace(given_m, notes=m.notes)
         find = camera == "find" and psf is None
         with shown(progress, steps(find=find, frames=m.num_scenes)) as told:
             if isinstance(camera, FoundCamera):
