@@ -47,6 +47,11 @@ SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/solvers/loo
 THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", "cassi/kernels/dispatch.py"
 
 FAULTS = [
+    # files in each other's place
+    Fault(
+        "the camera may replace an input", "cassi/cli/places.py", "if place in read:", "if False:",
+        "test_cli_places.py", "no_file",
+    ),
     # hot pixels
     Fault(
         "always the search for many", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((3, 4), (3, 4))",

@@ -84,6 +84,15 @@ def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("gain", ["1e-30", "1e-320"])
+def test_a_gain_far_off_is_one_line_of_error(raw, capsys, gain):
+    floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
+    assert call(floats, *FAST, "--gain", gain, "--read-noise", 7, "--quiet") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "noise exceeds signal" in said[0] and "more than 1e+06 times the signal" in said[1] and len(said) == 2
+
+
 def test_a_cube_that_explains_less_than_half_is_told_and_kept(raw, capsys):
     """A gain 10,000 times too small makes everything noise."""
     assert call(raw, "--gain", GAIN / 1e4, "--read-noise", 5, "--quality", "fast", "--quiet") == 0

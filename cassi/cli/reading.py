@@ -200,11 +200,19 @@ def check_options(args: argparse.Namespace) -> None:
         InputError: values out of range, or options that do not go together.
     """
     from cassi.choice.noise import CameraNoise
-    from cassi.choice.plan import Method, Run
+    from cassi.choice.plan import Method, Run, check_prior
+    from cassi.running.front_door import read_weights
 
-    Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
+    learned = read_weights(args.weights) if args.weights else None
+    Method(
+        args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty, prior=args.prior, learned=learned
+    )
+    check_prior(args.solver, args.spectral_prior)
     Run(args.seed, args.budget)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
+    for option, count in (("--batch", args.batch), ("--workers", args.workers)):
+        if count is not None and count < 1:
+            raise InputError(f"{option} must be at least 1, got {count}")
 
 
 def verdict(check: MaskCheck) -> str:
@@ -277,7 +285,12 @@ def contents(args: argparse.Namespace, path: str) -> str:
 
 
 def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
-    """What a run would use beside what the notes say: black level, bad pixels, gain, alignment."""
+    """What a run would use beside what the notes say: black level, bad pixels, gain, alignment, spectra to expect.
+
+    Raises:
+        InputError: cubes of --spectral-prior that cannot be used.
+    """
+    from cassi.files.spectral_libraries import as_spectral_prior
     from cassi.running.evidence import black_level_left
 
     lines = []
@@ -297,6 +310,8 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
         lines.append(f"noise: {m.gain:.5g} electrons per unit, read noise {m.read_noise or 0:g} electrons")
     if m.wavelengths is not None:
         lines.append(f"bands from {m.wavelengths[0]:g} to {m.wavelengths[-1]:g} nm")
+    if as_spectral_prior(args.spectral_prior, len(m.shifts), m.wavelengths) is not None:
+        lines.append(f"spectra to expect from {', '.join(Path(name).name for name in args.spectral_prior)}")
     if args.align:
         lines.append("the mask's pose would be estimated first (--align)")
     return lines

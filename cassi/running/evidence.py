@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cassi.optics.measurement import Measurement
@@ -25,7 +27,8 @@ def of_noise(m: Measurement) -> tuple[str, ...]:
     if m.gain is None or not m.gain > 0:
         return ()
     y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
-    noise = np.sqrt(np.mean(np.maximum(y, 0)) / m.gain + ((m.read_noise or 0) / m.gain) ** 2)
+    gain, dark = float(m.gain), float(m.read_noise or 0) / float(m.gain)  # Python's numbers overflow in silence
+    noise = math.sqrt(float(np.mean(np.maximum(y, 0))) / gain + dark * dark)
     signal = np.sqrt(np.mean(np.square(y, dtype=np.float64)))
     if not noise > signal:
         return ()

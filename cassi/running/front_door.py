@@ -163,7 +163,7 @@ def reconstruct(
     if isinstance(camera, str) and camera not in CAMERAS:
         raise InputError(f"camera must be one of {', '.join(CAMERAS)}, or a FoundCamera, got {camera!r}")
     found: FoundCamera | None = None
-    learned = _read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
+    learned = read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
     run = Run(seed, budget, monitor)
     given_m: Measurement | None = None
@@ -300,7 +300,12 @@ def _imprint(A: Camera, cube: Tensor) -> float | None:
     return max(imprint(first, mask.detach().cpu().numpy()) for mask in masks)  # type: ignore[union-attr]
 
 
-def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
+def read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
+    """A learned prior from its file.
+
+    Raises:
+        InputError: there is none.
+    """
     try:
         return load_prior(path)
     except (OSError, ValueError) as error:
