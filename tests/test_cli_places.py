@@ -147,3 +147,12 @@ def test_a_dry_run_says_what_is_beside(bench, capsys):
     said = capsys.readouterr().out
     assert "divided by the light on the white reference white.h5" in said
     assert "spectra to expect from spectra.h5" in said
+
+
+@pytest.mark.parametrize("black", [(), ("--black-level", 10000)])
+def test_a_dry_run_refuses_negative_light(bench, capsys, black):
+    with h5py.File(bench / "m.h5", "r+") as file:
+        file["measurement"][...] = -file["measurement"][...]
+    for dry in ((), ("--dry-run",)):
+        assert run(bench, *black, *dry) == 2
+        assert "the values are negative" in capsys.readouterr().err

@@ -26,24 +26,23 @@ def inputs(args: argparse.Namespace) -> dict[Path, str]:
     return {Path(name).resolve(): option for option, names in given.items() for name in names if name}
 
 
-def check_places(args: argparse.Namespace, **outputs: Path | None) -> None:
+def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
     """Check the files to be made against those to be read, and against each other.
 
     Args:
-        args: whose `save_camera` counts too.
-        outputs: by the name of their option.
+        args: whose `save_camera` and `report` are made too.
+        output: the result.
 
     Raises:
         InputError: one would replace an input, or another of them.
     """
     read = inputs(args)
     made: dict[Path, str] = {}
-    camera = Path(args.save_camera) if args.save_camera else None
-    for name, path in (outputs | {"save_camera": camera}).items():
-        if path is None:
+    for option, name in (("--output", output), ("--save-camera", args.save_camera), ("--report", args.report)):
+        if not name:
             continue
-        option = f"--{name.replace('_', '-')}"
-        what = "the result" if name == "output" else f"{option}'s file"
+        path = Path(name)
+        what = "the result" if option == "--output" else f"{option}'s file"
         for file in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
             place = file.resolve()
             if place in read:

@@ -288,14 +288,15 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
     """What a run would use beside what the notes say: black level, bad pixels, gain, alignment, spectra to expect.
 
     Raises:
-        InputError: cubes of --spectral-prior that cannot be used.
+        InputError: a snapshot that a run would refuse, cubes of --spectral-prior that cannot be used.
     """
     from cassi.files.spectral_libraries import as_spectral_prior
     from cassi.running.evidence import black_level_left
 
     lines = []
+    how = method(args)
+    black = black_level_left(m, how["psf"], how["black_level"])
     if args.black_level is None:
-        black = black_level_left(m, method(args)["psf"])
         lines.append(
             f"black level {black:.4g} [{m.unit}], {black * m.scale:.4g} counts, told from the dark pixels, would be "
             "taken off"

@@ -282,7 +282,7 @@ def run(args: argparse.Namespace) -> int:
     check_tiles(args)
     check_single(args)
     output, figures = output_paths(args)
-    check_places(args, output=output, report=Path(args.report) if args.report else None)
+    check_places(args, output)
     if args.dry_run:
         return dry_run(args, output)
     return run_single(args, output, figures)

@@ -37,7 +37,7 @@ def run_sequence(args: argparse.Namespace) -> int:
     frames = find_snapshots(args)
     source = Path(args.files[0])
     output = Path(args.output or source.with_name(f"{source.stem}_sequence.h5"))
-    check_places(args, output=output, report=Path(args.report) if args.report else None)
+    check_places(args, output)
     check_camera_file(args, [path for frame in frames for path in frame.paths])
     if args.bit_depth is None and not args.calibration:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))

@@ -62,6 +62,10 @@ def of_imprint(value: float | None) -> tuple[str, ...]:
     )
 
 
-def black_level_left(m: Measurement, psf: float | np.ndarray | None = None) -> float:
-    """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y."""
-    return prepare(m, psf=psf, device="cpu").black_levels[0]
+def black_level_left(m: Measurement, psf: float | np.ndarray | None = None, black_level: float | None = None) -> float:
+    """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y.
+
+    Raises:
+        InputError: what a reconstruction would refuse of the snapshot, with the black level told, if any.
+    """
+    return prepare(m, psf=psf, black_level=black_level, device="cpu").black_levels[0]

@@ -18,7 +18,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_plan, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -165,6 +165,7 @@ def reconstruct(
     found: FoundCamera | None = None
     learned = read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
+    check_plan(plan, {"spectral_prior": spectral_prior is not None})
     run = Run(seed, budget, monitor)
     given_m: Measurement | None = None
     steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
@@ -175,6 +176,8 @@ def reconstruct(
         if read_noise is not None:
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
+        if plan is not None:
+            plan.check_bands(len(m.shifts))
         m = without_impulses(m)
         given_m = replace(given_m, notes=m.notes)
         find = camera == "find" and psf is None
