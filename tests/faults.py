@@ -47,6 +47,15 @@ SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/solvers/loo
 THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", "cassi/kernels/dispatch.py"
 
 FAULTS = [
+    # what is refused
+    Fault(
+        "negative light is taken", "cassi/running/preparing.py", "    _check_light(y)\n", "",
+        "test_running_front_door.py", "light_is_not",
+    ),
+    Fault(
+        "a plan for other bands is followed", "cassi/choice/plan.py", "self.vectors.shape[-1] != num_bands", "False",
+        "test_running_front_door.py", "nothing_to_choose",
+    ),
     # files in each other's place
     Fault(
         "the camera may replace an input", "cassi/cli/places.py", "if place in read:", "if False:",
