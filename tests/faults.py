@@ -564,6 +564,12 @@ FAULTS = [
         "test_choice_automatic.py", "behind",
     ),
     Fault(
+        "frames with neighbors always end with the non-local prior", "cassi/choice/neighbors.py",
+        "> WORSE * after",
+        "> math.inf",
+        "test_choice_neighbors.py", "neighbors_help",
+    ),
+    Fault(
         "a run that fits noise is gone on with", FINAL,
         "self.over = behind or found > (1 + self.effort.worse) * self.lowest",
         "self.over = behind",

@@ -394,7 +394,7 @@ def test_several_shots_always_end_with_the_non_local_prior(short, monkeypatch):
     truth = scene(camera())
     several = MultiShot(shots)
     found = reconstruct_auto(several, several.forward(truth))
-    assert [p.prior for p in found.evidence.priors] == ["total variation", "non-local, 0.71", "non-local, 0.5"]
+    assert [p.prior for p in found.evidence.priors] == ["total variation", "non-local, 0.71", "non-local, 0.35"]
     assert found.plan.sigma is not None
     assert found.plan.iterations[1] == short["default"].first
 
@@ -544,6 +544,7 @@ def test_what_another_prior_may_give_back(before, after, limit):
     """Of what total variation has gained two fifths, or 2 %."""
     assert plan.EFFORTS["default"].limit(before, after) == pytest.approx(limit)
     assert plan.EFFORTS["best"].limit(before, after) == pytest.approx(1.02 * after)
+    assert plan.EFFORTS["default"].strengths(before, after) == ((0.35,) if after < 0.85 * before else (0.5,))
 
 
 def test_the_non_local_prior_is_left_out_where_asked_or_impossible(bright, short):

@@ -260,7 +260,7 @@ def test_points_are_distinct_inside_and_the_same_each_time():
     assert len(set(figures.choose_points(np.ones((3, 2, 2)), 9))) == 4
 
 
-def test_difficult_points_are_an_edge_and_a_saturated_color():
+def test_difficult_points_are_an_edge_and_a_vivid_color():
     """A grey picture with one step in brightness and one patch of a pure color."""
     cube = np.full((8, 80, 120), 0.4)
     cube[:, :, 61:] = 0.9
@@ -268,12 +268,12 @@ def test_difficult_points_are_an_edge_and_a_saturated_color():
     cube[2, 50:70, 10:30] = 0.8
     points = figures.choose_points(cube + 0.001 * np.random.default_rng(0).standard_normal(cube.shape))
     kinds = {point.kind: point for point in points}
-    assert sorted(point.kind for point in points) == ["", "", "", "", "edge", "saturated"]
-    row, column, _ = kinds["saturated"]
+    assert sorted(point.kind for point in points) == ["", "", "", "", "edge", "vivid"]
+    row, column, _ = kinds["vivid"]
     assert 48 <= row < 72 and 8 <= column < 32
     row, column, _ = kinds["edge"]
     assert abs(column - 61) <= 2 or min(abs(row - 50), abs(row - 70), abs(column - 10), abs(column - 30)) <= 2
-    assert "saturated" in words(figures.spectra(cube, BANDS))
+    assert "vivid" in words(figures.spectra(cube, BANDS))
     assert all(not point.kind for point in figures.choose_points(cube, 1))
 
 

@@ -172,6 +172,8 @@ def test_where_the_prior_changed_is_marked(camera, y):
     history = [Record(k, 0.1 * k, 0.1, 0.1) for k in range(1, 213)]
     choice = {"plan": {"iterations": [280, 12]}, "prior": "non-local, 0.5", "candidates": [{}, {}, {}]}
     assert _changes(choice, history) == [(1, "goes on from the best of 3 trials"), (200, "non-local prior")]
+    learned = _changes(choice | {"learned": True}, history)
+    assert learned[1:] == [(199, "non-local prior"), (211, "learned correction")]
     assert _changes({"solver": "gap-tv"}, history) == [] and _changes(choice, []) == []
     found = reconstruct(y, camera.mask, num_bands=C, num_iters=20)
     assert report_of(found).markers[0][1].endswith("trials")

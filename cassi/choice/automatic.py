@@ -10,9 +10,10 @@ What is chosen, and on what evidence:
   first reconstruction, or of a library of cubes where one is given (`candidates`). Where light of one color stands out
   of what smooth spectra explain, the eigenvectors are those of a first cube with all bands free (`narrow`).
 - The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
-  that predicts the held-out pixels no worse; and after either the correction of a learned prior, on the same condition
-  (`refine`). Of several shots the non-local prior is taken in any case: it was better by 0.2 to 4.7 dB on each of five
-  scenes, with two shots and four, with noise and without, whatever the held-out pixels said.
+  that predicts the held-out pixels hardly worse; and after either the correction of a learned prior, likewise
+  (`refine`). Of several shots the non-local prior is taken, at the better of two strengths, unless it predicts much
+  worse: it was better on each of five scenes, with two shots and four, with noise and without, whichever way the
+  held-out pixels went.
 - Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace_tv`); the
@@ -49,7 +50,8 @@ from cassi.solvers.loop import Result
 COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
-SHOTS_SIGMA = 0.5  # of the non-local prior, times the root of the number of shots, tried first where there are several
+SHOTS_SIGMAS = 0.5, 0.35  # of the non-local prior for several shots; the first is times the root of their number
+SHOTS_WORSE = 0.5  # by which its held-out error may be above total variation's: up to 0.35 it was better all the same
 SOLVER = "subspace-tv"
 
 
@@ -205,7 +207,7 @@ def _judged(
     chosen = replace(best.plan, noise=model, vectors=trial.bases[best.plan.basis])
     effort = _effort(A, method, clock, pace)
     problem = planned_problem(chosen, y, level)
-    step, forced = _learned_step(A, wavelengths, method), method.prior == "learned"
+    step, forced = learned_step(A, wavelengths, method), method.prior == "learned"
     final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline), step=step, forced=forced)
     # the candidate's run, which the final run goes on from, counts as total variation
     iterations = (best.evidence.iterations + final.iterations[0], final.iterations[1])
@@ -273,15 +275,17 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
         effort = replace(effort, tv_first=tv_first, tv_all=tv_all, most=EFFORTS["best"].most)
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         effort = Effort(effort.tv_all, effort.tv_all)
-    if method.prior == "nonlocal" or _several(A):
+    if method.prior == "nonlocal":
         effort = replace(effort, tolerance=math.inf, give_up=math.inf)
     if _several(A):
-        strong = round(SHOTS_SIGMA * math.sqrt(A.measurement_shape[0]), 2)
-        effort = replace(effort, worse=math.inf, sigmas=(strong, *effort.sigmas) if effort.sigmas else ())
+        effort = replace(effort, tolerance=max(effort.tolerance, SHOTS_WORSE), give_up=math.inf)
+        strong, weak = SHOTS_SIGMAS
+        sigmas = (strong * math.sqrt(A.measurement_shape[0]), weak) if effort.sigmas else ()
+        effort = replace(effort, worse=math.inf, sigmas=sigmas, unsettled=1.0)
     return effort
 
 
-def _learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
+def learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
     """The learned prior for this camera, where it may be tried and there is one."""
     if method.prior not in ("auto", "learned") or (_several(A) and method.prior == "auto"):
         return None  # it has never seen several shots

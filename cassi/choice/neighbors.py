@@ -9,6 +9,7 @@ better with its neighbors stays as it is alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, candidate_bases
+from cassi.choice.automatic import COMPONENTS, candidate_bases, learned_step
 from cassi.choice.candidates import Trial, choose, shares_of
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, planned_problem
+from cassi.choice.refine import Watch, allowed, ended, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
@@ -34,6 +35,9 @@ from cassi.solvers.subspace_tv import SubspaceState
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
+WORSE = 1.3  # times the error with total variation up to which the non-local prior's cube is taken
+NONLOCAL_ITERS = 24  # with the non-local prior, in place of the rest
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
@@ -76,7 +80,7 @@ def common_plan(
     method: Method = Method(),  # noqa: B008  frozen
     seed: int = 0,
 ) -> Plan:
-    """Noise and spectral basis that serve a whole sequence, chosen on some of its frames as for a single one.
+    """Noise, spectral basis and priors that serve a whole sequence, the first two chosen on some of its frames.
 
     Args:
         A: the camera.
@@ -92,8 +96,11 @@ def common_plan(
         model, _, _ = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
     trial = Trial(split, model.variance(frames), bases)
     choose(trial, shares_of(stated=noise.gain is not None), lambda: True)
-    best = trial.best.plan
-    return replace(best, noise=model, vectors=trial.bases[best.basis], prior=TV, iterations=(FIRST + REST, 0))
+    best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
+    if method.prior == "tv":
+        return replace(best, prior=TV, iterations=(FIRST + REST, 0))
+    step = learned_step(A, wavelengths, method)
+    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step)
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -116,7 +123,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     """A frame with its neighbors as further shots; None where that does not predict held-out pixels better.
 
     Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
-    frame whether it is still this frame.
+    frame whether it is still this frame. Once taken, it ends as several shots do, with the non-local prior, and with
+    the learned one's correction to what the frame's own snapshot says, where that predicts it hardly worse.
 
     Args:
         frame: the one to reconstruct.
@@ -160,9 +168,23 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         return None
     watch = Watch(run)
     watch.add(result.history)
-    rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
+    rest = None
+    if plan.sigma is not None:
+        sigma, count = plan.sigma * math.sqrt(len(y)), (plan.iterations or (0, NONLOCAL_ITERS))[1]
+        rest, _ = problem.solve(split.A_train, split.y_train, count, state=fresh(state), sigma=sigma, monitor=watch)
+        if split.error(rest.x.clamp(min=0)) > WORSE * after:
+            rest = None
+    if rest is None:
+        rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
     watch.add(rest.history)
-    return Together(replace(rest, x=rest.x.clamp_(min=0), history=watch.history), (before, after))
+    found, step = replace(rest, history=watch.history), plan.learned
+    if step is not None and not watch.over:
+        judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
+        if first.error(judged) <= allowed(own):
+            began = time.perf_counter()
+            corrected = step(first.A, first.y, found.x, variance[0]).x
+            found = ended(first.A, first.y, found, corrected, time.perf_counter() - began)
+    return Together(replace(found, x=found.x.clamp_(min=0)), (before, after))
 
 
 def _images(frame: Alone, B: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from cassi.choice.plan import CHANCE, TV, Effort, Plan, Run
 from cassi.choice.problem import Problem
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import synthesise
-from cassi.solvers.loop import Record, Result, Status
+from cassi.solvers.loop import Record, Result, Status, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState
 
 # What a corrected cube may add to the held-out error, by so much of it and by so much of |y|: the network does not look
@@ -106,7 +106,7 @@ def final_run(
     A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
     taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
     all of them. The learned prior corrects either of them where that predicts the held-out pixels hardly worse, see
-    `_allowed`. Total variation's it is tried on before, and corrects again when all pixels are in.
+    `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in.
 
     Args:
         split: the snapshot.
@@ -129,38 +129,52 @@ def final_run(
     smooth = replace(smooth, status="stopped")  # unless a run follows
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
+    took = 0.0
 
     def corrected(x: Tensor, most: float, name: str) -> Result | None:
         """Of a cube made without the held-out pixels; None where it predicts them with more error than so much."""
         if step is None or watch.over:
             return None
+        nonlocal took
+        began = time.perf_counter()
         result = step(A, y, x, problem.variance)
+        took = time.perf_counter() - began
         tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
         return result if forced or tried[-1].held_out_error <= most else None
 
     limit = effort.limit(before, reference)
-    runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in effort.sigmas]
+    sigmas = effort.strengths(before, reference)
+    runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in sigmas]
     chosen = _best_of(runs, reference, effort, watch)
     tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
     if chosen.kept_error <= limit:
         watch.add(chosen.history[: chosen.kept_at])
         x = synthesise(chosen.kept, B)
-        better = corrected(x, _allowed(chosen.kept_error), chosen.name)
+        better = corrected(x, allowed(chosen.kept_error), chosen.name)
         status: Status = "stopped" if watch.over else "max_iters"
-        result = Result(x if better is None else better.x, watch.history, status)
+        result = Result(x, watch.history, status)
+        result = result if better is None else ended(A, y, result, better.x, took)
         iterations = (len(smooth.history), chosen.kept_at)
         return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
     if watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    learned = corrected(smooth.x, _allowed(reference), TV) is not None
+    learned = corrected(smooth.x, allowed(reference), TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
+    rest = replace(rest, history=watch.history)
     if step is not None and learned and not watch.over:
-        rest = replace(rest, x=step(split.A, split.y, rest.x, problem.variance).x)
-    return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried), learned)
+        rest = ended(split.A, split.y, rest, step(split.A, split.y, rest.x, problem.variance).x, took)
+    return FinalRun(rest, TV, (len(watch.history), 0), tuple(tried), learned)
 
 
-def _allowed(error: float) -> float:
+def ended(A: Camera, y: Tensor, result: Result, x: Tensor, seconds: float) -> Result:
+    """The result with a learned correction x of its cube, which is one more iteration of so many seconds."""
+    last, change = result.history[-1], relative_norm(x - result.x, result.x)
+    record = Record(last.iteration + 1, last.seconds + seconds, relative_norm(y - A.forward(x), y), change)
+    return replace(result, x=x, history=(*result.history, record))
+
+
+def allowed(error: float) -> float:
     """The error of a corrected cube up to which it is taken, for that of the cube it started from."""
     return math.hypot((1 + MORE) * error, SLACK)
 
@@ -186,9 +200,12 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
         watch.cost = NONLOCAL_COST
         result, _ = problem.solve(A, y, then, state=fresh(state), sigma=plan.sigma, monitor=watch)
         watch.add(result.history)
-    if plan.learned is not None and not watch.over:
-        result = replace(result, x=plan.learned(A, y, result.x, problem.variance).x)
-    return replace(result, history=watch.history)
+    result = replace(result, history=watch.history)
+    if plan.learned is None or watch.over:
+        return result
+    began = time.perf_counter()
+    x = plan.learned(A, y, result.x, problem.variance).x
+    return ended(A, y, result, x, time.perf_counter() - began)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:

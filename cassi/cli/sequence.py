@@ -62,7 +62,7 @@ def run_sequence(args: argparse.Namespace) -> int:
         windows(frames),
         folder,
         read=ReadWindow(read, len(frames) if frames[0].index is not None else 0),
-        solve=partial(InSequence(plan, camera if not isinstance(camera, str) else "as-given", **same)),
+        solve=partial(InSequence(plan, args.prior, camera if not isinstance(camera, str) else "as-given", **same)),
         overwrite=args.overwrite,
         batch=args.batch,
         workers=args.workers,

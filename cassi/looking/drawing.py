@@ -196,7 +196,8 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
     if len(at) > 1 and (np.diff(seconds) > 0).all():
         ticks = np.linspace(at[0], at[-1], 4)
         top_axis = axes.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
-        top_axis.set_xticks(ticks, [f"{np.interp(tick, at, seconds):.2g}" for tick in ticks])
+        times = np.interp(ticks, at, seconds)
+        top_axis.set_xticks(ticks, [f"{t:.2g}" if t < 99 else f"{t:.0f}" for t in times])
         top_axis.set_xlabel("time of this run [s]", fontsize=8)
         top_axis.spines["top"].set_visible(False)
     if drawn:

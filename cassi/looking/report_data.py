@@ -364,9 +364,11 @@ def _changes(choice: Mapping[str, object], history: Sequence[Record]) -> list[tu
         return []
     first, last, other = history[0].iteration, history[-1].iteration, iterations[1]
     found = [(first, f"goes on from the best of {len(trials)} trials")] if isinstance(trials, list) and trials else []
+    if choice.get("learned") is True:
+        last -= 1
     if isinstance(other, int) and 0 < other < last:
         found.append((last - other, f"{str(choice.get('prior')).partition(',')[0]} prior"))
-    return found
+    return [*found, (last, "learned correction")] if choice.get("learned") is True else found
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Point(NamedTuple):
-    """A pixel, counted from 0, and what makes it difficult: "edge", "saturated" or nothing."""
+    """A pixel, counted from 0, and what makes it difficult: "edge", "vivid" or nothing."""
 
     row: int
     column: int
@@ -21,7 +21,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int =
 
     Most lie inside even areas, where a reconstruction is at its best: farthest-first selection (T. F. Gonzalez, 1985)
     among block means, by the direction of the spectrum; blocks that are uneven, dim or close to a point already taken
-    count less. Then up to `difficult` of them, but no more than half: the block of the most saturated color (furthest
+    count less. Then up to `difficult` of them, but no more than half: the block of the most vivid color (furthest
     from a flat spectrum), and the one with the strongest edge.
 
     Args:
@@ -71,8 +71,8 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int =
 
     count = min(count, row.size)
     hard = min(difficult, 2, count // 2)
-    kinds = [""] * (count - hard) + ["saturated", "edge"][:hard]
-    saturated = np.linalg.norm(direction - direction.mean(axis=0), axis=0) * lit.ravel() * inside
+    kinds = [""] * (count - hard) + ["vivid", "edge"][:hard]
+    vivid = np.linalg.norm(direction - direction.mean(axis=0), axis=0) * lit.ravel() * inside
     edge = contrast.ravel() * inside
 
     score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * worth
@@ -80,7 +80,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int =
     chosen: list[int] = []
     for kind in kinds:
         if kind:
-            score = (saturated if kind == "saturated" else edge) * np.minimum(1, 6 * room)
+            score = (vivid if kind == "vivid" else edge) * np.minimum(1, 6 * room)
         score[chosen] = -1
         best = int(score.argmax())
         chosen.append(best)

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
-SHA256 = "1179b37761bfbf6c79371411211180a97a39a2b30e68402f89fd9d4a111dc765"  # of WEIGHTS
+SHA256 = "230b153650bf1d517be3b4be224541869fa69abcddb1af147fc9bbde3691d7ef"  # of WEIGHTS
 VIEWS = 4  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 

@@ -101,10 +101,12 @@ class InSequence:
 
     Attributes:
         plan: common to all frames, see `sequence_plan`.
-        camera, psf, black_level, device, seed: as for `cassi.reconstruct`.
+        prior: as for `cassi.reconstruct`, of frames that stay alone.
+        camera, psf, black_level, device, seed: as there.
     """
 
     plan: Plan
+    prior: str = "auto"
     camera: FoundCamera | str = "as-given"
     psf: Any = None
     black_level: float | None = None
@@ -132,7 +134,7 @@ class InSequence:
             own = replace(m, y=m.y[0])
             result = reconstruct(
                 own, psf=self.psf, black_level=self.black_level, camera=self.camera, device=self.device,
-                seed=self.seed, monitor=monitor,
+                seed=self.seed, monitor=monitor, prior=self.prior,
             )  # fmt: skip
             alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
             return replace(result, parameters={**result.parameters, **alone_too})

@@ -110,7 +110,7 @@ def draw_examples(
 
 
 def _start(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basis: Tensor) -> Tensor:
-    """What the automatic solver may have found before: total variation in some basis, then perhaps a non-local prior.
+    """What the automatic solver may have found before: total variation in some basis, then mostly a non-local prior.
 
     Mostly, as there, in a basis learned from a first cube.
     """
@@ -123,18 +123,18 @@ def _start(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basi
         smooth = smooth_basis(A.num_bands, int(rng.choice([8, 16]))).float()
         first, _ = subspace_tv(A, y, smooth, variance=variance, num_iters=80)
         B = principal_basis(covariance_sum(first.x.clamp(min=0)), 10).float()
-    result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(80, 240)))
-    noisy = float(variance.sqrt().mean()) > 0.008 * float(y.mean())
-    if rng.random() < (0.65 if noisy else 0.2):
-        sigma = 0.5 * coefficient_weights(len(B)).float() * brightness(A, y)
+    result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(160, 280)))
+    if rng.random() < 0.85:
+        strength = float(rng.choice([0.25, 0.35, 0.5], p=[0.2, 0.6, 0.2]))
+        sigma = strength * coefficient_weights(len(B)).float() * brightness(A, y)
         result, _ = subspace_tv(
             A,
             y,
             B,
             variance=variance,
-            num_iters=int(rng.integers(4, 13)),
+            num_iters=int(rng.integers(16, 25)),
             state=replace(state, e=torch.zeros_like(state.e)),
-            denoise=NonlocalDenoiser(sigma),
+            denoise=NonlocalDenoiser(sigma, stride=5),
         )
     return analyse(result.x, basis)
 
