@@ -219,6 +219,14 @@ def test_a_dry_run_of_a_folder_looks_into_it(night, capsys):
     assert not list(night.parent.glob("night_cubes*"))
 
 
+def test_a_dry_run_of_a_folder_goes_on_after_negative_light(night, capsys):
+    save(night / "a.h5", measurement=-counts().astype(np.float32))
+    assert call(night, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "a: cannot be reconstructed: the values are negative" in said
+    assert "snap10: the mask fits" in said
+
+
 def test_a_dry_run_of_a_folder_without_a_mask_fails_as_the_run_does(night, capsys):
     assert main(["reconstruct", str(night), "--dry-run"]) == 2
     assert "no mask" in capsys.readouterr().err

@@ -152,6 +152,7 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
     for frame in frames[:DRY_RUN_FRAMES]:
         try:
             m = read(frame.where) if frame.index is None else read(frame.where, frames=frame.index)
+            lines = () if told else (*m.notes, *what_would_be_used(m, args))
         except InputError as error:
             first_problem = first_problem or str(error)
             print(f"  {frame.name}: cannot be reconstructed: {error}")
@@ -160,10 +161,9 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
         check = check_masks(m)
         none = not check.matches and frame.name.lower().startswith(OTHERS)
         print(f"  {frame.name}: {'by its name no snapshot, move it away; ' if none else ''}{verdict(check)}")
-        if not told:
-            told = True
-            for line in (*m.notes, *what_would_be_used(m, args)):
-                print(f"    {line}")
+        told = True
+        for line in lines:
+            print(f"    {line}")
     if len(frames) > DRY_RUN_FRAMES:
         print(f"  and {len(frames) - DRY_RUN_FRAMES} more, not looked at")
     if not good:
