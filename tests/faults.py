@@ -47,6 +47,29 @@ SQUARES, RESULT, COMPILED = "cassi/solvers/least_squares.py", "cassi/solvers/loo
 THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", "cassi/kernels/dispatch.py"
 
 FAULTS = [
+    # what is refused
+    Fault(
+        "negative light is taken", "cassi/running/preparing.py", "    _check_light(y)\n", "",
+        "test_running_front_door.py", "light_is_not",
+    ),
+    Fault(
+        "a plan for other bands is followed", "cassi/choice/plan.py", "self.vectors.shape[-1] != num_bands", "False",
+        "test_running_front_door.py", "nothing_to_choose",
+    ),
+    # files in each other's place
+    Fault(
+        "the camera may replace an input", "cassi/cli/places.py", "if place in read:", "if False:",
+        "test_cli_places.py", "no_file",
+    ),
+    # hot pixels
+    Fault(
+        "always the search for many", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((3, 4), (3, 4))",
+        "test_optics_outliers.py", "few_hot",
+    ),
+    Fault(
+        "hot pixels hide each other", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((2, 2),)",
+        "test_optics_outliers.py", "many_of_them",
+    ),
     # a photograph beside the snapshot
     Fault(
         "the photograph's bound is not doubled", SIDE,

@@ -155,3 +155,12 @@ def test_an_exact_model_hands_the_mask_back(mask):
     assert CameraModel().masks(mask, SHIFTS) is mask
     tone = CameraModel(tone=2.0).masks(mask, SHIFTS)
     assert np.allclose(tone[3], mask.astype(np.float64) ** 2, atol=1e-6)
+
+
+def test_an_open_mask_shows_nothing_of_the_camera(scene):
+    """Its pattern is what the search goes by: there is none, and the camera is left as given."""
+    ones = np.ones((SIZE, SIZE), np.float32)
+    y = CASSI(torch.as_tensor(ones), SHIFTS).forward(torch.as_tensor(scene)).numpy()
+    found = find_camera(Measurement(y=y, mask=ones, shifts=SHIFTS))
+    assert not found.accepted and "this mask has none" in found.message
+    assert np.array_equal(found.mask, ones)

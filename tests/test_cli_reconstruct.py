@@ -84,6 +84,15 @@ def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("gain", ["1e-30", "1e-320"])
+def test_a_gain_far_off_is_one_line_of_error(raw, capsys, gain):
+    floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
+    assert call(floats, *FAST, "--gain", gain, "--read-noise", 7, "--quiet") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "noise exceeds signal" in said[0] and "more than 1e+06 times the signal" in said[1] and len(said) == 2
+
+
 def test_a_cube_that_explains_less_than_half_is_told_and_kept(raw, capsys):
     """A gain 10,000 times too small makes everything noise."""
     assert call(raw, "--gain", GAIN / 1e4, "--read-noise", 5, "--quality", "fast", "--quiet") == 0
@@ -208,6 +217,14 @@ def test_a_dry_run_of_a_folder_looks_into_it(night, capsys):
     assert any(line.startswith("  snap10: the mask fits") for line in lines)
     assert any("counts scaled to y = (counts - 0) / 4095" in line for line in lines)
     assert not list(night.parent.glob("night_cubes*"))
+
+
+def test_a_dry_run_of_a_folder_goes_on_after_negative_light(night, capsys):
+    save(night / "a.h5", measurement=-counts().astype(np.float32))
+    assert call(night, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "a: cannot be reconstructed: the values are negative" in said
+    assert "snap10: the mask fits" in said
 
 
 def test_a_dry_run_of_a_folder_without_a_mask_fails_as_the_run_does(night, capsys):

@@ -57,11 +57,38 @@ def test_a_snapshot_without_them_is_left_alone(snapshot, mask, electrons):
     assert without_impulses(m) is m
 
 
-def test_what_stands_out_everywhere_is_the_scene(snapshot):
-    """Every 50th pixel is more than the 0.5 % that a detector has; and few bands may make such pixels."""
+@pytest.mark.parametrize("share", [0.011, 0.025])
+def test_many_of_them_are_found_although_they_hide_each_other(snapshot, share):
+    rng = np.random.default_rng(6)
+    hot = rng.random(snapshot.shape) < share
+    y = np.where(hot, 50 * snapshot.mean(), snapshot).astype(np.float32)
+    found = impulses(y, C)
+    assert not (found & ~hot).any()
+    assert np.count_nonzero(found) >= 0.99 * np.count_nonzero(hot)
+
+
+def test_a_few_hot_pixels_make_no_point_of_the_scene_a_bad_one(mask):
+    """Spots of one band, 4 rows by 3 columns, which only the search for many would take."""
+    scene = torch.full((C, SIZE, SIZE), 0.02)
+    for row in range(4):
+        for column in range(3):
+            scene[4, 10 + row : 90 : 16, 10 + column : 90 : 16] = 1.0
+    y, hot = spoiled(CASSI.from_step(torch.ones_like(mask), step=2, num_bands=C).forward(scene).numpy(), 20)
+    found = impulses(y, C)
+    assert not (found & ~hot).any()
+
+
+def test_what_stands_out_everywhere_is_left_and_told(snapshot, mask):
+    """Every 23rd pixel is more than the 3 % that even a bad detector has; and few bands may make such pixels."""
     y = snapshot.copy()
-    y.ravel()[::50] *= 20
-    assert not impulses(y, C).any()
+    y.ravel()[::23] *= 20
+    m = Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
+    told = without_impulses(m)
+    assert told.bad_pixels is None
+    assert [("give a map of bad pixels" in note, "stand out" in note) for note in told.notes] == [(True, True)]
+    assert without_impulses(told).notes == told.notes
+    result = cassi.reconstruct(y, mask, step=2, solver="gap-tv", num_iters=2, camera="as-given")
+    assert result.measurement.notes == told.notes
     y, _ = spoiled(snapshot)
     assert not impulses(y, 3).any()
     assert not impulses(np.ones((4, 5)), C).any()

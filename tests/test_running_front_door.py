@@ -22,6 +22,8 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.psf import gaussian_psf
+from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.priors.learned import LearnedPrior, Size
 from cassi.running import front_door
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -281,6 +283,38 @@ def test_what_cannot_be_used_is_said_in_one_line(camera, y, case):
     with pytest.raises(InputError, match=message) as caught:
         reconstruct(call.pop("measurement"), call.pop("mask"), **call)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings"),
+    [(lambda y: -y, {}), (lambda y: y.max() - y, {}), (lambda y: y, {"black_level": 0.99, "camera": "as-given"})],
+)
+def test_light_is_not_negative(changed, settings):
+    A = CASSI.from_step(random_mask(40, 40, generator=torch.Generator().manual_seed(2)), 1, 8)
+    y = A.forward(torch.rand(8, 40, 40, generator=torch.Generator().manual_seed(3)) + 1)
+    settings = {name: value * float(y.max()) if name == "black_level" else value for name, value in settings.items()}
+    with pytest.raises(InputError, match=r"values are negative.*sign error.*give -y"):
+        reconstruct(changed(y), A.mask, num_bands=8, **settings)
+    with pytest.raises(InputError, match="values are negative"):
+        reconstruct(changed(y), A, **{"black_level": settings.get("black_level")})
+
+
+def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
+    plan = reconstruct(y, camera, quality="fast").plan
+    prior = SpectralPrior(torch.ones(C), torch.eye(C))
+    for settings in (
+        {"num_iters": 5},
+        {"quality": "best"},
+        {"weights": LearnedPrior(Size())},
+        {"spectral_prior": prior},
+    ):
+        with pytest.raises(InputError, match=f"got {next(iter(settings))} too; leave one of them out"):
+            reconstruct(y, camera, plan=plan, **settings)
+    other = CASSI.from_step(camera.mask, STEP, C - 1)
+    less = other.forward(torch.ones(C - 1, H, W))
+    for mask, settings in ((other, {}), (camera.mask, {"num_bands": C - 1})):
+        with pytest.raises(InputError, match=f"the plan is for {C} bands, the measurement has {C - 1}"):
+            reconstruct(less, mask, plan=plan, **settings)
 
 
 def test_a_measurement_object_and_a_mask_are_one_too_many(camera, y):

@@ -162,8 +162,8 @@ def test_errors(tmp_path):
         solve_tiled(A, y[None], lambda a, b: a.pinv(b), lambda r, c, v: None, tile=48)
     for settings, words in (
         ({"solver": "magic"}, "unknown solver"),
-        ({"tile": 0}, "all border; take 64 px or more"),
-        ({"tile": 8, "reach": 9}, "all border; take 18 px or more"),
+        ({"tile": 0}, "all border; take 32 px or more"),
+        ({"tile": 8, "reach": 9}, "all border; take 9 px or more"),
         ({"solver": "least-squares", "tv_weight": 1.0}, "no TV weight"),
     ):
         with pytest.raises(InputError, match=words):

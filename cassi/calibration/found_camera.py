@@ -199,6 +199,8 @@ def find_camera(
         return replace(given, reason="it is found from scenes of one shot only")
     if len(shifts) > 1 and len(set(shifts)) == 1:
         return replace(given, reason="it is found for single dispersers only, not where all bands lie in one place")
+    if not np.ptp(m.mask, axis=(-2, -1)).any():
+        return replace(given, reason="it is found from the mask's pattern, and this mask has none")
     if not all(d.is_integer() for d in shifts):
         return given
     A = camera_of_shot(m, torch.device("cpu"))

@@ -85,7 +85,7 @@ def reconstruct_auto(
 
     Raises:
         ValueError: more than one snapshot, a spectral prior for another number of bands, a plan with a basis that there
-            is not.
+            is not, or for another number of bands.
 
     Example:
         >>> A = CASSI.from_step(torch.rand(16, 16, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
@@ -96,6 +96,8 @@ def reconstruct_auto(
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
     clock = _Clock(time.perf_counter(), run.budget)
     plan = method.plan
+    if plan is not None:
+        plan.check_bands(A.cube_shape[0])
     if plan is None or not plan.complete:
         part = window(A, y)
         if part is None:

@@ -14,6 +14,8 @@ from cassi.choice.plan import TV, Plan
 from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import PRIOR_STRENGTH
 
+NO_DIFFERENCE = 5e-4  # share by which errors differ that would be written as 0.0 %
+
 
 class PriorError(NamedTuple):
     """A prior of the final run, and the held-out error with it."""
@@ -163,12 +165,13 @@ class Outcome:
 
 def _basis_in_words(name: str, components: int) -> str:
     kind = name.rpartition("-")[0]
+    spectra = "spectrum" if components == 1 else "spectra"
     return {
-        "smooth": f"{components} smooth spectra",
-        "scene": f"{components} spectra learned from the scene itself",
-        "narrow": f"{components} spectra learned from the scene itself with all bands free, for light of one color",
-        "library": f"{components} spectra of the library",
-    }.get(kind, f"{components} spectra")
+        "smooth": f"{components} smooth {spectra}",
+        "scene": f"{components} {spectra} learned from the scene itself",
+        "narrow": f"{components} {spectra} learned from the scene itself with all bands free, for light of one color",
+        "library": f"{components} {spectra} of the library",
+    }.get(kind, f"{components} {spectra}")
 
 
 def _in_short(outcome: Outcome) -> list[str]:
@@ -198,6 +201,8 @@ def _against_runner_up(plan: Plan, found: Evidence) -> str:
     if not others or not chosen or not chosen[0] > 0:
         return ""
     worse = min(others) / chosen[0] - 1
+    if abs(worse) < NO_DIFFERENCE:
+        return "; the runner-up predicted as well"
     if worse < 0:
         return f"; the runner-up predicted {-worse:.1%} better, too little to count"
     return f"; the runner-up predicted {worse:.1%} worse"

@@ -114,6 +114,14 @@ class Plan:
         """Of the non-local denoiser, in units of the weights of the total variation; None with that alone."""
         return None if self.prior in (None, TV) else float(str(self.prior).rpartition(" ")[2])
 
+    def check_bands(self, num_bands: int) -> None:
+        """Raise InputError for a camera with another number of bands than that of the plan."""
+        if self.vectors is not None and self.vectors.shape[-1] != num_bands:
+            raise InputError(
+                f"the plan is for {self.vectors.shape[-1]} bands, the measurement has {num_bands}; give the plan of a "
+                "result with as many bands, or none"
+            )
+
     def scaled(self, factor: float) -> Plan:
         """The same plan for measurements times `factor`."""
         return self if self.noise is None else replace(self, noise=self.noise.scaled(factor))
@@ -173,7 +181,8 @@ class Method:
         learned: the learned prior; None: the one that comes with the program, if any.
 
     Raises:
-        InputError: an unknown solver, prior or quality, a value out of range, or one that this solver does not take.
+        InputError: an unknown solver, prior or quality, a value out of range, or one that this solver or a plan does
+            not take.
     """
 
     solver: str = "auto"
@@ -205,6 +214,14 @@ class Method:
             raise InputError(
                 f'a plan is that of an earlier result, for solver "auto"; got {type(self.plan).__name__} for {solver!r}'
             )
+        if self.plan is not None:
+            given = {
+                "num_iters": self.num_iters is not None,
+                "quality": self.quality != "default",
+                "weights": self.learned is not None,
+                "spectral_prior": self.spectral_prior is not None,
+            }
+            check_plan(self.plan, given)
         if self.prior not in PRIORS:
             raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
         if self.prior != "auto" and (solver != "auto" or self.plan is not None):
@@ -273,6 +290,16 @@ def needed_prior() -> LearnedPrior:
     if prior is None:
         raise InputError("this program comes without a learned prior; train one (scripts/train.py) and give --weights")
     return prior
+
+
+def check_plan(plan: Plan | None, given: Mapping[str, bool]) -> None:
+    """Raise InputError for arguments, by name, that are given beside a plan that leaves nothing to choose."""
+    if plan is None or not plan.complete:
+        return
+    if idle := [name for name, value in given.items() if value]:
+        raise InputError(
+            f"a plan brings basis, prior and iterations along, got {', '.join(idle)} too; leave one of them out"
+        )
 
 
 def check_prior(solver: str, given: object) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cassi.cli.places import check_camera_file, check_places
 from cassi.cli.reading import Reading, contents, method, provenance, reading, verdict, what_would_be_used
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
@@ -31,7 +32,9 @@ def run_many(args: argparse.Namespace) -> int:
 
     _refuse(args)
     output = args.output or f"{Path(args.files[0])}_cubes"
+    check_places(args)
     frames = find_snapshots(args)
+    check_camera_file(args, [path for frame in frames for path in frame.paths])
     if args.bit_depth is None and not args.calibration and not args.scenes:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
@@ -84,6 +87,8 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
                 told=partial(bar, CAMERA),
             )
     except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
+        if args.save_camera:
+            warn(args.prog, f"{args.save_camera} is not written: no camera could be looked for")
         return keywords | {"camera": "as-given"}
     if found.accepted:
         say(args, f"  {found.message}")
@@ -147,6 +152,7 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
     for frame in frames[:DRY_RUN_FRAMES]:
         try:
             m = read(frame.where) if frame.index is None else read(frame.where, frames=frame.index)
+            lines = () if told else (*m.notes, *what_would_be_used(m, args))
         except InputError as error:
             first_problem = first_problem or str(error)
             print(f"  {frame.name}: cannot be reconstructed: {error}")
@@ -155,10 +161,9 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
         check = check_masks(m)
         none = not check.matches and frame.name.lower().startswith(OTHERS)
         print(f"  {frame.name}: {'by its name no snapshot, move it away; ' if none else ''}{verdict(check)}")
-        if not told:
-            told = True
-            for line in (*m.notes, *what_would_be_used(m, args)):
-                print(f"    {line}")
+        told = True
+        for line in lines:
+            print(f"    {line}")
     if len(frames) > DRY_RUN_FRAMES:
         print(f"  and {len(frames) - DRY_RUN_FRAMES} more, not looked at")
     if not good:

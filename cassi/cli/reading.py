@@ -200,11 +200,19 @@ def check_options(args: argparse.Namespace) -> None:
         InputError: values out of range, or options that do not go together.
     """
     from cassi.choice.noise import CameraNoise
-    from cassi.choice.plan import Method, Run
+    from cassi.choice.plan import Method, Run, check_prior
+    from cassi.running.front_door import read_weights
 
-    Method(args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty)
+    learned = read_weights(args.weights) if args.weights else None
+    Method(
+        args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty, prior=args.prior, learned=learned
+    )
+    check_prior(args.solver, args.spectral_prior)
     Run(args.seed, args.budget)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
+    for option, count in (("--batch", args.batch), ("--workers", args.workers)):
+        if count is not None and count < 1:
+            raise InputError(f"{option} must be at least 1, got {count}")
 
 
 def verdict(check: MaskCheck) -> str:
@@ -220,6 +228,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
         InputError: it cannot be read, or there is nothing in it.
     """
     from cassi.optics.measurement import without_scene
+    from cassi.optics.outliers import TOO_MANY
     from cassi.running.evidence import of_noise
 
     m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
@@ -232,7 +241,10 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
         f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}",
     )
     for note in m.notes:
-        say(args, f"  {note}")
+        if TOO_MANY in note:
+            warn(args.prog, with_options(note, args))
+        else:
+            say(args, f"  {note}")
     against = of_noise(m)
     for text in against:
         warn(args.prog, text)
@@ -273,12 +285,18 @@ def contents(args: argparse.Namespace, path: str) -> str:
 
 
 def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
-    """What a run would use beside what the notes say: black level, bad pixels, gain, alignment."""
+    """What a run would use beside what the notes say: black level, bad pixels, gain, alignment, spectra to expect.
+
+    Raises:
+        InputError: a snapshot that a run would refuse, cubes of --spectral-prior that cannot be used.
+    """
+    from cassi.files.spectral_libraries import as_spectral_prior
     from cassi.running.evidence import black_level_left
 
     lines = []
+    how = method(args)
+    black = black_level_left(m, how["psf"], how["black_level"])
     if args.black_level is None:
-        black = black_level_left(m, method(args)["psf"])
         lines.append(
             f"black level {black:.4g} [{m.unit}], {black * m.scale:.4g} counts, told from the dark pixels, would be "
             "taken off"
@@ -293,6 +311,8 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
         lines.append(f"noise: {m.gain:.5g} electrons per unit, read noise {m.read_noise or 0:g} electrons")
     if m.wavelengths is not None:
         lines.append(f"bands from {m.wavelengths[0]:g} to {m.wavelengths[-1]:g} nm")
+    if as_spectral_prior(args.spectral_prior, len(m.shifts), m.wavelengths) is not None:
+        lines.append(f"spectra to expect from {', '.join(Path(name).name for name in args.spectral_prior)}")
     if args.align:
         lines.append("the mask's pose would be estimated first (--align)")
     return lines

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.cli.beside import add_side, check_side_options, side_in_words, side_of
+from cassi.cli.places import check_camera_file, check_places
 from cassi.cli.shell import Parser, Steps, say, warn
 from cassi.errors import InputError, OutputError, one_line
 
@@ -266,6 +267,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.files:
         raise InputError("no measurement given, expected a file, several, a folder or a pattern")
     pick_device(args.device)
+    check_camera_file(args)
     settle(args)
     reading.check_options(args)
     check_side_options(args, many=is_many(args))
@@ -278,7 +280,9 @@ def run(args: argparse.Namespace) -> int:
 
         return run_many(args)
     check_tiles(args)
+    check_single(args)
     output, figures = output_paths(args)
+    check_places(args, output)
     if args.dry_run:
         return dry_run(args, output)
     return run_single(args, output, figures)
@@ -341,10 +345,9 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     for text in against:
         warn(args.prog, text)
     steps.begin("write")
-    if args.save_camera and result.camera is not None:
-        result.camera.save(args.save_camera, overwrite=args.overwrite)
     m = replace(m, notes=(*m.notes, *against))
     write_result(output, m, result, attributes=attributes, overwrite=args.overwrite)
+    code = save_camera(args, result)
     line = summary_line(m, result)
     if figures is not None:
         from cassi.looking.figures import figures_of, save_figures
@@ -355,6 +358,18 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     write_report_of(args, output, report, steps)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
     say(args, f"{line} -> {', '.join(made)}")
+    return code
+
+
+def save_camera(args: argparse.Namespace, result: Reconstruction) -> int:
+    """Write the camera where --save-camera says; the exit code. The result stands, whatever becomes of it."""
+    if not args.save_camera or result.camera is None:
+        return 0
+    try:
+        result.camera.save(args.save_camera, overwrite=args.overwrite)
+    except OutputError as error:
+        warn(args.prog, f"the cube is written, the camera is not: {error}", kind="error")
+        return 2
     return 0
 
 
@@ -377,6 +392,13 @@ def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:
     if not white.y.any():
         raise InputError(f"{args.white}: the white reference is black; capture a white board in full light")
     return white
+
+
+def white_in_words(args: argparse.Namespace, m: Measurement) -> list[str]:
+    """What would be done with the white reference."""
+    if read_white(args, m) is None:
+        return []
+    return [f"the cube would be divided by the light on the white reference {Path(args.white).name}"]
 
 
 def in_reflectance(
@@ -403,6 +425,15 @@ def write_report_of(args: argparse.Namespace, output: Path, report: Path | None,
 
         steps.begin("report")
         write_report(report, output, overwrite=args.overwrite)
+
+
+def check_single(args: argparse.Namespace) -> None:
+    """Raise InputError for options that say how many snapshots are computed, where there is one cube."""
+    given = {"--batch": args.batch, "--workers": args.workers, "--scheduler": args.scheduler}
+    for option in (name for name, value in given.items() if value is not None):
+        raise InputError(
+            f"{option} is for many snapshots, a cube each, and here is one; leave it out, or give --output FOLDER"
+        )
 
 
 def check_tiles(args: argparse.Namespace) -> None:
@@ -470,16 +501,9 @@ def is_many(args: argparse.Namespace) -> bool:
 
 
 def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
-    """The result's file and the figures' folder (None: no figures).
-
-    Raises:
-        InputError: the result would replace an input.
-    """
+    """The result's file and the figures' folder (None: no figures)."""
     source = Path(args.files[0])
     output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    for name in (*args.files, *args.masks, *args.calibrations, args.bad_pixels, args.side):
-        if name and output.resolve() == Path(name).resolve():
-            raise InputError(f"{output}: the result would replace an input; choose another --output")
     if args.figures and args.figures.lower() == "none":
         return output, None
     default = output.with_name(f"{output.stem.removesuffix('_cube')}_figures")
@@ -596,7 +620,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     print(reading.contents(args, args.files[0]))
     m = reading.read_and_tell(args)
     check = reading.compare_with_mask(args, m)
-    for line in (*reading.what_would_be_used(m, args), *side_in_words(args, m)):
+    for line in (*reading.what_would_be_used(m, args), *white_in_words(args, m), *side_in_words(args, m)):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
     doubt = "" if check.matches else ", although the mask does not fit"

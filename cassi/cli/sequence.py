@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cassi.cli.folder import common_bit_depth, find_snapshots, with_common_camera
+from cassi.cli.places import check_camera_file, check_places
 from cassi.cli.reading import provenance, reading, what_would_be_used
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
@@ -36,6 +37,8 @@ def run_sequence(args: argparse.Namespace) -> int:
     frames = find_snapshots(args)
     source = Path(args.files[0])
     output = Path(args.output or source.with_name(f"{source.stem}_sequence.h5"))
+    check_places(args, output)
+    check_camera_file(args, [path for frame in frames for path in frame.paths])
     if args.bit_depth is None and not args.calibration:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
@@ -103,6 +106,7 @@ def _refuse(args: argparse.Namespace) -> None:
     given: dict[str, Any] = {
         "--shots": args.shots,
         "--align": args.align,
+        "--white": args.white,
         "--tile": args.tile is not None,
         "--uncertainty": args.uncertainty,
         "--budget": args.budget,

@@ -23,6 +23,7 @@ CURES = {
     "no mask found": ("mask", "mask_key"),
     "needs the gain": ("gain",),
     "the gain must": ("gain",),
+    "give a map of bad pixels": ("bad_pixels",),
     "displaced mask": ("align",),
     "displaced by part of a pixel": ("align",),
     "it fits when dispersion reversed": ("step",),

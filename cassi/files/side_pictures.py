@@ -32,6 +32,8 @@ def read_side_picture(
         InputError: no picture, or no table of curves that covers the bands.
     """
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected a picture; name the file in it")
     if not path.is_file():
         raise InputError(f"{path}: the side picture does not exist")
     values = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _image(path)

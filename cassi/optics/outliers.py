@@ -11,7 +11,9 @@ from cassi.optics.measurement import Measurement
 REACH, ACROSS = 4, 8  # neighbors on either side, along the dispersion and across
 CLEAR = 8.0  # above them, in units of their own scatter
 FEWEST_BANDS = 6  # below, light of one color may make such pixels
-MOST = 0.005  # share of the pixels; where more stand out, it is the scene or the mask
+MANY = 0.005  # share of the pixels from which on they hide each other; hardly a scene has as many
+MOST = 0.03  # where more stand out, it may be the scene or the mask
+TOO_MANY = f"stand out from all sides, more than the {MOST:.0%} that are taken for hot ones"
 
 
 def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
@@ -24,14 +26,16 @@ def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
 
         y - (second largest n) > 8 (s + s0)        s0 = 1.48 median |y - median n|, the scatter of the whole picture
 
-    Only the second largest counts, so that two such pixels side by side do not hide each other.
+    Only the second largest counts, so that two such pixels side by side do not hide each other. Where more than 0.5 %
+    of the pixels are found, more of them do: then it is the third largest of the row and the fourth of the column,
+    twice, after what was found has become the median of its row.
 
     Args:
         y: (H, W').
         num_bands: C. Below 6 none is told.
 
     Returns:
-        (H, W') bool; all False where more than 0.5 % stand out.
+        (H, W') bool.
 
     Example:
         >>> y = np.random.default_rng(0).uniform(9, 11, (32, 64))
@@ -39,27 +43,36 @@ def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
         >>> np.argwhere(impulses(y, 28)).tolist()
         [[5, 7]]
     """
-    nothing = np.zeros(y.shape, bool)
+    found = np.zeros(y.shape, bool)
     if num_bands < FEWEST_BANDS or min(y.shape) < 2 * ACROSS + 1 or y.max() == y.min():
-        return nothing
-    found: np.ndarray = _stand_out(y, REACH) & _stand_out(y.T, ACROSS).T
-    return found if found.mean() <= MOST else nothing
+        return found
+    for in_row, in_column in ((2, 2), (3, 4), (3, 4)):
+        stands_out, median = _stand_out(y, REACH, in_row)
+        fresh = stands_out & _stand_out(y.T, ACROSS, in_column)[0].T
+        found |= fresh
+        if found.mean() <= MANY:
+            break
+        y = np.where(fresh, median, y)
+    return found
 
 
-def _stand_out(y: np.ndarray, reach: int) -> np.ndarray:
-    """From the neighbors in the row."""
+def _stand_out(y: np.ndarray, reach: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which pixels stand out from all but `rank` - 1 neighbors in the row; and the median of those neighbors."""
     width = y.shape[-1]
     padded = np.pad(y.astype(np.float32), ((0, 0), (reach, reach)), mode="reflect")
     offsets = [d for d in range(-reach, reach + 1) if d]
     near = np.sort(np.stack([padded[:, reach + d : reach + d + width] for d in offsets]), axis=0)
     median = near[reach - 1 : reach + 1].mean(0)
-    scatter = np.abs(near[1:-1] - median).mean(0) + 1.48 * np.median(np.abs(y - median))
-    above: np.ndarray = y - near[-2] > CLEAR * scatter
-    return above
+    scatter = np.abs(near[rank - 1 : 1 - rank] - median).mean(0) + 1.48 * np.median(np.abs(y - median))
+    above: np.ndarray = y - near[-rank] > CLEAR * scatter
+    return above, median
 
 
 def without_impulses(m: Measurement) -> Measurement:
-    """The measurement with such pixels among the bad ones, in a stack those of most of its frames, and a note on it."""
+    """The measurement with such pixels among the bad ones, in a stack those of most of its frames, and a note on it.
+
+    Where more than 3 % stand out, which may be a scene of bright points or another camera, there is only the note.
+    """
     if m.shots is not None:  # each shot has bad pixels of its own
         return m
     frames = m.y.reshape(-1, *m.y.shape[-2:])
@@ -71,6 +84,10 @@ def without_impulses(m: Measurement) -> Measurement:
     if not fresh.any():
         return m
     count = np.count_nonzero(fresh)
+    if count > MOST * fresh.size:
+        cure = "none is left out; if they are hot pixels, give a map of bad pixels"
+        note = f"{count / fresh.size:.1%} of the pixels {TOO_MANY}: {cure}"
+        return m if note in m.notes else replace(m, notes=(*m.notes, note))
     what = "pixel stands" if count == 1 else "pixels stand"
     counts = "counts as bad: a hot pixel or a cosmic ray" if count == 1 else "count as bad: hot pixels or cosmic rays"
     note = f"{count} {what} out from all sides, as light hardly can, and {counts}"

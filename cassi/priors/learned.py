@@ -196,6 +196,10 @@ def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
     name = WEIGHTS if path is None else Path(path)
     if path is None and hashlib.sha256(name.read_bytes()).hexdigest() != SHA256:
         raise ValueError(f"{name} is damaged: its checksum is not the program's; install the program anew")
+    if name.is_dir():
+        raise ValueError(f"{name}: is a folder, expected the weights that scripts/train.py writes; name the file in it")
+    if name.is_file() and not name.stat().st_size:
+        raise ValueError(f"{name}: is empty, expected the weights that scripts/train.py writes; copy the file anew")
     try:
         with safe_open(name, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cassi.optics.measurement import Measurement
@@ -25,7 +27,8 @@ def of_noise(m: Measurement) -> tuple[str, ...]:
     if m.gain is None or not m.gain > 0:
         return ()
     y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
-    noise = np.sqrt(np.mean(np.maximum(y, 0)) / m.gain + ((m.read_noise or 0) / m.gain) ** 2)
+    gain, dark = float(m.gain), float(m.read_noise or 0) / float(m.gain)  # Python's numbers overflow in silence
+    noise = math.sqrt(float(np.mean(np.maximum(y, 0))) / gain + dark * dark)
     signal = np.sqrt(np.mean(np.square(y, dtype=np.float64)))
     if not noise > signal:
         return ()
@@ -59,6 +62,10 @@ def of_imprint(value: float | None) -> tuple[str, ...]:
     )
 
 
-def black_level_left(m: Measurement, psf: float | np.ndarray | None = None) -> float:
-    """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y."""
-    return prepare(m, psf=psf, device="cpu").black_levels[0]
+def black_level_left(m: Measurement, psf: float | np.ndarray | None = None, black_level: float | None = None) -> float:
+    """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y.
+
+    Raises:
+        InputError: what a reconstruction would refuse of the snapshot, with the black level told, if any.
+    """
+    return prepare(m, psf=psf, black_level=black_level, device="cpu").black_levels[0]

@@ -18,7 +18,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_plan, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -163,8 +163,9 @@ def reconstruct(
     if isinstance(camera, str) and camera not in CAMERAS:
         raise InputError(f"camera must be one of {', '.join(CAMERAS)}, or a FoundCamera, got {camera!r}")
     found: FoundCamera | None = None
-    learned = _read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
+    learned = read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
+    check_plan(plan, {"spectral_prior": spectral_prior is not None})
     run = Run(seed, budget, monitor)
     given_m: Measurement | None = None
     steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
@@ -175,7 +176,10 @@ def reconstruct(
         if read_noise is not None:
             CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
         check_arrays(m)
+        if plan is not None:
+            plan.check_bands(len(m.shifts))
         m = without_impulses(m)
+        given_m = replace(given_m, notes=m.notes)
         find = camera == "find" and psf is None
         with shown(progress, steps(find=find, frames=m.num_scenes)) as told:
             if isinstance(camera, FoundCamera):
@@ -299,7 +303,12 @@ def _imprint(A: Camera, cube: Tensor) -> float | None:
     return max(imprint(first, mask.detach().cpu().numpy()) for mask in masks)  # type: ignore[union-attr]
 
 
-def _read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
+def read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
+    """A learned prior from its file.
+
+    Raises:
+        InputError: there is none.
+    """
     try:
         return load_prior(path)
     except (OSError, ValueError) as error:

@@ -25,6 +25,7 @@ from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 
 Array = Tensor | np.ndarray
+NEGATIVE = 0.95  # share of the pixels; noise alone makes half of them negative
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ def prepare(
     """The camera of a measurement on its device, and the snapshots less their black levels, told by themselves if None.
 
     Raises:
-        InputError: what the measurement holds cannot be used.
+        InputError: what the measurement holds cannot be used, or is negative.
     """
     check_number("black level", black_level)
     check_arrays(m)
@@ -89,7 +90,7 @@ def prepare_camera(
     """The same for a camera that is there already; its device is taken.
 
     Raises:
-        InputError: the measurement is not of the shape that the camera makes, or not finite.
+        InputError: the measurement is not of the shape that the camera makes, not finite, or negative.
     """
     check_number("black level", black_level)
     shape = tuple(A.measurement_shape)
@@ -117,7 +118,7 @@ def _without_black(
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
     frames = y.reshape(-1, *A.measurement_shape)
-    if black_level is not None and black_level > float(y.max()):
+    if black_level is not None and black_level > max(0.0, float(y.max())):
         raise InputError(
             f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
         )
@@ -125,7 +126,19 @@ def _without_black(
     y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
     if good is not None:
         y = torch.where(good, y, 0)
+    _check_light(y)
     return Prepared(A, y, black, black_level is None, wavelengths, noise, unit)
+
+
+def _check_light(y: Tensor) -> None:
+    """Raise InputError for snapshots, less their black level, whose pixels are nearly all below 0."""
+    below, above = int((y < 0).sum()), int((y > 0).sum())
+    if below > NEGATIVE * (below + above):
+        raise InputError(
+            f"the values are negative, {below / (below + above):.0%} of what is not 0: inverted, a sign error, or "
+            "a black level above the light; expected light, which counts up from the black level: give -y, or the "
+            "largest value less y, or another black level"
+        )
 
 
 def plain(value: Array | float | None) -> Any:

@@ -117,7 +117,8 @@ def reconstruct_tiled(
         )
     if tile < max(1, reach) or reach < 0:
         raise InputError(
-            f"tiles of {tile} px with {reach} px around them are all border; take {max(1, 2 * reach)} px or more"
+            f"tiles of {tile} px with {reach} px around them are all border; take {max(1, reach)} px or more, the more "
+            "the faster"
         )
     method = Method(solver, num_iters, tv_weight)
     task = prepare(m, black_level=black_level, device=device)

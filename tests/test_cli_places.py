@@ -1,0 +1,158 @@
+"""What `cassi reconstruct` refuses before it reads or computes anything: files in each other's place, idle options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI
+from cassi.calibration.found_camera import FoundCamera
+from cassi.cli.main import main
+from cassi.errors import OutputError
+from cassi.files import write_cube
+
+SIZE, C = 40, 6
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Path:
+    """A folder with a snapshot, its mask, a white reference and a cube."""
+    mask = (torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(4)) > 0.5).float()
+    A = CASSI.from_step(mask, 1, C)
+    x = torch.rand(C, SIZE, SIZE, generator=torch.Generator().manual_seed(5)) + 1
+    for name, arrays in {
+        "m": {"measurement": A.forward(x).numpy(), "shifts": np.arange(C)},
+        "mask": {"mask": mask.numpy()},
+        "white": {"measurement": A.forward(torch.ones_like(x)).numpy(), "shifts": np.arange(C)},
+        "two": {"measurement": torch.stack([A.forward(x)] * 2).numpy(), "shifts": np.arange(C)},
+    }.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for key, values in arrays.items():
+                file[key] = values
+    write_cube(tmp_path / "spectra.h5", x.numpy())
+    write_cube(tmp_path / "fewer.h5", x[:3].numpy())
+    (tmp_path / "curves.csv").write_text("400, 1\n700, 1\n")
+    (tmp_path / "w.safetensors").write_bytes(b"")
+    (tmp_path / "folder.d").mkdir()
+    return tmp_path
+
+
+def run(bench: Path, *options: object, mask: str = "mask.h5") -> int:
+    paths = [bench / one if isinstance(one, str) and "." in one else one for one in options]
+    argv = [bench / "m.h5", "--mask", bench / mask, "--num-bands", C, "--figures", "none", "--quiet", *paths]
+    return main(["reconstruct", *map(str, argv)])
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1, said
+    return said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--save-camera", "m.h5"),
+        ("--save-camera", "mask.h5"),
+        ("--white", "white.h5", "--output", "white.h5"),
+        ("--white", "white.h5", "--save-camera", "white.h5"),
+        ("--spectral-prior", "fewer.h5", "spectra.h5", "--output", "spectra.h5"),
+        ("--weights", "w.h5", "--output", "w.h5"),
+        ("--side", "m.h5", "--side-response", "spectra.h5", "--output", "spectra.h5"),
+        ("--bad-pixels", "white.h5", "--output", "white.h5"),
+        ("--save-camera", "cube.h5", "--output", "cube.h5"),
+        ("--output", "cube.h5", "--report", "cube.h5"),
+    ],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options, dry):
+    monkeypatch.setattr("cassi.running.front_door.read_weights", lambda path: None)
+    before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
+    assert run(bench, *options, "--overwrite", *dry) == 2
+    assert "would replace" in error_of(capsys)
+    assert {path.name: path.read_bytes() for path in bench.glob("*.*5")} == before
+
+
+def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
+    night = bench / "night"
+    night.mkdir()
+    (bench / "m.h5").rename(night / "m.h5")
+    before = (night / "m.h5").read_bytes()
+    argv = [night, "--mask", bench / "mask.h5", "--num-bands", C, "--save-camera", night / "m.h5", "--overwrite"]
+    assert main(["reconstruct", *map(str, argv)]) == 2
+    assert "would replace a snapshot" in error_of(capsys)
+    assert (night / "m.h5").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--save-camera", "nowhere/c.h5"), "does not exist; make it first"),
+        (("--save-camera", "white.h5"), "exists already"),
+        (("--save-camera", "camera.png"), "expected the suffix .h5"),
+        (("--save-camera", "c.h5", "--camera", "as-given"), "with --camera as-given none is looked for"),
+        (("--save-camera", "c.h5", "--psf", 1), "with --psf none is looked for"),
+        (("--save-camera", "c.h5", "--tile", 32), "with --tile none is looked for"),
+        (("--save-camera", "c.h5", "--align"), "with --align none is looked for"),
+        (("--save-camera", "c.h5", "--calibration", "mask.h5"), "with --calibration none is looked for"),
+        (("--batch", 0), "--batch must be at least 1, got 0"),
+        (("--workers", 0), "--workers must be at least 1, got 0"),
+        (("--batch", 2), "--batch is for many snapshots"),
+        (("--workers", 2), "--workers is for many snapshots"),
+        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler is for many snapshots"),
+        (("--sequence", "--white", "white.h5"), "--white does not go with --sequence"),
+        (("--prior", "learned", "--iterations", 5), "total variation alone"),
+        (("--white", "none.h5"), "none.h5"),
+        (("--white", "two.h5"), "the white reference must be one snapshot like the scene's"),
+        (("--weights", "w.safetensors"), "w.safetensors: is empty, expected the weights"),
+        (("--weights", "folder.d"), "folder.d: is a folder, expected the weights"),
+        (("--side", "folder.d"), "folder.d: is a folder, expected a picture"),
+        (("--spectral-prior", "none.h5"), "none.h5"),
+        (("--spectral-prior", "fewer.h5"), "has 3 bands, the measurement 6"),
+        (("--spectral-prior", "spectra.h5", "--solver", "gap-tv"), "takes no spectral prior"),
+    ],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_dry_run_refuses_it_as_the_run_does_before_it_computes(bench, capsys, monkeypatch, options, words, dry):
+    def computed(*_, **__):
+        raise AssertionError("computed")
+
+    if "--spectral-prior" not in options:
+        monkeypatch.setattr("cassi.running.front_door.find_camera", computed)
+        monkeypatch.setattr("cassi.running.front_door.solve", computed)
+    else:  # its bands are compared with the measurement's after the camera was found
+        options = (*options, "--camera", "as-given")
+    assert run(bench, *options, *dry) == 2
+    assert words in error_of(capsys)
+
+
+def test_the_result_is_there_whatever_becomes_of_the_camera(bench, capsys, monkeypatch):
+    def full(*_, **__):
+        raise OutputError("the disk is full")
+
+    monkeypatch.setattr(FoundCamera, "save", full)
+    assert run(bench, "--solver", "gap-tv", "--iterations", 2, "--save-camera", "c.h5") == 2
+    assert "the cube is written, the camera is not: the disk is full" in capsys.readouterr().err
+    assert h5py.is_hdf5(bench / "m_cube.h5")
+
+
+def test_a_dry_run_says_what_is_beside(bench, capsys):
+    argv = [bench / "m.h5", "--mask", bench / "mask.h5", "--num-bands", C, "--white", bench / "white.h5"]
+    argv += ["--spectral-prior", bench / "spectra.h5", "--dry-run"]
+    assert main(["reconstruct", *map(str, argv)]) == 0
+    said = capsys.readouterr().out
+    assert "divided by the light on the white reference white.h5" in said
+    assert "spectra to expect from spectra.h5" in said
+
+
+@pytest.mark.parametrize("black", [(), ("--black-level", 10000)])
+def test_a_dry_run_refuses_negative_light(bench, capsys, black):
+    with h5py.File(bench / "m.h5", "r+") as file:
+        file["measurement"][...] = -file["measurement"][...]
+    for dry in ((), ("--dry-run",)):
+        assert run(bench, *black, *dry) == 2
+        assert "the values are negative" in capsys.readouterr().err
