@@ -27,7 +27,7 @@ TV = "total variation"
 # In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
-SETTLED = 0.85  # share of a held-out error that must be left for noise to matter
+SETTLED = 0.93  # share of a held-out error that must be left for noise to matter
 CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
 
 
@@ -40,7 +40,7 @@ class Effort:
         tv_all: the same in all, where none predicts as well.
         sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
             later one is taken where it predicts better than by chance.
-        unsettled: they are multiplied by where `tv_first` have lowered the held-out error by more than 15 %: there is
+        unsettled: they are multiplied by where `tv_first` have lowered the held-out error by more than 7 %: there is
             little noise then.
         first, most: iterations with each of them, and with the best of them in all.
         give_up: held-out error relative to total variation's above which one is dropped after half of `first`.
@@ -73,7 +73,7 @@ class Effort:
 
 EFFORTS: dict[str, Effort] = {
     "fast": Effort(500, 500),
-    "default": Effort(200, 500, (0.5,), 24, 24, give_up=1.45, give_back=0.4, unsettled=0.7),
+    "default": Effort(200, 500, (0.5,), 24, 24, give_up=1.45, tolerance=0.05, give_back=0.4, unsettled=0.7),
     "best": Effort(500, 2000, (0.5, 0.2), 24, 160),
 }
 
