@@ -65,10 +65,14 @@ class Alone:
 
 
 class Together(NamedTuple):
-    """A frame with its neighbors, and how badly held-out pixels of all are predicted by the frame alone and so."""
+    """A frame with its neighbors, how badly held-out pixels of all are predicted by the frame alone and so, the plan.
+
+    The plan is the common one with the priors and iterations that this frame had.
+    """
 
     result: Result
     errors: tuple[float, float]
+    plan: Plan
 
 
 def common_plan(
@@ -176,15 +180,18 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
             rest = None
     if rest is None:
         rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
+        plan = replace(plan, prior=TV, iterations=(FIRST + REST, 0))
     watch.add(rest.history)
     found, step = replace(rest, history=watch.history), plan.learned
+    plan = replace(plan, learned=None)
     if step is not None and not watch.over:
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
             began = time.perf_counter()
             corrected = step(first.A, first.y, found.x, variance[0]).x
             found = ended(first.A, first.y, found, corrected, time.perf_counter() - began)
-    return Together(replace(found, x=found.x.clamp_(min=0)), (before, after))
+            plan = replace(plan, learned=step)
+    return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
 
 
 def _images(frame: Alone, B: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ from cassi.solvers.loop import Record, Result, Status, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState
 
 # What a corrected cube may add to the held-out error, by so much of it and by so much of |y|: the network does not look
-# at single detector pixels. On scenes that it was not trained with the error fell or stayed, on real captures it rose
-# by 2 to 3 %.
+# at single detector pixels. With the first weights, on scenes not trained with the error fell or stayed, on real
+# captures it rose by 2 to 3 %.
 MORE, SLACK = 0.01, 0.003
 
 

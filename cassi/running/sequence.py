@@ -142,7 +142,7 @@ class InSequence:
         before, after = joined.errors
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
         outcome = Outcome(
-            joined.result, "subspace-tv", settings, self.plan, brightness=level, black_level=task.black_levels[0],
+            joined.result, "subspace-tv", settings, joined.plan, brightness=level, black_level=task.black_levels[0],
             black_level_told=task.told,
         )  # fmt: skip
         single = replace(task, y=task.frames[0], black_levels=task.black_levels[:1])
