@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 EXAMPLES = """\
 examples:
@@ -100,11 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def terminated(number: int, frame: object) -> NoReturn:
-    """SIGTERM ends it as an interrupt does."""
-    raise SystemExit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, terminated)
-    sys.exit(main())
+    from cassi.cli.main import program
+
+    program(main)

@@ -49,7 +49,7 @@ THREADS, TRITON, DISPATCH = "cassi/kernels/threads.py", "cassi/kernels/gpu.py", 
 FAULTS = [
     # what is refused
     Fault(
-        "negative light is taken", "cassi/running/preparing.py", "    _check_light(y)\n", "",
+        "negative light is taken", "cassi/running/preparing.py", "    check_light(y)\n", "",
         "test_running_front_door.py", "light_is_not",
     ),
     Fault(

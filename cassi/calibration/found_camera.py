@@ -18,7 +18,7 @@ from cassi.choice.held_out import hold_out
 from cassi.files import write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot, crop
-from cassi.optics.detector import black_level_of, brightness
+from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
@@ -186,6 +186,7 @@ def find_camera(
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
+        InputError: they are negative.
     """
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
@@ -206,6 +207,7 @@ def find_camera(
     A = camera_of_shot(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
+    check_light(torch.stack(frames))  # a reconstruction would refuse it, after a search in vain
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
     if model.exact:

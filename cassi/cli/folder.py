@@ -62,11 +62,16 @@ def run_many(args: argparse.Namespace) -> int:
     misfits = list(report.misfits.items())
     for name, text in misfits[:3]:
         warn(args.prog, f"{name}: {text}")
+    doubts = list(report.doubts.items())
+    for name, text in doubts[:3]:
+        warn(args.prog, f"{name}: {text}")
     found = f", {report.found} were finished already" if report.found else ""
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     failed = f", {len(report.failed)} failed" if report.failed else ""
     misfit = f", {len(misfits)} do not fit the mask" if misfits else ""
-    say(args, f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed}{misfit} -> {output}{page}")
+    doubt = f", {len(doubts)} in doubt" if doubts else ""
+    made = f"{report.computed} snapshots in {report.seconds:.1f} s"
+    say(args, f"{made}{rate}{found}{failed}{misfit}{doubt} -> {output}{page}")
     return 1 if report.failed else 0
 
 
@@ -145,6 +150,7 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
         InputError: none of them can be reconstructed.
     """
     from cassi.optics.mask_match import check_masks
+    from cassi.running.evidence import of_measurement
 
     print(contents(args, frames[0].path))
     print(f"\n{len(frames)} snapshots:")
@@ -164,6 +170,8 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
         told = True
         for line in lines:
             print(f"    {line}")
+        for text in of_measurement(m):
+            warn(args.prog, f"{frame.name}: {text}")
     if len(frames) > DRY_RUN_FRAMES:
         print(f"  and {len(frames) - DRY_RUN_FRAMES} more, not looked at")
     if not good:

@@ -229,7 +229,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
     """
     from cassi.optics.measurement import without_scene
     from cassi.optics.outliers import TOO_MANY
-    from cassi.running.evidence import of_noise
+    from cassi.running.evidence import of_measurement
 
     m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
     if nothing := without_scene(m):
@@ -245,7 +245,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
             warn(args.prog, with_options(note, args))
         else:
             say(args, f"  {note}")
-    against = of_noise(m)
+    against = of_measurement(m)
     for text in against:
         warn(args.prog, text)
     return replace(m, notes=(*m.notes, *against))

@@ -470,6 +470,7 @@ def run_tiled(
 ) -> int:
     """Reconstruct tile by tile into the result's file."""
     from cassi.cli import reading
+    from cassi.running.evidence import of_result
     from cassi.running.tiled_file import reconstruct_tiled
 
     whole = {"quality", "prior", "weights", "budget", "uncertainty", "psf", "camera"}
@@ -483,6 +484,8 @@ def run_tiled(
         overwrite=args.overwrite,
         progress=steps,
     )
+    for text in of_result(result.residual):
+        warn(args.prog, text)
     write_report_of(args, output, report, steps)
     tiles = f"{len(result.history)} tiles"
     say(args, f"{tiles}, residual {result.residual:.2%}, {result.seconds:.1f} s -> {output}")

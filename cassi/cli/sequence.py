@@ -72,6 +72,8 @@ def run_sequence(args: argparse.Namespace) -> int:
     )
     for name, reason in report.failed.items():
         warn(args.prog, f"{name}: {reason}", kind="error")
+    for name, text in list(report.doubts.items())[:3]:
+        warn(args.prog, f"{name}: {text}")
     if report.failed:
         return 1
     results = [folder / f"{frame.name}_cube.h5" for frame in frames]
@@ -126,10 +128,14 @@ def _refuse(args: argparse.Namespace) -> None:
 
 def _dry_run(args: argparse.Namespace, read: Callable[..., Measurement], frames: Sequence[Frame], output: Path) -> int:
     """Say what the first frame is, and what would be done."""
+    from cassi.running.evidence import of_measurement
+
     m = read(frames[0].path, frames=frames[0].index)
     print(f"{len(frames)} frames that follow each other, {frames[0].name} to {frames[-1].name}; the first:")
     for line in (*m.notes, *what_would_be_used(m, args)):
         print(f"  {line}")
+    for text in of_measurement(m):
+        warn(args.prog, text)
     size = " x ".join(str(n) for n in (len(frames), len(m.shifts), *m.mask.shape[-2:]))
     print(f"\nwould reconstruct cubes {size}, each with the frames beside it, and write {output}")
     return 0

@@ -1,4 +1,4 @@
-"""What speaks against a measurement's noise or a result: sentences for the program and for the result's notes."""
+"""What speaks against a measurement or a result: sentences for the program and for the result's notes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,36 @@ from cassi.running.preparing import prepare
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
 STAMPED = 0.12  # imprint of the mask above which one is told
+
+
+def of_measurement(m: Measurement) -> tuple[str, ...]:
+    """All that speaks against one before it is reconstructed."""
+    return (*of_light(m), *of_noise(m))
+
+
+def of_light(m: Measurement) -> tuple[str, ...]:
+    """A snapshot that is brighter at its ends than in between, although fewer than half of the bands reach them.
+
+    An inverted one is, or one with much black level left in; through an open mask nothing else shows it.
+
+    Example:
+        >>> m = Measurement(y=np.array([[5, 4, 3, 2, 3, 4, 5]]), mask=np.ones((1, 3)), shifts=(0, 1, 2, 3, 4))
+        >>> of_light(m)[0][:40]
+        'the snapshot is brighter at its ends, wh'
+    """
+    width = m.mask.shape[-1]
+    starts = np.asarray(m.shifts, dtype=np.float64) - min(m.shifts)
+    columns = np.arange(m.y.shape[-1])
+    reach = ((columns >= starts[:, None]) & (columns < starts[:, None] + width)).sum(axis=0)
+    few = 2 * reach < len(starts)
+    good = np.ones(m.y.shape[-2:], bool) if m.bad_pixels is None else ~m.bad_pixels
+    ends, middle = (np.broadcast_to(good & where, m.y.shape) for where in (few, ~few))
+    if not (ends.any() and middle.any()) or float(m.y[ends].mean()) <= float(m.y[middle].mean()):
+        return ()
+    return (
+        "the snapshot is brighter at its ends, which fewer than half of the bands reach, than in the middle: it may be "
+        "inverted, hold a black level, or be of another camera; check it, or give the black level",
+    )
 
 
 def of_noise(m: Measurement) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import write_text
+from cassi.running.evidence import of_result
 from cassi.running.result import Reconstruction, write_result
 from cassi.version import PROGRAM
 
@@ -31,6 +32,7 @@ KNOWN = {
     "seconds": float("nan"),
     "verdict": "",
     "ok": True,
+    "against": "",
 }  # of a finished frame
 
 
@@ -118,6 +120,7 @@ class ZarrStore:
                 "seconds": float(seconds[k]),
                 "verdict": "" if ok[k] else "the mask does not fit",
                 "ok": bool(ok[k]),
+                "against": "; ".join(of_result(float(residual[k]))),
             }
             if mark.any()
             else None
