@@ -307,8 +307,10 @@ def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
         {"quality": "best"},
         {"weights": LearnedPrior(Size())},
         {"spectral_prior": prior},
+        {"gain": 1000.0},
+        {"gain": 1000.0, "read_noise": 2.0},
     ):
-        with pytest.raises(InputError, match=f"got {next(iter(settings))} too; leave one of them out"):
+        with pytest.raises(InputError, match=f"got {', '.join(settings)} too; leave one of them out"):
             reconstruct(y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)
     less = other.forward(torch.ones(C - 1, H, W))

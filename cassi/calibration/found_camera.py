@@ -15,7 +15,8 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
-from cassi.files import write_arrays
+from cassi.errors import InputError
+from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
@@ -144,6 +145,18 @@ class FoundCamera:
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
         return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
+
+    def is_saved(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is there that holds this camera, as `save` writes it."""
+        try:
+            container = open_container(path, trusted=True)
+        except (OSError, InputError):
+            return False
+        held = {name: container.entry(name) for name in ("mask", "shifts")}
+        return all(
+            entry is not None and np.array_equal(container.read(entry), getattr(self, name))
+            for name, entry in held.items()
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""

@@ -34,7 +34,7 @@ def run_many(args: argparse.Namespace) -> int:
     output = args.output or f"{Path(args.files[0])}_cubes"
     check_places(args)
     frames = find_snapshots(args)
-    check_camera_file(args, [path for frame in frames for path in frame.paths])
+    check_camera_file(args, [path for frame in frames for path in frame.paths], many=True)
     if args.bit_depth is None and not args.calibration and not args.scenes:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
@@ -97,7 +97,7 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
         return keywords | {"camera": "as-given"}
     if found.accepted:
         say(args, f"  {found.message}")
-    if args.save_camera:
+    if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
         found.save(args.save_camera, overwrite=args.overwrite)
     return keywords | {"camera": found}
 

@@ -54,12 +54,13 @@ def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
             made[place] = option
 
 
-def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = ()) -> None:
+def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = (), *, many: bool = False) -> None:
     """Find out before the computation whether --save-camera can do what it says.
 
     Args:
         args: the options.
         snapshots: files that a folder or a pattern stands for.
+        many: the run goes on with what an earlier one left; a file of another camera is refused when it is known.
 
     Raises:
         InputError: no camera is looked for, or it would replace a snapshot.
@@ -86,4 +87,4 @@ def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = ()) -
         raise OutputError(f"{path}: a camera is an HDF5 file, expected the suffix .h5")
     if path.resolve() in {Path(name).resolve() for name in snapshots}:
         raise InputError(f"{path}: --save-camera's file would replace a snapshot; choose another --save-camera")
-    check_place(path, args.overwrite)
+    check_place(path, args.overwrite or many)

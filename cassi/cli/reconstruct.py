@@ -267,8 +267,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.files:
         raise InputError("no measurement given, expected a file, several, a folder or a pattern")
     pick_device(args.device)
-    check_camera_file(args)
     settle(args)
+    check_camera_file(args, many=args.sequence or is_many(args))
     reading.check_options(args)
     check_side_options(args, many=is_many(args))
     if args.sequence:

@@ -38,7 +38,7 @@ def run_sequence(args: argparse.Namespace) -> int:
     source = Path(args.files[0])
     output = Path(args.output or source.with_name(f"{source.stem}_sequence.h5"))
     check_places(args, output)
-    check_camera_file(args, [path for frame in frames for path in frame.paths])
+    check_camera_file(args, [path for frame in frames for path in frame.paths], many=True)
     if args.bit_depth is None and not args.calibration:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
