@@ -31,7 +31,7 @@ def run_many(args: argparse.Namespace) -> int:
     from cassi.running.many import reconstruct_many
 
     _refuse(args)
-    output = args.output or f"{Path(args.files[0])}_cubes"
+    output = args.output or f"{_named(Path(args.files[0]))}_cubes"
     check_places(args)
     frames = find_snapshots(args)
     check_camera_file(args, [path for frame in frames for path in frame.paths], many=True)
@@ -73,6 +73,11 @@ def run_many(args: argparse.Namespace) -> int:
     made = f"{report.computed} snapshots in {report.seconds:.1f} s"
     say(args, f"{made}{rate}{found}{failed}{misfit}{doubt} -> {output}{page}")
     return 1 if report.failed else 0
+
+
+def _named(folder: Path) -> Path:
+    """The folder by its name, which `.` and `..` are not."""
+    return folder if folder.name not in ("", "..") else folder.resolve()
 
 
 def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence[Frame]) -> dict[str, Any]:

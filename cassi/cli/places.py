@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,7 +24,12 @@ def inputs(args: argparse.Namespace) -> dict[Path, str]:
         "--side": (args.side,),
         "--side-response": (args.side_response,),
     }
-    return {Path(name).resolve(): option for option, names in given.items() for name in names if name}
+    return {_place(name): option for option, names in given.items() for name in names if name}
+
+
+def _place(name: str | Path) -> Path:
+    """Where a file really lies; of a link to itself, which `Path.resolve` takes for an error, where it stands."""
+    return Path(os.path.realpath(name))
 
 
 def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
@@ -44,7 +50,7 @@ def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
         path = Path(name)
         what = "the result" if option == "--output" else f"{option}'s file"
         for file in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
-            place = file.resolve()
+            place = _place(file)
             if place in read:
                 raise InputError(
                     f"{file}: {what} would replace an input, that of {read[place]}; choose another {option}"
@@ -85,6 +91,6 @@ def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = (), *
         )
     if path.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"{path}: a camera is an HDF5 file, expected the suffix .h5")
-    if path.resolve() in {Path(name).resolve() for name in snapshots}:
+    if _place(path) in {_place(name) for name in snapshots}:
         raise InputError(f"{path}: --save-camera's file would replace a snapshot; choose another --save-camera")
     check_place(path, args.overwrite or many)

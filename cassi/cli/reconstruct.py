@@ -264,6 +264,8 @@ def run(args: argparse.Namespace) -> int:
     from cassi.kernels.dispatch import pick_device
 
     args.files = [*args.files, *args.measurement]
+    if not all(args.files):
+        raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
     if not args.files:
         raise InputError("no measurement given, expected a file, several, a folder or a pattern")
     pick_device(args.device)

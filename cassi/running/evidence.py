@@ -16,7 +16,25 @@ STAMPED = 0.12  # imprint of the mask above which one is told
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
-    return (*of_light(m), *of_noise(m))
+    return (*of_light(m), *of_order(m), *of_noise(m))
+
+
+def of_order(m: Measurement) -> tuple[str, ...]:
+    """Wavelengths that go up and down along the dispersion, which no prism or grating makes.
+
+    Example:
+        >>> m = Measurement(np.ones((1, 3)), np.ones((1, 1)), (0, 1, 2), np.array([450.0, 650.0, 550.0]))
+        >>> of_order(m)[0][:38]
+        'the wavelengths go up and down along t'
+    """
+    if m.wavelengths is None or len(set(m.shifts)) < len(m.shifts):
+        return ()
+    steps = np.diff(m.wavelengths[np.argsort(m.shifts)])
+    if (steps > 0).all() or (steps < 0).all():
+        return ()
+    return (
+        "the wavelengths go up and down along the dispersion, as no prism or grating makes them; check their order",
+    )
 
 
 def of_light(m: Measurement) -> tuple[str, ...]:

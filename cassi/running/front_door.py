@@ -17,7 +17,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_plan, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_number, check_plan, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -169,6 +169,8 @@ def reconstruct(
     given_m: Measurement | None = None
     steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        for name, value in (("gain", gain), ("read noise", read_noise)):
+            check_number(name, value)
         m = given_m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})

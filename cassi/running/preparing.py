@@ -145,7 +145,10 @@ def _check_noise(noise: CameraNoise, level: float) -> None:
 
 def plain(value: Array | float | None) -> Any:
     """A tensor as an array in memory; anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
 
 
 def as_measurement(
@@ -172,6 +175,8 @@ def as_measurement(
     else:
         if mask is None:
             raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
+        if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
+            raise InputError("the masked values of a masked array would count; give its data, and bad_pixels=y.mask")
         y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
         if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
             raise InputError(
@@ -197,7 +202,12 @@ def as_measurement(
         bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
         if mask_array.shape[-2] != y_array.shape[-2]:
             raise InputError(
-                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike"
+                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
+                "or transpose both where the dispersion runs down"
+            )
+        if mask_array.min() < 0:
+            raise InputError(
+                f"the mask holds negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
             )
         m = Measurement(
             y=y_array.astype(np.float32),
