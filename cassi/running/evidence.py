@@ -38,14 +38,14 @@ def of_order(m: Measurement) -> tuple[str, ...]:
 
 
 def of_light(m: Measurement) -> tuple[str, ...]:
-    """A snapshot that is brighter at its ends than in between, although fewer than half of the bands reach them.
+    """A snapshot that is brighter at either end than in between, although fewer than half of the bands reach them.
 
     An inverted one is, or one with much black level left in; through an open mask nothing else shows it.
 
     Example:
         >>> m = Measurement(y=np.array([[5, 4, 3, 2, 3, 4, 5]]), mask=np.ones((1, 3)), shifts=(0, 1, 2, 3, 4))
         >>> of_light(m)[0][:40]
-        'the snapshot is brighter at its ends, wh'
+        'the snapshot is brighter at either end, '
     """
     width = m.mask.shape[-1]
     starts = np.asarray(m.shifts, dtype=np.float64) - min(m.shifts)
@@ -53,11 +53,12 @@ def of_light(m: Measurement) -> tuple[str, ...]:
     reach = ((columns >= starts[:, None]) & (columns < starts[:, None] + width)).sum(axis=0)
     few = 2 * reach < len(starts)
     good = np.ones(m.y.shape[-2:], bool) if m.bad_pixels is None else ~m.bad_pixels
-    ends, middle = (np.broadcast_to(good & where, m.y.shape) for where in (few, ~few))
-    if not (ends.any() and middle.any()) or float(m.y[ends].mean()) <= float(m.y[middle].mean()):
+    left = columns < len(columns) // 2
+    parts = [m.y[np.broadcast_to(good & where, m.y.shape)] for where in (few & left, few & ~left, ~few)]
+    if not all(part.size for part in parts) or min(parts[0].mean(), parts[1].mean()) <= parts[2].mean():
         return ()
     return (
-        "the snapshot is brighter at its ends, which fewer than half of the bands reach, than in the middle: it may be "
+        "the snapshot is brighter at either end, which fewer than half of the bands reach, than in between: it may be "
         "inverted, hold a black level, or be of another camera; check it, or give the black level",
     )
 
