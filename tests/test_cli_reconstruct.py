@@ -100,6 +100,17 @@ def test_an_inverted_snapshot_through_an_open_mask_is_told():
     assert of_measurement(hot) == () != of_measurement(replace(hot, bad_pixels=None))
 
 
+def test_floats_that_were_cut_off_and_bands_out_of_order_are_told():
+    scene = torch.rand(C, H, W, generator=torch.Generator().manual_seed(13))
+    y = CAMERA.forward(scene).numpy()
+    m = Measurement(y=y, mask=MASK.numpy(), shifts=CAMERA.shifts, wavelengths=np.linspace(450, 650, C))
+    assert of_measurement(m) == of_measurement(replace(m, wavelengths=m.wavelengths[::-1])) == ()
+    cut = np.minimum(y, np.quantile(y, 0.95)).astype(np.float32)
+    assert "5.0% of the pixels hold the largest value" in of_measurement(replace(m, y=cut))[0]
+    assert of_measurement(replace(m, y=cut, bad_pixels=cut == cut.max())) == ()
+    assert "up and down" in of_measurement(replace(m, wavelengths=np.array([450.0, 650, 500, 550, 600])))[0]
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("gain", ["1e-30", "1e-320"])
 def test_a_gain_far_off_is_one_line_of_error(raw, capsys, gain):

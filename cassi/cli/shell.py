@@ -26,6 +26,7 @@ CURES = {
     "needs the gain": ("gain",),
     "the gain must": ("gain",),
     "give a map of bad pixels": ("bad_pixels",),
+    "from which on a pixel is bad": ("saturation",),
     "displaced mask": ("align",),
     "displaced by part of a pixel": ("align",),
     "it fits when dispersion reversed": ("step",),

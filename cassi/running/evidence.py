@@ -11,12 +11,31 @@ from cassi.running.preparing import prepare
 
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
+PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
+
 STAMPED = 0.12  # imprint of the mask above which one is told
 
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
-    return (*of_light(m), *of_order(m), *of_noise(m))
+    return (*of_light(m), *of_saturation(m), *of_order(m), *of_noise(m))
+
+
+def of_saturation(m: Measurement) -> tuple[str, ...]:
+    """Many good pixels that hold the largest value: of counts the full scale is known, of other numbers it is not.
+
+    Example:
+        >>> of_saturation(Measurement(np.array([[1.0, 2.0, 3.0, 3.0]]), np.ones((1, 4)), (0,)))[0][:46]
+        '50.0% of the pixels hold the largest value, 3,'
+    """
+    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+    share = float(np.mean(y == y.max()))
+    if share < PLATEAU:
+        return ()
+    return (
+        f"{share:.1%} of the pixels hold the largest value, {y.max():.4g}, as saturated ones do; if they are, give the "
+        "value from which on a pixel is bad",
+    )
 
 
 def of_order(m: Measurement) -> tuple[str, ...]:
