@@ -263,6 +263,25 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
     return check
 
 
+def compare_with_blur(args: argparse.Namespace, m: Measurement) -> tuple[str, ...]:
+    """Say where another blur than --psf predicts pixels clearly better: no solver makes up for a wrong one."""
+    if args.psf is None or m.shots is not None:
+        return ()
+    from cassi.calibration.found_camera import better_blur
+
+    found = better_blur(m, args.psf, black_level=method(args)["black_level"])
+    if found is None:
+        return ()
+    width, before, after = found
+    words = f"one of {width:g} px" if width else "none"
+    text = (
+        f"the blur of {args.psf:g} px predicts pixels left out {before / after:.1f} times worse ({before:.1%}) than "
+        f"{words} ({after:.1%}); check --psf, or leave it out and the camera is looked for"
+    )
+    warn(args.prog, text)
+    return (text,)
+
+
 def contents(args: argparse.Namespace, path: str) -> str:
     """What is in the files: every array with its guessed part, the geometry that fits, all hypotheses on the mask.
 

@@ -332,7 +332,7 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
-    m = replace(m, notes=(*m.notes, check.verdict))
+    m = replace(m, notes=(*m.notes, check.verdict, *reading.compare_with_blur(args, m)))
     if args.white:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
     attributes = reading.provenance(args, check)
@@ -625,6 +625,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     print(reading.contents(args, args.files[0]))
     m = reading.read_and_tell(args)
     check = reading.compare_with_mask(args, m)
+    reading.compare_with_blur(args, m)
     for line in (*reading.what_would_be_used(m, args), *white_in_words(args, m), *side_in_words(args, m)):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
