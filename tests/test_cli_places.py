@@ -77,6 +77,25 @@ def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options,
     assert {path.name: path.read_bytes() for path in bench.glob("*.*5")} == before
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("calibrate", "refine", "--measurement", "m.h5", "--output", "m.h5"),
+        ("calibrate", "refine", "--measurement", "m.h5", "--mask", "mask.h5", "--output", "mask.h5"),
+        ("calibrate", "--dark", "white.h5", "--flat", "m.h5", "--mask-frames", "two.h5", "--output", "two.h5"),
+        ("simulate", "--mask", "mask.h5", "--output", "mask.h5"),
+        ("simulate", "--cube", "spectra.h5", "--output", "spectra.h5"),
+    ],
+)
+def test_no_other_command_replaces_what_it_reads(bench, capsys, argv):
+    words = [str(bench / word) if word.endswith(".h5") else word for word in argv]
+    more = ["--wavelengths", "450,550"] if "--dark" in argv else []
+    before = Path(words[-1]).read_bytes()
+    assert main([*words, *more, "--overwrite", "--quiet"]) == 2
+    assert "would replace an input" in error_of(capsys)
+    assert Path(words[-1]).read_bytes() == before
+
+
 def test_names_that_are_none(bench, capsys):
     """An empty one would stand for the folder one is in; a link to itself is no file."""
     assert main(["reconstruct", ""]) == 2

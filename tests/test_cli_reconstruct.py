@@ -94,6 +94,7 @@ def test_an_inverted_snapshot_through_an_open_mask_is_told():
     m = Measurement(y=y, mask=np.ones((H, W), np.float32), shifts=tuple(range(0, STEP * C, STEP)))
     assert of_measurement(m) == ()
     assert "it may be inverted" in of_measurement(replace(m, y=y.max() - y))[0]
+    assert of_measurement(replace(m, y=y + 100 * (np.arange(y.shape[1]) < 8))) == ()  # a lamp at one end of the scene
     ends = np.zeros(y.shape, bool)
     ends[:, :2] = ends[:, -2:] = True
     hot = replace(m, y=np.where(ends, 100 * y.max(), y), bad_pixels=ends)

@@ -18,7 +18,7 @@ from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Shot, crop
+from cassi.optics.cropping import Block, Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
@@ -150,7 +150,7 @@ class FoundCamera:
     def is_saved(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is there that holds this camera, as `save` writes it."""
         try:
-            container = open_container(path, trusted=True)
+            container = open_container(Path(path), trusted=True)
         except (OSError, InputError):
             return False
         held = {name: container.entry(name) for name in ("mask", "shifts")}
@@ -326,7 +326,7 @@ class _Trial:
 
 def _predicted(
     camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int, rows: slice, columns: slice
-) -> tuple[torch.Tensor, torch.Tensor, Shot, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, Block, torch.Tensor, torch.Tensor]:
     """Squared errors and y^2 at the held-out pixels of a part; camera and measurement without them; the basis."""
     level = brightness(given, y)
     lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad

@@ -32,6 +32,12 @@ def _place(name: str | Path) -> Path:
     return Path(os.path.realpath(name))
 
 
+def keep_inputs(output: str, read: Iterable[str | Path | None]) -> None:
+    """Raise InputError where a result would replace one of the files that it is made from."""
+    if _place(output) in {_place(name) for name in read if name}:
+        raise InputError(f"{output}: the result would replace an input; choose another --output")
+
+
 def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
     """Check the files to be made against those to be read, and against each other.
 
