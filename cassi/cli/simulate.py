@@ -184,17 +184,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(one_line(error, limit=1000)) from error
 
 
-def run_scene(args: argparse.Namespace) -> int:
-    """Photograph a scene."""
-    import torch
-
-    from cassi.files import check_output, write_measurement
+def check_files(args: argparse.Namespace) -> None:
+    """Raise InputError where what is to be written cannot be, or would replace what is read."""
+    from cassi.files import check_output
     from cassi.files.atomic import check_place
-    from cassi.optics.detector import round_to_bits
-    from cassi.optics.geometry import shifts_from_step
-    from cassi.optics.measurement import Measurement
-    from cassi.simulation.camera import moving, simulate
-    from cassi.version import PROGRAM
 
     if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{args.output}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
@@ -208,6 +201,20 @@ def run_scene(args: argparse.Namespace) -> int:
         if Path(args.side).suffix.lower() != ".png":
             raise InputError(f"{args.side}: the photograph is written as PNG, expected the suffix .png")
         check_place(args.side, args.overwrite)
+
+
+def run_scene(args: argparse.Namespace) -> int:
+    """Photograph a scene."""
+    import torch
+
+    from cassi.files import write_measurement
+    from cassi.optics.detector import round_to_bits
+    from cassi.optics.geometry import shifts_from_step
+    from cassi.optics.measurement import Measurement
+    from cassi.simulation.camera import moving, simulate
+    from cassi.version import PROGRAM
+
+    check_files(args)
     # One stream of random numbers each, so that another mask or camera does not change the scene.
     scene_source, mask_source, noise_source = (
         torch.Generator().manual_seed((args.seed % 2**32) * 3 + k) for k in range(3)

@@ -22,19 +22,20 @@ def of_measurement(m: Measurement) -> tuple[str, ...]:
 
 
 def of_saturation(m: Measurement) -> tuple[str, ...]:
-    """Many good pixels that hold the largest value: of counts the full scale is known, of other numbers it is not.
+    """Many good pixels that hold the largest value, and fewer any other but the smallest: floats that were cut off.
 
     Example:
         >>> of_saturation(Measurement(np.array([[1.0, 2.0, 3.0, 3.0]]), np.ones((1, 4)), (0,)))[0][:46]
         '50.0% of the pixels hold the largest value, 3,'
     """
     y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
-    share = float(np.mean(y == y.max()))
-    if share < PLATEAU:
+    values, counts = np.unique(y, return_counts=True)
+    share = float(counts[-1] / y.size)
+    if share < PLATEAU or counts[-1] < counts[1:].max(initial=0):  # dark, or a painted scene
         return ()
     return (
-        f"{share:.1%} of the pixels hold the largest value, {y.max():.4g}, as saturated ones do; if they are, give the "
-        "value from which on a pixel is bad",
+        f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
+        "the value from which on a pixel is bad",
     )
 
 
