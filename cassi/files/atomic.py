@@ -93,6 +93,7 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
             for file in files:
                 os.replace(file, path.parent / file.name)
             _flush(path.parent)
+            shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
     except OSError as error:
         # numpy says only "... requested and ... written".
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
