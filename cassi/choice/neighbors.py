@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import candidate_bases, learned_step, pilot_basis
-from cassi.choice.candidates import SHARE, Trial, choose
+from cassi.choice.candidates import Trial, choose
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
@@ -99,7 +99,7 @@ def common_plan(
     else:
         model, _, _ = estimate_noise(split, pilot_basis(A, wavelengths))
     trial = Trial(split, model.variance(frames), bases)
-    choose(trial, SHARE if noise.gain is None else 1.0, lambda: True)
+    choose(trial, 1.0, lambda: True)
     best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))
