@@ -35,6 +35,7 @@ from cassi.solvers.subspace_tv import SubspaceState
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+SHARE = 0.4  # of the estimated noise: with neighbors more of it is noise than of one snapshot
 SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
 WORSE = 1.05  # times the error with total variation up to which the non-local prior's cube is taken
 NONLOCAL_ITERS = 24  # with the non-local prior, in place of the rest
@@ -99,7 +100,7 @@ def common_plan(
     else:
         model, _, _ = estimate_noise(split, pilot_basis(A, wavelengths))
     trial = Trial(split, model.variance(frames), bases)
-    choose(trial, 1.0, lambda: True)
+    choose(trial, SHARE if noise.gain is None else 1.0, lambda: True)
     best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))
