@@ -39,7 +39,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one = commands.add_parser("quality", help=words, parents=[data, output])
     one.add_argument("--quick", action="store_true", help="the painted scene alone, small")
     one.add_argument("--best", action="store_true", help='also the automatic solver at quality "best"')
-    one.add_argument("--plans", action="store_true", help="also how far the automatic plan is behind the best one")
     words = "frames in tiles: agreement with the whole frame, seams, memory"
     one = commands.add_parser("tiles", help=words, parents=[output])
     one.add_argument("--large", action="store_true", help="also the memory of a 2048 x 2048 x 28 frame (an hour)")
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> str:
             raise ValueError("there is no CUDA device here; use --device cpu")
         return speed(torch.device(args.device), data=data, quick=args.quick)
     if args.command == "quality":
-        text = quality(data, quick=args.quick, best=args.best, plans=args.plans)
+        text = quality(data, quick=args.quick, best=args.best)
     elif args.command == "tiles":
         text = tiles(large=2048 if args.large else 0, num_iters=args.iterations)
     elif args.command == "side":
