@@ -21,6 +21,7 @@ import torch
 
 from cassi import CASSI, reconstruct
 from cassi.cli.reconstruct import duration
+from cassi.looking import figures
 from cassi.running import front_door
 
 ROOT = Path(__file__).parent.parent
@@ -136,7 +137,9 @@ def test_quiet_says_nothing(snapshot, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys):
+def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, monkeypatch):
+    few = {"summary": figures.snapshot(scene()["measurement"])}  # all are drawn above
+    monkeypatch.setattr(figures, "figures_of", lambda data, **_: few)
     content = scene()
     frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])
     stack = write(tmp_path / "stack.h5", {"meas": frames})
