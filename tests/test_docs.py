@@ -170,6 +170,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (64, 64))
     monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
+    monkeypatch.setattr(cassi.choice.neighbors, "NONLOCAL_ITERS", 2)
     monkeypatch.setattr(cassi.calibration.pose, "ROWS", 32)
     monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)
     for part in ("ALONE", "FIRST", "REST"):

@@ -21,12 +21,12 @@ from scipy import ndimage
 from torch import Tensor
 
 from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
-from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, sharpen
+from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, scatter, sharpen
 from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
-from cassi.files.scaling import read_leading
+from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
@@ -513,7 +513,7 @@ def _checked_slits(
 
 
 def _full_scale(largest: float, bit_depth: int | None) -> float:
-    depths = (8, 10, 12, 14, 16) if bit_depth is None else (bit_depth,)
+    depths = BIT_DEPTHS if bit_depth is None else (bit_depth,)
     for depth in depths:
         if largest <= 2**depth - 1:
             return float(2**depth - 1)
@@ -523,8 +523,7 @@ def _full_scale(largest: float, bit_depth: int | None) -> float:
 def _outliers(level: np.ndarray, sigmas: float) -> np.ndarray:
     """Pixels whose dark level is far off their neighbors'."""
     off = level - ndimage.median_filter(level, 5, mode="nearest")
-    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
-    return np.asarray(np.abs(off) > max(sigmas * spread, 10.0))
+    return np.asarray(np.abs(off) > max(sigmas * scatter(off), 10.0))
 
 
 def _unresponsive(response: np.ndarray) -> np.ndarray:

@@ -33,7 +33,6 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     blur_weights,
-    monomial,
     polynomial,
 )
 from cassi.optics.geometry import Shifts
@@ -292,14 +291,8 @@ def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]
 
     x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
 
-    def field(terms: Mapping[str, float]) -> np.ndarray:
-        value = np.zeros(np.broadcast(x, y, t).shape)
-        for name, c in terms.items():
-            value = value + c * monomial(name, x, y, t)
-        return value
-
-    fields = torch.as_tensor(np.stack([[field(part) for part in d] for d in used])) if used else None
-    base = torch.as_tensor(field(blur))
+    fields = torch.as_tensor(np.stack([[polynomial(p, x, y, t) for p in d] for d in used])) if used else None
+    base = torch.as_tensor(polynomial(blur, x, y, t))
     weight = blocks.count if on is None else blocks.count * on
     weight = weight / weight.sum()
 
