@@ -35,6 +35,9 @@ from cassi.optics.single_disperser import CASSI
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
 
 Spacing = Literal["dispersion", "wavelength"]
+# what the file of a calibration holds
+ARRAYS = ("mask", "shifts", "remainders", "wavelengths", "dark", "flat", "bad_pixels")
+DISPERSION = ("coefficients", "wavelengths", "measured", "across")
 LINE_SPREAD = ("wavelengths", "sigma", "offsets", "profiles")
 OPEN = 1.15  # transmission of an element wide open, at most: transmissions are relative to the brightest
 CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
@@ -162,19 +165,8 @@ class Calibration:
             OutputError: see `cassi.files.write_arrays`.
         """
         curve = self.dispersion
-        arrays = {
-            "mask": self.mask,
-            "shifts": np.asarray(self.shifts),
-            "remainders": self.remainders,
-            "wavelengths": self.wavelengths,
-            "dark": self.dark,
-            "flat": self.flat,
-            "bad_pixels": self.bad_pixels,
-            "dispersion/coefficients": np.asarray(curve.coefficients),
-            "dispersion/wavelengths": curve.wavelengths,
-            "dispersion/measured": curve.measured,
-            "dispersion/across": curve.across,
-        }
+        arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
+        arrays |= {f"dispersion/{name}": np.asarray(getattr(curve, name)) for name in DISPERSION}
         spread = self.line_spread
         numbers = {name: getattr(self, name) for name in ("saturation", "scale", "gain", "read_noise")}
         if spread is not None:
@@ -219,12 +211,11 @@ class Calibration:
             return value
 
         model = container.attributes.get("dispersion_model", "")
+        coefficients, *measured = (array(f"dispersion/{name}") for name in DISPERSION)
         curve = Dispersion(
             model.decode(errors="replace") if isinstance(model, bytes) else str(model),
-            tuple(float(a) for a in array("dispersion/coefficients")),
-            array("dispersion/wavelengths"),
-            array("dispersion/measured"),
-            array("dispersion/across"),
+            tuple(float(a) for a in coefficients),
+            *measured,
         )
         spread = None
         if container.entry("line_spread/sigma") is not None:
