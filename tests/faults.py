@@ -594,6 +594,18 @@ FAULTS = [
         "test_choice_automatic.py", "ends_with or best",
     ),
     Fault(
+        "the spectra of a large frame are those of its window", "cassi/choice/automatic.py",
+        "    if plan.basis == SCENE:\n",
+        "    if False:\n",
+        "test_choice_automatic.py", "spectra_of_a_large_frame",
+    ),
+    Fault(
+        "the scene's own spectra must predict better", "cassi/choice/candidates.py",
+        "basis=SCENE), -SCENE_LOSS)",
+        "basis=SCENE), SCENE_LOSS)",
+        "test_choice_candidates.py", "level_of_bright_objects",
+    ),
+    Fault(
         "several shots are judged like one", "cassi/choice/automatic.py",
         "    return len(A.measurement_shape) > 2\n",
         "    return False\n",

@@ -7,22 +7,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cassi.choice.candidates import choose
+from cassi.choice.candidates import SCENE, choose
 from cassi.choice.plan import Plan
-
-SHARES = (0.4, 1.0, 0.2, 0.1)
 
 
 class MadeUp:
-    """In place of `Trial`: the held-out error of each (share, level) is told."""
+    """In place of `Trial`: the held-out error of each (basis, level) is told."""
 
-    def __init__(self, errors):
+    def __init__(self, errors, bases=("smooth-2",)):
         self.errors, self.tried = errors, []
-        self.bases = {"smooth-2": torch.eye(2)}
-        self.split = SimpleNamespace(y=torch.zeros(4, 4))
+        self.bases = dict.fromkeys(bases, torch.eye(2))
 
     def run(self, plan: Plan, margin: float = 0.0) -> bool:
-        self.tried.append((plan.noise_share, plan.level))
+        self.tried.append((plan.basis, plan.level))
         error = self.errors[self.tried[-1]]
         better = len(self.tried) == 1 or error < (1 - margin) * self.lowest
         if better:
@@ -30,35 +27,47 @@ class MadeUp:
         return better
 
     def learn_basis(self):
-        pass
+        self.bases[SCENE] = torch.eye(2)
+
+
+S = "smooth-2"
 
 
 @pytest.mark.parametrize(
     ("errors", "order", "chosen"),
     [
-        ({(0.4, 1): 3, (1.0, 1): 4, (0.2, 1): 3.1}, [(0.4, 1), (1.0, 1), (0.2, 1)], (0.4, 1)),
-        ({(0.4, 1): 3, (1.0, 1): 2}, [(0.4, 1), (1.0, 1)], (1.0, 1)),
+        ({(S, 1): 3, (S, 3): 3, (SCENE, 1): 4}, [(S, 1), (S, 3), (SCENE, 1)], (SCENE, 1)),
+        ({(S, 1): 3, (S, 3): 3, (SCENE, 1): 5}, [(S, 1), (S, 3), (SCENE, 1)], (S, 1)),
         (
-            {(0.4, 1): 5, (1.0, 1): 7, (0.2, 1): 4, (0.4, 3): 3, (0.4, 9): 2.5, (0.2, 9): 2.4, (0.1, 9): 2.39},
-            [(0.4, 1), (1.0, 1), (0.2, 1), (0.4, 3), (0.4, 9), (0.2, 9), (0.1, 9)],
-            (0.2, 9),
+            {(S, 1): 5, (S, 3): 3, (S, 9): 2.5, (SCENE, 9): 2.6},
+            [(S, 1), (S, 3), (S, 9), (SCENE, 9)],
+            (SCENE, 9),
         ),
-        (
-            {(0.4, 1): 5, (1.0, 1): 7, (0.2, 1): 4, (0.4, 3): 4.5, (0.1, 1): 4.1},
-            [(0.4, 1), (1.0, 1), (0.2, 1), (0.4, 3), (0.1, 1)],
-            (0.2, 1),
-        ),
+        ({(S, 1): 5, (S, 3): 4, (S, 9): 4.1, (SCENE, 3): 4}, [(S, 1), (S, 3), (S, 9), (SCENE, 3)], (SCENE, 3)),
     ],
-    ids=["the usual share", "more noise", "bright objects in the dark", "little noise"],
+    ids=["the scene's own spectra", "too few of them", "bright objects in the dark", "not so bright"],
 )
-def test_shares_first_then_the_level_of_bright_objects(errors, order, chosen):
+def test_the_level_of_bright_objects_first_then_the_spectra_of_the_scene(errors, order, chosen):
     trial = MadeUp(errors)
-    choose(trial, SHARES, lambda: True)
+    choose(trial, 0.2, lambda: True)
     assert trial.tried == order
-    assert (trial.best.plan.noise_share, trial.best.plan.level) == chosen
+    assert (trial.best.plan.basis, trial.best.plan.level) == chosen
+    assert trial.best.plan.noise_share == 0.2
+
+
+def test_a_library_that_predicts_better_is_taken_in_place_of_the_scene():
+    trial = MadeUp({(S, 1): 3, (S, 3): 4, ("library-4", 1): 2}, (S, "library-4"))
+    choose(trial, 0.2, lambda: True)
+    assert trial.tried == [(S, 1), (S, 3), ("library-4", 1)] and trial.best.plan.basis == "library-4"
+
+
+def test_a_basis_that_is_named_is_followed_by_no_other():
+    trial = MadeUp({("narrow-2", 1): 3, ("narrow-2", 3): 4, (S, 1): 5}, (S, "narrow-2"))
+    choose(trial, 0.2, lambda: True, first="narrow-2")
+    assert trial.best.plan.basis == "narrow-2" and SCENE not in trial.bases
 
 
 def test_no_candidate_but_the_first_without_time():
-    trial = MadeUp({(0.4, 1): 3})
-    choose(trial, SHARES, lambda: False)
-    assert trial.tried == [(0.4, 1)]
+    trial = MadeUp({(S, 1): 3})
+    choose(trial, 0.2, lambda: False)
+    assert trial.tried == [(S, 1)]

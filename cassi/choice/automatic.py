@@ -4,17 +4,17 @@ What is chosen, and on what evidence:
 
 - A random 2 % of the detector pixels is held out: their row weight is 0, so they are out of the data term exactly. How
   well a reconstruction predicts them is an error estimate that needs no truth (`held_out`).
-- The noise: variance = alpha y + beta, from gain and read noise where they are known, else estimated (`noise`); the
-  share of it that predicts best is believed.
-- The spectral basis: smooth with few or many components, or the strongest eigenvectors of the spectral covariance of a
-  first reconstruction, or of a library of cubes where one is given (`candidates`). Where light of one color stands out
-  of what smooth spectra explain, the eigenvectors are those of a first cube with all bands free (`narrow`).
+- The noise: variance = alpha y + beta, from gain and read noise where they are known, else estimated (`noise`).
+- The spectral basis: the strongest eigenvectors of the spectral covariance of a first reconstruction with smooth
+  spectra, or of a library of cubes where one is given and predicts better (`candidates`). Where light of one color
+  stands out of what smooth spectra explain, those of a first cube with all bands free (`narrow`).
 - The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
   that predicts the held-out pixels hardly worse; and after either the correction of a learned prior, likewise
   (`refine`). Of several shots the non-local prior is taken, at the better of two strengths, unless it predicts much
   worse: it was better on each of five scenes, with two shots and four, with noise and without, whichever way the
   held-out pixels went.
-- Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame.
+- Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame;
+  only the spectra of the scene are learned from all of it.
 - Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
   runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace_tv`); the
   mean of residual^2 / variance is reported as the discrepancy, which Morozov (1966) asks to be about 1.
@@ -29,9 +29,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from cassi.choice.candidates import Trial, choose, follow, shares_of
+from cassi.choice.candidates import (
+    CANDIDATE_ITERS,
+    SCENE,
+    SCENE_COMPONENTS,
+    SHARE,
+    Trial,
+    choose,
+    follow,
+    most_components,
+)
 from cassi.choice.held_out import Split
 from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.narrow import NARROW, STANDS_OUT, narrow_basis, narrowness
@@ -41,15 +51,18 @@ from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run, needed_prior
 from cassi.choice.problem import PATCH
 from cassi.choice.refine import Watch, final_run, planned_problem, planned_run
 from cassi.choice.uncertainty import standard_deviation
-from cassi.optics.cropping import crop, croppable
+from cassi.kernels.covariance import covariance_sum
+from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 from cassi.solvers.loop import Result
 
-COMPONENTS = (8, 16)  # numbers of smooth spectral components tried
+COMPONENTS = 16  # smooth spectral components of the first candidate
+PILOT_COMPONENTS = 8  # of the run that tells the noise
 CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
+OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
 SHOTS_SIGMAS = 0.5, 0.35  # of the non-local prior for several shots; the first is times the root of their number
 SHOTS_WORSE = 0.5  # by which its held-out error may be above total variation's: up to 0.35 it was better all the same
 SOLVER = "subspace-tv"
@@ -133,12 +146,37 @@ def choose_plan(
     half = clock if clock.budget is None else replace(clock, budget=clock.budget / 2)
     alone = replace(method, uncertainty=False)
     plan, evidence = _decided(_judged(a, b, wavelengths, noise, alone, quiet, half, level=brightness(A, y)))
+    if plan.basis == SCENE:
+        plan = replace(plan, vectors=_scene_basis(A, y, plan, wavelengths, run))
     return plan, replace(evidence, part=part)
 
 
 def _as_trials(run: Run, step: str, share: float) -> None:
     """What is done to a window only serves the choice."""
-    run.tell("trials", (share + (step == "final run")) / 2)
+    run.tell("trials", OF_WINDOW * (share + (step == "final run")) / 2)
+
+
+def _scene_basis(A: Block, y: Tensor, plan: Plan, wavelengths: Sequence[float] | np.ndarray | None, run: Run) -> Tensor:
+    """The basis learned from the scene, from all of a large frame: beside the window there may be other spectra.
+
+    Part by part, in the memory of one.
+    """
+    bases, covariance = candidate_bases(A, wavelengths, Method()), torch.zeros(())
+    rows, columns = (_cut(length) for length in A.cube_shape[-2:])
+    parts = [(i, j) for i in rows for j in columns]
+    for k, part in enumerate(parts):
+        run.tell("trials", OF_WINDOW + (1 - OF_WINDOW) * k / len(parts))
+        a, b = crop(A, y, *part)
+        problem = planned_problem(replace(plan, vectors=bases[most_components(bases)]), b, brightness(A, y))
+        result, _ = problem.solve(a, b, CANDIDATE_ITERS, tol=0.0)
+        covariance = covariance + covariance_sum(result.x.clamp_(min=0))
+    return principal_basis(covariance, SCENE_COMPONENTS)
+
+
+def _cut(length: int) -> list[slice]:
+    """Parts of a side of a frame, of about `PART`."""
+    count = max(1, round(length / PART))
+    return [slice(length * k // count, length * (k + 1) // count) for k in range(count)]
 
 
 def _decided(found: Outcome) -> tuple[Plan, Evidence]:
@@ -188,8 +226,8 @@ def _judged(
     if plan is not None and plan.noise is not None:
         model = plan.noise
     else:
-        model, pilot, x = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
-        if plan is None and A.cube_shape[0] > COMPONENTS[-1] and narrowness(split, x) > STANDS_OUT:
+        model, pilot, x = estimate_noise(split, pilot_basis(A, wavelengths))
+        if plan is None and A.cube_shape[0] > COMPONENTS and narrowness(split, x) > STANDS_OUT:
             bases[NARROW] = narrow_basis(split, _axis(A, wavelengths), level)
             narrow_model, narrow_pilot, _ = estimate_noise(split, bases[NARROW])
             if narrow_pilot.held_out_error < pilot.held_out_error:
@@ -199,10 +237,10 @@ def _judged(
     trial = Trial(split, model.variance(y), bases, level, partial(run.tell, "trials"))
     began = time.perf_counter()
     if plan is None:
-        choose(trial, shares_of(stated=noise.gain is not None), clock.candidates_in_time, first=first)
+        choose(trial, SHARE if noise.gain is None else 1.0, clock.candidates_in_time, first=first)
     else:
         follow(trial, plan)
-    pace = (time.perf_counter() - began) / sum(c.evidence.iterations for c in trial.tried)
+    pace = (time.perf_counter() - began) / trial.iterations
     best = trial.best
     chosen = replace(best.plan, noise=model, vectors=trial.bases[best.plan.basis])
     effort = _effort(A, method, clock, pace)
@@ -229,13 +267,19 @@ def _judged(
 def candidate_bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
     """The spectral bases to try, (K, C) by name."""
     bands, axis = A.cube_shape[0], _axis(A, wavelengths)
-    bases = {f"smooth-{k}": smooth_basis(axis, k) for k in sorted({min(k, bands) for k in COMPONENTS})}
+    count = min(COMPONENTS, bands)
+    bases = {f"smooth-{count}": smooth_basis(axis, count)}
     if method.spectral_prior is not None:
         covariance = method.spectral_prior.covariance
         if covariance.shape != (bands, bands):
             raise ValueError(f"the spectral prior must have {bands} bands, got {tuple(covariance.shape)}")
         bases |= {f"library-{k}": principal_basis(covariance, k) for k in (4, 8)}
     return bases
+
+
+def pilot_basis(A: Camera, wavelengths: Sequence[float] | np.ndarray | None) -> Tensor:
+    """(K, C), of the run that tells the noise."""
+    return smooth_basis(_axis(A, wavelengths), PILOT_COMPONENTS)
 
 
 def _axis(A: Camera, wavelengths: Sequence[float] | np.ndarray | None) -> int | Sequence[float] | np.ndarray:

@@ -1,7 +1,10 @@
-"""Short runs of the default solver with different spectral bases and shares of the noise, judged by held-out pixels.
+"""Short runs of the default solver with different weights and spectral bases, judged by held-out pixels.
 
-One decision after the other, the noise, then the basis; each keeps what predicts better. A candidate that is behind the
-best one so far after half of its iterations is dropped, as in successive halving (Jamieson & Talwalkar, AISTATS 2016).
+The first run, with smooth spectra, tells what spectra the scene has; a second one begins anew with the strongest of
+them. In so few degrees of freedom less goes wrong, and what went wrong in the first run does not stay.
+
+A candidate that is behind the best one so far after half of its iterations is dropped, as in successive halving
+(Jamieson & Talwalkar, AISTATS 2016).
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cassi.choice.held_out import Split
-from cassi.choice.noise import SHARES
 from cassi.choice.plan import Plan
 from cassi.choice.problem import Problem
 from cassi.errors import InputError
@@ -24,14 +26,14 @@ from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import SubspaceState
 
 CANDIDATE_ITERS = 80
-USUAL_CANDIDATES = 5
+USUAL_CANDIDATES = 2.5  # two, and half of another that is dropped
+SHARE = 0.2  # of the noise that is estimated: the rest is the error of the model
 SCENE_COMPONENTS = 10  # of the basis learned from the first candidate's own cube
 SCENE = f"scene-{SCENE_COMPONENTS}"
+SCENE_LOSS = 0.5  # by which that basis may predict worse: it was better on all scenes; more, and spectra are missing
 MARGIN = 0.005  # a basis must predict better than the one before by this share: less is chance
-SHARE_MARGIN = 0.01  # and so must a share of the noise, whose effect on the cube shows late
-LOW_SHARE, LOW_SHARE_MARGIN = 0.2, 0.03  # below it more is asked: short runs do not show that noise is fitted
-LEVELS = (3.0, 9.0)  # of the objects that matter, tried where less of the noise predicts better, see `choose`
-SCENE_MARGIN = 0.05  # a basis learned from a first cube settles sooner than others, which flatters it in short runs
+LEVELS = (3.0, 9.0)  # of the objects that matter: a few bright ones in the dark are many times the mean brightness
+LEVEL_MARGIN = 0.01  # the same for their weights, whose effect on the cube shows late
 
 
 class CandidateError(NamedTuple):
@@ -71,6 +73,7 @@ class Trial:
         bases: (K, C) by name.
         brightness: see `Problem`.
         told: called with the share of the usual trials that is done.
+        iterations: done so far, in all.
     """
 
     split: Split
@@ -78,13 +81,17 @@ class Trial:
     bases: dict[str, Tensor]
     brightness: float | None = None
     told: Callable[[float], None] | None = None
+    iterations: int = 0
     tried: list[Candidate] = field(default_factory=list)
     best: Candidate = field(init=False)
 
     def run(self, plan: Plan, margin: float = 0.0) -> bool:
-        """Whether the plan predicts better than the best so far by this share, and so takes its place."""
+        """Whether the plan predicts better than the best so far by this share, and so takes its place.
+
+        With a negative share it does where it predicts no worse than by so much.
+        """
         split, B = self.split, self.bases[plan.basis].to(self.split.y)
-        ahead_of = self.best.halfway if self.tried else math.inf
+        ahead_of = (1 + max(0.0, -margin)) * self.best.halfway if self.tried else math.inf
         halfway = math.inf
 
         def behind(record: Record, z: Tensor) -> bool:
@@ -99,6 +106,7 @@ class Trial:
         problem = Problem(B, self.variance * plan.noise_share, self.brightness, plan.level)
         result, state = problem.solve(split.A_train, split.y_train, CANDIDATE_ITERS, tol=0.0, monitor=behind)
         error = CandidateError(plan.basis, plan.noise_share, split.error(result.x), len(result.history), plan.level)
+        self.iterations += error.iterations
         latest = Candidate(plan, state, halfway, error)
         self.tried.append(latest)
         better = len(self.tried) == 1 or (
@@ -114,44 +122,29 @@ class Trial:
         self.bases[SCENE] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
 
 
-def choose(trial: Trial, shares: tuple[float, ...], in_time: Callable[[], bool], *, first: str | None = None) -> None:
+def choose(trial: Trial, share: float, in_time: Callable[[], bool], *, first: str | None = None) -> None:
     """Run candidates; the best of the trial is the choice.
 
     Args:
         trial: with the bases to try.
-        shares: of the noise to try: the first, then more of it or else less as long as that helps.
+        share: of the noise.
         in_time: whether one more candidate may be run.
-        first: the basis that is tried first, and with which shares are compared; None: that of most components.
+        first: the basis that is tried first; None: that of most components, which the scene's own follows.
     """
+    adaptable = first is None
     first = first or most_components(trial.bases)
-    more, less = [s for s in shares if s > shares[0]], [s for s in shares if s < shares[0]]
-    trial.run(Plan(first, shares[0]))
-    # the error has one valley over the shares: more noise first, else less as long as that helps
-    if not _while_better(trial, [Plan(first, s) for s in more], in_time) and _while_better(
-        trial, [Plan(first, s) for s in less[:1]], in_time
-    ):
-        # Few bright objects in the dark look like little noise: in units of the mean brightness the weights of priors
-        # are small for them, and a short run does not get far.
-        raised = _while_better(trial, [Plan(first, shares[0], level=v) for v in LEVELS], in_time)
-        level = trial.best.plan.level
-        _while_better(trial, [Plan(first, s, level=level) for s in less[0 if raised else 1 :]], in_time)
+    trial.run(Plan(first, share))
+    for level in LEVELS:
+        if not (in_time() and trial.run(Plan(first, share, level=level), LEVEL_MARGIN)):
+            break
     best = trial.best.plan
-    if in_time():
+    others = [basis for basis in trial.bases if basis != first]
+    for basis in others:
+        if in_time():
+            trial.run(replace(best, basis=basis), MARGIN)
+    if adaptable and trial.best.plan.basis == first and in_time():
         trial.learn_basis()
-    # of several shots all bases settle soon: they are taken along the modes of their Gram matrix
-    several = trial.split.y.ndim > 2
-    for basis in trial.bases:
-        if basis != first and in_time():
-            trial.run(replace(best, basis=basis), SCENE_MARGIN if basis == SCENE and not several else MARGIN)
-
-
-def _while_better(trial: Trial, plans: list[Plan], in_time: Callable[[], bool]) -> bool:
-    """Run plans as long as each predicts better than the best so far; whether the first did."""
-    for k, plan in enumerate(plans):
-        margin = LOW_SHARE_MARGIN if plan.noise_share < LOW_SHARE else SHARE_MARGIN
-        if not (in_time() and trial.run(plan, margin)):
-            return k > 0
-    return bool(plans)
+        trial.run(replace(trial.best.plan, basis=SCENE), -SCENE_LOSS)
 
 
 def follow(trial: Trial, plan: Plan) -> None:
@@ -173,8 +166,3 @@ def follow(trial: Trial, plan: Plan) -> None:
 
 def most_components(bases: Mapping[str, Tensor]) -> str:
     return max(bases, key=lambda name: len(bases[name]))
-
-
-def shares_of(stated: bool) -> tuple[float, ...]:
-    """The shares of a noise model to try: all of it where the camera states it."""
-    return (1.0,) if stated else SHARES

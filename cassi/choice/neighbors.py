@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, candidate_bases, learned_step
-from cassi.choice.candidates import Trial, choose, shares_of
+from cassi.choice.automatic import candidate_bases, learned_step, pilot_basis
+from cassi.choice.candidates import SHARE, Trial, choose
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
@@ -96,9 +96,9 @@ def common_plan(
     if noise.gain is not None:
         model = noise.model()
     else:
-        model, _, _ = estimate_noise(split, bases[f"smooth-{min(COMPONENTS[0], A.cube_shape[0])}"])
+        model, _, _ = estimate_noise(split, pilot_basis(A, wavelengths))
     trial = Trial(split, model.variance(frames), bases)
-    choose(trial, shares_of(stated=noise.gain is not None), lambda: True)
+    choose(trial, SHARE if noise.gain is None else 1.0, lambda: True)
     best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))

@@ -19,7 +19,6 @@ from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import subspace_tv
 
 PILOT_ITERS = 60
-SHARES = (0.4, 1.0, 0.2, 0.1, 0.03, 0.0)  # of the estimated noise, tried in this order, see `candidates.choose`
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Pilot(NamedTuple):
 def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tensor]:
     """alpha and beta fitted to the squared held-out errors of a pilot run, and the cube it ended with.
 
-    They hold noise and model error together; which share of them is noise, the candidates tell. The pilot has no
+    They hold noise and model error together; `cassi.choice.candidates.SHARE` of them counts as noise. The pilot has no
     damping, so it passes from smooth to noisy: the fit is taken where it predicts best.
     """
     A, y, held = split.A, split.y, split.held

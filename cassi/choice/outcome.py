@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from cassi.choice.candidates import LOW_SHARE, LOW_SHARE_MARGIN, MARGIN, SCENE_MARGIN, SHARE_MARGIN, CandidateError
+from cassi.choice.candidates import LEVEL_MARGIN, MARGIN, SCENE_LOSS, CandidateError
 from cassi.choice.noise import Pilot
 from cassi.choice.plan import TV, Plan
 from cassi.solvers.loop import Result
@@ -222,9 +222,8 @@ def _evidence(outcome: Outcome) -> list[str]:
         "Held-out errors of the candidates, spectral basis and share of the estimated noise: "
         + "; ".join(map(in_words, found.candidates))
         + f". Chosen: {plan.basis} with {plan.noise_share:.0%}.",
-        f"To be taken, another basis must predict better by {MARGIN:.1%}, one learned from the scene by "
-        f"{SCENE_MARGIN:.0%}, another share of the noise by {SHARE_MARGIN:.0%}, below {LOW_SHARE:.0%} by "
-        f"{LOW_SHARE_MARGIN:.0%}.",
+        f"To be taken, another basis must predict better by {MARGIN:.1%}, weights for brighter objects by "
+        f"{LEVEL_MARGIN:.0%}; the spectra of the scene itself must not predict worse by more than {SCENE_LOSS:.0%}.",
     ]
     if plan.noise is not None:
         words.append(

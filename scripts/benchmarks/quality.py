@@ -16,7 +16,6 @@ from torch import Tensor
 from cassi.choice.automatic import COMPONENTS, reconstruct_auto
 from cassi.choice.candidates import SCENE
 from cassi.choice.held_out import hold_out
-from cassi.choice.noise import SHARES
 from cassi.choice.plan import Method, Plan
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
@@ -32,6 +31,7 @@ from cassi.solvers.least_squares import least_squares
 
 WEIGHTS = (0.05, 0.1, 0.2)  # of the GAP-TV loop; the best is chosen with the truth, which no user has
 READ_NOISE = 5.0  # electrons
+SHARES = (1.0, 0.4, 0.2, 0.1, 0.03, 0.0)  # of the estimated noise, of the plans that are compared
 NOISES: dict[str, float | None] = {"clean": None, "10,000 e": 1e4, "1,000 e": 1e3}
 
 PUBLISHED = """\
@@ -226,7 +226,7 @@ def plans_table(scenes: list[Scene], *, report: Callable[[str], None]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for scene in scenes:
-        bases = [*dict.fromkeys(f"smooth-{min(k, scene.A.cube_shape[0])}" for k in COMPONENTS), SCENE]
+        bases = [f"smooth-{min(COMPONENTS, scene.A.cube_shape[0])}", SCENE]
         plans = [(basis, share) for basis in bases for share in SHARES]
         for noise, full_well in NOISES.items():
             noisy = add_noise(scene, full_well)
