@@ -30,7 +30,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one = commands.add_parser("quality", help=words, parents=[data, output])
     one.add_argument("--quick", action="store_true", help="the painted scene alone, small")
     one.add_argument("--best", action="store_true", help='also the automatic solver at quality "best"')
-    one.add_argument("--plans", action="store_true", help="also how far the automatic plan is behind the best one")
     words = "frames in tiles: agreement with the whole frame, seams, memory"
     one = commands.add_parser("tiles", help=words, parents=[output])
     one.add_argument("--large", action="store_true", help="also the memory of a 2048 x 2048 x 28 frame (an hour)")
@@ -89,7 +88,7 @@ def tables(args: argparse.Namespace, data: Path | None) -> str:
         case "quality":
             from benchmarks.quality import quality
 
-            return quality(data, quick=args.quick, best=args.best, plans=args.plans)
+            return quality(data, quick=args.quick, best=args.best)
         case "tiles":
             from benchmarks.tiles import tiles
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 EXAMPLES = """\
 examples:
@@ -49,6 +49,24 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def check_numbers(args: argparse.Namespace) -> tuple[int, int]:
+    """Height and width of an example.
+
+    Raises:
+        ValueError: a number that cannot be.
+    """
+    for name in ("files", "workers", "cameras", "scenes", "stages", "width"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
+    for name in ("minutes", "rate"):
+        if not 0 < getattr(args, name) < float("inf"):
+            raise ValueError(f"--{name} must be positive, got {getattr(args, name)}")
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", args.size)
+    if found is None:
+        raise ValueError(f"--size must be height x width as in 96x128, got {args.size}")
+    return int(found[1]), int(found[2])
+
+
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
@@ -56,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
     import torch
     from training.loop import Pool, Settings, Training, leave_with_parent, make_file
@@ -65,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
     from cassi.priors.learned import Size
 
     try:
-        height, width = (int(n) for n in args.size.split("x"))
-        load_scenes(args.data)
+        height, width = check_numbers(args)
+        load_scenes(args.data).check_size(height, width)
     except (ValueError, OSError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2
@@ -88,23 +106,24 @@ def main(arguments: list[str] | None = None) -> int:
             training.run(pool, bar=not args.quiet)
         except (KeyboardInterrupt, SystemExit) as left:
             training.save()
+            print("train: error: interrupted; the same command goes on from here", file=sys.stderr)
             return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
-        except (ArithmeticError, RuntimeError) as error:
+        except (ArithmeticError, RuntimeError, ValueError, OSError) as error:
             print(f"train: error: {error}", file=sys.stderr)
             return 1
         finally:
-            makers.shutdown(wait=False, cancel_futures=True)
+            for maker in active_children():  # a file takes a minute to make
+                maker.terminate()
+            makers.shutdown(cancel_futures=True)
+            for half in folder.glob("*.partial*"):
+                half.unlink(missing_ok=True)
     training.draw(args.output / "training.png")
     digest = training.export(args.output / "weights.safetensors")
     print(f"{args.output / 'weights.safetensors'}: sha256 {digest}")
     return 0
 
 
-def terminated(number: int, frame: object) -> NoReturn:
-    """SIGTERM ends it as an interrupt does."""
-    raise SystemExit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, terminated)
-    sys.exit(main())
+    from cassi.cli.main import program
+
+    program(main)

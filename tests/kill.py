@@ -182,13 +182,7 @@ def child(folder: Path, kind: Kind, argv: tuple[str, ...], number: int | None, a
             threading.setprofile(counted)
             sys.setprofile(counted)
         try:
-            if kind.train:
-                import train
-
-                signal.signal(signal.SIGTERM, train.terminated)
-                code = entry(kind)(list(argv))
-            else:
-                program(lambda: entry(kind)(list(argv)))
+            program(lambda: entry(kind)(list(argv)))
         except SystemExit as left:
             code = left.code
         finally:

@@ -10,9 +10,11 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, box_blurred
-from cassi.calibration.found_camera import _compared, _Trial, find_camera
+from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_camera
 from cassi.calibration.pose import move_mask
+from cassi.errors import InputError
 from cassi.files import read_measurement
+from cassi.optics.building import camera_of_shot
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 
@@ -126,12 +128,32 @@ def test_what_cannot_be_used(mask):
         find_camera(m, replace(m, y=np.ones((40, 55), np.float32)))
 
 
+def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
+    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: pytest.fail("searched"))
+    m = photographed(scene, mask, mask)
+    for changed, black in ((replace(m, y=-m.y), None), (m, float(m.y.max()))):
+        with pytest.raises(InputError, match="values are negative"):
+            find_camera(changed, black_level=black)
+
+
+@pytest.mark.parametrize(
+    ("true", "given", "better"), [(1.0, 1.0, None), (None, 1.0, 0.0), (1.5, 3.0, 1.5), (1.0, 0.5, 1.0)]
+)
+def test_a_blur_that_is_wrong_is_told(scene, mask, true, given, better):
+    m = replace(photographed(scene, mask, mask), wavelengths=None)
+    y = camera_of_shot(m, torch.device("cpu"), true).forward(torch.as_tensor(scene))
+    found = better_blur(replace(m, y=y.numpy()), given)
+    assert (found if found is None else found[0]) == better
+
+
 def test_the_saved_camera_is_read_as_a_mask(tmp_path, displaced):
     path = displaced.save(tmp_path / "camera.h5")
     snapshot = tmp_path / "y.npy"
     np.save(snapshot, np.ones((SIZE, SIZE + max(SHIFTS)), np.float32))
     m = read_measurement(snapshot, mask=path, num_bands=len(SHIFTS))
     assert np.array_equal(m.mask, displaced.mask)
+    assert displaced.is_saved(path) and not replace(displaced, mask=2 * displaced.mask).is_saved(path)
+    assert not displaced.is_saved(snapshot) and not displaced.is_saved(tmp_path / "none.h5")
 
 
 def test_blurs_between_are_interpolated(mask):

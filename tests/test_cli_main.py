@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from cassi.cli import benchmark, shell
+from cassi.cli import main as cli_main
 from cassi.cli.main import COMMANDS, main, script
 from cassi.errors import InputError
 from cassi.files import write_cube
@@ -143,6 +145,19 @@ def test_what_goes_wrong_is_one_line_and_a_code(raised, code, words, capsys):
     assert shell.guarded(args, "cassi x", fail) == code
     err = capsys.readouterr().err
     assert err.startswith(f"cassi x: error: {words}") and err.count("\n") == 1
+
+
+def test_interrupted_before_the_command_has_begun_it_ends_like_later(monkeypatch, capsys):
+    def loading(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_main, "import_module", loading)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["/bin/cassi"])
+    with pytest.raises(SystemExit) as left:
+        cli_main.program(lambda: main(["reconstruct"]))
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "cassi: error: interrupted; no half file was left\n"
 
 
 def test_messages_steer_no_terminal(capsys):

@@ -77,6 +77,42 @@ def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options,
     assert {path.name: path.read_bytes() for path in bench.glob("*.*5")} == before
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("calibrate", "refine", "--measurement", "m.h5", "--output", "m.h5"),
+        ("calibrate", "refine", "--measurement", "m.h5", "--mask", "mask.h5", "--output", "mask.h5"),
+        ("calibrate", "--dark", "white.h5", "--flat", "m.h5", "--mask-frames", "two.h5", "--output", "two.h5"),
+        ("simulate", "--mask", "mask.h5", "--output", "mask.h5"),
+        ("simulate", "--cube", "spectra.h5", "--output", "spectra.h5"),
+    ],
+)
+def test_no_other_command_replaces_what_it_reads(bench, capsys, argv):
+    words = [str(bench / word) if word.endswith(".h5") else word for word in argv]
+    more = ["--wavelengths", "450,550"] if "--dark" in argv else []
+    before = Path(words[-1]).read_bytes()
+    assert main([*words, *more, "--overwrite", "--quiet"]) == 2
+    assert "would replace an input" in error_of(capsys)
+    assert Path(words[-1]).read_bytes() == before
+
+
+def test_names_that_are_none(bench, capsys):
+    """An empty one would stand for the folder one is in; a link to itself is no file."""
+    assert main(["reconstruct", ""]) == 2
+    assert "a measurement's name is empty" in error_of(capsys)
+    (bench / "loop.h5").symlink_to("loop.h5")
+    assert main(["reconstruct", str(bench / "loop.h5")]) == 2
+    assert "loop.h5: no such file" in error_of(capsys)
+
+
+def test_the_cubes_of_the_folder_one_is_in_lie_beside_it(bench, capsys, monkeypatch):
+    (bench / "night").mkdir()
+    monkeypatch.chdir(bench / "night")
+    (bench / "m.h5").rename("m.h5")
+    assert main(["reconstruct", ".", "--mask", str(bench / "mask.h5"), "--num-bands", str(C), "--dry-run"]) == 0
+    assert f"into {bench.resolve() / 'night_cubes'}" in capsys.readouterr().out
+
+
 def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
     night = bench / "night"
     night.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -15,6 +16,8 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
 from cassi.cli.reading import TRANSFORMS, Reading
 from cassi.files import Levels, ReadOptions, read_measurement
+from cassi.optics.measurement import Measurement
+from cassi.running.evidence import of_measurement
 
 H = W = 48
 C, STEP, BLACK, GAIN = 5, 2, 100, 3.6
@@ -82,6 +85,31 @@ def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
     assert "noise exceeds signal" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
     assert call(raw, *FAST, "--gain", GAIN, "--read-noise", 7, "--quiet", "--overwrite") == 0
     assert capsys.readouterr().err == ""
+
+
+def test_an_inverted_snapshot_through_an_open_mask_is_told():
+    """Nothing but its ends shows it: fewer bands reach them, so they are darker, whatever the scene."""
+    scene = torch.rand(C, H, W, generator=torch.Generator().manual_seed(13)) + 0.2
+    y = CASSI.from_step(torch.ones(H, W), STEP, C).forward(scene).numpy()
+    m = Measurement(y=y, mask=np.ones((H, W), np.float32), shifts=tuple(range(0, STEP * C, STEP)))
+    assert of_measurement(m) == ()
+    assert "it may be inverted" in of_measurement(replace(m, y=y.max() - y))[0]
+    assert of_measurement(replace(m, y=y + 100 * (np.arange(y.shape[1]) < 8))) == ()  # a lamp at one end of the scene
+    ends = np.zeros(y.shape, bool)
+    ends[:, :2] = ends[:, -2:] = True
+    hot = replace(m, y=np.where(ends, 100 * y.max(), y), bad_pixels=ends)
+    assert of_measurement(hot) == () != of_measurement(replace(hot, bad_pixels=None))
+
+
+def test_floats_that_were_cut_off_and_bands_out_of_order_are_told():
+    scene = torch.rand(C, H, W, generator=torch.Generator().manual_seed(13))
+    y = CAMERA.forward(scene).numpy()
+    m = Measurement(y=y, mask=MASK.numpy(), shifts=CAMERA.shifts, wavelengths=np.linspace(450, 650, C))
+    assert of_measurement(m) == of_measurement(replace(m, wavelengths=m.wavelengths[::-1])) == ()
+    cut = np.minimum(y, np.quantile(y, 0.95)).astype(np.float32)
+    assert "5.0% of the pixels hold the largest value" in of_measurement(replace(m, y=cut))[0]
+    assert of_measurement(replace(m, y=cut, bad_pixels=cut == cut.max())) == ()
+    assert "up and down" in of_measurement(replace(m, wavelengths=np.array([450.0, 650, 500, 550, 600])))[0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -225,6 +253,30 @@ def test_a_dry_run_of_a_folder_goes_on_after_negative_light(night, capsys):
     said = capsys.readouterr().out
     assert "a: cannot be reconstructed: the values are negative" in said
     assert "snap10: the mask fits" in said
+
+
+def test_of_a_folder_is_told_what_speaks_against_its_cubes(night, capsys):
+    """A gain that cannot be, in both runs; and of a finished cube also by the run that finds it finished."""
+    (night / "dark.h5").unlink()
+    output = ("--output", night.parent / "cubes", *FAST, "--camera", "as-given")
+    assert call(night, "--gain", 0.002, "--read-noise", 5, "--dry-run") == 0
+    assert "warning: snap1: the gain says that noise exceeds signal" in capsys.readouterr().err
+    for _ in range(2):
+        assert call(night, "--gain", 0.002, "--read-noise", 5, *output) == 0
+        said = capsys.readouterr()
+        assert "warning: snap1: the gain says that noise exceeds signal" in said.err
+        assert ", 3 in doubt -> " in said.out
+    assert "noise exceeds signal" in str(attributes(night.parent / "cubes" / "snap1_cube.h5")["notes"])
+
+
+def test_a_folder_goes_on_beside_the_camera_that_it_saved(night, capsys, monkeypatch):
+    monkeypatch.setattr("cassi.calibration.found_camera.find_camera", lambda m, *_, **__: FoundCamera.as_given(m))
+    argv = ("--output", night.parent / "cubes", "--save-camera", night.parent / "camera.h5", *FAST)
+    assert call(night, *argv) == call(night, *argv) == 0
+    assert "4 were finished already" in capsys.readouterr().out
+    save(night.parent / "camera.h5", mask=np.ones((C, H, W)))
+    assert call(night, *argv) == 2
+    assert "camera.h5: exists already" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_folder_without_a_mask_fails_as_the_run_does(night, capsys):

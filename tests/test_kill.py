@@ -73,6 +73,23 @@ def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
         assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_header_never_stands_beside_other_data(tmp_path, monkeypatch):
+    """ENVI keeps them in two files, which cannot be moved at once."""
+    path = tmp_path / "cube.hdr"
+    old, new = (np.full((2, 8, 9), value, np.float32) for value in (1, 2))
+    write_cube(path, old)
+    moving = kill.os.replace
+
+    def dies(source, target):
+        moving(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cassi.files.atomic.os.replace", dies)
+    with pytest.raises(KeyboardInterrupt):
+        write_cube(path, new, overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["cube.img"]
+
+
 def test_a_zarr_store_never_says_of_a_new_cube_that_it_is_the_old_one(tmp_path):
     """Written anew with other parameters; killed between cube and mark, it would be taken for that of the old ones."""
     pytest.importorskip("zarr", reason="a store needs the extra batch")

@@ -92,6 +92,14 @@ def test_turned_masks_are_named(y, mask, turn, name):
     assert max(found.scores, key=found.scores.get) == name
 
 
+def test_light_and_dark_swapped_are_named(y, mask):
+    """Of the mask or of the snapshot: the correlation is as large, and has the other sign."""
+    for swapped in (check_mask(y, 1 - mask, SHIFTS), check_mask(y.max() - y, mask, SHIFTS)):
+        assert not swapped.matches
+        assert swapped.verdict.startswith("inverted mask or snapshot")
+    assert check_mask(y.max() - y, 1 - mask, SHIFTS).matches
+
+
 def test_a_flipped_measurement_is_a_flipped_mask(y, mask):
     assert "it fits when flipped left-right" in check_mask(y[:, ::-1], mask, SHIFTS).verdict
 

@@ -105,6 +105,24 @@ def test_of_a_stack_those_of_most_frames_count(snapshot, mask):
     assert without_impulses(rare) is rare
 
 
+def test_each_shot_has_hot_pixels_of_its_own(snapshot, mask):
+    y, hot = spoiled(snapshot)
+    both = np.stack([snapshot, y])
+    m = Measurement(y=both, mask=np.stack([mask, mask]), shifts=tuple(range(0, 2 * C, 2)), shots=2)
+    found = without_impulses(m)
+    assert not found.bad_pixels[0].any() and np.array_equal(found.bad_pixels[1], hot)
+    stack = without_impulses(Measurement(y=np.stack([both] * 3), mask=m.mask, shifts=m.shifts, shots=2))
+    assert np.array_equal(stack.bad_pixels, found.bad_pixels)
+
+
+def test_where_light_is_not_spread_nothing_is_told(mask):
+    """A star through a camera that brings the bands back to one place stands alone, as a hot pixel does."""
+    y = np.random.default_rng(0).uniform(9, 11, mask.shape).astype(np.float32)
+    y[40, 50] = 100
+    m = Measurement(y=y, mask=np.ones((C, *mask.shape), np.float32), shifts=(0,) * C)
+    assert without_impulses(m) is m
+
+
 def test_reading_says_so(tmp_path, snapshot, mask):
     y, hot = spoiled(snapshot)
     np.savez(tmp_path / "y.npz", measurement=y, mask=mask.numpy())

@@ -271,6 +271,11 @@ ARRAYS = {
     "bad type": ({"bad_pixels": np.zeros((H, W + 6))}, "bad_pixels must be bool"),
     "all bad": ({"bad_pixels": np.ones((H, W + 6), bool)}, "every detector pixel"),
     "gain": ({"gain": -2.0}, "the gain must be positive"),
+    "gain in words": ({"gain": "3"}, "the gain must be a number, got '3'"),
+    "masked": ({"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)}, "masked values .* would count"),
+    "negative mask": ({"mask": -torch.ones(H, W)}, "negative values, down to -1"),
+    "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is no light"),
+    "thermal": ({"wavelengths": [8, 9, 10, 12]}, "8 to 12 nm is no light"),
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
     "device": ({"device": "toaster"}, "unknown device 'toaster'"),
 }
@@ -307,8 +312,10 @@ def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
         {"quality": "best"},
         {"weights": LearnedPrior(Size())},
         {"spectral_prior": prior},
+        {"gain": 1000.0},
+        {"gain": 1000.0, "read_noise": 2.0},
     ):
-        with pytest.raises(InputError, match=f"got {next(iter(settings))} too; leave one of them out"):
+        with pytest.raises(InputError, match=f"got {', '.join(settings)} too; leave one of them out"):
             reconstruct(y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)
     less = other.forward(torch.ones(C - 1, H, W))

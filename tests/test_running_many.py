@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -252,6 +253,17 @@ def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, mon
     report = run(folder, out)
     assert (report.computed, report.found) == (N - len(finished), len(finished))
     assert not list(out.glob(".*.part"))
+
+
+def test_a_disk_that_is_full_stops_the_run_in_one_line(folder, tmp_path, monkeypatch):
+    """Also where the log is what has no room left."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stores.Log, "add", full)
+    with pytest.raises(OutputError, match="out: cannot be written: the disk is full; free some space and start again"):
+        run(folder, tmp_path / "out", batch=1)
 
 
 def test_what_a_killed_run_left_half_written_is_removed(folder, tmp_path):

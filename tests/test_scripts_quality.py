@@ -87,7 +87,7 @@ def run():
     )
     lines: list[str] = []
     try:
-        yield bench.quality(quick=True, plans=True, report=lines.append), lines
+        yield bench.quality(quick=True, report=lines.append), lines
     finally:
         patch.undo()
 
@@ -108,7 +108,7 @@ def test_the_tables_agree_with_each_other(run):
     assert {"auto", "gaussian", "least-squares", "gap-tv", "admm-tv", "GAP-TV loop"} == set(solvers)
     assert [(r[0], r[1]) for r in rows] == [("procedural", n) for n in ("clean", "10,000 e", "1,000 e")]
     values = {(r[1], s): float(c.split()[0]) for r in rows for s, c in zip(solvers, r[2:], strict=True)}
-    assert len(lines) - 4 == len(values) == 18 and all(math.isfinite(v) for v in values.values())
+    assert len(lines) - 1 == len(values) == 18 and all(math.isfinite(v) for v in values.values())
     _, gains = table(text, "| noise | scenes | mean gain")
     for noise, scenes, mean, worst, ratio, most in gains:
         assert ratio == most and float(ratio) > 0  # one scene
@@ -120,18 +120,6 @@ def test_the_tables_agree_with_each_other(run):
     _, details = table(text, "| scene | noise | solver |")
     assert {(d[1], d[2]): float(d[3]) for d in details} == values
     assert all(-1 <= float(d[4]) <= 1 and 0 <= float(d[5]) <= 90 for d in details)
-
-
-def test_no_plan_is_better_than_the_best(run):
-    text, _ = run
-    header, rows = table(text, "| scene | noise | auto |")
-    reached = {r[1]: float(r[header.index("auto")].split()[0]) for r in rows}
-    _, plans = table(text, "| scene | noise | chosen |")
-    assert [p[1] for p in plans] == list(reached)
-    for _, noise, chosen, own, best, most, behind in plans:
-        assert abs(float(own) - reached[noise]) < 0.03  # the same solver again
-        assert float(most) >= float(own) and abs(float(most) - float(own) - float(behind)) < 0.011
-        assert chosen != best or float(behind) == 0
 
 
 def test_time_is_taken_in_turns(monkeypatch):

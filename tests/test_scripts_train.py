@@ -156,3 +156,18 @@ def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, monkeypa
     assert load_prior(tmp_path / "run" / "weights.safetensors").size.width == 8
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no cubes to train with" in capsys.readouterr().err
+    odd = {
+        ("--size", "16"): "as in 96x128, got 16",
+        ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
+        ("--files", "0"): "--files must be at least 1",
+        ("--minutes", "nan"): "--minutes must be positive",
+    }
+    for words, message in odd.items():
+        assert train.main([*arguments, *words]) == 2
+        assert message in capsys.readouterr().err
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["cube"] = [1]
+    (tmp_path / "cave_train").mkdir()
+    (tmp_path / "other.h5").rename(tmp_path / "cave_train" / "other.h5")
+    assert train.main([*arguments, "--data", str(tmp_path)]) == 2
+    assert "holds no `cube_sqrt`" in capsys.readouterr().err

@@ -15,10 +15,11 @@ import torch
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial
 from cassi.calibration.self_calibration import Search, Snapshots, find_model
 from cassi.choice.held_out import hold_out
-from cassi.files import write_arrays
+from cassi.errors import InputError
+from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Shot, crop
-from cassi.optics.detector import black_level_of, brightness
+from cassi.optics.cropping import Block, Shot, crop
+from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
@@ -37,6 +38,7 @@ SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
+CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
 
@@ -145,6 +147,18 @@ class FoundCamera:
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
         return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
 
+    def is_saved(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is there that holds this camera, as `save` writes it."""
+        try:
+            container = open_container(Path(path), trusted=True)
+        except (OSError, InputError):
+            return False
+        held = {name: container.entry(name) for name in ("mask", "shifts")}
+        return all(
+            entry is not None and np.array_equal(container.read(entry), getattr(self, name))
+            for name, entry in held.items()
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         return {
@@ -186,6 +200,7 @@ def find_camera(
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
+        InputError: they are negative.
     """
     if not measurements:
         raise ValueError("no measurement given to find the camera from; give one at least")
@@ -206,6 +221,7 @@ def find_camera(
     A = camera_of_shot(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
+    check_light(torch.stack(frames))  # a reconstruction would refuse it, after a search in vain
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
     if model.exact:
@@ -293,17 +309,8 @@ class _Trial:
     @classmethod
     def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
-        level = brightness(given, y)
         rows, columns = _brightest(y, given.cube_shape[-2:])
-        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
-        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-        held = hold_out(seen, seed, HELD_OUT)
-        keep = (seen & ~held).to(b)
-        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-        train, target = a.weighted(keep), b * keep
-        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
-        squares = (b - a.weighted(None).forward(x))[held].double().square()
+        squares, light, train, target, basis = _predicted(camera, given, y, bad, seed, rows, columns)
         own = brightness(train, target)
         smooth = subspace_tv(
             train,
@@ -314,7 +321,51 @@ class _Trial:
             num_iters=SETTLED,
         )[0].x
         pattern = given.mask[..., rows, columns].numpy()
-        return cls(squares, b[held].double().square(), imprint(smooth.clamp(min=0).numpy(), pattern))
+        return cls(squares, light, imprint(smooth.clamp(min=0).numpy(), pattern))
+
+
+def _predicted(
+    camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int, rows: slice, columns: slice
+) -> tuple[torch.Tensor, torch.Tensor, Block, torch.Tensor, torch.Tensor]:
+    """Squared errors and y^2 at the held-out pixels of a part; camera and measurement without them; the basis."""
+    level = brightness(given, y)
+    lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
+    a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+    seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+    held = hold_out(seen, seed, HELD_OUT)
+    keep = (seen & ~held).to(b)
+    basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+    train, target = a.weighted(keep), b * keep
+    x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
+    squares = (b - a.weighted(None).forward(x))[held].double().square()
+    return squares, b[held].double().square(), train, target, basis
+
+
+def better_blur(m: Measurement, psf: float, *, black_level: float | None = None) -> tuple[float, float, float] | None:
+    """A blur of none, half or twice the width that predicts held-out pixels of the first snapshot clearly better.
+
+    Args:
+        m: one shot a scene.
+        psf: the blur as believed, standard deviation [pixel].
+        black_level: as for `find_camera`.
+
+    Returns:
+        Its standard deviation, 0 for none, and the errors with the blur as believed and with it; None where none is.
+    """
+    device = torch.device("cpu")
+    given = camera_of_shot(m, device)
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    y = _frames(m, given, bad, black_level)[0]
+    where = _brightest(y, given.cube_shape[-2:])
+
+    def error(width: float) -> float:
+        squares, light, *_ = _predicted(camera_of_shot(m, device, width or None), given, y, bad, 0, *where)
+        return math.sqrt(float(squares.sum() / light.sum()))
+
+    believed = error(psf)
+    widths = [0.0, psf / 2] + [2 * psf] * (2 * psf <= m.y.shape[-1] / 4)
+    best, width = min((error(width), width) for width in widths)
+    return (width, believed, best) if best < CLEARLY * believed else None
 
 
 def _error(trials: list[_Trial]) -> float:

@@ -237,7 +237,7 @@ def _judged(
     trial = Trial(split, model.variance(y), bases, level, partial(run.tell, "trials"))
     began = time.perf_counter()
     if plan is None:
-        choose(trial, SHARE if noise.gain is None else 1.0, clock.candidates_in_time, first=first)
+        choose(trial, SHARE if noise.gain is None and not _several(A) else 1.0, clock.candidates_in_time, first=first)
     else:
         follow(trial, plan)
     pace = (time.perf_counter() - began) / trial.iterations

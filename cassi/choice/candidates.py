@@ -27,7 +27,8 @@ from cassi.solvers.subspace_tv import SubspaceState
 
 CANDIDATE_ITERS = 80
 USUAL_CANDIDATES = 2.5  # two, and half of another that is dropped
-SHARE = 0.2  # of the noise that is estimated: the rest is the error of the model
+# Of the noise that is estimated from one snapshot; the rest is the error of the model. Of several shots all of it is.
+SHARE = 0.2
 SCENE_COMPONENTS = 10  # of the basis learned from the first candidate's own cube
 SCENE = f"scene-{SCENE_COMPONENTS}"
 SCENE_LOSS = 0.5  # by which that basis may predict worse: it was better on all scenes; more, and spectra are missing

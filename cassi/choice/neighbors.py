@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import candidate_bases, learned_step, pilot_basis
-from cassi.choice.candidates import SHARE, Trial, choose
+from cassi.choice.candidates import Trial, choose
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
@@ -34,6 +34,7 @@ from cassi.solvers.subspace_tv import SubspaceState
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+SHARE = 0.4  # of the estimated noise: with neighbors more of it is noise than of one snapshot
 SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
 WORSE = 1.05  # times the error with total variation up to which the non-local prior's cube is taken
 NONLOCAL_ITERS = 24  # with the non-local prior, in place of the rest

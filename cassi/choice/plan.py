@@ -298,7 +298,7 @@ def check_plan(plan: Plan | None, given: Mapping[str, bool]) -> None:
         return
     if idle := [name for name, value in given.items() if value]:
         raise InputError(
-            f"a plan brings basis, prior and iterations along, got {', '.join(idle)} too; leave one of them out"
+            f"a plan brings noise, basis, prior and iterations along, got {', '.join(idle)} too; leave one of them out"
         )
 
 

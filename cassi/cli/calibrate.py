@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.places import keep_inputs
 from cassi.cli.shell import Parser, say
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args.output, args.overwrite)
     files = frames(args)
+    keep_inputs(args.output, [*files.dark, *files.flat, *files.mask, *files.slit])
     found = calibrate(
         read_frames(files.dark),
         read_frames(files.flat),

@@ -31,10 +31,10 @@ def run_many(args: argparse.Namespace) -> int:
     from cassi.running.many import reconstruct_many
 
     _refuse(args)
-    output = args.output or f"{Path(args.files[0])}_cubes"
+    output = args.output or f"{_named(Path(args.files[0]))}_cubes"
     check_places(args)
     frames = find_snapshots(args)
-    check_camera_file(args, [path for frame in frames for path in frame.paths])
+    check_camera_file(args, [path for frame in frames for path in frame.paths], many=True)
     if args.bit_depth is None and not args.calibration and not args.scenes:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
@@ -62,12 +62,22 @@ def run_many(args: argparse.Namespace) -> int:
     misfits = list(report.misfits.items())
     for name, text in misfits[:3]:
         warn(args.prog, f"{name}: {text}")
+    doubts = list(report.doubts.items())
+    for name, text in doubts[:3]:
+        warn(args.prog, f"{name}: {text}")
     found = f", {report.found} were finished already" if report.found else ""
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     failed = f", {len(report.failed)} failed" if report.failed else ""
     misfit = f", {len(misfits)} do not fit the mask" if misfits else ""
-    say(args, f"{report.computed} snapshots in {report.seconds:.1f} s{rate}{found}{failed}{misfit} -> {output}{page}")
+    doubt = f", {len(doubts)} in doubt" if doubts else ""
+    made = f"{report.computed} snapshots in {report.seconds:.1f} s"
+    say(args, f"{made}{rate}{found}{failed}{misfit}{doubt} -> {output}{page}")
     return 1 if report.failed else 0
+
+
+def _named(folder: Path) -> Path:
+    """The folder by its name, which `.` and `..` are not."""
+    return folder if folder.name not in ("", "..") else folder.resolve()
 
 
 def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence[Frame]) -> dict[str, Any]:
@@ -92,7 +102,7 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
         return keywords | {"camera": "as-given"}
     if found.accepted:
         say(args, f"  {found.message}")
-    if args.save_camera:
+    if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
         found.save(args.save_camera, overwrite=args.overwrite)
     return keywords | {"camera": found}
 
@@ -145,6 +155,7 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
         InputError: none of them can be reconstructed.
     """
     from cassi.optics.mask_match import check_masks
+    from cassi.running.evidence import of_measurement
 
     print(contents(args, frames[0].path))
     print(f"\n{len(frames)} snapshots:")
@@ -164,6 +175,8 @@ def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], ou
         told = True
         for line in lines:
             print(f"    {line}")
+        for text in of_measurement(m):
+            warn(args.prog, f"{frame.name}: {text}")
     if len(frames) > DRY_RUN_FRAMES:
         print(f"  and {len(frames) - DRY_RUN_FRAMES} more, not looked at")
     if not good:

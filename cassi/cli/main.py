@@ -7,9 +7,10 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
-from cassi.cli.shell import Parser, guarded
+from cassi.cli.shell import INTERRUPTED, Parser, guarded
 from cassi.version import PROGRAM
 
 COMMANDS = {
@@ -67,10 +68,18 @@ def run(name: str, argv: list[str], prog: str) -> int:
 
 
 def program(entry: Callable[..., int] = main) -> NoReturn:
-    """As a process of its own: the end of it is its exit code, and SIGTERM leaves by the same door as an interrupt."""
+    """As a process of its own: the end of it is its exit code, and SIGTERM leaves by the same door as an interrupt.
+
+    Interrupted at any time, it ends with 130 and one line.
+    """
 
     def terminated(signum: int, frame: object) -> NoReturn:
         raise SystemExit(128 + signum)
 
     signal.signal(signal.SIGTERM, terminated)
-    sys.exit(entry())
+    try:
+        code = entry()
+    except KeyboardInterrupt:  # before the command has begun, while its modules load
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {INTERRUPTED}\n")
+        code = 130
+    sys.exit(code)

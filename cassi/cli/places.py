@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,7 +24,18 @@ def inputs(args: argparse.Namespace) -> dict[Path, str]:
         "--side": (args.side,),
         "--side-response": (args.side_response,),
     }
-    return {Path(name).resolve(): option for option, names in given.items() for name in names if name}
+    return {_place(name): option for option, names in given.items() for name in names if name}
+
+
+def _place(name: str | Path) -> Path:
+    """Where a file really lies; of a link to itself, which `Path.resolve` takes for an error, where it stands."""
+    return Path(os.path.realpath(name))
+
+
+def keep_inputs(output: str, read: Iterable[str | Path | None]) -> None:
+    """Raise InputError where a result would replace one of the files that it is made from."""
+    if _place(output) in {_place(name) for name in read if name}:
+        raise InputError(f"{output}: the result would replace an input; choose another --output")
 
 
 def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
@@ -44,7 +56,7 @@ def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
         path = Path(name)
         what = "the result" if option == "--output" else f"{option}'s file"
         for file in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
-            place = file.resolve()
+            place = _place(file)
             if place in read:
                 raise InputError(
                     f"{file}: {what} would replace an input, that of {read[place]}; choose another {option}"
@@ -54,12 +66,13 @@ def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
             made[place] = option
 
 
-def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = ()) -> None:
+def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = (), *, many: bool = False) -> None:
     """Find out before the computation whether --save-camera can do what it says.
 
     Args:
         args: the options.
         snapshots: files that a folder or a pattern stands for.
+        many: the run goes on with what an earlier one left; a file of another camera is refused when it is known.
 
     Raises:
         InputError: no camera is looked for, or it would replace a snapshot.
@@ -84,6 +97,6 @@ def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = ()) -
         )
     if path.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"{path}: a camera is an HDF5 file, expected the suffix .h5")
-    if path.resolve() in {Path(name).resolve() for name in snapshots}:
+    if _place(path) in {_place(name) for name in snapshots}:
         raise InputError(f"{path}: --save-camera's file would replace a snapshot; choose another --save-camera")
-    check_place(path, args.overwrite)
+    check_place(path, args.overwrite or many)

@@ -229,7 +229,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
     """
     from cassi.optics.measurement import without_scene
     from cassi.optics.outliers import TOO_MANY
-    from cassi.running.evidence import of_noise
+    from cassi.running.evidence import of_measurement
 
     m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
     if nothing := without_scene(m):
@@ -245,7 +245,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
             warn(args.prog, with_options(note, args))
         else:
             say(args, f"  {note}")
-    against = of_noise(m)
+    against = of_measurement(m)
     for text in against:
         warn(args.prog, text)
     return replace(m, notes=(*m.notes, *against))
@@ -261,6 +261,25 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
     else:
         warn(args.prog, with_options(verdict(check), args))
     return check
+
+
+def compare_with_blur(args: argparse.Namespace, m: Measurement) -> tuple[str, ...]:
+    """Say where another blur than --psf predicts pixels clearly better: no solver makes up for a wrong one."""
+    if args.psf is None or m.shots is not None:
+        return ()
+    from cassi.calibration.found_camera import better_blur
+
+    found = better_blur(m, args.psf, black_level=method(args)["black_level"])
+    if found is None:
+        return ()
+    width, before, after = found
+    words = f"one of {width:g} px" if width else "none"
+    text = (
+        f"the blur of {args.psf:g} px predicts pixels left out {before / after:.1f} times worse ({before:.1%}) than "
+        f"{words} ({after:.1%}); check --psf, or leave it out and the camera is looked for"
+    )
+    warn(args.prog, text)
+    return (text,)
 
 
 def contents(args: argparse.Namespace, path: str) -> str:

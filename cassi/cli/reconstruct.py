@@ -264,11 +264,13 @@ def run(args: argparse.Namespace) -> int:
     from cassi.kernels.dispatch import pick_device
 
     args.files = [*args.files, *args.measurement]
+    if not all(args.files):
+        raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
     if not args.files:
         raise InputError("no measurement given, expected a file, several, a folder or a pattern")
     pick_device(args.device)
-    check_camera_file(args)
     settle(args)
+    check_camera_file(args, many=args.sequence or is_many(args))
     reading.check_options(args)
     check_side_options(args, many=is_many(args))
     if args.sequence:
@@ -330,7 +332,7 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
-    m = replace(m, notes=(*m.notes, check.verdict))
+    m = replace(m, notes=(*m.notes, check.verdict, *reading.compare_with_blur(args, m)))
     if args.white:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
     attributes = reading.provenance(args, check)
@@ -470,6 +472,7 @@ def run_tiled(
 ) -> int:
     """Reconstruct tile by tile into the result's file."""
     from cassi.cli import reading
+    from cassi.running.evidence import of_result
     from cassi.running.tiled_file import reconstruct_tiled
 
     whole = {"quality", "prior", "weights", "budget", "uncertainty", "psf", "camera"}
@@ -483,6 +486,8 @@ def run_tiled(
         overwrite=args.overwrite,
         progress=steps,
     )
+    for text in of_result(result.residual):
+        warn(args.prog, text)
     write_report_of(args, output, report, steps)
     tiles = f"{len(result.history)} tiles"
     say(args, f"{tiles}, residual {result.residual:.2%}, {result.seconds:.1f} s -> {output}")
@@ -618,6 +623,7 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     print(reading.contents(args, args.files[0]))
     m = reading.read_and_tell(args)
     check = reading.compare_with_mask(args, m)
+    reading.compare_with_blur(args, m)
     for line in (*reading.what_would_be_used(m, args), *white_in_words(args, m), *side_in_words(args, m)):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.places import keep_inputs
 from cassi.cli.shell import Parser, say
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     names = ("mask", "key", "mask_key", "step", "num_bands", "bad_pixels")
     levels = Levels(args.bit_depth, args.black_level)
     options = ReadOptions(**{name: getattr(args, name) for name in names}, levels=levels)
-    frames = open_frames(find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]), options)
+    files = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name])
+    keep_inputs(args.output, [*files, args.mask, args.bad_pixels])
+    frames = open_frames(files, options)
     every = max(1, -(-len(frames) // MOST))
     return [frames[k] for k in range(0, len(frames), every)]
 

@@ -38,7 +38,7 @@ def run_sequence(args: argparse.Namespace) -> int:
     source = Path(args.files[0])
     output = Path(args.output or source.with_name(f"{source.stem}_sequence.h5"))
     check_places(args, output)
-    check_camera_file(args, [path for frame in frames for path in frame.paths])
+    check_camera_file(args, [path for frame in frames for path in frame.paths], many=True)
     if args.bit_depth is None and not args.calibration:
         args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
     read = reading(args, many=True)
@@ -72,6 +72,8 @@ def run_sequence(args: argparse.Namespace) -> int:
     )
     for name, reason in report.failed.items():
         warn(args.prog, f"{name}: {reason}", kind="error")
+    for name, text in list(report.doubts.items())[:3]:
+        warn(args.prog, f"{name}: {text}")
     if report.failed:
         return 1
     results = [folder / f"{frame.name}_cube.h5" for frame in frames]
@@ -126,10 +128,14 @@ def _refuse(args: argparse.Namespace) -> None:
 
 def _dry_run(args: argparse.Namespace, read: Callable[..., Measurement], frames: Sequence[Frame], output: Path) -> int:
     """Say what the first frame is, and what would be done."""
+    from cassi.running.evidence import of_measurement
+
     m = read(frames[0].path, frames=frames[0].index)
     print(f"{len(frames)} frames that follow each other, {frames[0].name} to {frames[-1].name}; the first:")
     for line in (*m.notes, *what_would_be_used(m, args)):
         print(f"  {line}")
+    for text in of_measurement(m):
+        warn(args.prog, text)
     size = " x ".join(str(n) for n in (len(frames), len(m.shifts), *m.mask.shape[-2:]))
     print(f"\nwould reconstruct cubes {size}, each with the frames beside it, and write {output}")
     return 0

@@ -15,6 +15,8 @@ from cassi.version import PROGRAM
 
 EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
 
+INTERRUPTED = "interrupted; no half file was left"
+
 # What a message of the library speaks of, and the options that say it on the command line.
 CURES = {
     "allow overwriting": ("overwrite",),
@@ -24,6 +26,7 @@ CURES = {
     "needs the gain": ("gain",),
     "the gain must": ("gain",),
     "give a map of bad pixels": ("bad_pixels",),
+    "from which on a pixel is bad": ("saturation",),
     "displaced mask": ("align",),
     "displaced by part of a pixel": ("align",),
     "it fits when dispersion reversed": ("step",),
@@ -63,7 +66,7 @@ def guarded(args: argparse.Namespace, prog: str, run: Callable[[], int]) -> int:
     except InputError as error:
         return _fail(prog, 2, with_options(str(error), args))
     except KeyboardInterrupt:
-        return _fail(prog, 130, "interrupted; no half file was left")
+        return _fail(prog, 130, INTERRUPTED)
     except FloatingPointError as error:
         return _fail(prog, 1, str(error))
     except BrokenPipeError:  # the reader of our output, such as head, has gone

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.places import keep_inputs
 from cassi.cli.shell import Parser, command_line, say
 from cassi.errors import InputError, one_line
 
@@ -182,33 +184,45 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(one_line(error, limit=1000)) from error
 
 
-def run_scene(args: argparse.Namespace) -> int:
-    """Photograph a scene."""
-    import torch
-
-    from cassi.files import check_output, write_measurement
+def check_files(args: argparse.Namespace) -> None:
+    """Raise InputError where what is to be written cannot be, or would replace what is read."""
+    from cassi.files import check_output
     from cassi.files.atomic import check_place
-    from cassi.optics.detector import round_to_bits
-    from cassi.optics.geometry import shifts_from_step
-    from cassi.optics.measurement import Measurement
-    from cassi.simulation.camera import moving, simulate
-    from cassi.version import PROGRAM
 
     if Path(args.output).suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{args.output}: measurements are written to HDF5, expected the suffix .h5 or .hdf5")
     check_output(args.output, args.overwrite)
+    for made in (args.output, args.side):
+        if made:
+            keep_inputs(made, [args.mask, args.cube, args.wavelengths])
     if args.side is not None:
         if args.optics == "cacti":
             raise InputError("a photograph shows no frames of a video; leave out --side or --optics cacti")
         if Path(args.side).suffix.lower() != ".png":
             raise InputError(f"{args.side}: the photograph is written as PNG, expected the suffix .png")
         check_place(args.side, args.overwrite)
+
+
+def run_scene(args: argparse.Namespace) -> int:
+    """Photograph a scene."""
+    import torch
+
+    from cassi.files import write_measurement
+    from cassi.optics.detector import round_to_bits
+    from cassi.optics.geometry import shifts_from_step
+    from cassi.optics.measurement import Measurement
+    from cassi.simulation.camera import moving, simulate
+    from cassi.version import PROGRAM
+
+    check_files(args)
     # One stream of random numbers each, so that another mask or camera does not change the scene.
     scene_source, mask_source, noise_source = (
         torch.Generator().manual_seed((args.seed % 2**32) * 3 + k) for k in range(3)
     )
     mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
+    if not math.isfinite(args.motion):
+        raise InputError(f"--motion must be a number of pixels, got {args.motion}")
     if args.frames < 1 or (args.frames > 1 and args.shots > 1):
         raise InputError(f"--frames must be at least 1, and 1 with several shots, got {args.frames}")
     if args.truth_bits is not None:
@@ -335,8 +349,8 @@ def make_cube(
     from cassi.files.wavelength_files import parse_wavelengths
     from cassi.simulation.scene import procedural_scene
 
-    if args.num_bands is not None and args.num_bands < 1:
-        raise InputError(f"--num-bands must be at least 1, got {args.num_bands}")
+    if args.num_bands is not None and not 1 <= args.num_bands <= 10_000:
+        raise InputError(f"--num-bands must lie in 1..10000, got {args.num_bands}")
     if args.cube is None:
         # A range start:stop:count brings its own count; so may a preset, a list or a file.
         count = args.num_bands if args.num_bands is not None else stated_count(args.wavelengths) or 28

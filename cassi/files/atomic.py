@@ -88,9 +88,12 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
             _flush(file)
         with signals_held():
             check_place(path, overwrite)
+            if len(files) > 1:  # killed between the moves, the old one would be there with what belongs to the new
+                path.unlink(missing_ok=True)
             for file in files:
                 os.replace(file, path.parent / file.name)
             _flush(path.parent)
+            shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
     except OSError as error:
         # numpy says only "... requested and ... written".
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))

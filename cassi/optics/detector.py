@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cassi.errors import InputError
 from cassi.optics.protocol import Camera
+
+NEGATIVE = 0.95  # share of the pixels; noise alone makes half of them negative
 
 
 def black_level_of(A: Camera, y: Tensor) -> float:
@@ -54,6 +57,21 @@ def black_level_of(A: Camera, y: Tensor) -> float:
     b = float(fit[0])
     scatter = deviation * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
     return b if abs(b) > max(0.02 * abs(float(y.double()[seen].mean())), 5 * scatter) else 0.0
+
+
+def check_light(y: Tensor) -> None:
+    """Check that snapshots, less their black level, hold light.
+
+    Raises:
+        InputError: nearly all of their pixels are below 0.
+    """
+    below, above = int((y < 0).sum()), int((y > 0).sum())
+    if below > NEGATIVE * (below + above):
+        raise InputError(
+            f"the values are negative, {below / (below + above):.0%} of what is not 0: inverted, a sign error, or "
+            "a black level above the light; expected light, which counts up from the black level: give -y, or the "
+            "largest value less y, or another black level"
+        )
 
 
 def brightness(A: Camera, y: Tensor) -> float:

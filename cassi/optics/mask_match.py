@@ -169,6 +169,12 @@ def check_mask(
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
     steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
     matches, verdict = _verdict(scores, chance, displacement, steps, lags)
+    if matches and given.inverted(spectrum, lags):
+        matches = False
+        verdict = (
+            "inverted mask or snapshot: the mask fits where it is closed instead of open (correlation "
+            f"{score:.3f}, {chance:.3f} by chance); give 1 - mask, or the largest value less y"
+        )
     if not matches and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
         matches, verdict = True, f"{masks.shape[1]} x {masks.shape[2]} pixels are too few to tell whether the mask fits"
     return MaskCheck(matches, verdict, scores, chance, displacement, steps)
@@ -267,6 +273,12 @@ class _Transformed:
         c = self.correlations(spectrum, lags, rows, columns)
         explained: np.ndarray = np.maximum((c * np.linalg.solve(gram, c)).sum(axis=0), 0.0)
         return explained * self.thin
+
+    def inverted(self, spectrum: np.ndarray, lags: np.ndarray) -> bool:
+        """Whether the best fit takes light away where the mask is open: the bands' weights sum to less than 0."""
+        gram = self.gram(lags)
+        gram += RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
+        return bool(np.linalg.solve(gram, self.correlations(spectrum, lags)).sum() < 0)
 
     def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
         """Return R."""

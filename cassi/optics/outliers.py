@@ -71,14 +71,16 @@ def _stand_out(y: np.ndarray, reach: int, rank: int) -> tuple[np.ndarray, np.nda
 def without_impulses(m: Measurement) -> Measurement:
     """The measurement with such pixels among the bad ones, in a stack those of most of its frames, and a note on it.
 
-    Where more than 3 % stand out, which may be a scene of bright points or another camera, there is only the note.
+    Each of several shots has its own: a cosmic ray is in one of them. Where more than 3 % stand out, which may be a
+    scene of bright points or another camera, there is only the note.
     """
-    if m.shots is not None:  # each shot has bad pixels of its own
-        return m
-    frames = m.y.reshape(-1, *m.y.shape[-2:])
-    votes = np.zeros(frames.shape[-2:], np.int64)
+    pixels = m.y.shape[-2 if m.shots is None else -3 :]
+    frames = m.y.reshape(-1, *pixels)
+    places = len({round(d) for d in m.shifts})  # that the light of one point falls on
+    votes = np.zeros(pixels, np.int64)
     for frame in frames:
-        votes += impulses(frame, len(m.shifts))
+        found = [impulses(one, places) for one in frame.reshape(-1, *pixels[-2:])]
+        votes += np.stack(found).reshape(pixels)
     known = np.zeros(votes.shape, bool) if m.bad_pixels is None else m.bad_pixels
     fresh = (2 * votes > len(frames)) & ~known
     if not fresh.any():

@@ -8,6 +8,8 @@ import numpy as np
 
 from cassi.errors import InputError
 
+SHORTEST = 100.0  # [nm]; glass, quartz and air end there
+
 
 class Preset(NamedTuple):
     """A published band list: `wavelengths` [nm], and `source`, where it was published."""
@@ -49,7 +51,8 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
     Raises:
-        InputError: another number than `num_bands`, or values that are not positive, finite and all different.
+        InputError: another number than `num_bands`, or values that are not positive, finite and all different, or below
+            100 nm.
 
     Example:
         >>> check_wavelengths([0.45, 0.55], 2, "wavelengths")
@@ -63,4 +66,9 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
     if np.unique(values).size < values.size:
         raise InputError(f"{name}: wavelengths must be all different, one comes twice; give one for each of the {of}")
     # No optical band lies at 10 nm: such numbers are micrometers. Rounding keeps 0.45 um at 450 nm exactly.
-    return np.round(values * 1e3, 9) if values.max() < 10 else values
+    values = np.round(values * 1e3, 9) if 1e-3 * SHORTEST < values.max() < 10 else values
+    if values.min() < SHORTEST:
+        raise InputError(
+            f"{name}: {values.min():g} to {values.max():g} nm is no light that a lens lets through; give them in nm"
+        )
+    return values

@@ -1,4 +1,4 @@
-"""What speaks against a measurement's noise or a result: sentences for the program and for the result's notes."""
+"""What speaks against a measurement or a result: sentences for the program and for the result's notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,76 @@ from cassi.running.preparing import prepare
 
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
+PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
+
 STAMPED = 0.12  # imprint of the mask above which one is told
+
+
+def of_measurement(m: Measurement) -> tuple[str, ...]:
+    """All that speaks against one before it is reconstructed."""
+    return (*of_light(m), *of_saturation(m), *of_order(m), *of_noise(m))
+
+
+def of_saturation(m: Measurement) -> tuple[str, ...]:
+    """Many good pixels that hold the largest value, and fewer any other but the smallest: floats that were cut off.
+
+    Example:
+        >>> of_saturation(Measurement(np.array([[1.0, 2.0, 3.0, 3.0]]), np.ones((1, 4)), (0,)))[0][:46]
+        '50.0% of the pixels hold the largest value, 3,'
+    """
+    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+    values, counts = np.unique(y, return_counts=True)
+    share = float(counts[-1] / y.size)
+    if share < PLATEAU or counts[-1] < counts[1:].max(initial=0):  # dark, or a painted scene
+        return ()
+    return (
+        f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
+        "the value from which on a pixel is bad",
+    )
+
+
+def of_order(m: Measurement) -> tuple[str, ...]:
+    """Wavelengths that go up and down along the dispersion, which no prism or grating makes.
+
+    Example:
+        >>> m = Measurement(np.ones((1, 3)), np.ones((1, 1)), (0, 1, 2), np.array([450.0, 650.0, 550.0]))
+        >>> of_order(m)[0][:38]
+        'the wavelengths go up and down along t'
+    """
+    if m.wavelengths is None or len(set(m.shifts)) < len(m.shifts):
+        return ()
+    steps = np.diff(m.wavelengths[np.argsort(m.shifts)])
+    if (steps > 0).all() or (steps < 0).all():
+        return ()
+    return (
+        "the wavelengths go up and down along the dispersion, as no prism or grating makes them; check their order",
+    )
+
+
+def of_light(m: Measurement) -> tuple[str, ...]:
+    """A snapshot that is brighter at either end than in between, although fewer than half of the bands reach them.
+
+    An inverted one is, or one with much black level left in; through an open mask nothing else shows it.
+
+    Example:
+        >>> m = Measurement(y=np.array([[5, 4, 3, 2, 3, 4, 5]]), mask=np.ones((1, 3)), shifts=(0, 1, 2, 3, 4))
+        >>> of_light(m)[0][:40]
+        'the snapshot is brighter at either end, '
+    """
+    width = m.mask.shape[-1]
+    starts = np.asarray(m.shifts, dtype=np.float64) - min(m.shifts)
+    columns = np.arange(m.y.shape[-1])
+    reach = ((columns >= starts[:, None]) & (columns < starts[:, None] + width)).sum(axis=0)
+    few = 2 * reach < len(starts)
+    good = np.ones(m.y.shape[-2:], bool) if m.bad_pixels is None else ~m.bad_pixels
+    left = columns < len(columns) // 2
+    parts = [m.y[np.broadcast_to(good & where, m.y.shape)] for where in (few & left, few & ~left, ~few)]
+    if not all(part.size for part in parts) or min(parts[0].mean(), parts[1].mean()) <= parts[2].mean():
+        return ()
+    return (
+        "the snapshot is brighter at either end, which fewer than half of the bands reach, than in between: it may be "
+        "inverted, hold a black level, or be of another camera; check it, or give the black level",
+    )
 
 
 def of_noise(m: Measurement) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_plan, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_number, check_plan, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
@@ -36,7 +35,6 @@ from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
 
 CAMERAS = ("find", "as-given")
-MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
 def reconstruct(
@@ -165,11 +163,14 @@ def reconstruct(
     found: FoundCamera | None = None
     learned = read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
     method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
-    check_plan(plan, {"spectral_prior": spectral_prior is not None})
+    idle = {"spectral_prior": spectral_prior, "gain": gain, "read_noise": read_noise}
+    check_plan(plan, {name: value is not None for name, value in idle.items()})
     run = Run(seed, budget, monitor)
     given_m: Measurement | None = None
     steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        for name, value in (("gain", gain), ("read noise", read_noise)):
+            check_number(name, value)
         m = given_m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
@@ -248,11 +249,6 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePictu
     if method.plan is not None:
         method = replace(method, plan=method.plan.scaled(1 / level))
     noise = task.noise.scaled(1 / level)
-    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
-        raise InputError(
-            f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal; check both, or leave "
-            "them out"
-        )
     found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
     if side is not None:
         run.tell(SIDE, 0.0)

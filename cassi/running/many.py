@@ -32,6 +32,7 @@ from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
 from cassi.running.cluster import Engine, Turn, processes, scheduler_at, threads
+from cassi.running.evidence import of_imprint, of_measurement, of_result
 from cassi.running.front_door import reconstruct
 from cassi.running.result import Reconstruction
 from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked
@@ -51,7 +52,7 @@ class BatchReport:
     """What a run did: frames computed now, found finished, and failed (name to reason); wall seconds.
 
     `misfits` holds the verdict on the mask of every finished frame, of this run or an earlier one, that it does not
-    fit (`cassi.optics.mask_match`).
+    fit (`cassi.optics.mask_match`); `doubts` what else speaks against its cube (`cassi.running.evidence`).
     """
 
     computed: int
@@ -59,6 +60,7 @@ class BatchReport:
     failed: Mapping[str, str]
     seconds: float
     misfits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    doubts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def find_frames(
@@ -185,8 +187,9 @@ def reconstruct_many(
                     bar.update()
         log.close([frame.name for frame in frames])
     misfits = {name: known["verdict"] for name, known in finished.items() if not known["ok"]}
+    doubts = {name: known["against"] for name, known in finished.items() if known["against"]}
     computed = len(todo) - len(failed)
-    return BatchReport(computed, len(frames) - len(todo), failed, time.perf_counter() - start, misfits)
+    return BatchReport(computed, len(frames) - len(todo), failed, time.perf_counter() - start, misfits, doubts)
 
 
 # What is finished
@@ -395,8 +398,9 @@ def _solve_and_write(
 
     with turn:
         check = check_masks(m)
-        m = replace(m, notes=(*m.notes, check.verdict))
         result = solve(m, monitor=closing)
+        against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
+        m = replace(m, notes=(*m.notes, check.verdict, *against))
     if turn.over():
         raise CancelledError("the run was interrupted")
     known = {
@@ -405,6 +409,7 @@ def _solve_and_write(
         "seconds": result.seconds,
         "verdict": check.verdict,
         "ok": check.matches,
+        "against": "; ".join(against),
     }
     store.write(job.number, job.frame, m, result, {**attributes, **known})
     return known

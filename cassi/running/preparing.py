@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +19,14 @@ from cassi.files.reading import read_measurement
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import camera_of
-from cassi.optics.detector import black_level_of
+from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import infer_shifts
 from cassi.optics.measurement import Measurement, check_arrays
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 
 Array = Tensor | np.ndarray
-NEGATIVE = 0.95  # share of the pixels; noise alone makes half of them negative
+MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,24 +127,28 @@ def _without_black(
     y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
     if good is not None:
         y = torch.where(good, y, 0)
-    _check_light(y)
+    check_light(y)
+    for frame in y.reshape(-1, *A.measurement_shape):
+        _check_noise(noise, brightness(A, frame))
     return Prepared(A, y, black, black_level is None, wavelengths, noise, unit)
 
 
-def _check_light(y: Tensor) -> None:
-    """Raise InputError for snapshots, less their black level, whose pixels are nearly all below 0."""
-    below, above = int((y < 0).sum()), int((y > 0).sum())
-    if below > NEGATIVE * (below + above):
+def _check_noise(noise: CameraNoise, level: float) -> None:
+    """Raise InputError for noise that leaves nothing of a signal of that brightness."""
+    noise = noise.scaled(1 / level)
+    if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
         raise InputError(
-            f"the values are negative, {below / (below + above):.0%} of what is not 0: inverted, a sign error, or "
-            "a black level above the light; expected light, which counts up from the black level: give -y, or the "
-            "largest value less y, or another black level"
+            f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal; check both, or leave "
+            "them out"
         )
 
 
 def plain(value: Array | float | None) -> Any:
     """A tensor as an array in memory; anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
 
 
 def as_measurement(
@@ -170,6 +175,8 @@ def as_measurement(
     else:
         if mask is None:
             raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
+        if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
+            raise InputError("the masked values of a masked array would count; give its data, and bad_pixels=y.mask")
         y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
         if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
             raise InputError(
@@ -195,7 +202,12 @@ def as_measurement(
         bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
         if mask_array.shape[-2] != y_array.shape[-2]:
             raise InputError(
-                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike"
+                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
+                "or transpose both where the dispersion runs down"
+            )
+        if mask_array.min() < 0:
+            raise InputError(
+                f"the mask holds negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
             )
         m = Measurement(
             y=y_array.astype(np.float32),

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import write_text
+from cassi.files.atomic import DISK_FULL, write_text
+from cassi.running.evidence import of_result
 from cassi.running.result import Reconstruction, write_result
 from cassi.version import PROGRAM
 
@@ -31,6 +32,7 @@ KNOWN = {
     "seconds": float("nan"),
     "verdict": "",
     "ok": True,
+    "against": "",
 }  # of a finished frame
 
 
@@ -118,6 +120,7 @@ class ZarrStore:
                 "seconds": float(seconds[k]),
                 "verdict": "" if ok[k] else "the mask does not fit",
                 "ok": bool(ok[k]),
+                "against": "; ".join(of_result(float(residual[k]))),
             }
             if mark.any()
             else None
@@ -219,7 +222,7 @@ def locked(root: Path) -> Iterator[Path]:
     """Make the folder and hold it against a second run; the lock goes with the process, however that ends.
 
     Raises:
-        OutputError: it cannot be made, or another run holds it.
+        OutputError: it cannot be made or written to, or another run holds it.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -235,4 +238,9 @@ def locked(root: Path) -> Iterator[Path]:
             pass  # no such locks on this system
         except OSError as error:
             raise OutputError(f"{root}: another run is writing there; wait for it or choose another output") from error
-        yield root
+        try:
+            yield root
+        except OSError as error:  # what goes wrong with a snapshot's own files is told of that snapshot
+            full = error.errno in DISK_FULL
+            cure = "the disk is full; free some space and start again" if full else one_line(error)
+            raise OutputError(f"{root}: cannot be written: {cure}") from error

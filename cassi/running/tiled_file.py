@@ -28,6 +28,7 @@ from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
+from cassi.running.evidence import of_result
 from cassi.running.preparing import prepare
 from cassi.running.progress import TILES, shown, tiled_steps
 from cassi.running.tiling import REACH, Solve, solve_tiled
@@ -159,7 +160,7 @@ def reconstruct_tiled(
                 "input_sha256": m.sha256,
                 "unit": m.unit,
                 "scale": m.scale,
-                "notes": list(m.notes),
+                "notes": [*m.notes, *of_result(residual)],
                 "status": "max_iters",
                 "residual": residual,
                 "seconds": seconds,

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.choice.automatic import COMPONENTS, reconstruct_auto
-from cassi.choice.candidates import SCENE
+from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.held_out import hold_out
-from cassi.choice.plan import Method, Plan
+from cassi.choice.plan import Method
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect
@@ -31,7 +30,6 @@ from cassi.solvers.least_squares import least_squares
 
 WEIGHTS = (0.05, 0.1, 0.2)  # of the GAP-TV loop; the best is chosen with the truth, which no user has
 READ_NOISE = 5.0  # electrons
-SHARES = (1.0, 0.4, 0.2, 0.1, 0.03, 0.0)  # of the estimated noise, of the plans that are compared
 NOISES: dict[str, float | None] = {"clean": None, "10,000 e": 1e4, "1,000 e": 1e3}
 
 PUBLISHED = """\
@@ -79,7 +77,6 @@ def quality(
     *,
     quick: bool = False,
     best: bool = False,
-    plans: bool = False,
     report: Callable[[str], None] = print,
 ) -> str:
     """Run the comparison and return it as Markdown.
@@ -88,7 +85,6 @@ def quality(
         data: folder with kaist/*.h5, cave/*.mat and real captures; the project's own procedural scene is always there.
         quick: the procedural scene alone, small.
         best: also run the automatic solver at quality "best".
-        plans: also compare the automatic solver's plan with the best one, chosen with the truth.
         report: called with one line of progress at a time.
     """
     rows: list[Row] = []
@@ -102,8 +98,6 @@ def quality(
                 rows.append(row)
                 report(_line(row))
     parts = [_psnr_table(rows), _gain_table(rows), _prior_table(rows), _detail_table(rows)]
-    if plans:
-        parts.append(plans_table(scenes, report=report))
     parts.append(blur_table({s.name: s.cube for s in scenes if s.cube is not None}, report=report))
     captures = [] if quick or data is None else list(real_captures(data))
     if captures:
@@ -217,37 +211,6 @@ def simulated_scenes(data: Path | None, *, size: int = 256) -> Iterator[Scene]:
         cube /= cube.max()
         A = CASSI.from_step(mask[: cube.shape[1], : cube.shape[2]].clone(), step=2, num_bands=28)
         yield Scene(f"CAVE {path.stem}", A, A.forward(cube), cube=cube)
-
-
-def plans_table(scenes: list[Scene], *, report: Callable[[str], None]) -> str:
-    """How far the plan that the automatic solver takes is behind the best one, which only the truth can tell."""
-    lines = [
-        "| scene | noise | chosen | PSNR [dB] | best of all plans | PSNR [dB] | behind [dB] |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for scene in scenes:
-        bases = [f"smooth-{min(COMPONENTS, scene.A.cube_shape[0])}", SCENE]
-        plans = [(basis, share) for basis in bases for share in SHARES]
-        for noise, full_well in NOISES.items():
-            noisy = add_noise(scene, full_well)
-            chosen, reached = followed(noisy)
-            found = {plan: reached if plan == chosen else followed(noisy, Plan(*plan))[1] for plan in plans}
-            best = max(found, key=lambda plan: found[plan])
-            cells = " | ".join(f"{p[0]}, {p[1]:.0%} of the noise | {found[p]:.2f}" for p in (chosen, best))
-            lines.append(f"| {scene.name} | {noise} | {cells} | {found[best] - reached:.2f} |")
-            report(lines[-1])
-    return (
-        "The plan that `auto` takes, and the best of all there are: each is run to the end, the best chosen with "
-        "the truth\n\n" + "\n".join(lines)
-    )
-
-
-def followed(scene: Scene, plan: Plan | None = None) -> tuple[tuple[str, float], float]:
-    """Basis and share of the noise the automatic solver takes, its own or the plan's, and the PSNR [dB] it comes to."""
-    found = reconstruct_auto(scene.A, scene.y, method=Method(plan=plan))
-    row = measure(scene, "", "auto", lambda s: found.result.x)
-    taken = found.plan
-    return (taken.basis, taken.noise_share) if taken else ("", 0.0), row.psnr
 
 
 def real_captures(data: Path) -> Iterator[Scene]:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -84,7 +85,9 @@ class Pool:
 
 
 def leave_with_parent() -> None:
-    """In a process that makes examples: end when that which asked for them has, however it did."""
+    """In a process that makes examples: end when that which asked for them has, however it did, and not by Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tqdm.set_lock(threading.RLock())  # one between processes is left behind by a process that is ended
     parent = parent_process()
 
     def watch() -> None:
@@ -206,7 +209,7 @@ class Training:
                     p.seen += len(e)
                 self._step(self._rate())
                 passed = before + time.monotonic() - began
-                shown.update((passed - p.seconds) / 60)
+                shown.update(min(passed - p.seconds, limit - p.seconds) / 60)
                 p.seconds = passed
                 if len(gains) >= 50 * settings.cameras or p.seconds >= limit:
                     gain = float(torch.stack(gains).mean())

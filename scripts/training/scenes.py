@@ -31,6 +31,14 @@ class Scenes:
     photographs: tuple[Path, ...]
     reflectances: np.ndarray
 
+    def check_size(self, height: int, width: int) -> None:
+        """Raise ValueError for pieces that do not fit into a cube."""
+        smallest = min(min(cube.shape[1:]) for cube in self.cubes)
+        if smallest < max(height, width):
+            raise ValueError(
+                f"pieces of {height} x {width} pixels do not fit into a scene of {smallest} pixels; take smaller ones"
+            )
+
     def piece(self, rng: np.random.Generator, height: int, width: int) -> np.ndarray:
         """One piece (31, height, width) float32 >= 0, of maximum 1."""
         while True:
@@ -96,6 +104,7 @@ def load_scenes(folder: Path, *, held_out: tuple[str, ...] = HELD_OUT) -> Scenes
 
     Raises:
         FileNotFoundError: no cubes there, but those that are held out.
+        ValueError: a file without a cube.
     """
     files = [f for f in sorted((folder / "cave_train").glob("*.h5")) if f.stem not in held_out]
     if not files:
@@ -103,6 +112,8 @@ def load_scenes(folder: Path, *, held_out: tuple[str, ...] = HELD_OUT) -> Scenes
     cubes = []
     for name in files:
         with h5py.File(name) as file:
+            if "cube_sqrt" not in file:
+                raise ValueError(f"{name} holds no `cube_sqrt`; give scenes as scripts/train.py --help describes them")
             cubes.append(file["cube_sqrt"][:])
     spectra = folder / "spectra" / "sfu1995_400_700_10nm.npz"
     photographs = tuple(sorted((folder / "rgb_train").glob("*.jpg"))) if spectra.exists() else ()
