@@ -10,16 +10,7 @@ from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts memory, else announces itself
 
-import torch
-from benchmarks.camera import camera
-from benchmarks.coverage import coverage
-from benchmarks.quality import quality
 from benchmarks.sections import replace_section
-from benchmarks.sequences import sequences
-from benchmarks.shots import shots
-from benchmarks.side import side
-from benchmarks.speed import speed
-from benchmarks.tiles import tiles
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -78,24 +69,46 @@ def run(args: argparse.Namespace) -> str:
         raise ValueError(f"{data} is not a folder")
     if args.command in ("side", "shots") and data is None:
         raise ValueError("these tables need true cubes; give --data FOLDER")
-    if args.command == "speed":
-        if args.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("there is no CUDA device here; use --device cpu")
-        return speed(torch.device(args.device), data=data, quick=args.quick)
-    if args.command == "quality":
-        text = quality(data, quick=args.quick, best=args.best)
-    elif args.command == "tiles":
-        text = tiles(large=2048 if args.large else 0, num_iters=args.iterations)
-    elif args.command == "side":
-        text = side(data, scenes=args.scenes, size=args.size)
-    elif args.command == "shots":
-        text = "\n\n".join([shots(data, size=args.size), sequences(data)])
-    elif args.command == "coverage":
-        text = coverage(data, quick=args.quick)
-    else:
-        text = camera(data, trials=args.trials)
-    print(f"\n{text}")
+    text = tables(args, data)
+    if args.command != "speed":
+        print(f"\n{text}")
     return text
+
+
+def tables(args: argparse.Namespace, data: Path | None) -> str:
+    """Those of a command; what measures them is imported now, as it takes seconds."""
+    match args.command:
+        case "speed":
+            import torch
+            from benchmarks.speed import speed
+
+            if args.device == "cuda" and not torch.cuda.is_available():
+                raise ValueError("there is no CUDA device here; use --device cpu")
+            return speed(torch.device(args.device), data=data, quick=args.quick)
+        case "quality":
+            from benchmarks.quality import quality
+
+            return quality(data, quick=args.quick, best=args.best)
+        case "tiles":
+            from benchmarks.tiles import tiles
+
+            return tiles(large=2048 if args.large else 0, num_iters=args.iterations)
+        case "side":
+            from benchmarks.side import side
+
+            return side(data, scenes=args.scenes, size=args.size)
+        case "shots":
+            from benchmarks.sequences import sequences
+            from benchmarks.shots import shots
+
+            return "\n\n".join([shots(data, size=args.size), sequences(data)])
+        case "coverage":
+            from benchmarks.coverage import coverage
+
+            return coverage(data, quick=args.quick)
+    from benchmarks.camera import camera
+
+    return camera(data, trials=args.trials)
 
 
 def told(args: argparse.Namespace) -> str:

@@ -6,14 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from cassi.kernels.dispatch import eager
-
-# one thread: small tensors gain nothing from more, and parallel test runs do not fight over the cores
-torch.set_num_threads(1)
+if TYPE_CHECKING:  # the process that hands tests to others starts them sooner without
+    import torch
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,6 +19,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    import torch
+
+    # small tensors gain nothing from more, and parallel test runs do not fight over the cores
+    torch.set_num_threads(1)
     if "slow" in config.option.markexpr or os.environ.get("CASSI_SLOW_TESTS", "0") == "1":
         return
     skip = pytest.mark.skip(reason="slow: run with -m slow or CASSI_SLOW_TESTS=1")
@@ -39,15 +41,26 @@ def shared_data() -> Path:
     return folder
 
 
-@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" in metafunc.fixturenames:
+        import torch
+
+        metafunc.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"], indirect=True)
+
+
+@pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every device there is."""
+    import torch
+
     return torch.device(request.param)
 
 
 @pytest.fixture(params=["default", "eager"])
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both implementations: what is chosen by itself (compiled kernels, Triton), and plain torch."""
+    from cassi.kernels.dispatch import eager
+
     with eager() if request.param == "eager" else nullcontext():
         yield str(request.param)
 
@@ -55,12 +68,16 @@ def path(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def generator() -> torch.Generator:
     """A fresh generator with a fixed seed for each test."""
+    import torch
+
     return torch.Generator().manual_seed(20240229)
 
 
 @pytest.fixture
 def torch_threads() -> Iterator[Callable[[int], None]]:
     """Set the number of threads for one test."""
+    import torch
+
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

@@ -105,7 +105,7 @@ FAULTS = [
     Fault(
         "the pass in one forgets the photograph's row weights", SIDE,
         "r.add_(s(e)).mul_(s(omega)).mul_(self._w)", "r.add_(s(e)).mul_(s(omega))",
-        "test_optics_side_view.py", "pass",
+        "test_optics_side_view.py", "pass", compiled=True,
     ),
     Fault(
         "a picture is turned the other way", "cassi/optics/similarity.py",

@@ -22,6 +22,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
+import cassi.calibration.pose
 import cassi.choice.automatic
 import cassi.choice.neighbors
 import cassi.cli.simulate
@@ -169,6 +170,9 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (64, 64))
     monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
+    monkeypatch.setattr(cassi.choice.neighbors, "NONLOCAL_ITERS", 2)
+    monkeypatch.setattr(cassi.calibration.pose, "ROWS", 32)
+    monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)
     for part in ("ALONE", "FIRST", "REST"):
         monkeypatch.setattr(cassi.choice.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:

@@ -116,6 +116,11 @@ by_row = pytest.mark.parametrize(
     ("size", "dtype"), [(replace(size, height=min(size.height, 2)), dtype) for size, dtype in CASES], ids=str
 )
 
+# and those with a program for each tile, of 8 x 64 pixels, no more in nine columns of tiles than in three
+by_tile = pytest.mark.parametrize(
+    ("size", "dtype"), [(replace(size, width=min(size.width, 130)), dtype) for size, dtype in CASES], ids=str
+)
+
 
 @by_row
 def test_operator(size, dtype, triton_kernels, use):
@@ -153,7 +158,7 @@ def test_data_step(size, dtype, rho, accelerate, in_place, triton_kernels, use):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
-@every_case
+@by_tile
 @pytest.mark.parametrize("num_iters", [0, 3])
 @pytest.mark.filterwarnings("ignore:overflow")  # a weight of 0 gives an infinite magnitude, and the dual 0
 def test_total_variation(size, dtype, num_iters, triton_kernels, use):

@@ -30,8 +30,8 @@ def cube():
 
 
 def visible_texts(figure):
-    FigureCanvasAgg(figure).draw()
-    renderer = figure.canvas.get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()  # places all, and paints nothing
     beyond = set()  # matplotlib keeps ticks beyond the ends of an axis and does not draw them
     for axes in figure.findobj(Axes):
         for axis in (axes.xaxis, axes.yaxis):

@@ -152,6 +152,7 @@ def test_whiteness_weights_leave_pixels_out_and_whiten():
     dirty = noise.clone()
     dirty[:, 50:60] = 1e6
     assert max(map(abs, residual_whiteness(dirty, weights)[:2])) < 0.03
+    assert residual_whiteness(torch.where(weights > 0, noise, torch.nan)) == residual_whiteness(dirty, weights)
     sigma = 1 + 9 * torch.rand(120, 120, generator=generator)
     assert max(map(abs, residual_whiteness(noise * sigma, sigma**-2)[:2])) < 0.03
 

@@ -157,7 +157,7 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     if not torch.cuda.is_available():
         assert script.main(["speed", "--device", "cuda"]) == 2
         assert capsys.readouterr().err == "error: there is no CUDA device here; use --device cpu\n"
-    monkeypatch.setattr(script, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
+    monkeypatch.setattr(module, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
     assert script.main(["speed", "--quick", "--output", str(tmp_path / "docs" / "results.md")]) == 0
     text = (tmp_path / "docs" / "results.md").read_text()
     assert "\nMade by `python scripts/benchmark.py speed --device cpu --quick`.\n\ncpu None True\n" in text

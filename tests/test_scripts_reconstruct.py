@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import h5py
@@ -18,6 +21,7 @@ import torch
 
 from cassi import CASSI, reconstruct
 from cassi.cli.reconstruct import duration
+from cassi.looking import figures
 from cassi.running import front_door
 
 ROOT = Path(__file__).parent.parent
@@ -133,7 +137,9 @@ def test_quiet_says_nothing(snapshot, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys):
+def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, monkeypatch):
+    few = {"summary": figures.snapshot(scene()["measurement"])}  # all are drawn above
+    monkeypatch.setattr(figures, "figures_of", lambda data, **_: few)
     content = scene()
     frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])
     stack = write(tmp_path / "stack.h5", {"meas": frames})
@@ -418,39 +424,71 @@ def test_help_teaches_with_examples():
     assert "exit codes" in shown
 
 
-def test_full_disk_leaves_nothing_behind(snapshot):
+def test_full_disk_leaves_nothing_behind(snapshot, capsys):
+    """The same in a process of its own, which has to end in peace: `test_files_writing.py`."""
     resource = pytest.importorskip("resource", reason="file size limits are a POSIX matter")
-    limit = 2000  # bytes a file: less than the cube takes
-    found = subprocess.run(
-        [sys.executable, SCRIPT, "--measurement", snapshot, "--figures", "none", "--quiet", "--iterations", "2"],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    assert found.returncode == 2, found.stderr
-    assert "disk is full" in found.stderr
-    assert "Traceback" not in found.stderr
-    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
+    argv = ["--measurement", snapshot, "--quiet", "--iterations", "2"]
+    assert call(*argv, "--output", snapshot.with_name("before.h5")) == 0  # compiles what would be written down, too
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # bytes a file: less than the cube takes
+    try:
+        assert call(*argv) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "disk is full" in refused(capsys)
+    assert sorted(p.name for p in snapshot.parent.iterdir()) == ["before.h5", "m.h5"]
+
+
+LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "10000000")
+RUNNING = "final run |"  # the progress bar of a running iteration
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_it_leaves_no_half_file(snapshot, sent, code):
+def test_interrupted_it_leaves_no_half_file(snapshot):
+    """A process of its own."""
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to it
-    command = [sys.executable, SCRIPT, "--measurement", snapshot, "--figures", "none"]
-    run = subprocess.Popen([*command, "--solver", "gap-tv", "--iterations", "10000000"], stderr=subprocess.PIPE)
+    run = subprocess.Popen([sys.executable, SCRIPT, "--measurement", snapshot, *LONG], stderr=subprocess.PIPE)
     signal.signal(signal.SIGINT, heard)
     with run:
         assert run.stderr is not None
         seen = b""
-        while b"final run |" not in seen:  # the progress bar of a running iteration
+        while RUNNING.encode() not in seen:
             letter = run.stderr.read(1)
             assert letter, f"ended before its first iteration: {seen.decode()}"
             seen += letter
-        run.send_signal(sent)
+        run.send_signal(signal.SIGINT)
         rest = run.stderr.read()
-        assert run.wait(30) == code
+        assert run.wait(30) == 130
     assert b"Traceback" not in rest
+    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_terminated_it_leaves_no_half_file(snapshot, monkeypatch):
+    """As the script runs itself, in this process."""
+    told, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(sys, "argv", ["reconstruct.py", "--measurement", str(snapshot), *LONG])
+
+    def terminate() -> None:
+        while RUNNING not in told.getvalue() and not ended.wait(0.01):
+            pass
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    ended = threading.Event()
+    sender = threading.Thread(target=terminate)
+    sender.start()
+    try:
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+    finally:
+        ended.set()
+        sender.join()
+        signal.signal(signal.SIGTERM, handler)
+    assert caught.value.code == 143
+    assert RUNNING in told.getvalue()
+    assert "Traceback" not in told.getvalue()
     assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
+@functools.cache
 def drawn(data: Path, seed: int = 0, count: int = 2):
     return draw_examples(np.random.default_rng(seed), load_scenes(data), count, 24, 48, SMALL.components)
 

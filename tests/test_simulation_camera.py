@@ -2,7 +2,8 @@
 
 import importlib
 import math
-import os
+import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -216,10 +217,7 @@ def test_scenes_that_cannot_be():
 # The program
 
 
-def run(*arguments, cwd=ROOT):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "scripts" / "simulate.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+SCRIPT = str(ROOT / "scripts" / "simulate.py")
 
 
 @pytest.fixture
@@ -282,16 +280,23 @@ def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, main):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cube.h5", "there.h5"]
 
 
-def test_script_ends_with_exit_code_2_and_no_traceback(tmp_path):
-    done = run("--cube", tmp_path / "absent.h5", "--output", tmp_path / "m.h5")
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("simulate.py: error: ") and done.stderr.count("\n") == 1
+def test_script_ends_with_exit_code_2_and_no_traceback(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["x", "--cube", str(tmp_path / "absent.h5"), "--output", str(tmp_path / "m.h5")])
+    terminated = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_path(SCRIPT, run_name="__main__")
+    finally:
+        signal.signal(signal.SIGTERM, terminated)
+    told = capsys.readouterr()
+    assert caught.value.code == 2 and not told.out
+    assert told.err.startswith("simulate.py: error: ") and told.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_script_teaches():
-    done = run("--help")
-    assert done.returncode == 0
+    """A process of its own."""
+    done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
     assert "examples:" in done.stdout and "--full-well" in done.stdout and "exit codes" in done.stdout
 
 

@@ -16,7 +16,6 @@ Values = TypeVar("Values", np.ndarray, Tensor)
 
 BLURS = (0.0, 1.0, 2.5, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
 SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
-TERMS = ("1", "x", "y", "xx", "xy", "yy", "t", "tt", "xt", "yt")
 
 
 def polynomial(terms: Mapping[str, float], x: np.ndarray, y: np.ndarray, t: np.ndarray | float) -> np.ndarray:
@@ -24,14 +23,10 @@ def polynomial(terms: Mapping[str, float], x: np.ndarray, y: np.ndarray, t: np.n
     value = np.zeros(np.broadcast(x, y, t).shape)
     for name, c in terms.items():
         if c:
-            value += c * monomial(name, x, y, t)
-    return value
-
-
-def monomial(name: str, x: np.ndarray, y: np.ndarray, t: np.ndarray | float) -> np.ndarray:
-    value = np.ones(np.broadcast(x, y, t).shape)
-    for letter in name.replace("1", ""):
-        value = value * {"x": x, "y": y, "t": t}[letter]
+            term = np.ones(())
+            for letter in name.replace("1", ""):
+                term = term * {"x": x, "y": y, "t": t}[letter]
+            value += c * term
     return value
 
 

@@ -21,12 +21,12 @@ from scipy import ndimage
 from torch import Tensor
 
 from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
-from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, sharpen
+from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, scatter, sharpen
 from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
-from cassi.files.scaling import read_leading
+from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
@@ -35,6 +35,9 @@ from cassi.optics.single_disperser import CASSI
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
 
 Spacing = Literal["dispersion", "wavelength"]
+# what the file of a calibration holds
+ARRAYS = ("mask", "shifts", "remainders", "wavelengths", "dark", "flat", "bad_pixels")
+DISPERSION = ("coefficients", "wavelengths", "measured", "across")
 LINE_SPREAD = ("wavelengths", "sigma", "offsets", "profiles")
 OPEN = 1.15  # transmission of an element wide open, at most: transmissions are relative to the brightest
 CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
@@ -162,19 +165,8 @@ class Calibration:
             OutputError: see `cassi.files.write_arrays`.
         """
         curve = self.dispersion
-        arrays = {
-            "mask": self.mask,
-            "shifts": np.asarray(self.shifts),
-            "remainders": self.remainders,
-            "wavelengths": self.wavelengths,
-            "dark": self.dark,
-            "flat": self.flat,
-            "bad_pixels": self.bad_pixels,
-            "dispersion/coefficients": np.asarray(curve.coefficients),
-            "dispersion/wavelengths": curve.wavelengths,
-            "dispersion/measured": curve.measured,
-            "dispersion/across": curve.across,
-        }
+        arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
+        arrays |= {f"dispersion/{name}": np.asarray(getattr(curve, name)) for name in DISPERSION}
         spread = self.line_spread
         numbers = {name: getattr(self, name) for name in ("saturation", "scale", "gain", "read_noise")}
         if spread is not None:
@@ -219,12 +211,11 @@ class Calibration:
             return value
 
         model = container.attributes.get("dispersion_model", "")
+        coefficients, *measured = (array(f"dispersion/{name}") for name in DISPERSION)
         curve = Dispersion(
             model.decode(errors="replace") if isinstance(model, bytes) else str(model),
-            tuple(float(a) for a in array("dispersion/coefficients")),
-            array("dispersion/wavelengths"),
-            array("dispersion/measured"),
-            array("dispersion/across"),
+            tuple(float(a) for a in coefficients),
+            *measured,
         )
         spread = None
         if container.entry("line_spread/sigma") is not None:
@@ -513,7 +504,7 @@ def _checked_slits(
 
 
 def _full_scale(largest: float, bit_depth: int | None) -> float:
-    depths = (8, 10, 12, 14, 16) if bit_depth is None else (bit_depth,)
+    depths = BIT_DEPTHS if bit_depth is None else (bit_depth,)
     for depth in depths:
         if largest <= 2**depth - 1:
             return float(2**depth - 1)
@@ -523,8 +514,7 @@ def _full_scale(largest: float, bit_depth: int | None) -> float:
 def _outliers(level: np.ndarray, sigmas: float) -> np.ndarray:
     """Pixels whose dark level is far off their neighbors'."""
     off = level - ndimage.median_filter(level, 5, mode="nearest")
-    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
-    return np.asarray(np.abs(off) > max(sigmas * spread, 10.0))
+    return np.asarray(np.abs(off) > max(sigmas * scatter(off), 10.0))
 
 
 def _unresponsive(response: np.ndarray) -> np.ndarray:

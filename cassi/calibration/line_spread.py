@@ -140,8 +140,8 @@ def _fit(image: np.ndarray, width: float, edges: np.ndarray, wavelength: float) 
     light = image - np.median(image)
     along = ndimage.median_filter(light, size=(5, 1), mode="nearest")  # along the slit: takes hot pixels off
     peak, peak_column = along.max(1), along.argmax(1)
-    noise = _scatter(light)
-    lit = (peak > 5 * _scatter(along)) & (peak > 0.3 * np.quantile(peak, 0.9)) & (peak > 0)
+    noise = scatter(light)
+    lit = (peak > 5 * scatter(along)) & (peak > 0.3 * np.quantile(peak, 0.9)) & (peak > 0)
     i = np.flatnonzero(lit)
     if len(i) < MIN_ROWS:
         raise InputError(f"{frame} shows no slit; it must lie across the dispersion and reach over {MIN_ROWS} rows")
@@ -202,7 +202,8 @@ def _fit(image: np.ndarray, width: float, edges: np.ndarray, wavelength: float) 
     return sigma, profile
 
 
-def _scatter(values: np.ndarray) -> float:
+def scatter(values: np.ndarray) -> float:
+    """Standard deviation of normal values, told by the median of how far they are off theirs: outliers count little."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 

@@ -19,6 +19,7 @@ from scipy import fft, ndimage
 from torch import Tensor
 
 from cassi.errors import InputError
+from cassi.kernels.linear import conjugate_gradients
 from cassi.kernels.shift_sum import detector_width
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
@@ -607,20 +608,8 @@ class _FieldMisfit:
             field = self._covariance(self._adjoint(mask, transfer, z))
             return self._weights * self._geometry.disperse(mask * field, transfer).sum(0) + NOISE * z
 
-        z = self._z
-        r = self._y - K(z)
-        p = r.clone()
-        rr, enough = r.square().sum(), 1e-8 * self._y.square().sum()
-        for _ in range(self._steps):
-            if rr <= enough:
-                break
-            q = K(p)
-            alpha = rr / (p * q).sum()
-            z, r = z + alpha * p, r - alpha * q
-            rr_old, rr = rr, r.square().sum()
-            p = r + rr / rr_old * p
-        self._z = z
-        return z
+        self._z = conjugate_gradients(K, self._y, x0=self._z, num_iters=self._steps, tol=1e-4).x
+        return self._z
 
 
 def _judge(

@@ -33,7 +33,6 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     blur_weights,
-    monomial,
     polynomial,
 )
 from cassi.optics.geometry import Shifts
@@ -292,14 +291,8 @@ def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]
 
     x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
 
-    def field(terms: Mapping[str, float]) -> np.ndarray:
-        value = np.zeros(np.broadcast(x, y, t).shape)
-        for name, c in terms.items():
-            value = value + c * monomial(name, x, y, t)
-        return value
-
-    fields = torch.as_tensor(np.stack([[field(part) for part in d] for d in used])) if used else None
-    base = torch.as_tensor(field(blur))
+    fields = torch.as_tensor(np.stack([[polynomial(p, x, y, t) for p in d] for d in used])) if used else None
+    base = torch.as_tensor(polynomial(blur, x, y, t))
     weight = blocks.count if on is None else blocks.count * on
     weight = weight / weight.sum()
 
@@ -496,17 +489,18 @@ def _coarse(search: Search, blocks: Blocks) -> CameraModel:
     x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
     weight = (blocks.count / blocks.count.sum()).numpy()
     steps = np.arange(-REACH, REACH + 0.25, 0.5)
+    downs, rights, scales = steps[:, None, None], steps[None, abs(steps) <= 2.5, None], steps[abs(steps) <= 2]
     best, lowest = (0.0, 0.0, 0.0, 0.0), math.inf
     for turn in steps:
-        for scale in steps[abs(steps) <= 2]:
-            local_down, local_right = turn * x + scale * y, scale * x - turn * y
-            for a in steps:
-                for b in steps[abs(steps) <= 2.5]:
-                    places = np.stack([np.arange(len(x)), a + local_down + REACH, b + local_right + REACH])
-                    value = float(weight @ ndimage.map_coordinates(grid, places, order=1, mode="nearest"))
-                    value += 1e-3 * (abs(a) + abs(b) + abs(turn) + abs(scale))  # of equals, the one that moves least
-                    if value < lowest:
-                        best, lowest = (a, b, turn, scale), value
+        for scale in scales:
+            down, right = downs + turn * x + scale * y, rights + scale * x - turn * y
+            places = np.stack(np.broadcast_arrays(np.arange(len(x)), down + REACH, right + REACH))
+            values = ndimage.map_coordinates(grid, places, order=1, mode="nearest") @ weight
+            # of equals, the one that moves least
+            values += 1e-3 * (abs(downs) + abs(rights) + abs(turn) + abs(scale))[..., 0]
+            i, j = np.unravel_index(values.argmin(), values.shape)
+            if values[i, j] < lowest:
+                best, lowest = (downs[i, 0, 0], rights[0, j, 0], turn, scale), values[i, j]
     a, b, turn, scale = best
     return (
         CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})

@@ -9,7 +9,6 @@ better with its neighbors stays as it is alone.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, allowed, ended, fresh, planned_problem
+from cassi.choice.refine import Watch, allowed, corrected, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
@@ -188,9 +187,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     if step is not None and not watch.over:
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
-            began = time.perf_counter()
-            corrected = step(first.A, first.y, found.x, variance[0]).x
-            found = ended(first.A, first.y, found, corrected, time.perf_counter() - began)
+            found = corrected(step, first.A, first.y, found, variance[0])
             plan = replace(plan, learned=step)
     return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
 

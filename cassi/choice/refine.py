@@ -23,7 +23,7 @@ from cassi.choice.plan import CHANCE, TV, Effort, Plan, Run
 from cassi.choice.problem import Problem
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import synthesise
-from cassi.solvers.loop import Record, Result, Status, relative_norm
+from cassi.solvers.loop import Record, Result, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState
 
 # What a corrected cube may add to the held-out error, by so much of it and by so much of |y|: the network does not look
@@ -129,18 +129,14 @@ def final_run(
     smooth = replace(smooth, status="stopped")  # unless a run follows
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
-    took = 0.0
 
-    def corrected(x: Tensor, most: float, name: str) -> Result | None:
-        """Of a cube made without the held-out pixels; None where it predicts them with more error than so much."""
+    def judged(result: Result, error: float, name: str) -> Result | None:
+        """A cube of this error corrected, made without the held-out pixels; None where it predicts them worse."""
         if step is None or watch.over:
             return None
-        nonlocal took
-        began = time.perf_counter()
-        result = step(A, y, x, problem.variance)
-        took = time.perf_counter() - began
-        tried.append(PriorError(f"{name}, learned", split.error(result.x.clamp(min=0))))
-        return result if forced or tried[-1].held_out_error <= most else None
+        better = corrected(step, A, y, result, problem.variance)
+        tried.append(PriorError(f"{name}, learned", split.error(better.x.clamp(min=0))))
+        return better if forced or tried[-1].held_out_error <= allowed(error) else None
 
     limit = effort.limit(before, reference)
     sigmas = effort.strengths(before, reference)
@@ -149,28 +145,28 @@ def final_run(
     tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
     if chosen.kept_error <= limit:
         watch.add(chosen.history[: chosen.kept_at])
-        x = synthesise(chosen.kept, B)
-        better = corrected(x, allowed(chosen.kept_error), chosen.name)
-        status: Status = "stopped" if watch.over else "max_iters"
-        result = Result(x, watch.history, status)
-        result = result if better is None else ended(A, y, result, better.x, took)
+        result = Result(synthesise(chosen.kept, B), watch.history, "stopped" if watch.over else "max_iters")
+        better = judged(result, chosen.kept_error, chosen.name)
         iterations = (len(smooth.history), chosen.kept_at)
-        return FinalRun(result, chosen.name, iterations, tuple(tried), better is not None)
+        return FinalRun(better or result, chosen.name, iterations, tuple(tried), better is not None)
     if watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    learned = corrected(smooth.x, allowed(reference), TV) is not None
+    learned = judged(smooth, reference, TV) is not None
     rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
     watch.add(rest.history)
     rest = replace(rest, history=watch.history)
     if step is not None and learned and not watch.over:
-        rest = ended(split.A, split.y, rest, step(split.A, split.y, rest.x, problem.variance).x, took)
+        rest = corrected(step, split.A, split.y, rest, problem.variance)
     return FinalRun(rest, TV, (len(watch.history), 0), tuple(tried), learned)
 
 
-def ended(A: Camera, y: Tensor, result: Result, x: Tensor, seconds: float) -> Result:
-    """The result with a learned correction x of its cube, which is one more iteration of so many seconds."""
+def corrected(step: LearnedStep, A: Camera, y: Tensor, result: Result, variance: Tensor) -> Result:
+    """The result with a learned prior's correction of its cube, which is one more iteration."""
+    began = time.perf_counter()
+    x = step(A, y, result.x, variance).x
     last, change = result.history[-1], relative_norm(x - result.x, result.x)
-    record = Record(last.iteration + 1, last.seconds + seconds, relative_norm(y - A.forward(x), y), change)
+    seconds = last.seconds + time.perf_counter() - began
+    record = Record(last.iteration + 1, seconds, relative_norm(y - A.forward(x), y), change)
     return replace(result, x=x, history=(*result.history, record))
 
 
@@ -203,9 +199,7 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
     result = replace(result, history=watch.history)
     if plan.learned is None or watch.over:
         return result
-    began = time.perf_counter()
-    x = plan.learned(A, y, result.x, problem.variance).x
-    return ended(A, y, result, x, time.perf_counter() - began)
+    return corrected(plan.learned, A, y, result, problem.variance)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:

@@ -525,6 +525,8 @@ def report_path(args: argparse.Namespace, output: Path) -> Path | None:
         return None
     from importlib.util import find_spec
 
+    from cassi.files.atomic import check_place
+
     path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
     if find_spec("bokeh") is None:
         raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
@@ -532,11 +534,7 @@ def report_path(args: argparse.Namespace, output: Path) -> Path | None:
         raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
     if path.suffix.lower() not in (".html", ".htm"):
         raise OutputError(f"{path}: a report is an HTML file, expected the suffix .html")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
-    if path.exists() and not args.overwrite:
-        raise OutputError(f"{path}: exists already; choose another name or allow overwriting")
-    return path
+    return check_place(path, args.overwrite)
 
 
 def check_figures(folder: Path | None) -> None:

@@ -632,7 +632,7 @@ def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str], 
 def _draw_residual(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ticks: bool) -> None:
     limits = shown_range(picture, "around zero")
     draw_map(axes, picture, title, value_label(unit), limits=limits, colors="RdBu_r", ticks=ticks)
-    white = residual_whiteness(np.nan_to_num(picture), np.isfinite(picture).astype(np.float64))
+    white = residual_whiteness(picture)
     told = f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across; noise ±{white.limit:.1g}"
     axes.set_xlabel(f"{axes.get_xlabel()}\n{told}".strip(), fontsize=8)
 

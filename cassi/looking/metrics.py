@@ -260,7 +260,7 @@ def residual_whiteness(residual: Array, weights: Array | None = None) -> Whitene
     Args:
         residual: (..., H, W'), ``y - Phi x`` in any unit; leading axes are frames.
         weights: inverse variances that whiten the residual, >= 0 and of a shape that broadcasts to `residual`;
-            0 leaves a pixel out. None: all 1.
+            0 leaves a pixel out. None: 1, and 0 where the residual is not finite.
 
     Returns:
         `Whiteness(vertical, horizontal, limit)`; a value is 0 where no pair of pixels is left or the residual is 0.
@@ -277,7 +277,8 @@ def residual_whiteness(residual: Array, weights: Array | None = None) -> Whitene
     if r.ndim < 2:
         raise ValueError(f"residual must end in (height, width), got shape {tuple(r.shape)}: give a picture")
     if weights is None:
-        seen = torch.ones_like(r)
+        seen = r.isfinite().double()
+        r = torch.where(seen > 0, r, 0)
     else:
         w = torch.as_tensor(weights, device=r.device).double().expand_as(r)
         if (w < 0).any():

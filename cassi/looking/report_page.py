@@ -331,7 +331,7 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
             )
     told = ""
     if data.residual is not None:
-        white = residual_whiteness(np.nan_to_num(data.residual), np.isfinite(data.residual).astype(np.float64))
+        white = residual_whiteness(data.residual)
         largest = max(white.vertical, white.horizontal, key=abs)
         if abs(largest) <= white.limit:
             verdict = "Neighboring pixels are uncorrelated: what is left looks like white noise."

@@ -1,1 +1,4 @@
-"""Level 2: iterative solvers. Each states its update lines; `textbook` has the shortest of them."""
+"""Level 2: iterative solvers. Each states its update lines; `textbook` has the shortest of them.
+
+`gap`, `admm` and `fista` are the field's, `subspace_tv` is the default solver's; `loop` is what all of them run in.
+"""
