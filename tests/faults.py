@@ -621,6 +621,12 @@ FAULTS = [
         "test_choice_automatic.py", "spectra_of_a_large_frame",
     ),
     Fault(
+        "little noise is taken for much", CANDIDATES,
+        "held_out_error > noisy",
+        "held_out_error < noisy",
+        "test_choice_candidates.py", "more_of_the_noise",
+    ),
+    Fault(
         "the scene's own spectra must predict better", "cassi/choice/candidates.py",
         "basis=SCENE), -SCENE_LOSS)",
         "basis=SCENE), SCENE_LOSS)",

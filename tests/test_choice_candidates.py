@@ -23,7 +23,8 @@ class MadeUp:
         error = self.errors[self.tried[-1]]
         better = len(self.tried) == 1 or error < (1 - margin) * self.lowest
         if better:
-            self.best, self.lowest = SimpleNamespace(plan=plan), error
+            evidence = SimpleNamespace(held_out_error=error)
+            self.best, self.lowest = SimpleNamespace(plan=plan, evidence=evidence), error
         return better
 
     def learn_basis(self):
@@ -53,6 +54,13 @@ def test_the_level_of_bright_objects_first_then_the_spectra_of_the_scene(errors,
     assert trial.tried == order
     assert (trial.best.plan.basis, trial.best.plan.level) == chosen
     assert trial.best.plan.noise_share == 0.2
+
+
+@pytest.mark.parametrize(("noisy", "share"), [(2.9, 0.4), (3.1, 0.2)])
+def test_more_of_the_noise_is_believed_where_the_first_candidate_gains_nothing(noisy, share):
+    trial = MadeUp({(S, 1): 3, (S, 3): 3.5, (SCENE, 1): 3})
+    choose(trial, 0.2, lambda: True, noisy=noisy)
+    assert (trial.best.plan.basis, trial.best.plan.noise_share) == (SCENE, share)
 
 
 def test_a_library_that_predicts_better_is_taken_in_place_of_the_scene():

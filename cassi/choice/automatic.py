@@ -34,6 +34,7 @@ from torch import Tensor
 
 from cassi.choice.candidates import (
     CANDIDATE_ITERS,
+    NOISY,
     SCENE,
     SCENE_COMPONENTS,
     SHARE,
@@ -237,7 +238,9 @@ def _judged(
     trial = Trial(split, model.variance(y), bases, level, partial(run.tell, "trials"))
     began = time.perf_counter()
     if plan is None:
-        choose(trial, SHARE if noise.gain is None and not _several(A) else 1.0, clock.candidates_in_time, first=first)
+        # of what a camera states, or several shots tell, all is noise
+        share, noisy = (1.0, math.inf) if pilot is None or _several(A) else (SHARE, NOISY * pilot.held_out_error)
+        choose(trial, share, clock.candidates_in_time, first=first, noisy=noisy)
     else:
         follow(trial, plan)
     pace = (time.perf_counter() - began) / trial.iterations

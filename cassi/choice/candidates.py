@@ -29,6 +29,8 @@ CANDIDATE_ITERS = 80
 USUAL_CANDIDATES = 2.5  # two, and half of another that is dropped
 # Of the noise that is estimated from one snapshot; the rest is the error of the model. Of several shots all of it is.
 SHARE = 0.2
+# Of the pilot's error: where the first candidate's is above, what is left is noise, and the share is twice that.
+NOISY = 0.985
 SCENE_COMPONENTS = 10  # of the basis learned from the first candidate's own cube
 SCENE = f"scene-{SCENE_COMPONENTS}"
 SCENE_LOSS = 0.5  # by which that basis may predict worse: it was better on all scenes; more, and spectra are missing
@@ -123,7 +125,14 @@ class Trial:
         self.bases[SCENE] = principal_basis(covariance_sum(spectra), SCENE_COMPONENTS)
 
 
-def choose(trial: Trial, share: float, in_time: Callable[[], bool], *, first: str | None = None) -> None:
+def choose(
+    trial: Trial,
+    share: float,
+    in_time: Callable[[], bool],
+    *,
+    first: str | None = None,
+    noisy: float = math.inf,
+) -> None:
     """Run candidates; the best of the trial is the choice.
 
     Args:
@@ -131,6 +140,7 @@ def choose(trial: Trial, share: float, in_time: Callable[[], bool], *, first: st
         share: of the noise.
         in_time: whether one more candidate may be run.
         first: the basis that is tried first; None: that of most components, which the scene's own follows.
+        noisy: the held-out error of the first basis above which twice the share of the noise is gone on with.
     """
     adaptable = first is None
     first = first or most_components(trial.bases)
@@ -139,13 +149,15 @@ def choose(trial: Trial, share: float, in_time: Callable[[], bool], *, first: st
         if not (in_time() and trial.run(Plan(first, share, level=level), LEVEL_MARGIN)):
             break
     best = trial.best.plan
+    if trial.best.evidence.held_out_error > noisy:
+        best = replace(best, noise_share=2 * share)
     others = [basis for basis in trial.bases if basis != first]
     for basis in others:
         if in_time():
             trial.run(replace(best, basis=basis), MARGIN)
     if adaptable and trial.best.plan.basis == first and in_time():
         trial.learn_basis()
-        trial.run(replace(trial.best.plan, basis=SCENE), -SCENE_LOSS)
+        trial.run(replace(best, basis=SCENE), -SCENE_LOSS)
 
 
 def follow(trial: Trial, plan: Plan) -> None:
@@ -157,7 +169,7 @@ def follow(trial: Trial, plan: Plan) -> None:
     if plan.vectors is not None:
         trial.bases[plan.basis] = plan.vectors
     elif plan.basis == SCENE:
-        trial.run(replace(plan, basis=most_components(trial.bases)))
+        trial.run(Plan(most_components(trial.bases), min(SHARE, plan.noise_share), level=plan.level))
         trial.learn_basis()
         trial.tried.clear()
     elif plan.basis not in trial.bases:
