@@ -479,6 +479,7 @@ def bright():
 def short(monkeypatch):
     """Efforts for a small scene, without a learned prior after them."""
     monkeypatch.setattr(automatic, "shipped_prior", lambda: None)
+    monkeypatch.setattr(automatic, "NOISY", math.inf)  # a scene this small is never predicted well, noise or not
     efforts = {
         "fast": Effort(60, 60),
         "default": Effort(40, 60, (0.5,), 12, 12, give_up=1.5),
@@ -497,7 +498,7 @@ def test_best_takes_the_prior_that_predicts_the_held_out_pixels(bright, short):
     assert usual.as_dict()["priors"] == [] and usual.as_dict()["prior"] == "total variation"
     assert best.as_dict()["prior"] == min(tried, key=tried.get) != "total variation"
     assert best.as_dict()["held_out_error"] == tried[best.as_dict()["prior"]]
-    assert psnr(best.result.x, truth) > psnr(usual.result.x, truth) + 0.9
+    assert psnr(best.result.x, truth) > psnr(usual.result.x, truth) + 1
     assert float(best.result.x.min()) >= 0
     history = best.result.history
     assert [r.iteration for r in history] == list(range(1, len(history) + 1))
