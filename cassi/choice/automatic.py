@@ -147,7 +147,7 @@ def choose_plan(
     half = clock if clock.budget is None else replace(clock, budget=clock.budget / 2)
     alone = replace(method, uncertainty=False)
     plan, evidence = _decided(_judged(a, b, wavelengths, noise, alone, quiet, half, level=brightness(A, y)))
-    if plan.basis == SCENE:
+    if plan.basis == SCENE and clock.candidates_in_time():
         plan = replace(plan, vectors=_scene_basis(A, y, plan, wavelengths, run))
     return plan, replace(evidence, part=part)
 

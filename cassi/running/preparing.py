@@ -205,10 +205,6 @@ def as_measurement(
                 f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
                 "or transpose both where the dispersion runs down"
             )
-        if mask_array.min() < 0:
-            raise InputError(
-                f"the mask holds negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
-            )
         m = Measurement(
             y=y_array.astype(np.float32),
             mask=mask_array.astype(np.float32),
