@@ -273,7 +273,7 @@ ARRAYS = {
     "gain": ({"gain": -2.0}, "the gain must be positive"),
     "gain in words": ({"gain": "3"}, "the gain must be a number, got '3'"),
     "masked": ({"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)}, "masked values .* would count"),
-    "negative mask": ({"mask": -torch.ones(H, W)}, "negative values, down to -1"),
+    "negative mask": ({"mask": -torch.ones(H, W)}, "only negative values, down to -1"),
     "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is no light"),
     "thermal": ({"wavelengths": [8, 9, 10, 12]}, "8 to 12 nm is no light"),
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),

@@ -205,6 +205,12 @@ def as_measurement(
                 f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
                 "or transpose both where the dispersion runs down"
             )
+        if (
+            mask_array.min() < 0 and mask_array.max() <= 0
+        ):  # of both signs is a camera, too: the difference of two shots
+            raise InputError(
+                f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
+            )
         m = Measurement(
             y=y_array.astype(np.float32),
             mask=mask_array.astype(np.float32),
