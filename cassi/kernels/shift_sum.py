@@ -11,6 +11,7 @@ is read (or written) exactly once.
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
 from torch import Tensor
@@ -199,17 +200,19 @@ def _shift_back(
     *batch, height, _ = y.shape
     width = mask.shape[-1]
     x = ask_huge_pages(y.new_empty((*batch, len(shifts), height, width))) if out is None else out
-    fast = kernels(y, mask, scale, x)
+    step = constant_step(shifts)
+    # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work:
+    # of a single snapshot as fast as a kernel, by torch's own threads, which are awake sooner than ours
+    skew = step if step is not None and step >= 0 else None
+    fast = None if skew is not None and not add and y.is_cpu and math.prod(batch) == 1 else kernels(y, mask, scale, x)
     if fast is not None:
         fast.shift_back(y, mask, shifts, scale, x, add)
         return x
     if scale is not None:
         y = y * scale
-    step = constant_step(shifts)
-    if step is not None and step >= 0:
-        # every band is a window of y, moved by the step: one strided view holds them all and one call does the work
+    if skew is not None:
         skewed = y.as_strided(
-            (*batch, len(shifts), height, width), (*y.stride()[:-2], step * y.stride(-1), y.stride(-2), y.stride(-1))
+            (*batch, len(shifts), height, width), (*y.stride()[:-2], skew * y.stride(-1), y.stride(-2), y.stride(-1))
         )
         if add:
             x.addcmul_(skewed, mask)
