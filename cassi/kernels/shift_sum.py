@@ -16,6 +16,7 @@ import math
 import torch
 from torch import Tensor
 
+from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.memory import ask_huge_pages
 
@@ -204,8 +205,8 @@ def _shift_back(
     # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work:
     # of a single snapshot as fast as a kernel, by torch's own threads, which are awake sooner than ours
     skew = step if step is not None and step >= 0 else None
-    fast = None if skew is not None and not add and y.is_cpu and math.prod(batch) == 1 else kernels(y, mask, scale, x)
-    if fast is not None:
+    fast = kernels(y, mask, scale, x)
+    if fast is not None and not (fast is cpu and skew is not None and not add and math.prod(batch) == 1):
         fast.shift_back(y, mask, shifts, scale, x, add)
         return x
     if scale is not None:
