@@ -9,6 +9,7 @@ from scipy import ndimage
 
 from cassi import CASSI
 from cassi.choice.neighbors import alone, common_plan, together
+from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan, Run
 from cassi.optics.measurement import Measurement
 from cassi.optics.moving_scene import MovingScene
@@ -38,6 +39,12 @@ def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
     noise = torch.randn(3, *A.measurement_shape, generator=torch.Generator().manual_seed(5))
     y = torch.stack([A @ x for x in truth]) + 0.02 * noise
     return truth, y, common_plan(A, y)
+
+
+def test_of_the_noise_two_fifths_are_believed_and_all_that_is_stated(film):
+    _, y, plan = film
+    assert plan.noise_share == 0.4
+    assert common_plan(A, y, noise=CameraNoise(100.0)).noise_share == 1
 
 
 def test_neighbors_help_where_the_scene_moves(film):

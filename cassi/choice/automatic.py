@@ -41,7 +41,6 @@ from cassi.choice.candidates import (
     Trial,
     choose,
     follow,
-    most_components,
 )
 from cassi.choice.held_out import Split
 from cassi.choice.learned_step import LearnedStep, shipped_prior
@@ -162,13 +161,13 @@ def _scene_basis(A: Block, y: Tensor, plan: Plan, wavelengths: Sequence[float] |
 
     Part by part, in the memory of one.
     """
-    bases, covariance = candidate_bases(A, wavelengths, Method()), torch.zeros(())
+    smooth, covariance = smooth_basis(_axis(A, wavelengths), COMPONENTS), torch.zeros(())
     rows, columns = (_cut(length) for length in A.cube_shape[-2:])
     parts = [(i, j) for i in rows for j in columns]
     for k, part in enumerate(parts):
         run.tell("trials", OF_WINDOW + (1 - OF_WINDOW) * k / len(parts))
         a, b = crop(A, y, *part)
-        problem = planned_problem(replace(plan, vectors=bases[most_components(bases)]), b, brightness(A, y))
+        problem = planned_problem(replace(plan, vectors=smooth), b, brightness(A, y))
         result, _ = problem.solve(a, b, CANDIDATE_ITERS, tol=0.0)
         covariance = covariance + covariance_sum(result.x.clamp_(min=0))
     return principal_basis(covariance, SCENE_COMPONENTS)

@@ -169,6 +169,7 @@ def follow(trial: Trial, plan: Plan) -> None:
     if plan.vectors is not None:
         trial.bases[plan.basis] = plan.vectors
     elif plan.basis == SCENE:
+        # as `choose` does, which believes more of the noise only after the first run
         trial.run(Plan(most_components(trial.bases), min(SHARE, plan.noise_share), level=plan.level))
         trial.learn_basis()
         trial.tried.clear()
