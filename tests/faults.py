@@ -93,6 +93,14 @@ FAULTS = [
     ),
     # a photograph beside the snapshot
     Fault(
+        "what is left of a picture counts the same everywhere", "cassi/running/beside.py",
+        "if placed.rest <= AGREES or placed.rest > AGREES_AT_ALL:", "if True:", "test_running_beside.py", "tells_little",
+    ),
+    Fault(
+        "what is left of a picture is judged by no other tone", "cassi/running/beside.py",
+        "return rest >= TONE * placed.rest", "return True", "test_running_beside.py", "tells_little",
+    ),
+    Fault(
         "the photograph's bound is not doubled", SIDE,
         "return 2 * self.stack(self.camera.majorizer()", "return self.stack(self.camera.majorizer()",
         "test_optics_side_view.py", "stacked",
