@@ -94,7 +94,8 @@ FAULTS = [
     # a photograph beside the snapshot
     Fault(
         "what is left of a picture counts the same everywhere", "cassi/running/beside.py",
-        "if placed.rest <= AGREES or placed.rest > AGREES_AT_ALL:", "if True:", "test_running_beside.py", "tells_little",
+        "if placed.rest <= AGREES or placed.rest > AGREES_AT_ALL:", "if True:",
+        "test_running_beside.py", "tells_little",
     ),
     Fault(
         "what is left of a picture is judged by no other tone", "cassi/running/beside.py",
