@@ -75,8 +75,7 @@ def sequences(
     return (
         f"Sequences of {size} x {size} pixels: a window moves over a CAVE scene by parts of a pixel, an object of a "
         "quarter of its side over it in another direction, or none; one grey mask that stands still, 10,000 electrons "
-        "at the brightest pixel\n\n"
-        + "\n".join(lines)
+        "at the brightest pixel\n\n" + "\n".join(lines)
     )
 
 
