@@ -91,6 +91,10 @@ FAULTS = [
         "hot pixels hide each other", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((2, 2),)",
         "test_optics_outliers.py", "many_of_them",
     ),
+    Fault(
+        "a tile is corrected in units of its own", "cassi/choice/refine.py", ", level=problem.brightness)", ")",
+        "test_choice_learned.py", "units_of_its_frame",
+    ),
     # motion
     Fault(
         "what comes into sight counts as motion", "cassi/solvers/measured_motion.py",

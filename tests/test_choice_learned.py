@@ -11,13 +11,15 @@ from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.learned_step import shipped_prior
+from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.plan import Method, Plan
-from cassi.choice.refine import allowed
+from cassi.choice.problem import Problem
+from cassi.choice.refine import allowed, corrected
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
+from cassi.solvers.loop import Record, Result
 
 SIZE = Size(components=4, stages=1, memory=1, width=8, blocks=1, deep_width=8, deep_blocks=1)
 
@@ -103,6 +105,22 @@ def test_a_plan_has_the_learned_prior_in_it(shot):
     without = reconstruct_auto(A, y, method=Method(plan=Plan.from_dict(found.plan.as_dict() | {"learned": None})))
     assert error(again, shot) < 0.5 * error(without, shot)
     json.dumps(found.as_dict())
+
+
+def test_a_tile_is_corrected_in_units_of_its_frame(shot):
+    A, y, _ = shot
+    step, B, x = LearnedStep.of(stirred(SIZE), A, None), smooth_basis(6, 4).float(), A.pinv(y)
+    start = Result(x, (Record(1, 0.0, 0.1, 0.1),), "max_iters")
+
+    def of(level: float | None) -> torch.Tensor:
+        return corrected(step, A, y, start, Problem(B, torch.full_like(y, 1e-4), level)).x
+
+    own = brightness(A, y)
+    torch.testing.assert_close(of(own), of(None))
+    assert float((of(2 * own) - of(own)).norm()) > 1e-3 * float(x.norm())
+    # what lies beside a tile may be twice as bright: its network sees what that of the frame sees
+    wanted = step(A, y, x, torch.full_like(y, 1e-4), level=2 * own).x
+    torch.testing.assert_close(of(2 * own), wanted)
 
 
 def test_weights_from_a_file(shot, tmp_path):

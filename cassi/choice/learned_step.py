@@ -35,10 +35,27 @@ class LearnedStep:
         axis = A.cube_shape[0] if wavelengths is None else wavelengths
         return LearnedStep(prior, smooth_basis(axis, prior.size.components))
 
-    def __call__(self, A: Camera, y: Tensor, x: Tensor, variance: Tensor, *, monitor: Monitor | None = None) -> Result:
+    def __call__(
+        self,
+        A: Camera,
+        y: Tensor,
+        x: Tensor,
+        variance: Tensor,
+        *,
+        level: float | None = None,
+        monitor: Monitor | None = None,
+    ) -> Result:
         """The cube x corrected; what of it lies outside the span of the basis stays as it is.
 
         x + SHARE (B^T z + rest - x),    z the coefficients corrected
+
+        Args:
+            A, y: camera and snapshot.
+            x: cube to begin with (C, H, W).
+            variance: of y.
+            level: brightness that the network sees x relative to; of the snapshot at hand if not given. A tile is
+                given that of its frame.
+            monitor: see `cassi.solvers.loop`.
         """
         start = analyse(x, self.basis)
         rest = x - synthesise(start, self.basis)
@@ -50,7 +67,7 @@ class LearnedStep:
                 self.prior.to(y.device),
                 start,
                 variance=variance.expand(y.shape),
-                level=brightness(A, y),
+                level=brightness(A, y) if level is None else level,
                 monitor=monitor,
             )
         return Result(torch.lerp(x, result.x + rest, SHARE), result.history, result.status)

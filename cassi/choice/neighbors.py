@@ -190,7 +190,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     if step is not None and not watch.over:
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
-            found = corrected(step, first.A, first.y, found, variance[0])
+            found = corrected(step, first.A, first.y, found, Problem(B, variance[0]))
             plan = replace(plan, learned=step)
     return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
 

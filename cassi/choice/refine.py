@@ -134,7 +134,7 @@ def final_run(
         """A cube of this error corrected, made without the held-out pixels; None where it predicts them worse."""
         if step is None or watch.over:
             return None
-        better = corrected(step, A, y, result, problem.variance)
+        better = corrected(step, A, y, result, problem)
         tried.append(PriorError(f"{name}, learned", split.error(better.x.clamp(min=0))))
         return better if forced or tried[-1].held_out_error <= allowed(error) else None
 
@@ -156,14 +156,14 @@ def final_run(
     watch.add(rest.history)
     rest = replace(rest, history=watch.history)
     if step is not None and learned and not watch.over:
-        rest = corrected(step, split.A, split.y, rest, problem.variance)
+        rest = corrected(step, split.A, split.y, rest, problem)
     return FinalRun(rest, TV, (len(watch.history), 0), tuple(tried), learned)
 
 
-def corrected(step: LearnedStep, A: Camera, y: Tensor, result: Result, variance: Tensor) -> Result:
+def corrected(step: LearnedStep, A: Camera, y: Tensor, result: Result, problem: Problem) -> Result:
     """The result with a learned prior's correction of its cube, which is one more iteration."""
     began = time.perf_counter()
-    x = step(A, y, result.x, variance).x
+    x = step(A, y, result.x, problem.variance, level=problem.brightness).x
     last, change = result.history[-1], relative_norm(x - result.x, result.x)
     seconds = last.seconds + time.perf_counter() - began
     record = Record(last.iteration + 1, seconds, relative_norm(y - A.forward(x), y), change)
@@ -199,7 +199,7 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
     result = replace(result, history=watch.history)
     if plan.learned is None or watch.over:
         return result
-    return corrected(plan.learned, A, y, result, problem.variance)
+    return corrected(plan.learned, A, y, result, problem)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:
