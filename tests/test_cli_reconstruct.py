@@ -298,6 +298,14 @@ def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys, place):
     assert [line["ok"] for line in index] == [False, True, True, True]
 
 
+def test_of_many_that_do_not_fit_the_first_are_named_in_order(night, capsys):
+    assert call(night, *FAST, "--camera", "as-given", mask="wrong.h5") == 0
+    warned = [
+        line.split("warning: ")[1].split(" ")[0] for line in capsys.readouterr().err.splitlines() if "warning: " in line
+    ]
+    assert warned[:4] == ["dark:", "snap1:", "snap2:", "..."]
+
+
 def test_a_shell_may_expand_a_pattern(night, capsys):
     """`cassi reconstruct night/*.h5` arrives as many files."""
     files = [str(night / f"snap{k}.h5") for k in (10, 2, 1)]

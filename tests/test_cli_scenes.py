@@ -10,6 +10,7 @@ import pytest
 
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
+from cassi.looking.report_data import read_report
 
 FAST = ("--figures", "none", "--solver", "least-squares", "--iterations", "2")
 
@@ -134,6 +135,30 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     ):
         assert run(*argv) == 2
         assert words in capsys.readouterr().err
+
+
+def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys):
+    """In the dry run, in the run, and in the file; a black frame among others, too."""
+    path = simulate(tmp_path / "film.h5", "--frames", "3", "--motion", "0.7")
+    with h5py.File(path) as file:
+        y, mask = file["measurement"][:], file["mask"][:]
+    wrong = write_arrays(tmp_path / "wrong.h5", {"mask": np.random.default_rng(0).permutation(mask)})
+    command = ("--sequence", path, "--num-bands", 4, "--camera", "as-given", "--batch", 1, "--figures", "none")
+    assert run(*command, "--mask", wrong, "--dry-run") == 0
+    assert "warning: wrong mask: no orientation" in capsys.readouterr().err
+    assert run(*command, "--mask", wrong) == 0
+    said = capsys.readouterr()
+    assert "warning: film_000000: wrong mask: no orientation" in said.err
+    assert ", 3 do not fit the mask" in said.out
+    data = read_report(tmp_path / "film_sequence.h5")
+    assert not data.ok and data.verdict.startswith("3 of 3 frames do not fit the mask; wrong mask: ")
+
+    y[1] = 0
+    write_arrays(tmp_path / "gap.h5", {"measurement": y, "mask": mask})
+    assert run("--sequence", tmp_path / "gap.h5", *command[2:]) == 0
+    said = capsys.readouterr()
+    assert "warning: gap_000001: the snapshot is black: no light reached it" in said.err
+    assert ", 1 do not fit the mask" in said.out and "hold the largest value" not in said.err
 
 
 def test_simulate_says_what_it_photographed(tmp_path, capsys):

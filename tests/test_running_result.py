@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +15,10 @@ import cassi
 from cassi import CASSI, InputError, reconstruct
 from cassi.files import read_cube, read_measurement, write_arrays
 from cassi.looking.report_data import _changes, read_report, report_of
+from cassi.optics.mask_match import check_masks
+from cassi.optics.measurement import Measurement
 from cassi.optics.other_cameras import double_disperser
+from cassi.optics.protocol import Camera
 from cassi.solvers.loop import Record
 
 H, W, C = 20, 16, 4
@@ -48,6 +55,103 @@ def test_from_a_file(camera, y, tmp_path):
         assert torch.equal(apart.cube, expected.cube) and apart.wavelengths[-1] == 650
     with pytest.raises(InputError, match=r"no such file"):
         reconstruct(tmp_path / "none.h5")
+
+
+# A mask that does not belong
+
+
+SIDE = 48  # pixels; on much smaller frames a mask may fit by chance
+
+
+def _through(mask: torch.Tensor) -> torch.Tensor:
+    scene = torch.full((C, SIDE, SIDE), 0.3)
+    scene[:, 10:30, 8:36] = torch.linspace(0.4, 1.0, C)[:, None, None]
+    return CASSI.from_step(mask, 2, C) @ scene
+
+
+@pytest.fixture(scope="module")
+def masks():
+    """That of the camera, and one that never saw the scene."""
+    random = torch.Generator().manual_seed(5)
+    return tuple((torch.rand(SIDE, SIDE, generator=random) > 0.5).float() for _ in range(2))
+
+
+def _by_arrays(y, mask):
+    return reconstruct(y, mask, num_bands=C, solver="gap-tv", num_iters=3)
+
+
+def _by_camera(y, mask):
+    return reconstruct(y, CASSI.from_step(mask, 2, C), solver="gap-tv", num_iters=3)
+
+
+def _by_shots(y, mask):
+    A = CASSI.from_step(mask, 2, C)
+    return reconstruct(torch.stack([y, y]), cassi.MultiShot((A, A)), solver="gap-tv", num_iters=3)
+
+
+@pytest.mark.parametrize("way", [_by_arrays, _by_camera, _by_shots])
+def test_a_mask_that_does_not_belong_is_told_in_one_warning(masks, way, tmp_path):
+    """And kept: by the result, its file and its figures. The right mask goes by without a word."""
+    y = _through(masks[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        good = way(y, masks[0])
+    assert good.check.matches and "fit" in good.check.verdict
+    for wrong, words in ((masks[1], "wrong mask: no orientation"), (masks[0].flip(0), "it fits when flipped up-down")):
+        with pytest.warns(UserWarning, match=words) as told:
+            bad = way(y, wrong)
+        assert [Path(one.filename).name for one in told] == [Path(__file__).name], "said once, where it was called from"
+        assert not bad.check.matches and str(told[0].message) == bad.check.verdict
+        bad.save(tmp_path / "cube.h5", overwrite=True)
+        for data in (read_report(tmp_path / "cube.h5"), report_of(bad)):
+            assert not data.ok and data.problems()[0] == bad.check.verdict
+
+
+def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
+    y = _through(masks[0])
+    bad = torch.zeros(y.shape, dtype=torch.bool)
+    bad[3:9, 5:20] = True
+    spoiled = y.masked_fill(bad, float("nan"))
+    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
+    assert reconstruct(spoiled, masks[0], bad_pixels=bad, **ways).check.matches
+    A = CASSI.from_step(masks[0], 2, C)
+    assert reconstruct(spoiled, A, bad_pixels=bad, solver="gap-tv", num_iters=3).check.matches
+
+
+def test_who_has_told_already_is_not_told_again(masks):
+    m = Measurement(y=_through(masks[0]).numpy(), mask=masks[1].numpy(), shifts=(0, 2, 4, 6))
+    check = check_masks(m)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = reconstruct(replace(m, check=check), solver="gap-tv", num_iters=3)
+    assert found.check is check
+    assert found.measurement.check is None, "it may get another mask"
+
+
+def test_a_cube_that_leaves_half_unexplained_is_told(masks):
+    y = _through(masks[0])
+    with pytest.warns(UserWarning, match="leaves more than half of the snapshot unexplained"):
+        reconstruct(y, masks[0], num_bands=C, gain=1e-3, read_noise=5.0, quality="fast", num_iters=5)
+
+
+class _Sum(Camera):
+    """Of all bands, pixel by pixel."""
+
+    cube_shape = (C, SIDE, SIDE)
+    measurement_shape = (SIDE, SIDE)
+
+    def forward(self, x, *, out=None):
+        y = self.check_cube(x).sum(dim=-3)
+        return y if out is None else out.copy_(y)
+
+    def adjoint(self, y, *, out=None, add=False):
+        x = self.check_measurement(y).unsqueeze(-3).expand(*y.shape[:-2], *self.cube_shape)
+        return x.clone() if out is None else out.add_(x) if add else out.copy_(x)
+
+
+def test_a_camera_without_a_mask_has_nothing_to_compare():
+    y = _Sum() @ torch.rand(C, SIDE, SIDE, generator=torch.Generator().manual_seed(2))
+    assert reconstruct(y, _Sum(), solver="gap-tv", num_iters=3).check is None
 
 
 def test_gap_tv_by_either_name(camera, y):

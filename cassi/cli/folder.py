@@ -14,10 +14,12 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 
 if TYPE_CHECKING:
+    from cassi.running.many import BatchReport
     from cassi.running.stores import Frame
 
 # Names of what lies beside snapshots and is none.
 OTHERS = ("dark", "flat", "white", "mask", "slit", "background")
+TOLD = 3  # of many alike
 DRY_RUN_FRAMES = 100  # are looked at, one by one
 
 
@@ -59,20 +61,28 @@ def run_many(args: argparse.Namespace) -> int:
         from cassi.looking.overview import write_index
 
         page = f", {write_index(output)}"
-    misfits = list(report.misfits.items())
-    for name, text in misfits[:3]:
-        warn(args.prog, f"{name}: {text}")
-    doubts = list(report.doubts.items())
-    for name, text in doubts[:3]:
-        warn(args.prog, f"{name}: {text}")
+    warn_of(args, report)
     found = f", {report.found} were finished already" if report.found else ""
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     failed = f", {len(report.failed)} failed" if report.failed else ""
-    misfit = f", {len(misfits)} do not fit the mask" if misfits else ""
-    doubt = f", {len(doubts)} in doubt" if doubts else ""
     made = f"{report.computed} snapshots in {report.seconds:.1f} s"
-    say(args, f"{made}{rate}{found}{failed}{misfit}{doubt} -> {output}{page}")
+    say(args, f"{made}{rate}{found}{failed}{counted(report)} -> {output}{page}")
     return 1 if report.failed else 0
+
+
+def warn_of(args: argparse.Namespace, report: BatchReport) -> None:
+    """Name snapshots that do not fit the mask, and those that something else speaks against: the first of them."""
+    for told in (report.misfits, report.doubts):
+        for name, text in list(told.items())[:TOLD]:
+            warn(args.prog, f"{name}: {text}")
+        if len(told) > TOLD:
+            warn(args.prog, f"... and {len(told) - TOLD} more")
+
+
+def counted(report: BatchReport) -> str:
+    """How many these are, for the last line."""
+    misfit = f", {len(report.misfits)} do not fit the mask" if report.misfits else ""
+    return misfit + (f", {len(report.doubts)} in doubt" if report.doubts else "")
 
 
 def _named(folder: Path) -> Path:
