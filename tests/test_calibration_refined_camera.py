@@ -12,6 +12,7 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
+from cassi.calibration.found_camera import FoundCamera
 from cassi.calibration.pose import move_mask
 from cassi.calibration.refined_camera import refine_camera
 from cassi.cli.main import run
@@ -148,6 +149,28 @@ def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask
         f"{tmp_path}/sub/../b.h5 is given twice: it is counted once",
         f"{tmp_path}/copy.h5 holds the same as {tmp_path}/b.h5: it is counted once",
     ]
+
+
+def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, capsys, monkeypatch):
+    """However the fit turned out; the true mask, displaced as it is, goes by without a word."""
+    monkeypatch.setattr(refined_camera, "refine_camera", lambda measurements, **_: found)
+    np.save(tmp_path / "mask.npy", mask)
+    np.save(tmp_path / "other.npy", np.random.default_rng(7).permutation(mask))
+    for m in captures:
+        with h5py.File(tmp_path / m.source, "w") as h:
+            h["measurement"] = m.y
+    words = ["refine", "--measurement", *(str(tmp_path / m.source) for m in captures), "--step", "-2"]
+    words += ["--output", str(tmp_path / "camera.h5"), "--figures", "none", "--overwrite"]
+    found = refined
+    assert run("calibrate", [*words, "--mask", str(tmp_path / "mask.npy")], "calibrate.py") == 0
+    assert capsys.readouterr().err == ""
+    other = np.load(tmp_path / "other.npy")
+    found = replace(refined, together=FoundCamera.as_given(replace(captures[0], mask=other)))
+    assert run("calibrate", [*words, "--mask", str(tmp_path / "other.npy")], "calibrate.py") == 0
+    told = capsys.readouterr().err
+    for m in captures:
+        assert f"warning: {m.source}: wrong mask: no orientation" in told
+    assert told.count("the camera as found does not fit it either") == len(captures)
 
 
 def test_a_file_that_is_no_capture_is_one_line(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -300,9 +301,7 @@ def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys, place):
 
 def test_of_many_that_do_not_fit_the_first_are_named_in_order(night, capsys):
     assert call(night, *FAST, "--camera", "as-given", mask="wrong.h5") == 0
-    warned = [
-        line.split("warning: ")[1].split(" ")[0] for line in capsys.readouterr().err.splitlines() if "warning: " in line
-    ]
+    warned = re.findall(r"warning: (\S+)", capsys.readouterr().err)
     assert warned[:4] == ["dark:", "snap1:", "snap2:", "..."]
 
 
