@@ -113,6 +113,32 @@ def test_floats_that_were_cut_off_and_bands_out_of_order_are_told():
     assert "up and down" in of_measurement(replace(m, wavelengths=np.array([450.0, 650, 500, 550, 600])))[0]
 
 
+def test_a_black_level_that_is_too_high_is_told(raw, capsys):
+    """The true one goes by, and so does one that is off by little."""
+    for level in (BLACK, BLACK + 10, 5 * BLACK):
+        assert call(raw, "--bit-depth", 12, "--black-level", level, *FAST, "--overwrite") == 0
+        said = capsys.readouterr()
+        assert ("below 0" in said.err) == (level == 5 * BLACK)
+    assert "of the light: the black level is too high" in said.err and "(--black-level)" in said.err
+    assert "of the light: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
+
+
+def test_bands_that_nothing_tells_apart_are_told():
+    y = np.random.default_rng(0).random((4, 8))
+    one = Measurement(y, np.ones((4, 8)), (0, 0, 0))
+    told = of_measurement(one)
+    assert len(told) == 1 and told[0].startswith("3 bands lie at 1 place behind one mask: nothing tells those at one")
+    assert "4 bands lie at 2 places" in of_measurement(replace(one, mask=np.ones((4, 6)), shifts=(0, 0, 2, 2)))[0]
+    for separate in (
+        replace(one, mask=np.ones((3, 4, 8))),  # a video camera
+        replace(one, y=np.stack([y, y]), mask=np.ones((2, 3, 4, 8)), shots=2),
+        replace(one, shifts=(0,)),
+    ):
+        assert of_measurement(separate) == ()
+    shots = replace(one, y=np.stack([y, y]), mask=np.ones((2, 4, 8)), shots=2)
+    assert len(of_measurement(shots)) == 1
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("gain", ["1e-30", "1e-320"])
 def test_a_gain_far_off_is_one_line_of_error(raw, capsys, gain):
@@ -221,6 +247,13 @@ def test_a_dry_run_tells_the_black_level_in_counts(raw, capsys):
     told = [line for line in capsys.readouterr().out.splitlines() if "counts, told from the dark pixels" in line]
     assert len(told) == 1
     assert float(told[0].split("], ")[1].split(" counts")[0]) == pytest.approx(BLACK, abs=3)
+    assert call(raw, "--bit-depth", 12, "--quality", "fast") == 0
+    said = re.search(r"black level of \S+ \((\S+) counts\) was taken off", capsys.readouterr().out)
+    assert float(said[1]) == pytest.approx(BLACK, abs=3)
+    save(raw, measurement=(counts() / 4095).astype(np.float32))  # floats have no counts
+    assert call(raw, "--dry-run") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "told from the dark pixels" in line]
+    assert len(told) == 1 and "counts" not in told[0]
 
 
 # A folder
@@ -317,6 +350,13 @@ def test_a_shell_may_expand_a_pattern(night, capsys):
         "snap1_cube.h5",
         "snap2_cube.h5",
     ]
+
+
+def test_many_cubes_do_not_go_into_one_file(night, capsys):
+    """Nor into a folder with the name of a file."""
+    assert call(night, *FAST, "--output", night.parent / "cubes.h5") == 2
+    assert "cubes.h5: many snapshots need --output FOLDER or" in capsys.readouterr().err
+    assert not (night.parent / "cubes.h5").exists()
 
 
 def test_a_folder_gets_a_page(night, capsys):

@@ -15,6 +15,7 @@ import cassi
 from cassi import CASSI, InputError, reconstruct
 from cassi.files import read_cube, read_measurement, write_arrays
 from cassi.looking.report_data import _changes, read_report, report_of
+from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.optics.other_cameras import double_disperser
@@ -149,6 +150,12 @@ class _Sum(Camera):
         return x.clone() if out is None else out.add_(x) if add else out.copy_(x)
 
 
+def test_what_speaks_against_a_snapshot_is_told(masks):
+    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
+    with pytest.warns(UserWarning, match="4 bands lie at 1 place behind one mask"):
+        reconstruct(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(6)) * masks[0], masks[0], **ways)
+
+
 def test_a_camera_without_a_mask_has_nothing_to_compare():
     y = _Sum() @ torch.rand(C, SIDE, SIDE, generator=torch.Generator().manual_seed(2))
     assert reconstruct(y, _Sum(), solver="gap-tv", num_iters=3).check is None
@@ -177,6 +184,8 @@ WRONG = {
     "bands": (lambda A, y: reconstruct(y, A.mask, num_bands="4"), "must be a whole number, got .4."),
     "half a band": (lambda A, y: reconstruct(y, A.mask, num_bands=4.5), "must be a whole number, got 4.5"),
     "step": (lambda A, y: reconstruct(y, A.mask, step="2"), "the step must be a number, got '2'"),
+    "step of nothing": (lambda A, y: reconstruct(y, A.mask, step=1e-300), "the step must be 0 or 0.001 to 100000 px"),
+    "a list and bands": (lambda A, y: reconstruct(y, [[1.0]], num_bands=4), "must be an array, .* got list"),
 }
 
 
@@ -240,6 +249,18 @@ def test_in_one_line(result, camera, y):
     assert "(did all its iterations)" in repr(result)  # "max_iters" sounds like a failure
     stack = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
     assert repr(stack).startswith("<Reconstruction: 2 cubes of 4 bands, 20 x 16 px")
+
+
+def test_what_it_was_made_of_in_one_line(camera, y):
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=camera.shifts, source="a.h5")
+    assert repr(m) == "<Measurement of a.h5: 20 x 22 px, mask 20 x 16, 4 bands, as in the file>"
+    words = "4 bands, scene 20 x 16 px, detector 20 x 22 px, shifts 0 to 6 px, torch.float32 on cpu>"
+    assert repr(camera) == f"<CASSI: {words}"
+    assert repr(BlurredCASSI(camera.mask, camera.shifts)) == f"<BlurredCASSI: {words}"
+
+
+def test_what_was_inferred_of_arrays_is_kept(result):
+    assert result.measurement.notes == ("step 2 px inferred from the widths 22 and 16 and 4 bands",)
 
 
 def test_in_a_notebook_and_drawn(result, camera, y):

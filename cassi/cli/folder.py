@@ -118,12 +118,16 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
 
 
 def _refuse(args: argparse.Namespace) -> None:
+    from cassi.files.formats.table import SUFFIXES
+
     given = {"--figures": args.figures and args.figures.lower() != "none", "--report FILE": args.report}
     given |= {"--align": args.align, "--tile": args.tile is not None, "--white": args.white}
     given |= {"--report": args.report is not None and Path(args.output or "").suffix.lower() == ".zarr"}
     alone = ", ".join(option for option, value in given.items() if value)
     if alone:
         raise InputError(f"{alone} goes with a single snapshot only; leave it out")
+    if Path(args.output or "").suffix.lower() in SUFFIXES and not Path(args.output).is_dir():
+        raise InputError(f"{args.output}: many snapshots need --output FOLDER or --output NAME.zarr, not one file")
     if args.output is None and not (len(args.files) == 1 and Path(args.files[0]).is_dir()):
         raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER or --output NAME.zarr")
 

@@ -33,7 +33,7 @@ from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.beside import check_side, solve_beside
-from cassi.running.evidence import of_result
+from cassi.running.evidence import of_measurement, of_result
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.result import Reconstruction
@@ -131,8 +131,9 @@ def reconstruct(
         The `Reconstruction`.
 
     Warns:
-        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), or a cube that leaves more than
-            half of it unexplained; not where the `Measurement` holds the check, so that its owner has told already.
+        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), what else speaks against it
+            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained. Not where the `Measurement`
+            holds the check: who made it has told already.
 
     Raises:
         InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
@@ -206,7 +207,7 @@ def reconstruct(
             told_before = given_m.check is not None
             check = given_m.check or _compared(given_m)
             given_m = replace(given_m, check=None)  # it may get another mask
-            _warn(() if told_before or check.matches else (check.verdict,))
+            _warn(() if told_before else (*(() if check.matches else (check.verdict,)), *of_measurement(given_m)))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:

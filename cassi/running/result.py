@@ -88,7 +88,8 @@ class Reconstruction:
 
     def explain(self, *, verbose: bool = False) -> str:
         """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence."""
-        return self.outcomes[0].explain(verbose=verbose)
+        scale = 1.0 if self.measurement is None else self.measurement.scale
+        return self.outcomes[0].explain(verbose=verbose, scale=scale)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
