@@ -15,12 +15,14 @@ PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever 
 
 BELOW = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
 
+UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
+
 STAMPED = 0.12  # imprint of the mask above which one is told
 
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
-    return (*of_light(m), *of_black(m), *of_saturation(m), *of_order(m), *of_bands(m), *of_noise(m))
+    return (*of_light(m), *of_black(m), *of_shots(m), *of_saturation(m), *of_order(m), *of_bands(m), *of_noise(m))
 
 
 def of_saturation(m: Measurement) -> tuple[str, ...]:
@@ -103,6 +105,27 @@ def of_black(m: Measurement) -> tuple[str, ...]:
     return (
         f"what lies below 0 is {below / above if above else 1:.0%} of the light: the black level is too high or was "
         "taken off twice, or there is little but noise; check the black level",
+    )
+
+
+def of_shots(m: Measurement) -> tuple[str, ...]:
+    """Shots of one scene by different exposures: the light of each over that of its mask, sum y_k / sum m_k.
+
+    Example:
+        >>> y = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
+        >>> of_shots(Measurement(y, np.ones((2, 1, 2)), (0, 1), shots=2))[0][:50]
+        'shot 2 is 2 times as bright as shot 1, their masks'
+    """
+    if m.shots is None:
+        return ()
+    good = [one.y if one.bad_pixels is None else one.y * ~one.bad_pixels for one in m.each_shot]
+    light = [float(y.sum(dtype=np.float64) / np.abs(mask).sum()) for y, mask in zip(good, m.mask, strict=True)]
+    low, high = int(np.argmin(light)), int(np.argmax(light))
+    if light[low] <= 0 or light[high] <= UNEVEN * light[low]:
+        return ()
+    return (
+        f"shot {high + 1} is {light[high] / light[low]:.2g} times as bright as shot {low + 1}, their masks taken into "
+        "account: shots of one scene need one exposure and one light; scale them alike",
     )
 
 
