@@ -108,6 +108,19 @@ def test_a_mask_that_does_not_belong_is_told_in_one_warning(masks, way, tmp_path
             assert not data.ok and data.problems()[0] == bad.check.verdict
 
 
+def test_of_tiles_it_is_told_too(masks, tmp_path):
+    path = tmp_path / "cube.h5"
+    right, wrong = (Measurement(_through(masks[0]).numpy(), mask.numpy(), (0, 2, 4, 6)) for mask in masks)
+    ways = {"tile": 32, "reach": 4, "solver": "least-squares", "overwrite": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cassi.reconstruct_tiled(right, path, **ways)
+    assert read_report(path).ok and "the mask fits" in read_report(path).verdict
+    with pytest.warns(UserWarning, match="wrong mask: no orientation"):
+        cassi.reconstruct_tiled(wrong, path, **ways)
+    assert not read_report(path).ok
+
+
 def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
     y = _through(masks[0])
     bad = torch.zeros(y.shape, dtype=torch.bool)

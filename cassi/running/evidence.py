@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
 from cassi.running.preparing import prepare
 
@@ -23,6 +25,16 @@ STAMPED = 0.12  # imprint of the mask above which one is told
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
     return (*of_light(m), *of_black(m), *of_shots(m), *of_saturation(m), *of_order(m), *of_bands(m), *of_noise(m))
+
+
+def compared(m: Measurement) -> MaskCheck:
+    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
+    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
+
+
+def of_check(check: MaskCheck, m: Measurement) -> tuple[str, ...]:
+    """What speaks against a measurement, the comparison with its mask first."""
+    return (*(() if check.matches else (check.verdict,)), *of_measurement(m))
 
 
 def of_saturation(m: Measurement) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.beside import check_side, solve_beside
-from cassi.running.evidence import of_measurement, of_result
+from cassi.running.evidence import compared, of_check, of_result
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.result import Reconstruction
@@ -205,9 +205,9 @@ def reconstruct(
                 run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
             task = prepare(m, psf=psf, black_level=black_level, device=device)
             told_before = given_m.check is not None
-            check = given_m.check or _compared(given_m)
+            check = compared(given_m)
             given_m = replace(given_m, check=None)  # it may get another mask
-            _warn(() if told_before else (*(() if check.matches else (check.verdict,)), *of_measurement(given_m)))
+            _warn(() if told_before else of_check(check, given_m))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:
@@ -236,13 +236,8 @@ def reconstruct(
     return result
 
 
-def _compared(m: Measurement) -> MaskCheck:
-    """Of a measurement as given; what stands at bad pixels does not count, whatever it is."""
-    return check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
-
-
 def _compared_with(task: Prepared) -> MaskCheck | None:
-    """The same of a camera that was given; None where it has no mask."""
+    """The comparison with the mask of a camera that was given; None where it has no mask."""
     several = isinstance(task.A, MultiShot)
     shots = [shot for shot in getattr(task.A, "shots", (task.A,)) if isinstance(shot, CodedAperture)]
     if not shots:
