@@ -15,7 +15,8 @@ from torch import Tensor
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
-from cassi.files.reading import read_measurement
+from cassi.files.options import ReadOptions
+from cassi.files.other_optics import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import camera_of
@@ -236,7 +237,7 @@ def _read(
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
     beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(plain(mask))
     text = wavelengths if wavelengths is None or isinstance(wavelengths, str) else np.asarray(plain(wavelengths))  # type: ignore[arg-type]
-    return read_measurement(path, mask=beside, step=step, num_bands=num_bands, wavelengths=text)
+    return read_scene(path, options=ReadOptions(mask=beside, step=step, num_bands=num_bands, wavelengths=text))
 
 
 def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:
