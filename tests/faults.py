@@ -115,7 +115,30 @@ FAULTS = [
         "hot pixels hide each other", "cassi/optics/outliers.py", "((2, 2), (3, 4), (3, 4))", "((2, 2),)",
         "test_optics_outliers.py", "many_of_them",
     ),
+    # motion
+    Fault(
+        "what comes into sight counts as motion", "cassi/solvers/measured_motion.py",
+        "(variance + blurred(r.square()[None], NEAR)[0])", "(variance)",
+        "test_solvers_measured_motion.py", "something_else",
+    ),
+    Fault(
+        "the motion may be rough", "cassi/solvers/measured_motion.py",
+        "SMOOTH * _roughness(d) + SMALL * d", "SMALL * d", "test_solvers_measured_motion.py", "dense",
+    ),
+    Fault(
+        "motion is that of reconstructions alone", "cassi/solvers/measured_motion.py",
+        "v = v + step / step.norm(dim=0).clamp(min=1)", "pass", "test_solvers_measured_motion.py", "is_found",
+    ),
     # a photograph beside the snapshot
+    Fault(
+        "what is left of a picture counts the same everywhere", "cassi/running/beside.py",
+        "if placed.rest <= AGREES or placed.rest > AGREES_AT_ALL:", "if True:",
+        "test_running_beside.py", "tells_little",
+    ),
+    Fault(
+        "what is left of a picture is judged by no other tone", "cassi/running/beside.py",
+        "return rest >= TONE * placed.rest", "return True", "test_running_beside.py", "tells_little",
+    ),
     Fault(
         "the photograph's bound is not doubled", SIDE,
         "return 2 * self.stack(self.camera.majorizer()", "return self.stack(self.camera.majorizer()",

@@ -174,10 +174,10 @@ def child(folder: Path, kind: Kind, argv: tuple[str, ...], number: int | None, a
     os.chdir(folder)
     out = io.StringIO()
     counted = Counted(number, at)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     code: object = 1
     with redirect_stdout(out), redirect_stderr(out):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if at:
             threading.setprofile(counted)
             sys.setprofile(counted)
@@ -199,7 +199,9 @@ def run(
     ours, theirs = FORK.Pipe(duplex=False)
     began = time.perf_counter()
     process = FORK.Process(target=child, args=(folder, kind, argv or kind.argv, number, at, theirs))
+    ours_too = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is sent before the command begins ends it at once
     process.start()
+    signal.signal(signal.SIGINT, ours_too)
     theirs.close()
     if after and number is not None:
         process.join(after)
@@ -356,6 +358,7 @@ def main() -> int:
     args = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import cassi.cli.calibrate
+    import cassi.cli.main
     import cassi.cli.reconstruct
     import cassi.cli.refine
     import cassi.cli.simulate

@@ -123,7 +123,7 @@ def test_the_camera_is_taken_as_given_and_that_is_said(scene, capsys):
 
 
 def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, capsys):
-    path = simulate(tmp_path / "film.h5", "--frames", "2", "--motion", "0.7")
+    path = simulate(tmp_path / "film.h5", "--frames", "2", "--motion", "0.7", "--seed", "1")
     command = ("--sequence", path, "--camera", "as-given", "--batch", 1)
     assert run(*command, "--dry-run") == 0
     assert "would reconstruct cubes 2 x 4 x 40 x 40, each with the frames beside it" in capsys.readouterr().out
@@ -134,6 +134,9 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
         assert file["measurement"].shape == file["residual"].shape == (2, 40, 46)
         truth = np.asarray(file["truth"])
     assert np.abs(values - truth).mean() < 0.15 * truth.mean()
+    assert run(path, "--camera", "as-given", "--figures", "none", "--output", tmp_path / "alone") == 0
+    alone = np.stack([read_cube(file)[0] for file in sorted((tmp_path / "alone").glob("*_cube.h5"))])
+    assert np.abs(values - truth).mean() < 0.9 * np.abs(alone - truth).mean()
     assert (tmp_path / "film_sequence.gif").read_bytes().startswith(b"GIF8")
     capsys.readouterr()
     (tmp_path / "film_sequence_frames" / "film_000001_cube.h5").unlink()

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cassi import CASSI, admm_tv, gap_tv
-from cassi.kernels import cpu, cpu_lowrank, cpu_rows, threads
+from cassi import CASSI, MultiShot, admm_tv, gap_tv
+from cassi.kernels import cpu, cpu_lowrank, cpu_rows, cpu_shots, threads
 from cassi.kernels.convolution import convolve_rows
 from cassi.kernels.dispatch import eager as eagerly
 from cassi.kernels.dispatch import kernels
@@ -186,11 +186,11 @@ def test_beyond_2_to_the_31_elements():
     assert x.numel() > 1 << 31
     x[0, 0, -1, :5], x[0, 1, -1, -5:], mask[0, -1] = 2.0, 3.0, 0.5
     arrays = [t.numpy() for t in (x, mask, out, y)]
-    offsets, last = np.array([0, 3]), (height - 1, height)
-    cpu._forward(arrays[0], arrays[1], offsets, None, arrays[3], *last)
+    offsets, none, last = np.array([0, 3]), np.empty((0, 0), np.float32), (height - 1, height)
+    cpu._forward(arrays[0], arrays[1], offsets, none, arrays[3], *last)
     assert y[0, -1, :6].tolist() == [1, 1, 1, 1, 1, 0]
     assert y[0, -1, -6:].tolist() == [0, 1.5, 1.5, 1.5, 1.5, 1.5]
-    cpu._adjoint(arrays[3], arrays[1], offsets, None, arrays[2], False, *last)
+    cpu._adjoint(arrays[3], arrays[1], offsets, none, arrays[2], False, *last)
     assert out[0, 0, -1, :6].tolist() == [0.5, 0.5, 0.5, 0.5, 0.5, 0]
     assert out[0, 1, -1, -5:].tolist() == [0.75] * 5
 
@@ -228,7 +228,7 @@ def test_without_the_kernels():
 
 def signatures() -> dict[str, int]:
     """How many types each kernel is compiled for in this process."""
-    modules = (cpu, cpu_lowrank, cpu_rows)
+    modules = (cpu, cpu_lowrank, cpu_rows, cpu_shots)
     return {
         name: len(function.signatures)
         for module in modules
@@ -243,7 +243,7 @@ def test_nothing_is_compiled_after_the_warming_up():
     warm_up(lambda name, done, total: told.append((done, total)))
     assert told == [(k, len(told) - 1) for k in range(len(told))]
     before = signatures()
-    assert before["_forward"] == before["_adjoint"] == before["_data_step"] == 4 and before["_subspace_step"] == 8
+    assert before["_forward"] == before["_adjoint"] == before["_data_step"] == before["_subspace_step"] == 2
     for dtype in (torch.float32, torch.float64):
         A = CASSI(random(9, 12, seed=1, dtype=dtype).abs(), (0, 2, 1, 5))
         for camera in (A, A.weighted(random(*A.measurement_shape, seed=2, dtype=dtype).abs())):
@@ -254,6 +254,8 @@ def test_nothing_is_compiled_after_the_warming_up():
             admm_tv(camera, y, tv_weight=0.1, num_iters=2)
             for nonnegative in (True, False):
                 subspace_tv(camera, y, smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
+                shots = MultiShot([camera, camera])
+                subspace_tv(shots, torch.stack([y, y], 1), smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
         convolve_rows(y[0], y[0])
         convolve_rows(y[0], y[0, 0])
         nonlocal_lowrank(random(3, 20, 20, seed=4, dtype=dtype), 0.5)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 
 import cassi
 from cassi import CASSI, InputError, SidePicture
@@ -15,6 +16,7 @@ from cassi.files.side_pictures import read_side_picture
 from cassi.looking.metrics import psnr
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
+from cassi.priors.spectral_basis import smooth_basis
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.simulation.side_camera import side_photograph
@@ -72,6 +74,26 @@ def test_values_of_a_picture_file_are_told_by_the_snapshot(snapshot, tmp_path, c
     found = cassi.reconstruct(y, mask, side=side, **settings)
     assert said in found.explain()
     assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + at_least
+
+
+@pytest.mark.parametrize("stated", ["rightly", "wrongly"])
+def test_what_is_left_of_a_picture_counts_less_where_the_snapshot_alone_tells_little(stated):
+    """Of bright specks a first cube leaves a fifth of the picture, however its values are read."""
+    rng = np.random.default_rng(5)
+    images = gaussian_filter(rng.standard_normal((3, 64, 64)), (0, 1, 1)) * np.array([1, 0.5, 0.3])[:, None, None]
+    x = torch.from_numpy(np.tensordot(smooth_basis(WAVELENGTHS, 3).numpy().T, images, 1).astype(np.float32))
+    x = ((x - x.min()) / (x.max() - x.min())) ** (8 if stated == "rightly" else 7)
+    mask = random_mask(64, 64, generator=torch.Generator().manual_seed(1))
+    y = CASSI.from_step(mask, 2, 8).forward(x)
+    settings = {"num_bands": 8, "wavelengths": WAVELENGTHS, "camera": "as-given", "quality": "fast"}
+    picture = photograph(x)
+    side = SidePicture(picture if stated == "rightly" else display(picture / picture.max()), linear=True)
+    found, alone = (cassi.reconstruct(y, mask, **settings, side=picture) for picture in (side, None))
+    if stated == "rightly":
+        assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 3
+    else:
+        torch.testing.assert_close(found.cube, alone.cube)
+        assert "The side picture was left out: its values do not agree with the scene's light" in found.explain()
 
 
 def test_a_foreign_picture_changes_nothing(snapshot):

@@ -1,9 +1,9 @@
 """A frame of a sequence reconstructed with what the frames beside it know.
 
 The mask stands still while the scene moves: a neighbor, once it is known how the scene has moved since, is a further
-shot through another mask. Motion is taken from reconstructions of each frame alone; where it explains a neighbor's
-snapshot badly, that is counted as noise of those detector pixels; and a frame whose held-out pixels are not predicted
-better with its neighbors stays as it is alone.
+shot through another mask. Motion is taken from reconstructions of each frame alone and corrected by the neighbor's
+snapshot; where it explains that badly, that is counted as noise of those detector pixels; and a frame whose held-out
+pixels are not predicted better with its neighbors stays as it is alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
 from cassi.priors.spectral_basis import analyse
 from cassi.solvers.loop import Result, relative_norm
+from cassi.solvers.measured_motion import measured_motion
 from cassi.solvers.subspace_tv import SubspaceState
 
 HELD_OUT = 0.05  # of a frame's detector pixels
@@ -36,7 +37,7 @@ ALONE = 150  # iterations of a frame alone
 FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
 SHARE = 0.4  # of the estimated noise: with neighbors more of it is noise than of one snapshot
 SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
-WORSE = 1.05  # times the error with total variation up to which the non-local prior's cube is taken
+WORSE = 1.06  # times the error with total variation up to which the non-local prior's cube is taken
 NONLOCAL_ITERS = 24  # with the non-local prior, in place of the rest
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
@@ -146,6 +147,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     flows, followed = [], []
     for other in neighbors:
         v = flow(_images(other, B), _images(frame, B), window=WINDOW)
+        seen = other.split
+        v = measured_motion(seen.A_train, seen.y_train, frame.x, v, planned_problem(plan, seen.y, None).variance)
         predicted = MovingScene(first.A, [v]).forward(frame.x)[0]
         if relative_norm(other.split.y - predicted, other.split.y) <= FOLLOWED * frame.error:
             flows.append(v)

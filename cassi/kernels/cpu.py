@@ -3,7 +3,8 @@
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
 a range of rows or images, which threads share out (`cassi.kernels.threads`). Results equal those of eager torch up to
 rounding. `cassi.kernels.gpu` has the same functions for CUDA devices; `cassi.kernels.dispatch` chooses. Compiled code
-takes arrays and numbers, no values that hold several of them: hence the long lists of arguments, here and there.
+takes arrays and numbers, no values that hold several of them: hence the long lists of arguments, here and there. What
+is left out is an empty array, not None: each kind of argument would be compiled anew.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | 
     """`cassi.kernels.shift_sum.shift_sum` into out (..., H, W')."""
     rows = _stack(out, 2)
     count = rows.shape[0] * rows.shape[1]
-    share_out(_forward, count, x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), _plain(scale), rows)
+    plain = _plain(scale, rows, 2)
+    share_out(_forward, count, x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), plain, rows)
 
 
 def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
     """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W), or onto it."""
     rows = _stack(y, 2)
     count = rows.shape[0] * rows.shape[1]
-    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), _plain(scale), _stack(out, 3), add)
+    plain = _plain(scale, rows, 2)
+    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), plain, _stack(out, 3), add)
 
 
 def data_step(
@@ -47,7 +50,8 @@ def data_step(
     rows = [_stack(t, 2) for t in (y, y_x, y_v)]
     count = rows[0].shape[0] * rows[0].shape[1]
     diagonal = gram.detach().numpy()
-    constants = (_stack(mask, 2), _offsets(shifts), _plain(weights), diagonal, diagonal.dtype.type(rho), accelerate)
+    plain = _plain(weights, diagonal, 2)
+    constants = (_stack(mask, 2), _offsets(shifts), plain, diagonal, diagonal.dtype.type(rho), accelerate)
     cubes = (_stack(v, 3), _stack(x, 3), x is v)
     share_out(_data_step, count, 2 * v.numel(), *cubes, *rows, *constants)
 
@@ -71,9 +75,10 @@ def subspace_step(
     """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused: the cube itself is never stored."""
     rows = [_stack(t, 2) for t in (y, e, y_z, gamma, omega)]
     count = rows[0].shape[0] * rows[0].shape[1]
-    multiplier = None if u is None else _stack(u, 3)
+    multiplier = _plain(u, rows[0], 4) if u is None else _stack(u, 3)
     work = 2 * z.numel() * len(shifts)
-    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), _plain(weights), rows[0].dtype.type(step))
+    plain = _plain(weights, rows[0], 2)
+    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), plain, rows[0].dtype.type(step))
     share_out(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
 
 
@@ -91,8 +96,9 @@ def _stack(tensor: Tensor, rank: int) -> Array:
     return array.reshape((-1, *tensor.shape[tensor.ndim - rank :]))
 
 
-def _plain(tensor: Tensor | None) -> Array | None:
-    return None if tensor is None else tensor.detach().numpy()
+def _plain(tensor: Tensor | None, like: Array, rank: int) -> Array:
+    """The tensor's memory as an array; an empty one where there is none."""
+    return np.empty((0,) * rank, like.dtype) if tensor is None else tensor.detach().numpy()
 
 
 @cache
@@ -138,7 +144,7 @@ def _project(x: Array, mask: Array, offsets: Array, y: Array, top: int, bottom: 
 
 
 @jit
-def _spread(back: Array, mask: Array, offsets: Array, v: Array | None, add: bool, x: Array, top: int) -> None:
+def _spread(back: Array, mask: Array, offsets: Array, v: Array, add: bool, x: Array, top: int) -> None:
     """x_c = m_c shift_c^T(back), added to v or, where `add`, to x, in as many rows from `top` on as `back` has."""
     width = x.shape[2]
     for c in range(x.shape[0]):
@@ -147,14 +153,14 @@ def _spread(back: Array, mask: Array, offsets: Array, v: Array | None, add: bool
             window = back[i, offsets[c] : offsets[c] + width]
             if add:
                 _add_product(x[c, top + i], window, m[top + i])
-            elif v is not None:
+            elif v.shape[0]:
                 _set_sum(x[c, top + i], v[c, top + i], window, m[top + i])
             else:
                 _set_product(x[c, top + i], window, m[top + i])
 
 
 @jit
-def _forward(x: Array, mask: Array, offsets: Array, scale: Array | None, y: Array, start: int, stop: int) -> None:
+def _forward(x: Array, mask: Array, offsets: Array, scale: Array, y: Array, start: int, stop: int) -> None:
     height = x.shape[2]
     block = _block_rows(x, y.shape[2])
     first = start
@@ -162,16 +168,14 @@ def _forward(x: Array, mask: Array, offsets: Array, scale: Array | None, y: Arra
         b, top = first // height, first % height
         bottom = min(height, top + min(block, stop - first))
         _project(x[b], mask, offsets, y[b], top, bottom)
-        if scale is not None:
+        if scale.size:
             for i in range(top, bottom):
                 _set_product(y[b, i], y[b, i], scale[i])
         first += bottom - top
 
 
 @jit
-def _adjoint(
-    y: Array, mask: Array, offsets: Array, scale: Array | None, x: Array, add: bool, start: int, stop: int
-) -> None:
+def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, add: bool, start: int, stop: int) -> None:
     height = x.shape[2]
     block = _block_rows(x, y.shape[2])
     back = np.empty((block, y.shape[2]), y.dtype)
@@ -179,19 +183,19 @@ def _adjoint(
     while first < stop:
         b, top = first // height, first % height
         count = min(block, stop - first, height - top)
-        if scale is None:
-            _spread(y[b, top : top + count], mask, offsets, None, add, x[b], top)
+        if scale.size == 0:
+            _spread(y[b, top : top + count], mask, offsets, x[b, :0], add, x[b], top)
         else:
             for i in range(count):
                 _set_product(back[i], y[b, top + i], scale[top + i])
-            _spread(back[:count], mask, offsets, None, add, x[b], top)
+            _spread(back[:count], mask, offsets, x[b, :0], add, x[b], top)
         first += count
 
 
 @jit
 def _data_step(
     v: Array, x: Array, in_place: bool, y: Array, y_x: Array, y_v: Array, mask: Array, offsets: Array,
-    weights: Array | None, gram: Array, rho: float, accelerate: bool, start: int, stop: int
+    weights: Array, gram: Array, rho: float, accelerate: bool, start: int, stop: int
 ) -> None:  # fmt: skip
     _, _, height, width = v.shape
     detector = y.shape[2]
@@ -205,7 +209,7 @@ def _data_step(
         _project(v[b], mask, offsets, y_v[b], top, top + count)
         for n in range(count):
             i = top + n
-            if weights is not None:
+            if weights.size:
                 for j in range(detector):
                     y_v[b, i, j] *= weights[i, j]
             for j in range(detector):
@@ -216,7 +220,7 @@ def _data_step(
                 r = misfit / total if total > tiny else v.dtype.type(0)
                 y_x[b, i, j] = y_v[b, i, j] + gram[i, j] * r
                 back[n, j] = r
-            if weights is not None:
+            if weights.size:
                 for j in range(detector):
                     back[n, j] *= weights[i, j]
         _spread(back[:count], mask, offsets, v[b], in_place, x[b], top)
@@ -240,24 +244,24 @@ def _multiplier_row(x: Array, u: Array, step: float) -> None:
 
 
 @jit
-def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: Array, w: Array | None) -> None:
+def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: Array, w: Array) -> None:
     """r = y - w y_z;  e = gamma (e + r);  back = w omega (e + r): of one row of the detector."""
-    if w is not None:
+    if w.size:
         for j in range(y.size):
             y_z[j] *= w[j]
     for j in range(y.size):
         r = y[j] - y_z[j]
         e[j] = gamma[j] * (e[j] + r)
         back[j] = omega[j] * (e[j] + r)
-    if w is not None:
+    if w.size:
         for j in range(y.size):
             back[j] *= w[j]
 
 
 @jit
 def _subspace_step(
-    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array | None,
-    basis: Array, mask: Array, offsets: Array, weights: Array | None, step: float, start: int, stop: int
+    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array,
+    basis: Array, mask: Array, offsets: Array, weights: Array, step: float, start: int, stop: int
 ) -> None:  # fmt: skip
     _, components, height, width = z.shape
     bands, detector = basis.shape[1], y.shape[2]
@@ -293,13 +297,13 @@ def _subspace_step(
                     x = spectra[r, n, c, : right - left]
                     seen = y_z[b, i, offsets[c] + left : offsets[c] + right]
                     _add_product(seen, x, mask[c if mask.shape[0] > 1 else 0, i, left:right])
-                    if u is None:
+                    if u.size == 0:
                         x[:] = 0
                     else:
                         _multiplier_row(x, u[b, c, i, left:right], step)
         for r in range(count):
             i = top + r
-            w = None if weights is None else weights[i]
+            w = weights[i] if weights.size else back[:0]
             _back_row(back, y[b, i], y_z[b, i], e[b, i], gamma[b, i], omega[b, i], w)
             for n in range(pieces):
                 left = n * piece

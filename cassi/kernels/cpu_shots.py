@@ -30,7 +30,8 @@ def subspace_step(
         step: c.
     """
     offsets = np.asarray(shifts, dtype=np.int64) - min(shifts)
-    arrays = [None if t is None else t.numpy() for t in (z, z_new, y, e, u, y_z, basis, masks)]
+    multiplier = z[:0] if u is None else u
+    arrays = [t.numpy() for t in (z, z_new, y, e, multiplier, y_z, basis, masks)]
     rows = [t.numpy() for t in (weights, modes, gamma, omega)]
     work = 2 * z.numel() * len(shifts) * (1 + len(masks) // 2)
     share_out(_subspace_step, z.shape[1], work, *arrays, offsets, *rows, rows[0].dtype.type(step))
@@ -38,7 +39,7 @@ def subspace_step(
 
 @jit
 def _subspace_step(
-    z: Array, z_new: Array, y: Array, e: Array, u: Array | None, y_z: Array, basis: Array, masks: Array,
+    z: Array, z_new: Array, y: Array, e: Array, u: Array, y_z: Array, basis: Array, masks: Array,
     offsets: Array, weights: Array, modes: Array, gamma: Array, omega: Array, step: float, start: int, stop: int
 ) -> None:  # fmt: skip
     components, _, width = z.shape
@@ -67,7 +68,7 @@ def _subspace_step(
                     mask = masks[s, c if masks.shape[1] > 1 else 0, i, left:right]
                     for j in range(x.size):
                         seen[j] += x[j] * mask[j]
-                if u is None:
+                if u.size == 0:
                     x[:] = 0
                 else:
                     multiplier = u[c, i, left:right]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from cassi.kernels import cpu, cpu_lowrank, cpu_rows
+from cassi.kernels import cpu, cpu_lowrank, cpu_rows, cpu_shots
 
 _SHIFTS = (0, 1)
 
@@ -28,7 +28,7 @@ def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: 
     Example:
         >>> from cassi.kernels.warm_up import warm_up
         >>> warm_up(lambda name, done, total: print(f"{done} of {total}: {name}"))  # doctest: +SKIP
-        0 of 28: forward, float32
+        0 of 18: forward, float32
         ...
     """
     calls = [call for dtype in (torch.float32, torch.float64) for call in _calls(dtype)]
@@ -41,23 +41,26 @@ def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: 
 
 
 def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each kernel with each combination of optional arguments, as numba compiles each of them anew."""
+    """Each kernel once: what is left out of a call does not make it another kernel."""
     x, z = torch.zeros(2, 4, 5, dtype=dtype), torch.zeros(1, 4, 5, dtype=dtype)
     y, mask, basis = torch.zeros(4, 6, dtype=dtype), torch.ones(4, 5, dtype=dtype), torch.ones(1, 2, dtype=dtype)
     kind = str(dtype).removeprefix("torch.")
-    for weights, how in ((None, ""), (torch.ones_like(y), ", weighted")):
-        yield f"forward{how}, {kind}", partial(cpu.shift_sum, x, mask, _SHIFTS, weights, y)
-        yield f"adjoint{how}, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, weights, x, False)
-        yield (
-            f"data step{how}, {kind}",
-            partial(cpu.data_step, x, y, mask, _SHIFTS, weights, y, 0.0, True, x, y.clone(), y.clone()),
-        )
-        for u, sign in ((None, ""), (x, ", not negative")):
-            rows = (y, y.clone(), u, y.clone())
-            yield (
-                f"data step in a subspace{sign}{how}, {kind}",
-                partial(cpu.subspace_step, z, z.clone(), *rows, basis, mask, _SHIFTS, weights, y, y, 0.3),
-            )
+    yield f"forward, {kind}", partial(cpu.shift_sum, x, mask, _SHIFTS, None, y)
+    yield f"adjoint, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, None, x, False)
+    yield (
+        f"data step, {kind}",
+        partial(cpu.data_step, x, y, mask, _SHIFTS, None, y, 0.0, True, x, y.clone(), y.clone()),
+    )
+    rows = (y, y.clone(), None, y.clone())
+    yield (
+        f"data step in a subspace, {kind}",
+        partial(cpu.subspace_step, z, z.clone(), *rows, basis, mask, _SHIFTS, None, y, y, 0.3),
+    )
+    shots = (z, z.clone(), y[None], y[None].clone(), None, y[None].clone(), basis, mask[None, None])
+    yield (
+        f"data step of several shots, {kind}",
+        partial(cpu_shots.subspace_step, *shots, _SHIFTS, y[None], y[None, None], y[None], y[None], 0.3),
+    )
     yield (
         f"total variation, {kind}",
         partial(cpu.tv_steps, x, mask.new_ones(()), torch.zeros(2, *x.shape).to(x), None, 1, 1.0),

@@ -24,7 +24,8 @@ from cassi.running.preparing import Prepared
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
 TONE_HARM = 0.12  # HARM where they are fitted
 # Most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 and more where it harmed.
-AGREES = 0.2
+# Of scenes of which the snapshot alone tells little more is left, whatever tone curve its values are taken through.
+AGREES, AGREES_AT_ALL = 0.2, 0.3
 TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
 
 
@@ -71,7 +72,7 @@ def solve_beside(
     if not placed.correlation >= FITS:
         said = f"The side picture was left out: its detail does not agree with the scene's ({where})."
         return replace(alone, side=replace(evidence, message=said))
-    if placed.rest > AGREES:
+    if not _agrees(placed, cube):
         said = f"The side picture was left out: its values do not agree with the scene's light ({where})."
         return replace(alone, side=replace(evidence, message=said))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
@@ -148,6 +149,15 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
             break
         best = place(picture, "to follow a tone curve fitted to the scene", TONE_DOUBT)
     return best
+
+
+def _agrees(placed: _Placed, cube: Tensor) -> bool:
+    """Whether what is left of the picture is little, or no tone curve would leave clearly less."""
+    if placed.rest <= AGREES or placed.rest > AGREES_AT_ALL:
+        return placed.rest <= AGREES
+    toned, R = _toned(placed.picture, placed, cube), placed.photograph.R
+    _, rest = _on_grid(toned, placed.clipped, placed.pose, cube, R, placed.fixed, TONE_DOUBT)
+    return rest >= TONE * placed.rest
 
 
 def _toned(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:

@@ -104,35 +104,30 @@ def draw_examples(
             variance += (y.clamp(min=0) / gain + (read_noise / gain) ** 2) * math.exp(rng.normal(-0.1, 0.4))
         variance += wrong * rng.uniform(0, 1)
         y = y * keep
+        variance *= float(rng.choice([0.2, 0.4, 1.0], p=[0.6, 0.25, 0.15]))  # of what is told, so much is believed
         drawn.append((y, variance, _start(rng, A, y, variance, basis), analyse(x, basis)))
     y, variance, start, truth = (torch.stack(images) for images in zip(*drawn, strict=True))
     return Examples(A, y, variance, basis, start, truth)
 
 
 def _start(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basis: Tensor) -> Tensor:
-    """What the automatic solver may have found before: total variation in some basis, then mostly a non-local prior.
+    """What the automatic solver may have found before: total variation, then mostly a non-local prior.
 
     Mostly, as there, in a basis learned from a first cube.
     """
-    way = rng.random()
-    if way < 0.15:
-        B = basis
-    elif way < 0.5:
-        B = smooth_basis(A.num_bands, int(rng.choice([8, 16], p=[0.7, 0.3]))).float()
-    else:
-        smooth = smooth_basis(A.num_bands, int(rng.choice([8, 16]))).float()
-        first, _ = subspace_tv(A, y, smooth, variance=variance, num_iters=80)
+    B = smooth_basis(A.num_bands, 16).float()
+    if rng.random() < 0.8:
+        first, _ = subspace_tv(A, y, B, variance=variance, num_iters=80)
         B = principal_basis(covariance_sum(first.x.clamp(min=0)), 10).float()
-    result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(160, 280)))
+    result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(220, 300)))
     if rng.random() < 0.85:
-        strength = float(rng.choice([0.25, 0.35, 0.5], p=[0.2, 0.6, 0.2]))
-        sigma = strength * coefficient_weights(len(B)).float() * brightness(A, y)
+        sigma = float(rng.choice([0.35, 0.5])) * coefficient_weights(len(B)).float() * brightness(A, y)
         result, _ = subspace_tv(
             A,
             y,
             B,
             variance=variance,
-            num_iters=int(rng.integers(16, 25)),
+            num_iters=int(rng.integers(18, 25)),
             state=replace(state, e=torch.zeros_like(state.e)),
             denoise=NonlocalDenoiser(sigma, stride=5),
         )

@@ -1,0 +1,87 @@
+"""Motion found in a snapshot, against motion that is known and against a dense solution of the same step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from cassi import CASSI
+from cassi.priors.motion import blurred, carried
+from cassi.solvers import measured_motion as module
+from cassi.solvers.measured_motion import measured_motion
+
+F64 = torch.float64
+C, HEIGHT, WIDTH = 4, 40, 48
+
+
+def cube(seed: int = 0) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    images = ndimage.gaussian_filter(rng.normal(size=(C, HEIGHT, WIDTH)), (0, 2, 2)) * 5 + 2
+    return torch.from_numpy(images)
+
+
+def camera() -> CASSI:
+    return CASSI.from_step(torch.rand(HEIGHT, WIDTH, dtype=F64, generator=torch.Generator().manual_seed(1)), 2, C)
+
+
+def wave(size: float) -> torch.Tensor:
+    """A motion of this size in pixels that changes slowly over the picture."""
+    i, j = torch.meshgrid(torch.linspace(0, 1, HEIGHT), torch.linspace(0, 1, WIDTH), indexing="ij")
+    return size * torch.stack([torch.cos(2 * i) + j, i - torch.sin(3 * j)]).double()
+
+
+@pytest.mark.parametrize("size", [0.0, 0.8])
+def test_the_motion_is_found(size):
+    A, x, wanted = camera(), cube(), wave(size)
+    y = A.forward(carried(x, wanted))
+    v = measured_motion(A, y, x, wanted + 0.4 * wave(1.0).flip(0), torch.full_like(y, 1e-4))
+    assert float((v - wanted)[:, 4:-4, 4:-4].abs().mean()) < 0.04
+
+
+def test_where_something_else_is_seen_the_motion_stays_smooth():
+    A, x, wanted = camera(), cube(), wave(0.8)
+    moved = carried(x, wanted)
+    moved[:, 10:18, 20:28] += 6
+    v = measured_motion(A, A.forward(moved), x, wave(0.5), torch.full(A.measurement_shape, 1e-4, dtype=F64))
+    assert float((v - wanted)[:, 4:-4, 4:-4].abs().mean()) < 0.12
+
+
+def test_pixels_of_weight_0_say_nothing():
+    A, x = camera(), cube()
+    keep = (torch.rand(A.measurement_shape, generator=torch.Generator().manual_seed(2)) > 0.1).double()
+    y = A.forward(carried(x, wave(0.5)))
+    variance = torch.full_like(y, 1e-4)
+    found = measured_motion(A.weighted(keep), y * keep, x, wave(0.2), variance)
+    wild = torch.where(keep > 0, y, torch.rand_like(y) * 9)
+    torch.testing.assert_close(measured_motion(A.weighted(keep), wild * keep, x, wave(0.2), variance), found)
+    assert float((found - wave(0.5))[:, 4:-4, 4:-4].abs().mean()) < 0.04
+
+
+def test_a_step_is_that_of_dense_matrices(monkeypatch):
+    monkeypatch.setattr(module, "STEPS", 1)
+    monkeypatch.setattr(module, "INNER", 500)
+    A, x, start = camera(), cube(), wave(0.3)
+    y = A.forward(carried(x, wave(0.5)))
+    variance = torch.rand(y.shape, dtype=F64, generator=torch.Generator().manual_seed(3)) + 0.5
+    n, m = HEIGHT // 8 + 1, WIDTH // 8 + 1
+    # U by numpy's interpolation, J by small differences of the nodes' values
+    hats = [
+        np.stack([np.interp(np.linspace(0, k - 1, s), np.arange(k), e) for e in np.eye(k)])
+        for k, s in ((n, HEIGHT), (m, WIDTH))
+    ]
+    U = torch.from_numpy(np.einsum("ai,bj->abij", *hats)).reshape(n * m, HEIGHT, WIDTH)
+    slopes = [carried(g, start) for g in torch.gradient(x, dim=(-2, -1))]
+    J = torch.stack([A.forward(g * u).flatten() for g in slopes for u in U]).T
+    r = y - A.forward(carried(x, start))
+    w = (1 / (variance + blurred(r.square()[None], 2.0)[0])).flatten()
+    D = [np.kron(np.diff(np.eye(n), axis=0), np.eye(m)), np.kron(np.eye(n), np.diff(np.eye(m), axis=0))]
+    rough = torch.from_numpy(sum(d.T @ d for d in D))
+    scale = w.mean() * sum(g.square().sum() for g in slopes) / (2 * n * m)
+    normal = J.T @ (w[:, None] * J) + scale * (0.12 * torch.block_diag(rough, rough) + 5e-4 * torch.eye(2 * n * m))
+    d = torch.linalg.solve(normal, J.T @ (w * r.flatten())).view(2, n * m)
+    step = torch.einsum("kn,nij->kij", d, U)
+    assert float(step.norm(dim=0).max()) < 1
+    found = measured_motion(A, y, x, start, variance)
+    torch.testing.assert_close(found, start + step, rtol=0, atol=2e-3)
