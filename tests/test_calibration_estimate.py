@@ -128,6 +128,10 @@ def test_the_camera_of_the_bench_is_recovered(bench, found):
     assert found.mask.max() < 1.3
 
 
+def test_in_one_line(found):
+    assert repr(found).startswith("<Calibration: ") and " nm, mask " in repr(found) and "\n" not in repr(found)
+
+
 def test_bad_pixels_are_found_and_others_are_not(bench, found):
     assert np.array_equal(found.bad_pixels, bench.hot_pixels | bench.dead_pixels)
 
@@ -338,6 +342,9 @@ def test_missing_frames_and_wavelengths_are_named(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         find_frames(tmp_path / "nowhere")
     np.save(tmp_path / "dark.npy", np.zeros((4, 4)))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no file named dark_\*; it holds nothing"):
+        find_frames(tmp_path / "empty")
     with pytest.raises(InputError, match=r"no file named flat_\*"):
         find_frames(tmp_path)
     for name in ("flat", "mask_1", "mask_2"):

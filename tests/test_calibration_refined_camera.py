@@ -12,6 +12,7 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
+from cassi.calibration.found_camera import FoundCamera
 from cassi.calibration.pose import move_mask
 from cassi.calibration.refined_camera import refine_camera
 from cassi.cli.main import run
@@ -122,6 +123,58 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     assert "leave out --mask" in capsys.readouterr().err
 
 
+def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask, capsys, monkeypatch):
+    """By its name, by another name of the same place, and as a copy; the others keep their order."""
+    counted = []
+
+    def fitted(measurements, **_):
+        counted.append([m.source for m in measurements])
+        return replace(refined, names=tuple(counted[-1]))
+
+    monkeypatch.setattr(refined_camera, "refine_camera", fitted)
+    np.save(tmp_path / "mask.npy", mask)
+    for name, m in (("b.h5", captures[0]), ("a.h5", captures[1])):
+        with h5py.File(tmp_path / name, "w") as h:
+            h["measurement"] = m.y
+    (tmp_path / "copy.h5").write_bytes((tmp_path / "b.h5").read_bytes())
+    (tmp_path / "sub").mkdir()
+    names = ("b.h5", "b.h5", "a.h5", "sub/../b.h5", "copy.h5")
+    words = ["--mask", str(tmp_path / "mask.npy"), "--step", "-2", "--output", str(tmp_path / "camera.h5")]
+    files = ["refine", "--measurement", *(str(tmp_path / name) for name in names), "--figures", "none"]
+    assert run("calibrate", [*files, *words], "calibrate.py") == 0
+    assert counted == [["b.h5", "a.h5"]]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split("warning: ")[1] for line in told] == [
+        f"{tmp_path}/b.h5 is given twice: it is counted once",
+        f"{tmp_path}/sub/../b.h5 is given twice: it is counted once",
+        f"{tmp_path}/copy.h5 holds the same as {tmp_path}/b.h5: it is counted once",
+    ]
+
+
+def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, capsys, monkeypatch):
+    """However the fit turned out; the true mask, displaced as it is, goes by without a word."""
+    monkeypatch.setattr(refined_camera, "refine_camera", lambda measurements, **_: found)
+    np.save(tmp_path / "mask.npy", mask)
+    np.save(tmp_path / "other.npy", np.random.default_rng(7).permutation(mask))
+    for m in captures:
+        with h5py.File(tmp_path / m.source, "w") as h:
+            h["measurement"] = m.y
+    words = ["refine", "--measurement", *(str(tmp_path / m.source) for m in captures), "--step", "-2"]
+    words += ["--output", str(tmp_path / "camera.h5"), "--figures", "none", "--overwrite"]
+    found = refined
+    assert run("calibrate", [*words, "--mask", str(tmp_path / "mask.npy")], "calibrate.py") == 0
+    assert capsys.readouterr().err == ""
+    other = np.load(tmp_path / "other.npy")
+    found = replace(refined, together=FoundCamera.as_given(replace(captures[0], mask=other)))
+    assert run("calibrate", [*words, "--mask", str(tmp_path / "other.npy")], "calibrate.py") == 0
+    told = capsys.readouterr().err
+    for m in captures:
+        assert f"warning: {m.source}: wrong mask: no orientation" in told
+    assert told.count("the camera as found does not fit it either") == len(captures)
+
+
 def test_a_file_that_is_no_capture_is_one_line(tmp_path, capsys):
-    assert run("calibrate", ["refine", "--measurement", str(tmp_path / "none.h5")], "calibrate.py") == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    for files in (["none.h5"], ["none.h5", "none.h5"]):
+        argv = ["refine", "--measurement", *(str(tmp_path / name) for name in files)]
+        assert run("calibrate", argv, "calibrate.py") == 2
+        assert capsys.readouterr().err.count("\n") == 1

@@ -78,6 +78,14 @@ def test_noise_is_told_from_smooth_parts_beside_detail():
     assert 0.5 < told / (4e-4 * 0.3) < 2
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-9])
+def test_a_picture_without_noise_has_none(rounding):
+    """Painted, or of few bits: its smooth parts are all alike but for rounding, and its edges are no noise."""
+    picture = np.full((60, 80), 0.5)
+    picture[20:30, 30:50] = 0.1
+    assert noise_of(picture + rounding * np.random.default_rng(0).random(picture.shape)) == (0.0, 0.0)
+
+
 # files
 
 
@@ -122,7 +130,7 @@ def test_files_that_cannot_be_used(tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(InputError, match="no picture that can be read"):
         read_side_picture(tmp_path / "text.png")
-    Image.fromarray(np.full((20, 20), 9, np.uint8)).save(tmp_path / "grey.png")
+    Image.fromarray(9 * np.eye(20, dtype=np.uint8)).save(tmp_path / "grey.png")
     with pytest.raises(InputError, match="does not have the response rgb"):
         read_side_picture(tmp_path / "grey.png", "rgb")
     with pytest.raises(InputError, match="an existing table"):

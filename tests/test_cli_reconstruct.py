@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,32 @@ def test_floats_that_were_cut_off_and_bands_out_of_order_are_told():
     assert "5.0% of the pixels hold the largest value" in of_measurement(replace(m, y=cut))[0]
     assert of_measurement(replace(m, y=cut, bad_pixels=cut == cut.max())) == ()
     assert "up and down" in of_measurement(replace(m, wavelengths=np.array([450.0, 650, 500, 550, 600])))[0]
+
+
+def test_a_black_level_that_is_too_high_is_told(raw, capsys):
+    """The true one goes by, and so does one that is off by little."""
+    for level in (BLACK, BLACK + 10, 5 * BLACK):
+        assert call(raw, "--bit-depth", 12, "--black-level", level, *FAST, "--overwrite") == 0
+        said = capsys.readouterr()
+        assert ("below 0" in said.err) == (level == 5 * BLACK)
+    assert "of the light: the black level is too high" in said.err and "(--black-level)" in said.err
+    assert "of the light: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
+
+
+def test_bands_that_nothing_tells_apart_are_told():
+    y = np.random.default_rng(0).random((4, 8))
+    one = Measurement(y, np.ones((4, 8)), (0, 0, 0))
+    told = of_measurement(one)
+    assert len(told) == 1 and told[0].startswith("3 bands lie at 1 place behind one mask: nothing tells those at one")
+    assert "4 bands lie at 2 places" in of_measurement(replace(one, mask=np.ones((4, 6)), shifts=(0, 0, 2, 2)))[0]
+    for separate in (
+        replace(one, mask=np.ones((3, 4, 8))),  # a video camera
+        replace(one, y=np.stack([y, 0.9 * y]), mask=np.ones((2, 3, 4, 8)), shots=2),
+        replace(one, shifts=(0,)),
+    ):
+        assert of_measurement(separate) == ()
+    shots = replace(one, y=np.stack([y, 0.9 * y]), mask=np.ones((2, 4, 8)), shots=2)
+    assert len(of_measurement(shots)) == 1
 
 
 @pytest.mark.filterwarnings("error")
@@ -220,6 +247,13 @@ def test_a_dry_run_tells_the_black_level_in_counts(raw, capsys):
     told = [line for line in capsys.readouterr().out.splitlines() if "counts, told from the dark pixels" in line]
     assert len(told) == 1
     assert float(told[0].split("], ")[1].split(" counts")[0]) == pytest.approx(BLACK, abs=3)
+    assert call(raw, "--bit-depth", 12, "--quality", "fast") == 0
+    said = re.search(r"black level of \S+ \((\S+) counts\) was taken off", capsys.readouterr().out)
+    assert float(said[1]) == pytest.approx(BLACK, abs=3)
+    save(raw, measurement=(counts() / 4095).astype(np.float32))  # floats have no counts
+    assert call(raw, "--dry-run") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "told from the dark pixels" in line]
+    assert len(told) == 1 and "counts" not in told[0]
 
 
 # A folder
@@ -298,6 +332,12 @@ def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys, place):
     assert [line["ok"] for line in index] == [False, True, True, True]
 
 
+def test_of_many_that_do_not_fit_the_first_are_named_in_order(night, capsys):
+    assert call(night, *FAST, "--camera", "as-given", mask="wrong.h5") == 0
+    warned = re.findall(r"warning: (\S+)", capsys.readouterr().err)
+    assert warned[:4] == ["dark:", "snap1:", "snap2:", "..."]
+
+
 def test_a_shell_may_expand_a_pattern(night, capsys):
     """`cassi reconstruct night/*.h5` arrives as many files."""
     files = [str(night / f"snap{k}.h5") for k in (10, 2, 1)]
@@ -310,6 +350,13 @@ def test_a_shell_may_expand_a_pattern(night, capsys):
         "snap1_cube.h5",
         "snap2_cube.h5",
     ]
+
+
+def test_many_cubes_do_not_go_into_one_file(night, capsys):
+    """Nor into a folder with the name of a file."""
+    assert call(night, *FAST, "--output", night.parent / "cubes.h5") == 2
+    assert "cubes.h5: many snapshots need --output FOLDER or" in capsys.readouterr().err
+    assert not (night.parent / "cubes.h5").exists()
 
 
 def test_a_folder_gets_a_page(night, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import h5py
@@ -10,6 +11,7 @@ import pytest
 
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
+from cassi.looking.report_data import read_report
 
 FAST = ("--figures", "none", "--solver", "least-squares", "--iterations", "2")
 
@@ -83,6 +85,17 @@ def test_shots_in_another_order_than_their_masks_are_told(scene, tmp_path, capsy
     assert "not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1" in capsys.readouterr().err
 
 
+def test_shots_of_different_exposure_are_told(scene, tmp_path, capsys):
+    masks = ("--mask", tmp_path / "mask0.h5", tmp_path / "mask1.h5", "--num-bands", 4, *FAST, "--overwrite")
+    for factor in (1.2, 3.0):  # 1.2 is what masks of other transmission, and scenes, make
+        with h5py.File(scene) as file:
+            write_arrays(tmp_path / "other.h5", {"measurement": factor * file["measurement"][1]}, overwrite=True)
+        assert run(tmp_path / "shot0.h5", tmp_path / "other.h5", *masks) == 0
+        said = capsys.readouterr().err
+        assert ("times as bright as shot 1, their masks taken into account" in said) == (factor == 3.0)
+    assert re.search(r"warning: shot 2 is (2\.[6-9]|3\.?[0-4]?) times", said)
+
+
 def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
     shot, mask = tmp_path / "shot0.h5", tmp_path / "mask0.h5"
     single = simulate(tmp_path / "dd.h5", "--optics", "dd")
@@ -137,6 +150,30 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     ):
         assert run(*argv) == 2
         assert words in capsys.readouterr().err
+
+
+def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys):
+    """In the dry run, in the run, and in the file; a black frame among others, too."""
+    path = simulate(tmp_path / "film.h5", "--frames", "3", "--motion", "0.7")
+    with h5py.File(path) as file:
+        y, mask = file["measurement"][:], file["mask"][:]
+    wrong = write_arrays(tmp_path / "wrong.h5", {"mask": np.random.default_rng(0).permutation(mask)})
+    command = ("--sequence", path, "--num-bands", 4, "--camera", "as-given", "--batch", 1, "--figures", "none")
+    assert run(*command, "--mask", wrong, "--dry-run") == 0
+    assert "warning: wrong mask: no orientation" in capsys.readouterr().err
+    assert run(*command, "--mask", wrong) == 0
+    said = capsys.readouterr()
+    assert "warning: film_000000: wrong mask: no orientation" in said.err
+    assert ", 3 do not fit the mask" in said.out
+    data = read_report(tmp_path / "film_sequence.h5")
+    assert not data.ok and data.verdict.startswith("3 of 3 frames do not fit the mask; wrong mask: ")
+
+    y[1] = 0
+    write_arrays(tmp_path / "gap.h5", {"measurement": y, "mask": mask})
+    assert run("--sequence", tmp_path / "gap.h5", *command[2:]) == 0
+    said = capsys.readouterr()
+    assert "warning: gap_000001: the snapshot is black: no light reached it" in said.err
+    assert ", 1 do not fit the mask" in said.out and "hold the largest value" not in said.err
 
 
 def test_simulate_says_what_it_photographed(tmp_path, capsys):

@@ -176,6 +176,15 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
     assert any("dispersion runs down the columns" in note for note in m.notes)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_is_read_may_be_written_to(tmp_path, arrays, transposed):
+    """A library that takes no copy of it warns otherwise."""
+    turned = {name: arrays[name].T if transposed else arrays[name] for name in ("measurement", "mask")}
+    scipy.io.savemat(tmp_path / "m.mat", {name: values.astype(np.float32) for name, values in turned.items()})
+    m = read_measurement(tmp_path / "m.mat")
+    assert m.y.flags.writeable and m.mask.flags.writeable
+
+
 def test_only_one_of_the_two_is_transposed(tmp_path, arrays):
     m = read_measurement(write_h5(tmp_path / "a.h5", measurement=arrays["measurement"].T, mask=arrays["mask"]))
     assert np.array_equal(m.y, arrays["measurement"])

@@ -104,12 +104,19 @@ def test_a_flipped_measurement_is_a_flipped_mask(y, mask):
     assert "it fits when flipped left-right" in check_mask(y[:, ::-1], mask, SHIFTS).verdict
 
 
-@pytest.mark.parametrize("moved", [(3, -2), (-5, 0), (4, 6)])
-def test_a_displaced_mask_is_named_with_its_way_back(y, mask, moved):
+@pytest.mark.parametrize(
+    ("moved", "back"),
+    [
+        ((3, -2), "3 rows up and 2 columns to the right"),
+        ((-5, 0), "5 rows down"),
+        ((4, 1), "4 rows up and 1 column to the left"),
+    ],
+)
+def test_a_displaced_mask_is_named_with_its_way_back(y, mask, moved, back):
     found = check_mask(y, np.roll(mask, moved, axis=(0, 1)), SHIFTS)
     assert not found.matches
     assert found.displacement == (-moved[0], -moved[1])
-    assert found.verdict.startswith(f"displaced mask: it fits when moved by {-moved[0]} rows (down)")
+    assert found.verdict.startswith(f"displaced mask: it fits when moved by {back}: ")
 
 
 @pytest.mark.parametrize("true_step", [1, 2, 7])

@@ -109,7 +109,7 @@ def test_a_foreign_picture_changes_nothing(snapshot):
 
 def test_what_does_not_go_with_a_picture_is_refused(snapshot):
     _, mask, y, _ = snapshot
-    side = SidePicture(np.ones((64, 64)))
+    side = SidePicture(np.eye(64))
     for settings, said in (
         ({"solver": "gap-tv"}, "does not go with solver gap-tv"),
         ({"uncertainty": True}, "does not go with an uncertainty"),
@@ -120,7 +120,7 @@ def test_what_does_not_go_with_a_picture_is_refused(snapshot):
             cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=side, **settings)
     with pytest.raises(InputError, match="belongs to one snapshot, got 2"):
         cassi.reconstruct(torch.stack([y, y]), mask, num_bands=8, camera="as-given", side=side)
-    curves = SidePicture(np.ones((64, 64)), np.ones((1, 5)))
+    curves = SidePicture(np.eye(64), np.ones((1, 5)))
     with pytest.raises(InputError, match="must have 8 values a channel, got 5"):
         cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=curves)
 

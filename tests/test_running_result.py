@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -9,9 +13,15 @@ import torch
 
 import cassi
 from cassi import CASSI, InputError, reconstruct
+from cassi.cli.main import main
 from cassi.files import read_cube, read_measurement, write_arrays
+from cassi.files.other_optics import read_scene
 from cassi.looking.report_data import _changes, read_report, report_of
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.mask_match import check_masks
+from cassi.optics.measurement import Measurement
 from cassi.optics.other_cameras import double_disperser
+from cassi.optics.protocol import Camera
 from cassi.solvers.loop import Record
 
 H, W, C = 20, 16, 4
@@ -50,6 +60,133 @@ def test_from_a_file(camera, y, tmp_path):
         reconstruct(tmp_path / "none.h5")
 
 
+@pytest.mark.parametrize("what", ["shots", "double disperser"])
+def test_from_a_file_that_says_what_camera_it_is_of(tmp_path, what):
+    path = tmp_path / "m.h5"
+    kind = ["--shots", "2"] if what == "shots" else ["--optics", "dd"]
+    assert main(["simulate", "--size", "40", "--num-bands", "4", "--quiet", *kind, "--output", str(path)]) == 0
+    ways = {"solver": "gap-tv", "num_iters": 3}
+    found = reconstruct(path, **ways)
+    assert torch.equal(found.cube, reconstruct(read_scene(path), **ways).cube)
+    assert found.measurement.shots == (2 if what == "shots" else None)
+
+
+# A mask that does not belong
+
+
+SIDE = 48  # pixels; on much smaller frames a mask may fit by chance
+
+
+def _through(mask: torch.Tensor) -> torch.Tensor:
+    scene = torch.full((C, SIDE, SIDE), 0.3)
+    scene[:, 10:30, 8:36] = torch.linspace(0.4, 1.0, C)[:, None, None]
+    return CASSI.from_step(mask, 2, C) @ scene
+
+
+@pytest.fixture(scope="module")
+def masks():
+    """That of the camera, and one that never saw the scene."""
+    random = torch.Generator().manual_seed(5)
+    return tuple((torch.rand(SIDE, SIDE, generator=random) > 0.5).float() for _ in range(2))
+
+
+def _by_arrays(y, mask):
+    return reconstruct(y, mask, num_bands=C, solver="gap-tv", num_iters=3)
+
+
+def _by_camera(y, mask):
+    return reconstruct(y, CASSI.from_step(mask, 2, C), solver="gap-tv", num_iters=3)
+
+
+def _by_shots(y, mask):
+    A = CASSI.from_step(mask, 2, C)
+    return reconstruct(torch.stack([y, y]), cassi.MultiShot((A, A)), solver="gap-tv", num_iters=3)
+
+
+@pytest.mark.parametrize("way", [_by_arrays, _by_camera, _by_shots])
+def test_a_mask_that_does_not_belong_is_told_in_one_warning(masks, way, tmp_path):
+    """And kept: by the result, its file and its figures. The right mask goes by without a word."""
+    y = _through(masks[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        good = way(y, masks[0])
+    assert good.check.matches and "fit" in good.check.verdict
+    for wrong, words in ((masks[1], "wrong mask: no orientation"), (masks[0].flip(0), "it fits when flipped up-down")):
+        with pytest.warns(UserWarning, match=words) as told:
+            bad = way(y, wrong)
+        assert [Path(one.filename).name for one in told] == [Path(__file__).name], "said once, where it was called from"
+        assert not bad.check.matches and str(told[0].message) == bad.check.verdict
+        bad.save(tmp_path / "cube.h5", overwrite=True)
+        for data in (read_report(tmp_path / "cube.h5"), report_of(bad)):
+            assert not data.ok and data.problems()[0] == bad.check.verdict
+
+
+def test_of_tiles_it_is_told_too(masks, tmp_path):
+    path = tmp_path / "cube.h5"
+    right, wrong = (Measurement(_through(masks[0]).numpy(), mask.numpy(), (0, 2, 4, 6)) for mask in masks)
+    ways = {"tile": 32, "reach": 4, "solver": "least-squares", "overwrite": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cassi.reconstruct_tiled(right, path, **ways)
+    assert read_report(path).ok and "the mask fits" in read_report(path).verdict
+    with pytest.warns(UserWarning, match="wrong mask: no orientation"):
+        cassi.reconstruct_tiled(wrong, path, **ways)
+    assert not read_report(path).ok
+
+
+def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
+    y = _through(masks[0])
+    bad = torch.zeros(y.shape, dtype=torch.bool)
+    bad[3:9, 5:20] = True
+    spoiled = y.masked_fill(bad, float("nan"))
+    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
+    assert reconstruct(spoiled, masks[0], bad_pixels=bad, **ways).check.matches
+    A = CASSI.from_step(masks[0], 2, C)
+    assert reconstruct(spoiled, A, bad_pixels=bad, solver="gap-tv", num_iters=3).check.matches
+
+
+def test_who_has_told_already_is_not_told_again(masks):
+    m = Measurement(y=_through(masks[0]).numpy(), mask=masks[1].numpy(), shifts=(0, 2, 4, 6))
+    check = check_masks(m)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = reconstruct(replace(m, check=check), solver="gap-tv", num_iters=3)
+    assert found.check is check
+    assert found.measurement.check is None, "it may get another mask"
+
+
+def test_a_cube_that_leaves_half_unexplained_is_told(masks):
+    y = _through(masks[0])
+    with pytest.warns(UserWarning, match="leaves more than half of the snapshot unexplained"):
+        reconstruct(y, masks[0], num_bands=C, gain=1e-3, read_noise=5.0, quality="fast", num_iters=5)
+
+
+class _Sum(Camera):
+    """Of all bands, pixel by pixel."""
+
+    cube_shape = (C, SIDE, SIDE)
+    measurement_shape = (SIDE, SIDE)
+
+    def forward(self, x, *, out=None):
+        y = self.check_cube(x).sum(dim=-3)
+        return y if out is None else out.copy_(y)
+
+    def adjoint(self, y, *, out=None, add=False):
+        x = self.check_measurement(y).unsqueeze(-3).expand(*y.shape[:-2], *self.cube_shape)
+        return x.clone() if out is None else out.add_(x) if add else out.copy_(x)
+
+
+def test_what_speaks_against_a_snapshot_is_told(masks):
+    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
+    with pytest.warns(UserWarning, match="4 bands lie at 1 place behind one mask"):
+        reconstruct(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(6)) * masks[0], masks[0], **ways)
+
+
+def test_a_camera_without_a_mask_has_nothing_to_compare():
+    y = _Sum() @ torch.rand(C, SIDE, SIDE, generator=torch.Generator().manual_seed(2))
+    assert reconstruct(y, _Sum(), solver="gap-tv", num_iters=3).check is None
+
+
 def test_gap_tv_by_either_name(camera, y):
     ways = {"num_bands": C, "num_iters": 3}
     first, second = (reconstruct(y, camera.mask, solver=name, **ways) for name in ("gap_tv", "gap-tv"))
@@ -73,6 +210,8 @@ WRONG = {
     "bands": (lambda A, y: reconstruct(y, A.mask, num_bands="4"), "must be a whole number, got .4."),
     "half a band": (lambda A, y: reconstruct(y, A.mask, num_bands=4.5), "must be a whole number, got 4.5"),
     "step": (lambda A, y: reconstruct(y, A.mask, step="2"), "the step must be a number, got '2'"),
+    "step of nothing": (lambda A, y: reconstruct(y, A.mask, step=1e-300), "the step must be 0 or 0.001 to 100000 px"),
+    "a list and bands": (lambda A, y: reconstruct(y, [[1.0]], num_bands=4), "must be an array, .* got list"),
 }
 
 
@@ -136,6 +275,18 @@ def test_in_one_line(result, camera, y):
     assert "(did all its iterations)" in repr(result)  # "max_iters" sounds like a failure
     stack = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
     assert repr(stack).startswith("<Reconstruction: 2 cubes of 4 bands, 20 x 16 px")
+
+
+def test_what_it_was_made_of_in_one_line(camera, y):
+    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=camera.shifts, source="a.h5")
+    assert repr(m) == "<Measurement of a.h5: 20 x 22 px, mask 20 x 16, 4 bands, as in the file>"
+    words = "4 bands, scene 20 x 16 px, detector 20 x 22 px, shifts 0 to 6 px, torch.float32 on cpu>"
+    assert repr(camera) == f"<CASSI: {words}"
+    assert repr(BlurredCASSI(camera.mask, camera.shifts)) == f"<BlurredCASSI: {words}"
+
+
+def test_what_was_inferred_of_arrays_is_kept(result):
+    assert result.measurement.notes == ("step 2 px inferred from the widths 22 and 16 and 4 bands",)
 
 
 def test_in_a_notebook_and_drawn(result, camera, y):

@@ -79,6 +79,13 @@ class Calibration:
     dispersion: Dispersion
     line_spread: LineSpread | None = None
 
+    def __repr__(self) -> str:
+        """One line: bands, sizes."""
+        size, detector = (" x ".join(str(n) for n in array.shape[-2:]) for array in (self.mask, self.dark))
+        first, last = self.wavelengths[0], self.wavelengths[-1]
+        bands = f"{len(self.shifts)} bands, {first:.4g} to {last:.4g} nm"
+        return f"<Calibration: {bands}, mask {size} px, detector {detector} px>"
+
     @property
     def psf(self) -> Tensor | None:
         """Point-spread function along the dispersion for `BlurredCASSI`, (M,), or (C, M) where the bands' differ.

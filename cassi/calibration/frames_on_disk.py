@@ -57,7 +57,9 @@ def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) 
     def kind(*starts: str) -> tuple[Path, ...]:
         found = tuple(f for f in files if f.name.lower().startswith(starts))
         if not found and starts != ("slit",):
-            raise InputError(f"{place}: no file named {starts[0]}_*; it holds {', '.join(f.name for f in files[:12])}")
+            raise InputError(
+                f"{place}: no file named {starts[0]}_*; it holds {', '.join(f.name for f in files[:12]) or 'nothing'}"
+            )
         return found
 
     dark, flat, mask = kind("dark"), kind("flat", "white"), kind("mask")

@@ -11,6 +11,7 @@ BINS = 12  # of brightness
 SMOOTH = 0.1  # share of the parts of a brightness that are taken to have no detail
 # Of white noise, the standard deviation in BLOCK x BLOCK pixels is this share of the true one where it is lowest.
 LOWEST = 0.69
+ROUNDING = 1e-6  # of the brightest value; noise below is none
 
 
 def noise_of(picture: np.ndarray) -> tuple[float, float]:
@@ -18,7 +19,7 @@ def noise_of(picture: np.ndarray) -> tuple[float, float]:
 
     The mixed second difference [1 -2 1] x [1 -2 1] / 6 keeps the variance of white noise and little else (Immerkaer,
     "Fast noise variance estimation", CVIU 64, 300 (1996)); of parts equally bright those where it is least have the
-    least detail, and a line is put through them.
+    least detail, and a line is put through them. (0, 0) where these have no noise.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -36,7 +37,9 @@ def noise_of(picture: np.ndarray) -> tuple[float, float]:
         lowest = part[power[part] <= np.quantile(power[part], SMOOTH)]
         rows.append([max(float(level[lowest].mean()), 0.0), 1.0])
         values.append(float(power[lowest].mean()) / LOWEST**2)
+    if not max(values) > (ROUNDING * float(np.abs(picture).max())) ** 2:  # values of few bits, or painted
+        return 0.0, 0.0
     # relative errors count, so that the dark end is not lost
-    weight = 1 / np.maximum(np.array(values), 1e-12 * max(max(values), 1e-300))
+    weight = 1 / np.maximum(np.array(values), 1e-12 * max(values))
     (alpha, beta), _ = nnls(np.array(rows) * weight[:, None], np.array(values) * weight)
     return float(alpha), float(beta)

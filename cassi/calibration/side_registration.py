@@ -22,6 +22,7 @@ CANDIDATES = 3  # poses of the grid that are gone on with
 FINE, WIDE = 1.0, 4.0  # standard deviations between which detail is compared [pixel of the grid]
 COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
 SEEN = 0.6  # share of the scene that a picture has to show
+NOT_SEEN = -1.0  # for a correlation, where too little of the scene is seen
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
 
@@ -114,7 +115,7 @@ def _correlation(picture: Tensor, reference: Tensor, pose: Similarity) -> float:
     """Of the detail at a pose, mean over the channels; -1 where less than SEEN of the scene is seen."""
     warped, seen = pose.sample(picture, (int(reference.shape[-2]), int(reference.shape[-1])))
     if float(seen.double().mean()) < SEEN:
-        return -1.0
+        return NOT_SEEN
     return float((_detail(warped, seen) * _detail(reference, seen)).sum() / len(reference))
 
 

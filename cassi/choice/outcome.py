@@ -152,14 +152,15 @@ class Outcome:
             "seed": found.seed,
         }
 
-    def explain(self, *, verbose: bool = False) -> str:
-        """The choice in at most three short sentences; with `verbose` all the evidence."""
+    def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
+        """The choice in at most three short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
         words = _evidence(self) if verbose else _in_short(self)
         if self.side is not None:
             words.append(self.side.message)
         if self.black_level:
             source = "told by pixels that hardly any light can reach" if self.black_level_told else "as given"
-            words.append(f"A black level of {self.black_level:.4g} was taken off, {source}.")
+            counts = "" if scale == 1 else f" ({self.black_level * scale:.4g} counts)"
+            words.append(f"A black level of {self.black_level:.4g}{counts} was taken off, {source}.")
         return " ".join(words)
 
 

@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
     from cassi.files import replacing
     from cassi.looking.comparison import compare
 
+    if args.figure is not None and Path(args.figure).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise OutputError(f"{args.figure}: a figure is .png, .pdf or .svg")
     found = compare(args.cube, args.reference, frame=args.frame)
     say(args, str(found))
     if args.figure is not None:
-        if Path(args.figure).suffix.lower() not in (".png", ".pdf", ".svg"):
-            raise OutputError(f"{args.figure}: a figure is .png, .pdf or .svg")
         with replacing(args.figure, args.overwrite) as temporary:
             found.figure.savefig(temporary)
     return 0

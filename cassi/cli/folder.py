@@ -14,10 +14,12 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 
 if TYPE_CHECKING:
+    from cassi.running.many import BatchReport
     from cassi.running.stores import Frame
 
 # Names of what lies beside snapshots and is none.
 OTHERS = ("dark", "flat", "white", "mask", "slit", "background")
+TOLD = 3  # of many alike
 DRY_RUN_FRAMES = 100  # are looked at, one by one
 
 
@@ -59,20 +61,28 @@ def run_many(args: argparse.Namespace) -> int:
         from cassi.looking.overview import write_index
 
         page = f", {write_index(output)}"
-    misfits = list(report.misfits.items())
-    for name, text in misfits[:3]:
-        warn(args.prog, f"{name}: {text}")
-    doubts = list(report.doubts.items())
-    for name, text in doubts[:3]:
-        warn(args.prog, f"{name}: {text}")
+    warn_of(args, report)
     found = f", {report.found} were finished already" if report.found else ""
     rate = f", {60 * report.computed / report.seconds:.1f} a minute" if report.computed else ""
     failed = f", {len(report.failed)} failed" if report.failed else ""
-    misfit = f", {len(misfits)} do not fit the mask" if misfits else ""
-    doubt = f", {len(doubts)} in doubt" if doubts else ""
     made = f"{report.computed} snapshots in {report.seconds:.1f} s"
-    say(args, f"{made}{rate}{found}{failed}{misfit}{doubt} -> {output}{page}")
+    say(args, f"{made}{rate}{found}{failed}{counted(report)} -> {output}{page}")
     return 1 if report.failed else 0
+
+
+def warn_of(args: argparse.Namespace, report: BatchReport) -> None:
+    """Name snapshots that do not fit the mask, and those that something else speaks against: the first of them."""
+    for told in (report.misfits, report.doubts):
+        for name, text in list(told.items())[:TOLD]:
+            warn(args.prog, f"{name}: {text}")
+        if len(told) > TOLD:
+            warn(args.prog, f"... and {len(told) - TOLD} more")
+
+
+def counted(report: BatchReport) -> str:
+    """How many these are, for the last line."""
+    misfit = f", {len(report.misfits)} do not fit the mask" if report.misfits else ""
+    return misfit + (f", {len(report.doubts)} in doubt" if report.doubts else "")
 
 
 def _named(folder: Path) -> Path:
@@ -108,12 +118,16 @@ def with_common_camera(args: argparse.Namespace, read: Reading, frames: Sequence
 
 
 def _refuse(args: argparse.Namespace) -> None:
+    from cassi.files.formats.table import SUFFIXES
+
     given = {"--figures": args.figures and args.figures.lower() != "none", "--report FILE": args.report}
     given |= {"--align": args.align, "--tile": args.tile is not None, "--white": args.white}
     given |= {"--report": args.report is not None and Path(args.output or "").suffix.lower() == ".zarr"}
     alone = ", ".join(option for option, value in given.items() if value)
     if alone:
         raise InputError(f"{alone} goes with a single snapshot only; leave it out")
+    if Path(args.output or "").suffix.lower() in SUFFIXES and not Path(args.output).is_dir():
+        raise InputError(f"{args.output}: many snapshots need --output FOLDER or --output NAME.zarr, not one file")
     if args.output is None and not (len(args.files) == 1 and Path(args.files[0]).is_dir()):
         raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER or --output NAME.zarr")
 

@@ -247,7 +247,7 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
             say(args, f"  {note}")
     against = of_measurement(m)
     for text in against:
-        warn(args.prog, text)
+        warn(args.prog, with_options(text, args))
     return replace(m, notes=(*m.notes, *against))
 
 
@@ -316,9 +316,9 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
     how = method(args)
     black = black_level_left(m, how["psf"], how["black_level"])
     if args.black_level is None:
+        counts = "" if m.scale == 1 else f" {black * m.scale:.4g} counts,"
         lines.append(
-            f"black level {black:.4g} [{m.unit}], {black * m.scale:.4g} counts, told from the dark pixels, would be "
-            "taken off"
+            f"black level {black:.4g} [{m.unit}],{counts} told from the dark pixels, would be taken off"
             if black
             else "no black level would be taken off: the dark pixels tell of none"
         )

@@ -332,7 +332,7 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
-    m = replace(m, notes=(*m.notes, check.verdict, *reading.compare_with_blur(args, m)))
+    m = replace(m, notes=(*m.notes, check.verdict, *reading.compare_with_blur(args, m)), check=check)
     if args.white:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
     attributes = reading.provenance(args, check)
@@ -356,7 +356,7 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
         from cassi.looking.report_data import report_of
 
         steps.begin("draw")
-        save_figures(figures_of(report_of(result, m, verdict=check.verdict, ok=check.matches), caption=line), figures)
+        save_figures(figures_of(report_of(result, m), caption=line), figures)
     write_report_of(args, output, report, steps)
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
     say(args, f"{line} -> {', '.join(made)}")
@@ -393,7 +393,7 @@ def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:
         )
     if not white.y.any():
         raise InputError(f"{args.white}: the white reference is black; capture a white board in full light")
-    return white
+    return replace(white, check=m.check)  # one camera
 
 
 def white_in_words(args: argparse.Namespace, m: Measurement) -> list[str]:

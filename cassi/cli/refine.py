@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.cli.places import keep_inputs
-from cassi.cli.shell import Parser, say
+from cassi.cli.shell import Parser, say, warn
 
 if TYPE_CHECKING:
     from cassi.calibration.found_camera import FoundCamera
+    from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
 
 MOST = 12  # captures that a camera is fitted to
@@ -66,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         steps=lambda fits: _in_turn(fits, quiet=args.quiet),
     )
+    for m in measurements:
+        if not (check := _compared(m, found.together)).matches:
+            warn(args.prog, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     output = found.together.save(args.output, overwrite=args.overwrite)
     made = [str(output)]
     if (args.figures or "").lower() != "none":
@@ -88,11 +92,37 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     names = ("mask", "key", "mask_key", "step", "num_bands", "bad_pixels")
     levels = Levels(args.bit_depth, args.black_level)
     options = ReadOptions(**{name: getattr(args, name) for name in names}, levels=levels)
-    files = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name])
+    files = _each_once(args, find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]))
     keep_inputs(args.output, [*files, args.mask, args.bad_pixels])
     frames = open_frames(files, options)
     every = max(1, -(-len(frames) // MOST))
     return [frames[k] for k in range(0, len(frames), every)]
+
+
+def _each_once(args: argparse.Namespace, files: Sequence[Path]) -> list[Path]:
+    """The files without those whose content came before: told twice, a capture is no second witness."""
+    from cassi.files import file_sha256
+
+    first: dict[str, Path] = {}
+    for file in files:
+        if not file.is_file():
+            return list(files)  # what is wrong with it is told when it is read
+        same = first.setdefault(file_sha256(file), file)
+        if same is not file:
+            what = "is given twice" if file.samefile(same) else f"holds the same as {same}"
+            warn(args.prog, f"{file} {what}: it is counted once")
+    return list(first.values())
+
+
+def _compared(m: Measurement, camera: FoundCamera) -> MaskCheck:
+    """The comparison of a capture with its mask, and where that fails with the mask as it was found."""
+    from cassi.optics.mask_match import check_masks
+
+    given = check_masks(m)
+    if given.matches:
+        return given
+    found = check_masks(camera.in_place(m))
+    return found if found.matches else given
 
 
 def _in_turn(fits: Sequence[Callable[[], FoundCamera]], *, quiet: bool) -> list[FoundCamera]:

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cassi.cli.folder import common_bit_depth, find_snapshots, with_common_camera
+from cassi.cli.folder import common_bit_depth, counted, find_snapshots, warn_of, with_common_camera
 from cassi.cli.places import check_camera_file, check_places
-from cassi.cli.reading import provenance, reading, what_would_be_used
+from cassi.cli.reading import compare_with_mask, provenance, reading, what_would_be_used
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 
@@ -72,15 +72,14 @@ def run_sequence(args: argparse.Namespace) -> int:
     )
     for name, reason in report.failed.items():
         warn(args.prog, f"{name}: {reason}", kind="error")
-    for name, text in list(report.doubts.items())[:3]:
-        warn(args.prog, f"{name}: {text}")
+    warn_of(args, report)
     if report.failed:
         return 1
     results = [folder / f"{frame.name}_cube.h5" for frame in frames]
     gather_cubes(output, results, attributes=provenance(args), overwrite=args.overwrite)
     made = [str(output), *_film(args, output, len(frames))]
     found = f", {report.found} were finished already" if report.found else ""
-    say(args, f"{report.computed} frames in {report.seconds:.1f} s{found} -> {', '.join(made)}")
+    say(args, f"{report.computed} frames in {report.seconds:.1f} s{found}{counted(report)} -> {', '.join(made)}")
     return 0
 
 
@@ -134,6 +133,7 @@ def _dry_run(args: argparse.Namespace, read: Callable[..., Measurement], frames:
     print(f"{len(frames)} frames that follow each other, {frames[0].name} to {frames[-1].name}; the first:")
     for line in (*m.notes, *what_would_be_used(m, args)):
         print(f"  {line}")
+    compare_with_mask(args, m)
     for text in of_measurement(m):
         warn(args.prog, text)
     size = " x ".join(str(n) for n in (len(frames), len(m.shifts), *m.mask.shape[-2:]))

@@ -25,6 +25,7 @@ CURES = {
     "no mask found": ("mask", "mask_key"),
     "needs the gain": ("gain",),
     "the gain must": ("gain",),
+    "check the black level": ("black_level",),
     "give a map of bad pixels": ("bad_pixels",),
     "from which on a pixel is bad": ("saturation",),
     "displaced mask": ("align",),

@@ -31,7 +31,8 @@ def gather_cubes(
 
     Args:
         path: .h5 or .hdf5 file to make: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
-            `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each.
+            `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each; the
+            attributes `ok` and `verdict` say whether all of them fit the mask.
         results: files as `cassi.running.result.write_result` makes them, in the order of time.
         attributes: provenance by name; unit and scale are those of the first frame.
         overwrite: replace an existing file.
@@ -63,6 +64,7 @@ def gather_cubes(
         hdf5_target(temporary) as target,
         h5py.File(target, "w") as file,
     ):
+        misfits = []
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
                 if t == 0:
@@ -73,6 +75,11 @@ def gather_cubes(
                 file["residuals"][t] = frame.attrs.get("residual", np.nan)
                 stated = json.loads(frame.attrs.get("parameters", "{}"))
                 file["together"][t] = stated.get("together", 0)
+                if not frame.attrs.get("ok", True):
+                    misfits.append(str(frame.attrs.get("verdict", "")))
+        if misfits:
+            verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
+            file.attrs.update(plain_attributes({"ok": False, "verdict": verdict}))
     return path
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
+from cassi.optics.geometry import check_step
 
 MAX_BANDS = 10_000
-STEPS = (1e-3, 1e5)  # the smallest and the largest displacement between bands, without its sign [pixel]
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,7 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.num_bands is not None and self.num_bands not in range(1, MAX_BANDS + 1):
             raise InputError(f"the number of bands must be at least 1 and at most {MAX_BANDS}, got {self.num_bands}")
-        if self.step is not None:
-            if not math.isfinite(self.step):
-                raise InputError(f"the step must be finite, got {self.step}")
-            if self.step != 0 and not STEPS[0] <= abs(self.step) <= STEPS[1]:
-                raise InputError(f"the step must be 0 or {STEPS[0]:g} to {STEPS[1]:g} px, got {self.step:g}")
+        check_step(self.step)
 
     @property
     def files(self) -> tuple[Path, ...]:

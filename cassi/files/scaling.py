@@ -15,13 +15,13 @@ LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave 
 
 
 def to_float32(values: np.ndarray, name: str) -> np.ndarray:
-    """Return finite values as contiguous float32.
+    """Return finite values as contiguous float32 that may be written to.
 
     Raises:
         InputError: NaN or Inf (counted), or values too large for float32.
     """
     with np.errstate(over="ignore"):
-        result = np.ascontiguousarray(values, dtype=np.float32)
+        result = np.require(values, np.float32, ("C", "W"))
     bad = int(result.size - np.count_nonzero(np.isfinite(result)))
     if bad:
         raise InputError(

@@ -18,6 +18,7 @@ from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.opening import open_container
 from cassi.looking.metrics import score
+from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Record
 
@@ -62,6 +63,8 @@ class ResultLike(Protocol):
     def calibrated(self) -> bool: ...
     @property
     def visibility(self) -> Tensor | None: ...
+    @property
+    def check(self) -> MaskCheck | None: ...
 
 
 @dataclass(frozen=True)
@@ -181,8 +184,6 @@ def report_of(
     measurement: Measurement | None = None,
     *,
     frame: int = 0,
-    verdict: str = "",
-    ok: bool = True,
 ) -> ReportData:
     """Take what figures and a page show from a reconstruction in memory.
 
@@ -190,7 +191,6 @@ def report_of(
         result: the reconstruction, of one snapshot or of a stack.
         measurement: what it was made of; brings snapshot, truth and name.
         frame: which of a stack, from 0.
-        verdict, ok: see `ReportData`.
 
     Returns:
         The data.
@@ -230,8 +230,8 @@ def report_of(
         residual=one(result.residual_image, 2),
         history=history,
         markers=_changes(choice, history),
-        verdict=verdict,
-        ok=ok,
+        verdict="" if result.check is None else result.check.verdict,
+        ok=result.check is None or result.check.matches,
         choice=choice,
         parameters=result.parameters,
         provenance={"status": result.status, "seconds": result.seconds, "scale": 1.0 if m is None else m.scale},

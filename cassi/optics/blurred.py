@@ -31,7 +31,7 @@ class _Band(NamedTuple):
     rows: tuple[float, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlurredCASSI(CodedAperture):
     """The sensing operator Phi of a CASSI camera with blur and real-valued dispersion.
 

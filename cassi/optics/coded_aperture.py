@@ -40,6 +40,14 @@ class CodedAperture(Camera):
             object.__setattr__(self, "weights", checked_weights(self.weights, self.measurement_shape, self.mask))
         object.__setattr__(self, "mask", own(self.mask))
 
+    def __repr__(self) -> str:
+        """One line: bands, sizes, shifts, where it computes."""
+        size, detector = (" x ".join(str(n) for n in shape[-2:]) for shape in (self.cube_shape, self.measurement_shape))
+        return (
+            f"<{type(self).__name__}: {len(self.shifts)} bands, scene {size} px, detector {detector} px, shifts "
+            f"{min(self.shifts):g} to {max(self.shifts):g} px, {self.dtype} on {self.device}>"
+        )
+
     @property
     def height(self) -> int:
         """H [pixel]."""

@@ -1,11 +1,24 @@
 """How bands, shifts and widths fit together: W' = W + max d - min d."""
 
+import math
+
 import numpy as np
 
 from cassi.errors import InputError
 
 Shifts = tuple[int, ...] | tuple[float, ...]
 DEFAULT_STEP = 2
+STEPS = (1e-3, 1e5)  # the smallest and the largest displacement between bands, without its sign [pixel]
+
+
+def check_step(step: float | None) -> None:
+    """Raise InputError for a displacement between bands that is none."""
+    if step is None or step == 0:
+        return
+    if not math.isfinite(step):
+        raise InputError(f"the step must be finite, got {step}")
+    if not STEPS[0] <= abs(step) <= STEPS[1]:
+        raise InputError(f"the step must be 0 or {STEPS[0]:g} to {STEPS[1]:g} px, got {step:g}")
 
 
 def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]:

@@ -237,6 +237,7 @@ class _Transformed:
         self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
         self.frequency = np.fft.rfftfreq(width)
         # Each frequency but the first and the last of an even width stands for its conjugate too.
+        self.grams: dict[tuple[float, ...], np.ndarray] = {}
         self.weight = np.full(self.frequency.size, 2.0) / width
         self.weight[0] /= 2
         if width % 2 == 0:
@@ -262,23 +263,27 @@ class _Transformed:
         cross = by_frequency @ by_frequency.conj().transpose(0, 2, 1)  # (F, C, C)
         return np.real(np.einsum("f,bf,fbc,cf->bc", self.weight, phase, cross, phase.conj()))
 
+    def ridged(self, lags: np.ndarray) -> np.ndarray:
+        """Return M + e I, computed once: it does not depend on where the mask lies."""
+        key = tuple(lags)
+        if key not in self.grams:
+            gram = self.gram(lags)
+            self.grams[key] = gram + RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
+        return self.grams[key]
+
     def explained(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
         """Return R^2."""
         return float(self.explained_at(spectrum, lags, rows, (0,))[0])
 
     def explained_at(self, spectrum: np.ndarray, lags: np.ndarray, rows: int, columns: Sequence[int]) -> np.ndarray:
         """Return R^2 of the masks displaced by `rows` and by each of the columns."""
-        gram = self.gram(lags)
-        gram += RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
         c = self.correlations(spectrum, lags, rows, columns)
-        explained: np.ndarray = np.maximum((c * np.linalg.solve(gram, c)).sum(axis=0), 0.0)
+        explained: np.ndarray = np.maximum((c * np.linalg.solve(self.ridged(lags), c)).sum(axis=0), 0.0)
         return explained * self.thin
 
     def inverted(self, spectrum: np.ndarray, lags: np.ndarray) -> bool:
         """Whether the best fit takes light away where the mask is open: the bands' weights sum to less than 0."""
-        gram = self.gram(lags)
-        gram += RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
-        return bool(np.linalg.solve(gram, self.correlations(spectrum, lags)).sum() < 0)
+        return bool(np.linalg.solve(self.ridged(lags), self.correlations(spectrum, lags)).sum() < 0)
 
     def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
         """Return R."""
@@ -335,15 +340,27 @@ def _verdict(
     if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
         return False, text  # a comb of the wrong pitch fits a little better beside its place
     if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
-        rows, columns = displacement
         return False, (
-            f"displaced mask: it fits when moved by {rows} rows (down) and {columns} columns (right): "
-            f"{scores[best]:.3f}, {given:.3f} in place"
+            f"displaced mask: it fits when moved by {_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
         )
     if not best.startswith(("as given", "displaced")) and scores[best] > 1.5 * given:
         what = "wrong direction" if "dispersion" in best else "flipped or turned mask"
         return False, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
     return steps_fit, text
+
+
+def _moved(rows: int, columns: int) -> str:
+    """A displacement in words.
+
+    Example:
+        >>> _moved(-5, 1)
+        '5 rows up and 1 column to the right'
+    """
+    ways = [
+        (rows, "row", "down" if rows > 0 else "up"),
+        (columns, "column", f"to the {'right' if columns > 0 else 'left'}"),
+    ]
+    return " and ".join(f"{abs(n)} {unit}{'s' if abs(n) > 1 else ''} {way}" for n, unit, way in ways if n)
 
 
 def _step_verdict(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
+
+if TYPE_CHECKING:
+    from cassi.optics.mask_match import MaskCheck
 
 MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
 ROUNDING = 1e-6  # of values: what differs by less is the same
@@ -36,6 +40,7 @@ class Measurement:
         source: name of the file.
         sha256: its SHA-256, hexadecimal.
         shots: K, where each scene was photographed K times, each time through a mask of its own; else None.
+        check: how `y` and `mask` compare (`cassi.optics.mask_match.check_masks`), where it was told already; else None.
     """
 
     y: np.ndarray
@@ -53,6 +58,14 @@ class Measurement:
     source: str = ""
     sha256: str = ""
     shots: int | None = None
+    check: MaskCheck | None = None
+
+    def __repr__(self) -> str:
+        """One line: sizes, bands, source."""
+        size = " x ".join(str(n) for n in self.y.shape)
+        mask = " x ".join(str(n) for n in self.mask.shape)
+        source = f" of {self.source}" if self.source else ""
+        return f"<Measurement{source}: {size} px, mask {mask}, {len(self.shifts)} bands, {self.unit}>"
 
     @property
     def num_scenes(self) -> int:

@@ -31,7 +31,7 @@ class SidePicture:
         InputError: another shape, values that are not finite, or a response that does not fit the channels.
 
     Example:
-        >>> SidePicture(np.ones((300, 400, 3)), "rgb").channels
+        >>> SidePicture(np.random.default_rng(0).random((300, 400, 3)), "rgb").channels
         3
     """
 
@@ -62,6 +62,8 @@ class SidePicture:
             raise InputError(
                 f"the side response must have one curve for each of {self.channels} channels, got {self.response.shape}"
             )
+        if p.min() == p.max():
+            raise InputError(f"the side picture is {p.max():g} everywhere: it shows nothing of a scene; give another")
 
     @property
     def channels(self) -> int:

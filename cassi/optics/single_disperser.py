@@ -12,7 +12,7 @@ from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.protocol import reciprocal
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CASSI(CodedAperture):
     """The sensing operator Phi of a single-disperser CASSI camera.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.side_noise import noise_of
-from cassi.calibration.side_registration import FITS, register, sharpened
+from cassi.calibration.side_registration import FITS, NOT_SEEN, register, sharpened
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
 from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, split_of, tried
 from cassi.choice.outcome import Outcome, SideEvidence
@@ -206,7 +206,12 @@ def _numbers(pose: Similarity) -> tuple[float, float, float, float]:
 def _in_words(placed: _Placed) -> str:
     pose = placed.pose
     values = f", its values taken {placed.values}" if placed.values else ""
+    detail = (
+        f"correlation of its detail {placed.correlation:.2f}"
+        if placed.correlation > NOT_SEEN
+        else ("where it shows too little of the scene")
+    )
     return (
         f"moved by {pose.rows:+.2f} rows and {pose.columns:+.2f} columns, turned by {pose.angle:+.2f} degrees, "
-        f"{pose.scale:.4g} times as fine{values}, correlation of its detail {placed.correlation:.2f}"
+        f"{pose.scale:.4g} times as fine{values}, {detail}"
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
 from cassi.running.preparing import prepare
 
@@ -13,12 +15,26 @@ HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
 PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
 
+BELOW = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
+
+UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
+
 STAMPED = 0.12  # imprint of the mask above which one is told
 
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
-    return (*of_light(m), *of_saturation(m), *of_order(m), *of_noise(m))
+    return (*of_light(m), *of_black(m), *of_shots(m), *of_saturation(m), *of_order(m), *of_bands(m), *of_noise(m))
+
+
+def compared(m: Measurement) -> MaskCheck:
+    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
+    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
+
+
+def of_check(check: MaskCheck, m: Measurement) -> tuple[str, ...]:
+    """What speaks against a measurement, the comparison with its mask first."""
+    return (*(() if check.matches else (check.verdict,)), *of_measurement(m))
 
 
 def of_saturation(m: Measurement) -> tuple[str, ...]:
@@ -31,7 +47,9 @@ def of_saturation(m: Measurement) -> tuple[str, ...]:
     y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
     values, counts = np.unique(y, return_counts=True)
     share = float(counts[-1] / y.size)
-    if share < PLATEAU or counts[-1] < counts[1:].max(initial=0):  # dark, or a painted scene
+    if (
+        not values[-1] > 0 or counts[-1] < 2 or share < PLATEAU or counts[-1] < counts[1:].max(initial=0)
+    ):  # dark, or a painted scene
         return ()
     return (
         f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
@@ -80,6 +98,63 @@ def of_light(m: Measurement) -> tuple[str, ...]:
     return (
         "the snapshot is brighter at either end, which fewer than half of the bands reach, than in between: it may be "
         "inverted, hold a black level, or be of another camera; check it, or give the black level",
+    )
+
+
+def of_black(m: Measurement) -> tuple[str, ...]:
+    """Much of the light is below 0, where noise alone takes little of it.
+
+        sum max(-y, 0) > 0.05 sum max(y, 0),  over the good pixels
+
+    Example:
+        >>> of_black(Measurement(np.array([[9.0, 10.0, -2.0]]), np.ones((1, 3)), (0,)))[0][:36]
+        'what lies below 0 is 11% of the ligh'
+    """
+    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+    below, above = (float(np.maximum(sign * y, 0).sum(dtype=np.float64)) for sign in (-1, 1))
+    if not below > BELOW * above:
+        return ()
+    return (
+        f"what lies below 0 is {below / above if above else 1:.0%} of the light: the black level is too high or was "
+        "taken off twice, or there is little but noise; check the black level",
+    )
+
+
+def of_shots(m: Measurement) -> tuple[str, ...]:
+    """Shots of one scene by different exposures: the light of each over that of its mask, sum y_k / sum m_k.
+
+    Example:
+        >>> y = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
+        >>> of_shots(Measurement(y, np.ones((2, 1, 2)), (0, 1), shots=2))[0][:50]
+        'shot 2 is 2 times as bright as shot 1, their masks'
+    """
+    if m.shots is None:
+        return ()
+    good = [one.y if one.bad_pixels is None else one.y * ~one.bad_pixels for one in m.each_shot]
+    light = [float(y.sum(dtype=np.float64) / np.abs(mask).sum()) for y, mask in zip(good, m.mask, strict=True)]
+    low, high = int(np.argmin(light)), int(np.argmax(light))
+    if light[low] <= 0 or light[high] <= UNEVEN * light[low]:
+        return ()
+    return (
+        f"shot {high + 1} is {light[high] / light[low]:.2g} times as bright as shot {low + 1}, their masks taken into "
+        "account: shots of one scene need one exposure and one light; scale them alike",
+    )
+
+
+def of_bands(m: Measurement) -> tuple[str, ...]:
+    """Bands that lie at one place behind one mask: the sum of them is all that is seen.
+
+    Example:
+        >>> of_bands(Measurement(np.ones((1, 3)), np.ones((1, 3)), (0, 0)))[0][:44]
+        '2 bands lie at 1 place behind one mask: noth'
+    """
+    places = len(set(m.shifts))
+    if places == len(m.shifts) or m.mask.ndim - (m.shots is not None) == 3:
+        return ()
+    at = "1 place" if places == 1 else f"{places} places"
+    return (
+        f"{len(m.shifts)} bands lie at {at} behind one mask: nothing tells those at one place apart; check step and "
+        "number of bands, or give one mask per band",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,15 +21,19 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_number, check_plan, check_prior
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
+from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
+from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.beside import check_side, solve_beside
+from cassi.running.evidence import compared, of_check, of_result
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.result import Reconstruction
@@ -75,8 +80,8 @@ def reconstruct(
 
     Args:
         measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
-            `cassi.files.read_measurement`. Or a `cassi.optics.measurement.Measurement`, which brings mask, shifts and
-            the rest along.
+            `cassi.files.other_optics.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
+            shifts and the rest along.
         mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
             measurement. Or the camera itself, any that fulfils `cassi.optics.protocol`: it brings shifts, blur and
             device along.
@@ -125,6 +130,11 @@ def reconstruct(
     Returns:
         The `Reconstruction`.
 
+    Warns:
+        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), what else speaks against it
+            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained. Not where the `Measurement`
+            holds the check: who made it has told already.
+
     Raises:
         InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
         FloatingPointError: the iteration diverged.
@@ -167,6 +177,8 @@ def reconstruct(
     check_plan(plan, {name: value is not None for name, value in idle.items()})
     run = Run(seed, budget, monitor)
     given_m: Measurement | None = None
+    check: MaskCheck | None = None
+    told_before = False
     steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         for name, value in (("gain", gain), ("read noise", read_noise)):
@@ -192,16 +204,20 @@ def reconstruct(
             if budget is not None:  # what the camera took is spent
                 run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
             task = prepare(m, psf=psf, black_level=black_level, device=device)
+            told_before = given_m.check is not None
+            check = compared(given_m)
+            given_m = replace(given_m, check=None)  # it may get another mask
+            _warn(() if told_before else of_check(check, given_m))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:
+        if not hasattr(mask, "check_measurement"):
+            raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(mask).__name__}")
         given = {"shifts": shifts, "step": step, "num_bands": num_bands, "psf": psf}
         if twice := [name for name, value in given.items() if value is not None]:
             raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
         if isinstance(measurement, Measurement | str | os.PathLike):
             raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
-        if not hasattr(mask, "check_measurement"):
-            raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(mask).__name__}")
         task = prepare_camera(
             mask,
             measurement,
@@ -210,10 +226,42 @@ def reconstruct(
             noise=CameraNoise(gain, read_noise),
             black_level=black_level,
         )
+        check = _compared_with(task)
+        _warn(() if check is None or check.matches else (check.verdict,))
         parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
         with shown(progress, steps(find=False, frames=len(task.frames))) as told:
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
-    return assembled(task, outcomes, parameters, found, given_m, start)
+    result = replace(assembled(task, outcomes, parameters, found, given_m, start), check=check)
+    _warn(() if told_before else of_result(result.residual))
+    return result
+
+
+def _compared_with(task: Prepared) -> MaskCheck | None:
+    """The comparison with the mask of a camera that was given; None where it has no mask."""
+    several = isinstance(task.A, MultiShot)
+    shots = [shot for shot in getattr(task.A, "shots", (task.A,)) if isinstance(shot, CodedAperture)]
+    if not shots:
+        return None
+    masks = np.stack([shot.mask.detach().cpu().numpy() for shot in shots])
+    left_out = np.stack([np.broadcast_to(_weights(shot) == 0, shot.measurement_shape) for shot in shots])
+    return check_masks(
+        Measurement(
+            y=task.y.detach().cpu().numpy(),
+            mask=masks if several else masks[0],
+            shifts=tuple(shots[0].shifts),
+            bad_pixels=left_out if several else left_out[0],
+            shots=len(shots) if several else None,
+        )
+    )
+
+
+def _weights(A: CodedAperture) -> np.ndarray:
+    return np.ones(1) if A.weights is None else A.weights.detach().cpu().numpy()
+
+
+def _warn(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        warnings.warn(sentence, stacklevel=3)
 
 
 def _outcomes(

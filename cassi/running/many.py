@@ -186,8 +186,9 @@ def reconstruct_many(
                         bar.set_postfix_str(f"residual {outcome['residual']:.2%}", refresh=False)
                     bar.update()
         log.close([frame.name for frame in frames])
-    misfits = {name: known["verdict"] for name, known in finished.items() if not known["ok"]}
-    doubts = {name: known["against"] for name, known in finished.items() if known["against"]}
+    done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
+    misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
+    doubts = {name: known["against"] for name, known in done.items() if known["against"]}
     computed = len(todo) - len(failed)
     return BatchReport(computed, len(frames) - len(todo), failed, time.perf_counter() - start, misfits, doubts)
 
@@ -398,7 +399,8 @@ def _solve_and_write(
 
     with turn:
         check = check_masks(m)
-        result = solve(m, monitor=closing)
+        result = solve(replace(m, check=check), monitor=closing)
+        check = result.check or check  # of a window of frames, that of its own
         against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
         m = replace(m, notes=(*m.notes, check.verdict, *against))
     if turn.over():

@@ -15,12 +15,13 @@ from torch import Tensor
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
-from cassi.files.reading import read_measurement
+from cassi.files.options import ReadOptions
+from cassi.files.other_optics import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import camera_of
 from cassi.optics.detector import black_level_of, brightness, check_light
-from cassi.optics.geometry import infer_shifts
+from cassi.optics.geometry import check_step, infer_shifts
 from cassi.optics.measurement import Measurement, check_arrays
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
@@ -195,6 +196,7 @@ def as_measurement(
         if stored is not None and not np.isfinite(stored).all():
             raise InputError("the shifts hold NaN or Inf")
         check_number("step", step)
+        check_step(step)
         if num_bands is not None and not isinstance(num_bands, int | np.integer):
             raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
         if num_bands is not None and not 1 <= num_bands <= 10_000:
@@ -211,11 +213,14 @@ def as_measurement(
             raise InputError(
                 f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
             )
+        notes: list[str] = []
+        shifts = infer_shifts(y_array.shape, mask_array.shape, stored, step, bands, notes)
         m = Measurement(
             y=y_array.astype(np.float32),
             mask=mask_array.astype(np.float32),
-            shifts=infer_shifts(y_array.shape, mask_array.shape, stored, step, bands, []),
+            shifts=shifts,
             unit="as the measurement",
+            notes=tuple(notes),
         )
     return m if wavelengths is None else replace(m, wavelengths=as_wavelengths(wavelengths, len(m.shifts)))
 
@@ -232,7 +237,7 @@ def _read(
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
     beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(plain(mask))
     text = wavelengths if wavelengths is None or isinstance(wavelengths, str) else np.asarray(plain(wavelengths))  # type: ignore[arg-type]
-    return read_measurement(path, mask=beside, step=step, num_bands=num_bands, wavelengths=text)
+    return read_scene(path, options=ReadOptions(mask=beside, step=step, num_bands=num_bands, wavelengths=text))
 
 
 def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.files import write_cube
+from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
@@ -48,6 +49,8 @@ class Reconstruction:
         imprint: how much of the mask's pattern is left in the (first) cube, 0 none (`cassi.optics.imprint`); None where
             the camera has no mask or the frame is small.
         measurement: what it was made of, for its file and its figures; None where a camera took the mask's place.
+        check: whether snapshot and mask belong together, `verdict` in words (`cassi.optics.mask_match`); None where the
+            camera has no mask.
     """
 
     cube: Tensor
@@ -65,6 +68,7 @@ class Reconstruction:
     camera: FoundCamera | None = None
     imprint: float | None = None
     measurement: Measurement | None = None
+    check: MaskCheck | None = None
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -84,7 +88,8 @@ class Reconstruction:
 
     def explain(self, *, verbose: bool = False) -> str:
         """The choice in a few sentences, for a stack that of its first snapshot; with `verbose` all the evidence."""
-        return self.outcomes[0].explain(verbose=verbose)
+        scale = 1.0 if self.measurement is None else self.measurement.scale
+        return self.outcomes[0].explain(verbose=verbose, scale=scale)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
@@ -222,6 +227,8 @@ def write_result(
             "imprint": result.imprint,
             "uncertainty_calibrated": result.calibrated if result.uncertainty is not None else None,
             "camera": None if result.camera is None else json.dumps(result.camera.as_dict()),
+            "verdict": None if result.check is None else result.check.verdict,
+            "ok": None if result.check is None else result.check.matches,
             **(attributes or {}),
         },
         overwrite=overwrite,

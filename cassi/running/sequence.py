@@ -21,6 +21,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
+from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.running.front_door import assembled, reconstruct
 from cassi.running.preparing import prepare
@@ -124,6 +125,8 @@ class InSequence:
             InputError: see `cassi.reconstruct`.
         """
         start = time.perf_counter()
+        own = replace(m, y=m.y[0], check=None)
+        own = replace(own, check=check_masks(own))
         found = self.camera if isinstance(self.camera, FoundCamera) else None
         task = prepare(
             m if found is None else found.in_place(m), psf=self.psf, black_level=self.black_level, device=self.device
@@ -131,7 +134,6 @@ class InSequence:
         frames = [self._alone(task.A, y) for y in task.frames]
         joined = together(frames[0], frames[1:], self.plan, Run(self.seed, monitor=monitor))
         if joined is None:
-            own = replace(m, y=m.y[0])
             result = reconstruct(
                 own, psf=self.psf, black_level=self.black_level, camera=self.camera, device=self.device,
                 seed=self.seed, monitor=monitor, prior=self.prior,
@@ -147,7 +149,7 @@ class InSequence:
         )  # fmt: skip
         single = replace(task, y=task.frames[0], black_levels=task.black_levels[:1])
         parameters = {"solver": "auto", "seed": self.seed, "shifts": list(m.shifts), **settings}
-        return assembled(single, [outcome], parameters, found, m, start)
+        return replace(assembled(single, [outcome], parameters, found, m, start), check=own.check)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,7 @@ from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
-from cassi.running.evidence import of_result
+from cassi.running.evidence import compared, of_check, of_result
 from cassi.running.preparing import prepare
 from cassi.running.progress import TILES, shown, tiled_steps
 from cassi.running.tiling import REACH, Solve, solve_tiled
@@ -97,6 +98,9 @@ def reconstruct_tiled(
     Returns:
         TiledResult.
 
+    Warns:
+        UserWarning: a mask that does not fit the snapshot, and what else speaks against it; see `cassi.reconstruct`.
+
     Raises:
         InputError: a stack of snapshots, an unknown solver, settings that it does not take, or tile or reach too small.
         OutputError: the file cannot be written; nothing is left behind.
@@ -123,6 +127,9 @@ def reconstruct_tiled(
         )
     method = Method(solver, num_iters, tv_weight)
     task = prepare(m, black_level=black_level, device=device)
+    check = compared(m)
+    for text in () if m.check else of_check(check, m):
+        warnings.warn(text, stacklevel=2)
     A: Any = task.A
     check_prior(solver, spectral_prior)
     method = replace(method, spectral_prior=as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths))
@@ -166,6 +173,8 @@ def reconstruct_tiled(
                 "seconds": seconds,
                 "choice": choice,
                 "parameters": parameters,
+                "verdict": check.verdict,
+                "ok": check.matches,
                 **(attributes or {}),
             }
         )
