@@ -119,6 +119,10 @@ FAULTS = [
         "a tile is corrected in units of its own", "cassi/choice/refine.py", ", level=problem.brightness)", ")",
         "test_choice_learned.py", "units_of_its_frame",
     ),
+    Fault(
+        "blocks begin anywhere", "cassi/running/tiling.py", "GRID = 20", "GRID = 1",
+        "test_running_tiling.py", "grids_of",
+    ),
     # motion
     Fault(
         "what comes into sight counts as motion", "cassi/solvers/measured_motion.py",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from cassi.choice.problem import STRIDE, STRIDE_OF_SEVERAL
 from cassi.errors import InputError, OutputError
 from cassi.files import read_cube
 from cassi.files.cube_parts import cube_in_parts
@@ -18,6 +19,7 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
+from cassi.running import tiling
 from cassi.running.front_door import reconstruct
 from cassi.running.tiled_file import reconstruct_tiled
 from cassi.running.tiling import solve_tiled, tile_grid
@@ -63,6 +65,16 @@ def test_windows_sum_to_one_and_tiles_cover_the_frame(height, width, tile, reach
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("step", [STRIDE, STRIDE_OF_SEVERAL, 2])
+def test_blocks_lie_on_the_grids_of_patches_and_of_the_network(step):
+    A = CASSI.from_step(torch.ones(173, 211), 1, 3)
+    tiles = tile_grid(A, 50, reach=7)
+    assert len(tiles) == 20
+    for tile in tiles:
+        for block, length in zip(tile.block, A.cube_shape[1:], strict=True):
+            assert block.start % step == 0 and (block.stop % step == 0 or block.stop == length)
+
+
 CAMERAS = {
     "right": lambda m: CASSI.from_step(m, 2, 4),
     "left": lambda m: CASSI.from_step(m, -1, 4),
@@ -73,8 +85,9 @@ CAMERAS = {
 
 
 @pytest.mark.parametrize("name", CAMERAS)
-def test_a_block_uses_the_pixels_that_its_own_scene_explains_and_no_others(name, generator):
+def test_a_block_uses_the_pixels_that_its_own_scene_explains_and_no_others(name, generator, monkeypatch):
     """Light the frame outside the block only: a pixel has weight 1 just where none of that light can arrive."""
+    monkeypatch.setattr(tiling, "GRID", 1)
     mask = torch.rand(21, 40, generator=generator, dtype=torch.float64) + 0.5
     A = CAMERAS[name](mask)
     x = torch.rand(A.cube_shape, generator=generator, dtype=torch.float64) + 0.5
