@@ -22,8 +22,8 @@ Solve = Callable[[Block, Tensor], Tensor]
 """The cube (C, h, w) of a block from its camera, whose row weights leave out foreign light, and its measurement."""
 
 REACH = 32  # pixels beyond which a prior hardly feels its surroundings
-# Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel, and
-# the network, which halves its images, see in a tile what they see in the frame.
+# Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel,
+# and the network, which halves its images, see in a tile what they see in the frame.
 GRID = 20
 
 
