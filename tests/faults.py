@@ -145,7 +145,7 @@ FAULTS = [
     ),
     Fault(
         "what is left of a picture is judged by no other tone", "cassi/running/beside.py",
-        "return rest >= TONE * placed.rest", "return True", "test_running_beside.py", "tells_little",
+        "return rest >= NO_BETTER * placed.rest", "return True", "test_running_beside.py", "tells_little",
     ),
     Fault(
         "the photograph's bound is not doubled", SIDE,

@@ -205,6 +205,9 @@ def test_overwrite():
             ValueError, match=r"the denoiser must return torch.float32 of shape \(2, 3\), as it was given"
         ):
             overwrite(buffer, bad)
+    for nothing in (None, value.numpy()):
+        with pytest.raises(TypeError, match="the denoiser must return a tensor, got (NoneType|ndarray)"):
+            overwrite(buffer, nothing)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])

@@ -24,8 +24,9 @@ from cassi.running.preparing import Prepared
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
 TONE_HARM = 0.12  # HARM where they are fitted
 # Most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 and more where it harmed.
-# Of scenes of which the snapshot alone tells little more is left, whatever tone curve its values are taken through.
-AGREES, AGREES_AT_ALL = 0.2, 0.3
+# Of scenes of which the snapshot alone tells little more is left, whatever tone curve its values are taken through: the
+# best leaves 0.84 of it and more where they are right, 0.74 and less where they are wrong.
+AGREES, AGREES_AT_ALL, NO_BETTER = 0.2, 0.3, 0.8
 TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
 
 
@@ -157,7 +158,7 @@ def _agrees(placed: _Placed, cube: Tensor) -> bool:
         return placed.rest <= AGREES
     toned, R = _toned(placed.picture, placed, cube), placed.photograph.R
     _, rest = _on_grid(toned, placed.clipped, placed.pose, cube, R, placed.fixed, TONE_DOUBT)
-    return rest >= TONE * placed.rest
+    return rest >= NO_BETTER * placed.rest
 
 
 def _toned(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:

@@ -195,9 +195,12 @@ def overwrite(buffer: Tensor, value: Tensor) -> None:
 
     Raises:
         ValueError: value of another shape or dtype.
+        TypeError: no tensor.
     """
     if value is buffer:
         return
+    if not isinstance(value, Tensor):
+        raise TypeError(f"the denoiser must return a tensor, got {type(value).__name__}")
     if value.shape != buffer.shape or value.dtype != buffer.dtype:
         raise ValueError(
             f"the denoiser must return {buffer.dtype} of shape {tuple(buffer.shape)}, as it was given, "
