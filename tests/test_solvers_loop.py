@@ -206,7 +206,7 @@ def test_overwrite():
         ):
             overwrite(buffer, bad)
     for nothing in (None, value.numpy()):
-        with pytest.raises(TypeError, match="the denoiser must return a tensor, got (NoneType|ndarray)"):
+        with pytest.raises(TypeError, match=r"the denoiser must return a tensor, got (NoneType|ndarray)"):
             overwrite(buffer, nothing)
 
 
