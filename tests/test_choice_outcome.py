@@ -11,10 +11,10 @@ from cassi.choice.plan import TV, Plan
 from cassi.solvers.loop import Result
 
 
-def told(runner_up: float, components: int = 8) -> str:
-    """Of a choice whose held-out error is 10 %, and that of the runner-up."""
+def told(runner_up: float, components: int = 8, error: float = 0.1) -> str:
+    """Of a choice whose held-out error is 10 %, or another, and that of the runner-up."""
     tried = [CandidateError("smooth-8", share, error, CANDIDATE_ITERS) for share, error in ((0.4, 0.1), (1, runner_up))]
-    evidence = Evidence(tuple(tried), (), 0.1, 100, 0, None, None)
+    evidence = Evidence(tuple(tried), (), error, 100, 0, None, None)
     plan = Plan("smooth-8", 0.4, prior=TV, vectors=torch.ones(components, 12))
     return Outcome(
         Result(torch.zeros(12, 4, 4), (), "max_iters"), "subspace-tv", plan=plan, evidence=evidence
@@ -37,3 +37,12 @@ def test_the_runner_up(runner_up, words):
 def test_one_spectrum_is_one():
     assert "Built from 1 smooth spectrum with" in told(0.11, components=1)
     assert "Built from 8 smooth spectra with" in told(0.11)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(0.03, "predicted this well, which is good."), (0.2, "which is fair: there is much"), (1.0, "which is bad: the")],
+)
+def test_whether_the_error_is_good(error, words):
+    assert told(0.11, error=error).startswith(f"Held-out error {error:.1%}: detector pixels that took no part are")
+    assert words in told(0.11, error=error)
