@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
-SHA256 = "230b153650bf1d517be3b4be224541869fa69abcddb1af147fc9bbde3691d7ef"  # of WEIGHTS
+SHA256 = "bb2396b4e58c93da9efab6633d14c8fe1b8cdefd236335e69fca9dcb54898602"  # of WEIGHTS
 VIEWS = 4  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
