@@ -145,6 +145,21 @@ def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
     assert reconstruct(spoiled, A, bad_pixels=bad, solver="gap-tv", num_iters=3).check.matches
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e6])
+def test_bad_pixels_that_are_named_say_nothing_against_a_snapshot(masks, value):
+    y = _through(masks[0])
+    bad = torch.zeros(y.shape, dtype=torch.bool)
+    bad[3:9, 5:20] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reconstruct(y.masked_fill(bad, value), masks[0], num_bands=C, bad_pixels=bad, solver="gap-tv", num_iters=3)
+
+
+def test_a_gain_that_cannot_be_is_told(masks):
+    with pytest.warns(UserWarning, match="the gain says that noise exceeds signal"):
+        reconstruct(_through(masks[0]), masks[0], num_bands=C, gain=1e-6, camera="as-given", quality="fast")
+
+
 def test_who_has_told_already_is_not_told_again(masks):
     m = Measurement(y=_through(masks[0]).numpy(), mask=masks[1].numpy(), shifts=(0, 2, 4, 6))
     check = check_masks(m)

@@ -191,7 +191,7 @@ def reconstruct(
         check_arrays(m)
         if plan is not None:
             plan.check_bands(len(m.shifts))
-        m = without_impulses(m)
+        m = told_of = without_impulses(m)  # with the mask as given, bad pixels and noise as stated
         given_m = replace(given_m, notes=m.notes)
         find = camera == "find" and psf is None
         with shown(progress, steps(find=find, frames=m.num_scenes)) as told:
@@ -204,10 +204,10 @@ def reconstruct(
             if budget is not None:  # what the camera took is spent
                 run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
             task = prepare(m, psf=psf, black_level=black_level, device=device)
-            told_before = given_m.check is not None
-            check = compared(given_m)
+            told_before = told_of.check is not None
+            check = compared(told_of)
             given_m = replace(given_m, check=None)  # it may get another mask
-            _warn(() if told_before else of_check(check, given_m))
+            _warn(() if told_before else of_check(check, told_of))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:
