@@ -25,8 +25,8 @@ DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of
 TONE_HARM = 0.12  # HARM where they are fitted
 # Most that may be left of a photograph, see `misfit`: 0.14 and less of 30 that helped, 0.24 and more where it harmed.
 # Of scenes of which the snapshot alone tells little more is left, whatever tone curve its values are taken through.
-# Right values: the best curve leaves 0.84 of it and more. Wrong ones: 0.2 to 0.44 on two scenes, on `beads` 0.83 to 0.97
-# in places, where the held-out pixels alone can tell.
+# Right values: the best curve leaves 0.84 of it and more. Wrong ones: 0.2 to 0.44 on two scenes; on `beads` 0.83 to
+# 0.97 in places, where the held-out pixels alone can tell.
 AGREES, AGREES_AT_ALL, NO_BETTER = 0.2, 0.3, 0.8
 TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
 

@@ -47,9 +47,8 @@ def of_saturation(m: Measurement) -> tuple[str, ...]:
     y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
     values, counts = np.unique(y, return_counts=True)
     share = float(counts[-1] / y.size)
-    if (
-        not values[-1] > 0 or counts[-1] < 2 or share < PLATEAU or counts[-1] < counts[1:].max(initial=0)
-    ):  # dark, or a painted scene
+    dark_or_painted = not values[-1] > 0 or counts[-1] < counts[1:].max(initial=0)
+    if dark_or_painted or counts[-1] < 2 or share < PLATEAU:
         return ()
     return (
         f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
