@@ -136,8 +136,10 @@ def test_what_does_not_go_together_is_refused(shot, tmp_path):
         Method(prior="x")
     with pytest.raises(InputError, match="prior 'tv' is a choice of solver \"auto\" without a plan"):
         Method("gap-tv", prior="tv")
-    with pytest.raises(InputError, match="mean total variation alone, got prior 'learned'"):
-        Method(prior="learned", quality="fast")
+    with pytest.raises(InputError, match="quality fast has no non-local prior, got prior 'nonlocal'"):
+        Method(prior="nonlocal", quality="fast")
+    with pytest.raises(InputError, match="means total variation alone, got prior 'learned'"):
+        Method(prior="learned", num_iters=5)
     with pytest.raises(InputError, match="weights of a learned prior are of no use"):
         Method(prior="tv", learned=stirred(SIZE))
     (tmp_path / "w.safetensors").write_bytes(b"nothing")

@@ -87,9 +87,9 @@ def reconstruct_auto(
         method: quality "default" goes on with a non-local prior for a few iterations where that predicts the held-out
             pixels no worse (they then stay held out), and has the cube corrected by a learned prior on the same
             condition; "best" has many iterations, at two strengths, else with total variation four times as long;
-            "fast" has total variation alone. With num_iters, the final run is that long, with total variation alone. A
-            spectral prior's eigenvectors compete with the smooth basis. A plan is followed instead of the best of
-            several.
+            "fast" has a shorter run with total variation, and the learned prior. With num_iters, the final run is that
+            long, with total variation alone. A spectral prior's eigenvectors compete with the smooth basis. A plan is
+            followed instead of the best of several.
         run: with a budget, candidates are tried while there is time, and the final run is made as long as fits, within
             limits; the monitor is that of the final run.
 
@@ -333,7 +333,9 @@ def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
 
 def learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
     """The learned prior for this camera, where it may be tried and there is one."""
-    if method.prior not in ("auto", "learned") or (_several(A) and method.prior == "auto"):
+    if method.prior not in ("auto", "learned") or method.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
+        return None
+    if _several(A) and method.prior == "auto":
         return None  # it has never seen several shots
     prior = method.learned or (needed_prior() if method.prior == "learned" else shipped_prior())
     return None if prior is None else LearnedStep.of(prior, A, wavelengths)

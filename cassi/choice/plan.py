@@ -36,8 +36,8 @@ class Effort:
     """How much a final run tries.
 
     Attributes:
-        tv_first: iterations with total variation before another prior is tried.
-        tv_all: the same in all, where none predicts as well.
+        tv_first: iterations with total variation before another prior is tried, the learned one too.
+        tv_all: the same in all, where none predicts as well, or there is none to try.
         sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
             later one is taken where it predicts better than by chance.
         unsettled: they are multiplied by where `tv_first` have lowered the held-out error by more than 7 %: there is
@@ -72,7 +72,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "fast": Effort(500, 500),
+    "fast": Effort(100, 200),
     "default": Effort(200, 500, (0.5,), 24, 24, give_up=1.45, tolerance=0.05, give_back=0.4, unsettled=0.7),
     "best": Effort(500, 2000, (0.5, 0.2), 24, 160),
 }
@@ -226,10 +226,11 @@ class Method:
             raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
         if self.prior != "auto" and (solver != "auto" or self.plan is not None):
             raise InputError(f'prior {self.prior!r} is a choice of solver "auto" without a plan; leave one of them out')
-        if self.prior in ("nonlocal", "learned") and (self.quality == "fast" or self.num_iters is not None):
+        if self.prior == "nonlocal" and self.quality == "fast":
+            raise InputError("quality fast has no non-local prior, got prior 'nonlocal'; leave one of them out")
+        if self.prior in ("nonlocal", "learned") and self.num_iters is not None:
             raise InputError(
-                f"quality fast and a number of iterations mean total variation alone, got prior {self.prior!r}; leave "
-                "one of them out"
+                f"a number of iterations means total variation alone, got prior {self.prior!r}; leave one of them out"
             )
         if self.learned is not None and (self.prior not in ("auto", "learned") or solver != "auto"):
             raise InputError(

@@ -106,7 +106,8 @@ def final_run(
     A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
     taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
     all of them. The learned prior corrects either of them where that predicts the held-out pixels hardly worse, see
-    `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in.
+    `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in; where no other prior
+    is to be tried, the cube corrected first is taken.
 
     Args:
         split: the snapshot.
@@ -117,16 +118,16 @@ def final_run(
         step: the learned prior; None: without.
         forced: take its correction in any case.
     """
-    split_off = bool(effort.sigmas)
+    split_off = bool(effort.sigmas) or step is not None
     A, y = (split.A_train, split.y_train) if split_off else (split.A, split.y)
     B = problem.basis.to(y)
     before = split.error(synthesise(state.z, B)) if split_off else math.inf
-    watch.expected = effort.tv_first + NONLOCAL_COST * effort.first * len(effort.sigmas)
-    smooth, state = problem.solve(A, y, effort.tv_first, state=state, monitor=watch)
+    first = effort.tv_first if split_off else effort.tv_all
+    watch.expected = first + NONLOCAL_COST * effort.first * len(effort.sigmas)
+    smooth, state = problem.solve(A, y, first, state=state, monitor=watch)
     watch.add(smooth.history)
     if not split_off or watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), ())
-    smooth = replace(smooth, status="stopped")  # unless a run follows
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
 
@@ -138,6 +139,12 @@ def final_run(
         tried.append(PriorError(f"{name}, learned", split.error(better.x.clamp(min=0))))
         return better if forced or tried[-1].held_out_error <= allowed(error) else None
 
+    if not effort.sigmas:
+        better = judged(smooth, reference, TV)
+        if better is not None:
+            return FinalRun(better, TV, (len(smooth.history), 0), tuple(tried), True)
+        return _gone_on(split, problem, smooth, state, effort, watch, tried)
+    smooth = replace(smooth, status="stopped")  # unless a run follows
     limit = effort.limit(before, reference)
     sigmas = effort.strengths(before, reference)
     runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in sigmas]
@@ -152,12 +159,27 @@ def final_run(
     if watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
     learned = judged(smooth, reference, TV) is not None
-    rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
-    watch.add(rest.history)
-    rest = replace(rest, history=watch.history)
-    if step is not None and learned and not watch.over:
-        rest = corrected(step, split.A, split.y, rest, problem)
-    return FinalRun(rest, TV, (len(watch.history), 0), tuple(tried), learned)
+    final = _gone_on(split, problem, smooth, state, effort, watch, tried)
+    if step is None or not learned or watch.over:
+        return final
+    return final._replace(result=corrected(step, split.A, split.y, final.result, problem), learned=True)
+
+
+def _gone_on(
+    split: Split,
+    problem: Problem,
+    smooth: Result,
+    state: SubspaceState,
+    effort: Effort,
+    watch: Watch,
+    tried: list[PriorError],
+) -> FinalRun:
+    """Total variation to the end, with all pixels."""
+    rest = smooth
+    if effort.tv_all > effort.tv_first:
+        rest, _ = problem.solve(split.A, split.y, effort.tv_all - effort.tv_first, state=state, monitor=watch)
+        watch.add(rest.history)
+    return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried))
 
 
 def corrected(step: LearnedStep, A: Camera, y: Tensor, result: Result, problem: Problem) -> Result:
