@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the process that hands tests to others starts them sooner w
 
 # Kernels that are not in the cache yet are compiled by one process, while the next one does what needs none of them:
 # two that come to the same kernel at a time would both compile it. All other files follow in the order of names.
-FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_figures.py")
+FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
