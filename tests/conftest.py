@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported and collected lives to the end: the search for garbage leaves it out, a twentieth of the time."""
+    """What is imported and collected lives to the end: the search for garbage, a twentieth of the time, skips it."""
     gc.disable()
     try:
         return (yield)
