@@ -167,7 +167,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.looking.figures, "save_figures", save_one_figure)
     if page.stem != "looking-at-a-result":  # which calls it by name
         monkeypatch.setattr(cassi.looking.figures, "figures_of", one_figure)
-    monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (64, 64))
+    monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
     monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
     monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
     monkeypatch.setattr(cassi.choice.neighbors, "NONLOCAL_ITERS", 2)

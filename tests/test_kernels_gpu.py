@@ -226,7 +226,7 @@ def test_squared_distance(count, dtype, triton_kernels):
 def test_the_default_solver(nonnegative, triton_kernels, use):
     A = camera(Size((2,), 2, 7, (0, 3, 1, 5), per_band=True, weighted=True), torch.float64)
     y = A.forward(random(2, *A.cube_shape, seed=3, dtype=torch.float64).abs())
-    run = partial(subspace_tv, A, y, smooth_basis(4, 3), variance=0.01, num_iters=3, nonnegative=nonnegative)
+    run = partial(subspace_tv, A, y, smooth_basis(4, 2), variance=0.01, num_iters=3, nonnegative=nonnegative)
     use(None)
     expected, state = run()
     counter = use(triton_kernels)
