@@ -35,6 +35,7 @@ from cassi.calibration.camera_model import (
     blur_weights,
     polynomial,
 )
+from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
 
 BLOCK = 32  # side of the blocks [pixel]
@@ -46,6 +47,7 @@ FILLED = 0.6  # least share of good pixels in a block
 SPECTRA = 6  # K
 GROUPS = 14  # of bands, between which the images are interpolated
 FEWEST_BLOCKS = 12  # below, nothing is looked for
+FEWEST_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
 GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
 REACH = 3  # displacements looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
@@ -82,6 +84,11 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self.count)
+
+    def only(self, some: Tensor) -> Blocks:
+        """Those marked, (blocks,) bool."""
+        fields = {name: getattr(self, name)[some] for name in ("gram", "right", "energy", "count", "x", "y", "parity")}
+        return replace(self, **fields)
 
     def rest(self, down: Tensor, right: Tensor, variance: Tensor) -> Tensor:
         """log of the rest of each block relative to its energy, (blocks,); arguments (blocks, groups).
@@ -225,28 +232,37 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
     """The blocks of the snapshots, for masks nearby."""
     height, width = masks.shape
     columns = snapshots.detail.shape[-1]
+    num_bands = len(shifts)
+    centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
     corners = [(n, i, j) for n, good in enumerate(snapshots.good) for i, j in tiles(good)]
-    top = min((i for _, i, _ in corners), default=0)
-    lit = slice(top, max((i + BLOCK for _, i, _ in corners), default=0))
-    flat = features(masks, shifts, columns, blurs=range(len(BLURS)), derivatives=derivatives, rows=lit)
-    gram = np.zeros((len(corners), len(flat), len(flat)), np.float32)
-    right = np.zeros((len(corners), len(flat)), np.float32)
-    energy, count = np.zeros(len(corners)), np.zeros(len(corners))
-    for b, (n, i, j) in enumerate(corners):
-        part = slice(i, i + BLOCK), slice(j, j + BLOCK)
-        inside = snapshots.good[n][part]
-        F, v = flat[:, i - top : i - top + BLOCK, part[1]][:, inside], snapshots.detail[n][part][inside]
-        gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, v.size
+    num_images = len(BLURS) * (3 if derivatives else 1) * len(centers)
+    gram = torch.zeros(len(corners), num_images, num_images, dtype=torch.float64)
+    right = torch.zeros(len(corners), num_images, dtype=torch.float64)
+    energy, count = torch.zeros(2, len(corners), dtype=torch.float64)
+
+    def summed(tops: Sequence[int]) -> None:
+        """The blocks of some of the rows of blocks."""
+        lit = slice(tops[0], tops[-1] + BLOCK)
+        flat = features(masks, shifts, columns, blurs=range(len(BLURS)), derivatives=derivatives, rows=lit)
+        for b, (n, i, j) in enumerate(corners):
+            if i in tops:
+                part = slice(i, i + BLOCK), slice(j, j + BLOCK)
+                inside = snapshots.good[n][part]
+                F = torch.from_numpy(flat[:, i - lit.start : i - lit.start + BLOCK, part[1]][:, inside])
+                v = torch.from_numpy(snapshots.detail[n][part][inside])
+                gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, len(v)
+
+    tops = sorted({i for _, i, _ in corners})
+    pieces = min(torch.get_num_threads(), max(1, len(tops) // FEWEST_ROWS))
+    side_by_side(summed, [piece.tolist() for piece in np.array_split(tops, pieces) if len(piece)])
     _, rows, cols = (
         (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))
     )
-    num_bands = len(shifts)
-    centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
     return Blocks(
-        torch.as_tensor(gram).double(),
-        torch.as_tensor(right).double(),
-        torch.as_tensor(energy),
-        torch.as_tensor(count),
+        gram,
+        right,
+        energy,
+        count,
         torch.as_tensor(2 * (cols + (BLOCK - max(shifts) + min(shifts)) / 2) / width - 1),
         torch.as_tensor(2 * (rows + BLOCK / 2) / height - 1),
         torch.as_tensor((rows // BLOCK + cols // BLOCK) % 2 == 1),
@@ -271,51 +287,58 @@ def directions(mask_shape: tuple[int, int]) -> dict[str, tuple[Direction, ...]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    """Coefficients of directions that lower the rest of some blocks, and the blocks' rest with them."""
+class Family:
+    """The cameras that directions lead to from one whose displacements are in the blocks already.
 
-    values: np.ndarray
-    rest: Tensor
-
-
-def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float], *, on: Tensor | None = None) -> Fit:
-    """Least weighted mean of `Blocks.rest` over the blocks `on`, by L-BFGS; all blocks' rest at that place.
-
-    Args:
-        blocks: gathered at a camera whose displacements are in them already.
-        used: the directions.
-        blur: of that camera, from which the directions' blurs start.
-        on: (blocks,) bool.
+    Attributes:
+        blocks: gathered at that camera.
+        fields: (directions, 3, blocks, groups): by how much each moves down, right, and blurs.
+        blur: (blocks, groups) of that camera, from which the directions' blurs start.
     """
-    from scipy import optimize  # slow to import: not for those who give their camera
 
-    x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
+    blocks: Blocks
+    fields: Tensor
+    blur: Tensor
 
-    fields = torch.as_tensor(np.stack([[polynomial(p, x, y, t) for p in d] for d in used])) if used else None
-    base = torch.as_tensor(polynomial(blur, x, y, t))
-    weight = blocks.count if on is None else blocks.count * on
-    weight = weight / weight.sum()
+    @classmethod
+    def of(cls, blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Family:
+        x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
+        base = torch.as_tensor(polynomial(blur, x, y, t))
+        fields = [[torch.as_tensor(polynomial(p, x, y, t)) for p in direction] for direction in used]
+        stacked = torch.stack([f for field in fields for f in field]) if used else base.new_zeros(0)
+        return cls(blocks, stacked.view(len(used), 3, *base.shape), base)
 
-    def rest(p: Tensor) -> Tensor:
-        moved = (
-            torch.zeros((3, *base.shape), dtype=torch.float64)
-            if fields is None
-            else torch.einsum("k,kdbn->dbn", p, fields)
-        )
-        down, right = (m.clamp(-1.5, 1.5) for m in moved[:2])
-        return blocks.rest(down, right, (base + moved[2]).clamp(SHARPEST, WIDEST))
+    def rest(self, p: Tensor) -> Tensor:
+        """`Blocks.rest` at the values p of the directions."""
+        down, right, blur = torch.einsum("k,kdbn->dbn", p, self.fields)
+        variance = (self.blur + blur).clamp(SHARPEST, WIDEST)
+        return self.blocks.rest(down.clamp(-1.5, 1.5), right.clamp(-1.5, 1.5), variance)
 
-    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
-        p = torch.tensor(values, requires_grad=True)
-        value = (rest(p) * weight).sum()
-        value.backward()  # type: ignore[no-untyped-call]
-        return float(value.detach()), np.zeros(0) if p.grad is None else p.grad.numpy()
+    def least(self) -> np.ndarray:
+        """The values of the least mean of the rest, by pixels, by L-BFGS."""
+        from scipy import optimize  # slow to import: not for those who give their camera
 
-    start = np.zeros(len(used))
-    if used:
-        start = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
-    with torch.no_grad():
-        return Fit(start, rest(torch.as_tensor(start)))
+        weight = self.blocks.count / self.blocks.count.sum()
+
+        def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+            p = torch.tensor(values, requires_grad=True)
+            value = (self.rest(p) * weight).sum()
+            (slope,) = torch.autograd.grad(value, p)
+            return float(value.detach()), slope.numpy()
+
+        start = np.zeros(len(self.fields))
+        found: np.ndarray = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
+        return found
+
+
+def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> np.ndarray:
+    """The directions' values of the least rest; see `Family`."""
+    return side_by_side(Family.least, [Family.of(blocks, used, blur)])[0] if used else np.zeros(0)
+
+
+def rest_of(blocks: Blocks, model: CameraModel) -> Tensor:
+    """The rest of each block, gathered at this model."""
+    return Family.of(blocks, (), model.blur).rest(torch.zeros(0, dtype=torch.float64))
 
 
 def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
@@ -329,8 +352,13 @@ def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
 
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
     """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
-    fits = [descend(blocks, used, blur, on=blocks.parity == color) for color in (False, True)]
-    return torch.where(blocks.parity, fits[0].rest, fits[1].rest)
+    colors = (~blocks.parity, blocks.parity)
+    families = [Family.of(blocks.only(color), used, blur) for color in colors]
+    values = side_by_side(Family.least, families)
+    rest = torch.empty_like(blocks.energy)
+    for color, family, other in zip(colors, families, values[::-1], strict=True):
+        rest[color] = family.rest(torch.as_tensor(other))
+    return rest
 
 
 def clearly(found: tuple[float, float]) -> bool:
@@ -363,7 +391,7 @@ class Search:
     def rest(self, model: CameraModel) -> tuple[Blocks, Tensor]:
         """The rest of each block with the model as it is."""
         blocks = self.blocks(model, derivatives=False)
-        return blocks, descend(blocks, (), model.blur).rest
+        return blocks, rest_of(blocks, model)
 
 
 def find_model(search: Search, told: Callable[[float], None] = lambda share: None) -> tuple[CameraModel, float, float]:
@@ -394,7 +422,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     told(0.4)
     for _ in range(2):
         near = search.blocks(model)
-        model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur).values[: len(pose)])
+        model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
     told(0.6)
     model = _toned(search, model, groups)
     told(0.8)
@@ -429,13 +457,13 @@ def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Dir
     """Groups of parameters added one after the other, those of the pose refined where they were moved."""
     near = search.blocks(model)
     used: list[Direction] = []
-    rest = descend(near, used, model.blur).rest
+    rest = rest_of(near, model)
     for group in groups.values():
         trial = crossed(near, [*used, *group], model.blur)
         if clearly(gain(near, rest, trial)):
             used, rest = [*used, *group], trial
     for again in (True, False):
-        model = moved(model, used, descend(near, used, model.blur).values)
+        model = moved(model, used, descend(near, used, model.blur))
         if again and used:
             near = search.blocks(model)
     return model

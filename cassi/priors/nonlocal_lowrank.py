@@ -14,7 +14,6 @@ TIP 22 (2013); Gu et al., CVPR 2014.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +23,7 @@ from cassi.kernels.covariance import covariance_sum, pixel_mean
 from cassi.kernels.cpu_lowrank import lowrank_groups
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.patches import aggregate_patches, extract_patches
+from cassi.kernels.threads import side_by_side
 
 _NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
 _CHUNK = 2**22  # elements of the groups that are worked on at a time
@@ -262,17 +262,9 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Left to itself LAPACK puts all threads on one small matrix, and they wait for each other a hundred times longer
     than they work.
     """
-    threads = torch.get_num_threads()
     if matrices.is_cuda or len(matrices) == 0:
         values, vectors = torch.linalg.eigh(matrices)
         return values, vectors
-    torch.set_num_threads(1)
-    try:
-        if threads == 1 or len(matrices) < 64:
-            values, vectors = torch.linalg.eigh(matrices)
-            return values, vectors
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(torch.linalg.eigh, matrices.chunk(threads)))
-    finally:
-        torch.set_num_threads(threads)
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    pieces = matrices.chunk(torch.get_num_threads()) if len(matrices) >= 64 else [matrices]
+    values, vectors = zip(*side_by_side(torch.linalg.eigh, pieces), strict=True)
+    return torch.cat(values), torch.cat(vectors)

@@ -181,18 +181,17 @@ class _Mismatched:
         return self.scene.name
 
     def with_mask(self, kind: Mismatch, full_well: float | None) -> tuple[Measurement, Measurement] | None:
-        """The snapshot with the mask of the file and with that which took it."""
+        """The snapshot with the mask of a file, and with what becomes of that one where the snapshot is taken."""
         mask, shifts, cube = self.scene.A.mask, self.scene.A.shifts, self.scene.cube
-        if cube is None:
-            given, taken = kind.undone(mask), self.scene
-            if given is None:
-                return None
-        else:
-            given, A = mask, CASSI(kind.of(mask), shifts)
+        given = kind.undone(mask) if cube is None else mask
+        if given is None:
+            return None
+        true, taken = kind.of(given), self.scene
+        if cube is not None:
+            A = CASSI(true, shifts)
             taken = Scene(self.name, A, A.forward(cube), cube=cube)
-        taken = add_noise(taken, full_well)
-        y, masks = taken.y.numpy(), (given.numpy(), taken.A.mask.numpy())
-        first, second = (Measurement(y=y, mask=mask, shifts=shifts) for mask in masks)
+        y = add_noise(taken, full_well).y.numpy()
+        first, second = (Measurement(y=y, mask=mask.numpy(), shifts=shifts) for mask in (given, true))
         return first, second
 
     def psnr(self, x: Tensor) -> float:
