@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,8 +15,28 @@ if TYPE_CHECKING:  # the process that hands tests to others starts them sooner w
     import torch
 
 
+# Kernels that are not in the cache yet are compiled by one process, while the next one does what needs none of them:
+# two that come to the same kernel at a time would both compile it. All other files follow in the order of names.
+FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: minutes; runs only where asked for, with -m slow or CASSI_SLOW_TESTS=1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected lives to the end: the search for garbage, a twentieth of the time, skips it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else some libraries take what is left for a leak, and say so
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -23,6 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     # small tensors gain nothing from more, and parallel test runs do not fight over the cores
     torch.set_num_threads(1)
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     if "slow" in config.option.markexpr or os.environ.get("CASSI_SLOW_TESTS", "0") == "1":
         return
     skip = pytest.mark.skip(reason="slow: run with -m slow or CASSI_SLOW_TESTS=1")

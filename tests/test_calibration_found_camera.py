@@ -19,7 +19,7 @@ from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 
 SHIFTS = tuple(range(0, 16, 2))
-SIZE = 192
+SIZE = 128
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +73,12 @@ def test_a_moved_mask_is_found(displaced):
 
 
 def test_a_turned_and_magnified_mask_is_found(scene, mask):
-    """At the border, 96 px from the center, 0.6 degrees are 1.0 px and 0.5 % are 0.48 px."""
-    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=0.0, rotation=0.6, scale=1.005), mask))
+    """At the border, 64 px from the center, 0.9 degrees are 1.0 px and 0.75 % are 0.48 px."""
+    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=0.0, rotation=0.9, scale=1.0075), mask))
     assert found.accepted
-    assert abs(found.model.down["x"]) == pytest.approx(np.radians(0.6) * SIZE / 2, abs=0.1)
+    assert abs(found.model.down["x"]) == pytest.approx(np.radians(0.9) * SIZE / 2, abs=0.1)
     assert found.model.right["y"] == pytest.approx(-found.model.down["x"])
-    assert found.model.down["y"] == pytest.approx(0.005 * SIZE / 2, abs=0.1)
+    assert found.model.down["y"] == pytest.approx(0.0075 * SIZE / 2, abs=0.1)
 
 
 def test_blur_is_found(scene, mask):

@@ -107,8 +107,8 @@ class LargestNewTensor(TorchDispatchMode):
 
 
 def test_no_copy_of_the_images_is_made():
-    x = spectra((64, 4, 128, 128), torch.float32)  # 16 MiB
-    mean, weights = torch.zeros(4), torch.ones(64, 128, 128)
+    x = spectra((32, 4, 128, 128), torch.float32)  # 8 MiB
+    mean, weights = torch.zeros(4), torch.ones(32, 128, 128)
     for options in ({}, {"accumulate": torch.float64}, {"mean": mean}, {"weights": weights}):
         with LargestNewTensor(x, weights) as memory:
             covariance_sum(x, **options)

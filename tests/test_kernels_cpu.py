@@ -48,6 +48,42 @@ def problem(seed: int = 0) -> tuple[CASSI, Tensor]:
     return A, A.forward(random(2, *A.cube_shape, seed=seed + 1).abs())
 
 
+def signatures() -> dict[str, int]:
+    """How many types each kernel is compiled for in this process."""
+    modules = (cpu, cpu_lowrank, cpu_rows, cpu_shots)
+    return {
+        name: len(function.signatures)
+        for module in modules
+        for name, function in vars(module).items()
+        if hasattr(function, "signatures")
+    }
+
+
+def test_nothing_is_compiled_after_the_warming_up():
+    """Comes first: it compiles all kernels, where they are not yet, for every test that follows."""
+    told = []
+    warm_up(lambda name, done, total: told.append((done, total)))
+    assert told == [(k, len(told) - 1) for k in range(len(told))]
+    before = signatures()
+    assert before["_forward"] == before["_adjoint"] == before["_data_step"] == before["_subspace_step"] == 2
+    for dtype in (torch.float32, torch.float64):
+        A = CASSI(random(9, 12, seed=1, dtype=dtype).abs(), (0, 2, 1, 5))
+        for camera in (A, A.weighted(random(*A.measurement_shape, seed=2, dtype=dtype).abs())):
+            y = camera.forward(random(2, *A.cube_shape, seed=3, dtype=dtype).abs())
+            camera.pinv(y)
+            camera.adjoint(y, out=torch.zeros(2, *A.cube_shape, dtype=dtype), add=True)
+            gap_tv(camera, y, tv_weight=0.1, num_iters=2)
+            admm_tv(camera, y, tv_weight=0.1, num_iters=2)
+            for nonnegative in (True, False):
+                subspace_tv(camera, y, smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
+                shots = MultiShot([camera, camera])
+                subspace_tv(shots, torch.stack([y, y], 1), smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
+        convolve_rows(y[0], y[0])
+        convolve_rows(y[0], y[0, 0])
+        nonlocal_lowrank(random(3, 20, 20, seed=4, dtype=dtype), 0.5)
+    assert signatures() == before
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 11, 12, 13, 100])
 def test_ranges_cover_every_index_once(count, three_threads):
     done = np.zeros(count, dtype=int)
@@ -224,42 +260,6 @@ def test_without_the_kernels():
     y = A.forward(torch.linspace(0, 1, 105).view(3, 5, 7))
     here = float(gap_tv(A, y, tv_weight=0.1, num_iters=5).x.norm())
     assert float(run.stdout) == pytest.approx(here, rel=1e-5)
-
-
-def signatures() -> dict[str, int]:
-    """How many types each kernel is compiled for in this process."""
-    modules = (cpu, cpu_lowrank, cpu_rows, cpu_shots)
-    return {
-        name: len(function.signatures)
-        for module in modules
-        for name, function in vars(module).items()
-        if hasattr(function, "signatures")
-    }
-
-
-@pytest.mark.slow
-def test_nothing_is_compiled_after_the_warming_up():
-    told = []
-    warm_up(lambda name, done, total: told.append((done, total)))
-    assert told == [(k, len(told) - 1) for k in range(len(told))]
-    before = signatures()
-    assert before["_forward"] == before["_adjoint"] == before["_data_step"] == before["_subspace_step"] == 2
-    for dtype in (torch.float32, torch.float64):
-        A = CASSI(random(9, 12, seed=1, dtype=dtype).abs(), (0, 2, 1, 5))
-        for camera in (A, A.weighted(random(*A.measurement_shape, seed=2, dtype=dtype).abs())):
-            y = camera.forward(random(2, *A.cube_shape, seed=3, dtype=dtype).abs())
-            camera.pinv(y)
-            camera.adjoint(y, out=torch.zeros(2, *A.cube_shape, dtype=dtype), add=True)
-            gap_tv(camera, y, tv_weight=0.1, num_iters=2)
-            admm_tv(camera, y, tv_weight=0.1, num_iters=2)
-            for nonnegative in (True, False):
-                subspace_tv(camera, y, smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
-                shots = MultiShot([camera, camera])
-                subspace_tv(shots, torch.stack([y, y], 1), smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
-        convolve_rows(y[0], y[0])
-        convolve_rows(y[0], y[0, 0])
-        nonlocal_lowrank(random(3, 20, 20, seed=4, dtype=dtype), 0.5)
-    assert signatures() == before
 
 
 def test_a_machine_without_a_place_for_compiled_code(monkeypatch):

@@ -41,8 +41,8 @@ SIZES = [
     Size((), 1, 1, (0,)),
     Size((), 3, 5, (0, 2, 4)),
     Size((2,), 1, 7, (5, 0, 1), per_band=True),
-    Size((2, 3), 5, 1, (0, -3), weighted=True),
-    Size((), 9, 65, (0, 1, 2, 3, 4), per_band=True, weighted=True),
+    Size((2, 2), 5, 1, (0, -3), weighted=True),
+    Size((), 9, 65, (0, 1, 2), per_band=True, weighted=True),
     Size((1,), 8, 64, (-1, -1, 4, 2)),
     Size((), 2, 257, (0, 2, 4), weighted=True),
     Size((2,), 5, 31, (4, 2, 0), per_band=True),
@@ -171,7 +171,12 @@ def test_total_variation(size, dtype, num_iters, triton_kernels, use):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
-@by_row
+# a program of the subspace step takes 128 columns at a time
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(replace(size, height=min(size.height, 2), width=min(size.width, 130)), dtype) for size, dtype in CASES],
+    ids=str,
+)
 @pytest.mark.parametrize(("components", "nonnegative"), [(1, True), (3, False), (8, True)])
 def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
     """Against the CPU's kernel, which tests hold to eager torch."""
@@ -219,9 +224,9 @@ def test_squared_distance(count, dtype, triton_kernels):
 
 @pytest.mark.parametrize("nonnegative", [True, False])
 def test_the_default_solver(nonnegative, triton_kernels, use):
-    A = camera(Size((2,), 3, 9, (0, 3, 1, 5), per_band=True, weighted=True), torch.float64)
+    A = camera(Size((2,), 2, 7, (0, 3, 1, 5), per_band=True, weighted=True), torch.float64)
     y = A.forward(random(2, *A.cube_shape, seed=3, dtype=torch.float64).abs())
-    run = partial(subspace_tv, A, y, smooth_basis(4, 3), variance=0.01, num_iters=3, nonnegative=nonnegative)
+    run = partial(subspace_tv, A, y, smooth_basis(4, 2), variance=0.01, num_iters=3, nonnegative=nonnegative)
     use(None)
     expected, state = run()
     counter = use(triton_kernels)
@@ -236,7 +241,7 @@ def test_the_default_solver(nonnegative, triton_kernels, use):
 
 @pytest.mark.parametrize("solve", [gap_tv, admm_tv])
 def test_solvers(solve, triton_kernels, use):
-    A = camera(Size((2,), 4, 6, (0, 3, 1), weighted=True), torch.float64)
+    A = camera(Size((2,), 2, 6, (0, 3, 1), weighted=True), torch.float64)
     y = A.forward(random(*A.cube_shape, seed=3, dtype=torch.float64))
     use(None)
     expected = solve(A, y, tv_weight=0.1, num_iters=3)

@@ -356,18 +356,22 @@ def test_the_summary_warns_in_red(cube):
     assert "explains less than half of the snapshot: 70% is left" in words(figures.summary(unexplained))
 
 
-def test_figures_of_a_result(cube):
+@pytest.fixture(scope="module")
+def made(cube):
+    """All figures of a result that has everything, in no unit."""
+    parts = {"truth": cube, "uncertainty": 0.1 * cube, "visibility": cube, "choice": {"components": 3}}
+    return figures.figures_of(result(cube, BANDS, unit="as in the file", **parts))
+
+
+def test_figures_of_a_result(cube, made):
     bare = figures.figures_of(ReportData(cube))
     assert set(bare) == {"summary", "bands", "srgb", "spectra", "convergence", "covariance"}
-    data = result(cube, BANDS, truth=cube, uncertainty=0.1 * cube, visibility=cube, choice={"components": 3})
-    made = figures.figures_of(data)
     assert set(made) - set(bare) == {"snapshot", "residual", "errors", "uncertainty"}
     assert "basis of 3 ends" in words(made["covariance"])
     assert "Spread (not an error bar)" in words(made["uncertainty"])
 
 
-def test_no_unit_is_relative_radiance(cube):
-    made = figures.figures_of(result(cube, BANDS, truth=cube, uncertainty=cube, unit="as in the file"))
+def test_no_unit_is_relative_radiance(made):
     for name in set(made) - {"srgb", "convergence"}:
         assert "relative radiance" in words(made[name]), name
         assert "as in the file" not in words(made[name])

@@ -87,7 +87,9 @@ def page(result_file: Path) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser, page: Path) -> Browser:  # noqa: F811
-    browser.open(page.as_uri())
+    """The page of the result, with no spectrum chosen: opened once for the tests that follow one another."""
+    if browser.driver.current_url != page.as_uri():
+        browser.open(page.as_uri())
     browser.run("document.getElementById('clear').click()")
     return browser
 
@@ -314,6 +316,9 @@ def test_the_slider_moves_the_band(opened: Browser) -> None:
 def test_the_keyboard_reaches_every_pixel(opened: Browser) -> None:
     from selenium.webdriver import Keys
 
+    opened.driver.refresh()  # nothing has pointed at it
+    opened.wait("document.documentElement.dataset.ready === 'yes'")
+    opened.run("document.getElementById('clear').click()")
     picture = opened.find("#plot-picture")
     picture.send_keys(Keys.ARROW_DOWN)  # the cursor appears in the middle
     picture.send_keys(Keys.ARROW_DOWN, Keys.ARROW_LEFT, Keys.ARROW_LEFT)

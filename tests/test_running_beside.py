@@ -27,8 +27,8 @@ WAVELENGTHS = np.linspace(450, 650, 8)
 @pytest.fixture(scope="module")
 def snapshot():
     generator = torch.Generator().manual_seed(3)
-    x = procedural_scene(64, 64, torch.from_numpy(WAVELENGTHS), generator=generator)
-    mask = random_mask(64, 64, generator=generator)
+    x = procedural_scene(48, 48, torch.from_numpy(WAVELENGTHS), generator=generator)
+    mask = random_mask(48, 48, generator=generator)
     y = CASSI.from_step(mask, 2, 8).forward(x)
     alone = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given")
     return x, mask, y, alone
@@ -98,7 +98,7 @@ def test_what_is_left_of_a_picture_counts_less_where_the_snapshot_alone_tells_li
 
 def test_a_foreign_picture_changes_nothing(snapshot):
     _, mask, y, alone = snapshot
-    other = procedural_scene(64, 64, torch.from_numpy(WAVELENGTHS), generator=torch.Generator().manual_seed(11)).flip(
+    other = procedural_scene(48, 48, torch.from_numpy(WAVELENGTHS), generator=torch.Generator().manual_seed(11)).flip(
         -2
     )
     side = SidePicture(photograph(other))

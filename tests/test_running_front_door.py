@@ -344,6 +344,10 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     # that the lines run is what is tested
     monkeypatch.setitem(automatic.EFFORTS, "default", automatic.Effort(10, 10))
     monkeypatch.setattr(front_door, "find_camera", lambda m, **settings: None)
+    monkeypatch.setattr("cassi.choice.candidates.CANDIDATE_ITERS", 5)
+    monkeypatch.setattr("cassi.choice.neighbors.NONLOCAL_ITERS", 2)
+    for part in ("ALONE", "FIRST", "REST"):
+        monkeypatch.setattr(f"cassi.choice.neighbors.{part}", 5)
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     assert code is not None
     names: dict[str, object] = {}

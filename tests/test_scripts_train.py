@@ -39,8 +39,13 @@ def data(tmp_path_factory) -> Path:
 
 
 @functools.cache
-def drawn(data: Path, seed: int = 0, count: int = 2):
-    return draw_examples(np.random.default_rng(seed), load_scenes(data), count, 24, 48, SMALL.components)
+def scenes(data: Path):
+    return load_scenes(data)
+
+
+@functools.cache
+def drawn(data: Path, seed: int, count: int = 2):
+    return draw_examples(np.random.default_rng(seed), scenes(data), count, 24, 48, SMALL.components)
 
 
 def test_an_example_is_a_snapshot_of_its_truth(data):
@@ -55,7 +60,7 @@ def test_an_example_is_a_snapshot_of_its_truth(data):
 @pytest.mark.parametrize("seed", range(8))
 def test_turning_an_example_keeps_its_physics(data, seed):
     """The misfit of the truth stays what it was, whatever was mirrored or reversed."""
-    e = drawn(data, seed)
+    e = drawn(data, seed % 4)
     before = (e.y - e.camera.forward(synthesise(e.truth, e.basis))).square().sum()
     turned = e.turned(np.random.default_rng(seed), rows=24)
     after = (turned.y - turned.camera.forward(synthesise(turned.truth, turned.basis))).square().sum()
@@ -64,7 +69,7 @@ def test_turning_an_example_keeps_its_physics(data, seed):
 
 
 def test_examples_come_back_from_their_file(data, tmp_path):
-    e = drawn(data)
+    e = drawn(data, 0)
     write_examples(tmp_path / "a.pt", [e])
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
     (again,) = read_examples(tmp_path / "a.pt")
@@ -141,7 +146,7 @@ def test_a_file_of_examples_depends_on_its_number_and_the_seed_alone(data, tmp_p
 
 
 def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, monkeypatch):
-    examples = draw_examples(np.random.default_rng(0), load_scenes(data), 1, 16, 32, Size().components)
+    examples = draw_examples(np.random.default_rng(0), scenes(data), 1, 16, 32, Size().components)
     (tmp_path / "run" / "examples").mkdir(parents=True)
     write_examples(tmp_path / "run" / "examples" / "00-00000.pt", [examples])  # as a run that was stopped left it
     arguments = [
