@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Before anything is imported that reads it: as many processes as cores work here, and idle threads of BLAS and OpenMP
+# spin, which costs the others their cores. What programs that tests start do with threads, they do with one, too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if TYPE_CHECKING:  # the process that hands tests to others starts them sooner without
     import torch
 
