@@ -49,8 +49,7 @@ def _shrink(plane: Array) -> Array:
     m, pixels = plane.shape
     low, high = np.float64(min(m - 1, pixels)), np.float64(max(m - 1, pixels))
     edge = (np.sqrt(low) + np.sqrt(high)) ** 2
-    wide = m <= pixels
-    gram = np.dot(plane, plane.T) if wide else np.dot(plane.T, plane)
+    gram = np.dot(plane.T, plane)
     values, vectors = np.linalg.eigh(gram)
     scaled = np.zeros_like(vectors)
     for n in range(values.size):
@@ -60,7 +59,7 @@ def _shrink(plane: Array) -> Array:
             for i in range(values.size):
                 scaled[i, n] = vectors[i, n] * plane.dtype.type(gain)
     projection = np.dot(scaled, vectors.T)
-    kept: Array = np.dot(projection, plane) if wide else np.dot(plane, projection)
+    kept: Array = np.dot(plane, projection)
     return kept
 
 
@@ -83,13 +82,15 @@ def _cut_down(x: Array, covariance: Array, alive: float, turned: Array, plane: A
     bands = x.shape[1]
     # eigenvalues are energies: of components with no more than noise has, which come first, nothing is left
     energies, basis = np.linalg.eigh(covariance)
-    dead = np.searchsorted(energies, alive)
+    dead = 0
+    while dead < bands and energies[dead] < alive:
+        dead += 1
     if dead == bands:
         x[:] = 0
         return
     kept = turned[: m * pixels * (bands - dead)].reshape(m * pixels, bands - dead)
-    some = np.ascontiguousarray(basis[:, dead:])
-    back = np.ascontiguousarray(some.T)
+    back = basis.T[dead:]
+    some = back.T.copy()
     for top in range(0, m * pixels, rows):
         np.dot(x[top : top + rows], some, kept[top : top + rows])
     for k in range(bands - dead):
