@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         "Python tells nothing of a mask that does not belong", "cassi/running/front_door.py",
-        "told_before = told_of.check is not None", "told_before = True", "test_running_result.py", "does_not_belong",
+        "told_before = as_stated.check is not None", "told_before = True", "test_running_result.py", "does_not_belong",
     ),
     Fault(
         "a sequence tells nothing of its mask", "cassi/cli/sequence.py", "    warn_of(args, report)\n", "",

@@ -141,32 +141,14 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than
         by chance, or all of them no better.
     """
-    if not neighbors:
+    B = torch.as_tensor(plan.vectors).to(frame.x)
+    followed = [(other, v) for other in neighbors if (v := _followed(frame, other, plan, B)) is not None]
+    if not followed:
         return None
-    first, B = frame.split, torch.as_tensor(plan.vectors).to(frame.x)
-    flows, followed = [], []
-    for other in neighbors:
-        v = flow(_images(other, B), _images(frame, B), window=WINDOW)
-        seen = other.split
-        v = measured_motion(seen.A_train, seen.y_train, frame.x, v, planned_problem(plan, seen.y, None).variance)
-        predicted = MovingScene(first.A, [v]).forward(frame.x)[0]
-        if relative_norm(other.split.y - predicted, other.split.y) <= FOLLOWED * frame.error:
-            flows.append(v)
-            followed.append(other)
-    neighbors = followed
-    if not neighbors:
-        return None
-    A = MovingScene(first.A, [None, *flows])
-    y = torch.stack([first.y, *(other.split.y for other in neighbors)])
-    misfit = blurred((y - A.forward(frame.x)).square(), NEAR)
-    unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
-    unexplained[0] = 0
-    variance = planned_problem(plan, y, None).variance + unexplained
-    held = torch.stack([first.held, *(other.split.held for other in neighbors)])
-    keep = (~held).to(y)
-    split = Split(A, y, held, A.leave_out(keep), y * keep)
+    first = frame.split
+    split, variance = _as_shots(frame, followed, plan)
     problem = Problem(B, variance)
-    start = replace(frame.state, e=torch.zeros_like(y))
+    start = replace(frame.state, e=torch.zeros_like(split.y))
     result, state = problem.solve(split.A_train, split.y_train, FIRST, state=start)
     x = result.x.clamp(min=0)
     own, before, after = first.error(x), split.error(frame.x), split.error(x)
@@ -177,7 +159,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     watch.add(result.history)
     rest = None
     if plan.sigma is not None:
-        sigma, count = plan.sigma * math.sqrt(len(y)), (plan.iterations or (0, NONLOCAL_ITERS))[1]
+        sigma, count = plan.sigma * math.sqrt(len(split.y)), (plan.iterations or (0, NONLOCAL_ITERS))[1]
         rest, _ = problem.solve(split.A_train, split.y_train, count, state=fresh(state), sigma=sigma, monitor=watch)
         if split.error(rest.x.clamp(min=0)) > WORSE * after:
             rest = None
@@ -193,6 +175,31 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
             found = corrected(step, first.A, first.y, found, Problem(B, variance[0]))
             plan = replace(plan, learned=step)
     return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
+
+
+def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
+    """The motion from a frame to one beside it; None where the frame so moved does not make the other's snapshot."""
+    seen = other.split
+    v = flow(_images(other, B), _images(frame, B), window=WINDOW)
+    v = measured_motion(seen.A_train, seen.y_train, frame.x, v, planned_problem(plan, seen.y, None).variance)
+    predicted = MovingScene(frame.split.A, [v]).forward(frame.x)[0]
+    return v if relative_norm(seen.y - predicted, seen.y) <= FOLLOWED * frame.error else None
+
+
+def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan) -> tuple[Split, Tensor]:
+    """A frame and those beside it, with their motions, as shots of one scene; and the variance of their snapshots.
+
+    Of a shot beside it, what the moved frame leaves unexplained around a pixel is no better known.
+    """
+    splits = [frame.split, *(other.split for other, _ in followed)]
+    A = MovingScene(frame.split.A, [None, *(v for _, v in followed)])
+    y, held = torch.stack([split.y for split in splits]), torch.stack([split.held for split in splits])
+    misfit = blurred((y - A.forward(frame.x)).square(), NEAR)
+    unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
+    unexplained[0] = 0
+    keep = (~held).to(y)
+    variance = planned_problem(plan, y, None).variance + unexplained
+    return Split(A, y, held, A.leave_out(keep), y * keep), variance
 
 
 def _images(frame: Alone, B: Tensor) -> Tensor:

@@ -176,14 +176,14 @@ def reconstruct(
     idle = {"spectral_prior": spectral_prior, "gain": gain, "read_noise": read_noise}
     check_plan(plan, {name: value is not None for name, value in idle.items()})
     run = Run(seed, budget, monitor)
-    given_m: Measurement | None = None
+    as_given: Measurement | None = None
     check: MaskCheck | None = None
     told_before = False
     steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         for name, value in (("gain", gain), ("read noise", read_noise)):
             check_number(name, value)
-        m = given_m = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
+        m = as_given = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
         overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
         m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
         if read_noise is not None:
@@ -191,8 +191,8 @@ def reconstruct(
         check_arrays(m)
         if plan is not None:
             plan.check_bands(len(m.shifts))
-        m = told_of = without_impulses(m)  # with the mask as given, bad pixels and noise as stated
-        given_m = replace(given_m, notes=m.notes)
+        m = as_stated = without_impulses(m)  # with the mask as given, bad pixels and noise as stated
+        as_given = replace(as_given, notes=m.notes)
         find = camera == "find" and psf is None
         with shown(progress, steps(find=find, frames=m.num_scenes)) as told:
             if isinstance(camera, FoundCamera):
@@ -204,10 +204,10 @@ def reconstruct(
             if budget is not None:  # what the camera took is spent
                 run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
             task = prepare(m, psf=psf, black_level=black_level, device=device)
-            told_before = told_of.check is not None
-            check = compared(told_of)
-            given_m = replace(given_m, check=None)  # it may get another mask
-            _warn(() if told_before else of_check(check, told_of))
+            told_before = as_stated.check is not None
+            check = compared(as_stated)
+            as_given = replace(as_given, check=None)  # it may get another mask
+            _warn(() if told_before else of_check(check, as_stated))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:
@@ -231,7 +231,7 @@ def reconstruct(
         parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
         with shown(progress, steps(find=False, frames=len(task.frames))) as told:
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
-    result = replace(assembled(task, outcomes, parameters, found, given_m, start), check=check)
+    result = replace(assembled(task, outcomes, parameters, found, as_given, start), check=check)
     _warn(() if told_before else of_result(result.residual))
     return result
 
