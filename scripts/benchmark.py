@@ -35,7 +35,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one.add_argument("--large", action="store_true", help="also the memory of a 2048 x 2048 x 28 frame (an hour)")
     one.add_argument("--iterations", type=int, help="of each solver (default: its own choice)")
     words = "what calibration, a search for the camera and more snapshots are worth"
-    commands.add_parser("camera", help=words, parents=[data, output])
+    one = commands.add_parser("camera", help=words, parents=[data, output])
+    one.add_argument("--trials", type=int, default=6, help="random poses a scene (default: %(default)s)")
     words = "how many true errors lie within the uncertainty"
     one = commands.add_parser("coverage", help=words, parents=[data, output])
     one.add_argument("--quick", action="store_true", help="two small windows of the painted scene")
@@ -107,7 +108,7 @@ def tables(args: argparse.Namespace, data: Path | None) -> str:
             return coverage(data, quick=args.quick)
     from benchmarks.camera import camera
 
-    return camera(data)
+    return camera(data, trials=args.trials)
 
 
 def told(args: argparse.Namespace) -> str:
