@@ -15,7 +15,7 @@ from cassi.optics.geometry import Shifts
 Values = TypeVar("Values", np.ndarray, Tensor)
 
 BLURS = (0.0, 1.0, 2.5, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
-SHARPEST, WIDEST = 0.0, 6.0  # bounds on the variance: what is sharper than the picture of the mask is not in it
+SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
 
 
 def polynomial(terms: Mapping[str, float], x: np.ndarray, y: np.ndarray, t: np.ndarray | float) -> np.ndarray:
