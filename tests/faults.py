@@ -640,6 +640,15 @@ FAULTS = [
         "test_choice_automatic.py", "behind",
     ),
     Fault(
+        "six smooth spectra to a block", "cassi/calibration/self_calibration.py",
+        "SPECTRA = 10 ", "SPECTRA = 6 ", "test_calibration_found_camera.py", "rise_steeply",
+    ),
+    Fault(
+        "quality fast leaves the learned prior out", FINAL,
+        "split_off = bool(effort.sigmas) or step is not None", "split_off = bool(effort.sigmas)",
+        "test_choice_learned.py", "fast_ends",
+    ),
+    Fault(
         "frames with neighbors always end with the non-local prior", "cassi/choice/neighbors.py",
         "> WORSE * after",
         "> math.inf",

@@ -9,9 +9,10 @@ import pytest
 import torch
 from scipy import ndimage
 
-from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, box_blurred
+from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred
 from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_camera
 from cassi.calibration.pose import move_mask
+from cassi.calibration.self_calibration import Search, Snapshots, descend, directions, gather
 from cassi.errors import InputError
 from cassi.files import read_measurement
 from cassi.optics.building import camera_of_shot
@@ -70,6 +71,34 @@ def test_a_moved_mask_is_found(displaced):
     assert displaced.model.down["1"] == pytest.approx(-1, abs=0.05)
     assert displaced.model.right["1"] == pytest.approx(1, abs=0.15)
     assert displaced.errors[1] < displaced.errors[0]
+
+
+def test_threads_share_the_blocks_and_change_nothing(torch_threads):
+    random = np.random.default_rng(5)
+    mask, detail = random.random((256, 64)), random.standard_normal((1, 256, 78)).astype(np.float32)
+    snapshots = Snapshots(detail, random.random(detail.shape) < 0.9)
+    masks = BlurredMasks.of(CameraModel(), mask, SHIFTS)
+    found = []
+    for count in (1, 2):
+        torch_threads(count)
+        found.append(gather(snapshots, masks, SHIFTS))
+        assert torch.get_num_threads() == count
+    for name in ("gram", "right", "energy", "count"):
+        torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name))
+    assert len(found[0]) == 16 and float(found[0].gram.diagonal(dim1=1, dim2=2).min()) > 0
+
+
+def test_spectra_that_rise_steeply_are_no_displaced_mask():
+    """Six smooth spectra to a block take this exact camera for one with its mask 0.06 px further on."""
+    random = np.random.default_rng(3)
+    shifts, size = tuple(range(0, 56, 2)), 128
+    mask = ndimage.gaussian_filter(random.random((size, size)), 0.6).astype(np.float32)
+    regions = ndimage.gaussian_filter(random.standard_normal((3, size, size)), (0, 10, 10)).argmax(0)
+    spectra = np.exp(6 * (np.linspace(0, 1, 28) - 1)) * np.array([[0.85], [1.05], [1.25]])
+    x = torch.as_tensor(spectra[regions].transpose(2, 0, 1).astype(np.float32))
+    y = CASSI(torch.as_tensor(mask), shifts).forward(x).numpy()
+    blocks = Search(Snapshots.of(y[None]), mask, shifts).blocks(CameraModel())
+    assert np.abs(descend(blocks, directions(mask.shape)["place"], {})).max() < 0.04
 
 
 def test_a_turned_and_magnified_mask_is_found(scene, mask):

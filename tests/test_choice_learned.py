@@ -12,7 +12,7 @@ from test_priors_learned import stirred
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.learned_step import LearnedStep, shipped_prior
-from cassi.choice.plan import Method, Plan
+from cassi.choice.plan import EFFORTS, Method, Plan
 from cassi.choice.problem import Problem
 from cassi.choice.refine import allowed, corrected
 from cassi.errors import InputError
@@ -64,6 +64,15 @@ def test_a_prior_that_predicts_worse_is_as_if_it_were_not_there(shot):
     assert errors[f"{found.plan.prior}, learned"] > errors[found.plan.prior]
     if without is not None:
         assert torch.equal(found.result.x, without.result.x)
+
+
+def test_fast_ends_with_the_learned_prior_or_goes_on_without_it(shot):
+    effort = EFFORTS["fast"]
+    taken, left = auto(shot, learned=Oracle(*shot), quality="fast"), auto(shot, learned=stirred(SIZE), quality="fast")
+    assert taken.plan.learned is not None and left.plan.learned is None
+    assert len(taken.result.history) <= effort.tv_first + 1 < len(left.result.history) <= effort.tv_all
+    assert error(taken, shot) < 0.5 * error(left, shot)
+    assert not any("non-local" in p.prior for found in (taken, left) for p in found.evidence.priors)
 
 
 def test_a_prior_that_predicts_better_is_taken(shot):
