@@ -640,6 +640,15 @@ FAULTS = [
         "test_choice_automatic.py", "behind",
     ),
     Fault(
+        "a mask sharper than its picture is believed", "cassi/calibration/found_camera.py",
+        'if model.blur.get("1", 0.0) < 0:', "if False:", "test_calibration_found_camera.py", "without_need",
+    ),
+    Fault(
+        "no mask is sharper than its picture", "cassi/calibration/found_camera.py",
+        "if _error(others) <= (1 + EQUAL) * _error(as_found) and", "if True or", "test_calibration_found_camera.py",
+        "sharper_than_its_picture_is",
+    ),
+    Fault(
         "six smooth spectra to a block", "cassi/calibration/self_calibration.py",
         "SPECTRA = 10 ", "SPECTRA = 6 ", "test_calibration_found_camera.py", "rise_steeply",
     ),

@@ -122,6 +122,22 @@ def test_contrast_is_found(scene, mask):
     assert found.model.contrast == pytest.approx(0.6, abs=0.08)
 
 
+SHARPENED = CameraModel(down={"1": -1.0}, right={"1": 1.0}, blur={"1": -0.2})
+
+
+def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeypatch):
+    """The detail of a scene passes for it; what it is worth to the held-out pixels decides."""
+    m = photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask)
+    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: (SHARPENED, 0.1, 0.01))
+    found = find_camera(m)
+    assert found.accepted and found.model == replace(SHARPENED, blur={})
+
+
+def test_a_mask_that_is_sharper_than_its_picture_is_found(scene, mask):
+    found = find_camera(photographed(scene, mask, ndimage.gaussian_filter(mask, 0.7), electrons=1e6))
+    assert found.accepted and found.model.blur["1"] < -0.3
+
+
 @pytest.mark.parametrize(
     ("fall", "noise", "imprint", "verdict"),
     [(0.1, 0.1, 0.1, (True, False)), (0.1, 2.5, 0.1, (False, True)), (0.005, 2.5, 0.1, (False, False)),

@@ -232,7 +232,8 @@ def find_camera(
         return [_Trial.of(camera, A, y, bad, seed) for y in frames]
 
     as_found = trials(model)
-    for plain in _harder(model):
+    for simpler in _simplifications(model):
+        plain = simpler(model)
         others = trials(plain)
         if _error(others) <= (1 + EQUAL) * _error(as_found) and _imprint(others) < FAINTER * _imprint(as_found):
             model, as_found = plain, others
@@ -281,14 +282,20 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     return frames
 
 
-def _harder(model: CameraModel) -> list[CameraModel]:
-    """The model without what makes the mask's pattern weak: a scene's own detail does so too.
+def _simplifications(model: CameraModel) -> list[Callable[[CameraModel], CameraModel]]:
+    """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, or sharper.
 
     A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
     tells.
     """
-    found = [replace(model, contrast=1.0)] if model.contrast != 1 else []
-    return [*found, replace(model, contrast=1.0, tone=1.0)] if model.tone < 1 else found
+    found: list[Callable[[CameraModel], CameraModel]] = []
+    if model.blur.get("1", 0.0) < 0:
+        found.append(lambda model: replace(model, blur={}))
+    if model.contrast != 1:
+        found.append(lambda model: replace(model, contrast=1.0))
+    if model.tone < 1:
+        found.append(lambda model: replace(model, contrast=1.0, tone=1.0))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
