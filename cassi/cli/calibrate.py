@@ -70,11 +70,7 @@ def parser(prog: str) -> Parser:
     )
     bands.add_argument("--order", type=int, default=3, metavar="P", help="its highest power (default: 3)")
 
-    p.add_argument("--output", default="calibration.h5", metavar="FILE", help="what to write (calibration.h5)")
-    p.add_argument(
-        "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the output)'
-    )
-    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    p.add_calibration_file("calibration.h5")
     p.add_manners()
     return p
 

@@ -45,11 +45,7 @@ def parser(prog: str) -> Parser:
         help="value of a dark pixel as stored (default: told by the captures)",
     )
     p.add_argument("--seed", type=int, default=0, help="seed of the held-out pixels (default: 0)")
-    p.add_argument("--output", default="camera.h5", metavar="FILE", help="what to write (camera.h5)")
-    p.add_argument(
-        "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the output)'
-    )
-    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    p.add_calibration_file("camera.h5")
     p.add_manners()
     return p
 

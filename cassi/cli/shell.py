@@ -53,6 +53,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {printable(message)} (--help shows all options)\n")
 
+    def add_calibration_file(self, name: str) -> None:
+        """Where a calibration is written, and its figures."""
+        words = 'where the figures go, or "none" (default: NAME_figures beside the output)'
+        self.add_argument("--output", default=name, metavar="FILE", help=f"what to write ({name})")
+        self.add_argument("--figures", metavar="DIR", help=words)
+        self.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
     def add_manners(self) -> None:
         """The options that every subcommand has."""
         self.add_argument("--quiet", action="store_true", help="print nothing but errors and warnings")
