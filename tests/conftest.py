@@ -36,6 +36,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5_000, 20, 20)  # figures and pages are many small objects, hardly any of them garbage
         gc.enable()
 
 
