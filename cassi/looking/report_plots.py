@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,17 +45,29 @@ def drawings(
         convergence: draw the curves of the solver too.
         band_label, value_label: axes of the spectra.
     """
+    return _drawings(scene, tuple(snapshots.items()), convergence, band_label, value_label)
+
+
+@lru_cache(maxsize=8)  # they hold no data: results of one size and unit have the same, and they take half a second
+def _drawings(
+    scene: tuple[int, int],
+    snapshots: tuple[tuple[str, tuple[int, int]], ...],
+    convergence: bool,
+    band_label: str,
+    value_label: str,
+) -> dict[str, object]:
     from bokeh.document import Document
 
     figures = {"picture": _picture("picture", scene), "band": _picture("band", scene)}
     _mark(figures["picture"], figures["band"])
     figures["spectra"] = _spectra(band_label, value_label)
-    figures.update({name: _picture(name, shape) for name, shape in snapshots.items()})
+    figures.update({name: _picture(name, shape) for name, shape in snapshots})
     if convergence:
         figures["convergence"] = _curves()
     document = Document()
-    for figure in figures.values():
-        document.add_root(figure)
+    with document.models.freeze():  # all are gone through once, not again with each that is added
+        for figure in figures.values():
+            document.add_root(figure)
     roots = {figure.id: f"plot-{name}" for name, figure in figures.items()}
     return {"document": document.to_json(deferred=False), "roots": roots}
 
