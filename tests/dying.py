@@ -13,8 +13,7 @@ from cassi import Reconstruction, reconstruct
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Monitor
 
-FORKS = get_context("forkserver")  # processes that need not import torch first, which takes seconds
-FORKS.set_forkserver_preload(["cassi.running.many", "cassi.cli.reconstruct", "dying"])
+FORKS = get_context("fork")  # processes that need not import torch first, which takes seconds
 SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
 
 
