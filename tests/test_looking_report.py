@@ -362,36 +362,35 @@ def test_the_page_asks_nothing_from_any_network(browser: Browser, page: Path) ->
     assert any("Content Security Policy" in message for message in browser.complaints())
 
 
-def test_dark_mode_and_a_phone(browser: Browser, page: Path) -> None:  # noqa: F811
+def test_dark_mode_and_a_phone(opened: Browser) -> None:
     def media(scheme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        opened.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def lightness() -> float:
-        browser.run("window.scrollTo(0, 0)")
-        return float(np.asarray(Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("L")).mean())
+        opened.run("window.scrollTo(0, 0)")
+        return float(np.asarray(Image.open(io.BytesIO(opened.driver.get_screenshot_as_png())).convert("L")).mean())
 
     try:
-        browser.open(page.as_uri())
         media("light")
         eventually(lambda: lightness() > 180)
         axis = "return Bokeh.documents[0].get_model_by_name('spectra').below[0].major_label_text_color"
-        in_light = browser.run(axis)
+        in_light = opened.run(axis)
         media("dark")
-        browser.wait("matchMedia('(prefers-color-scheme: dark)').matches")
+        opened.wait("matchMedia('(prefers-color-scheme: dark)').matches")
         eventually(lambda: lightness() < 60)
-        assert browser.run(axis) != in_light
+        assert opened.run(axis) != in_light
         size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.driver.refresh()
-        browser.wait("document.documentElement.dataset.ready === 'yes'")
-        assert browser.run("return document.documentElement.scrollWidth") == 390  # nothing sticks out
-        cards = browser.run("return [...document.querySelectorAll('.look > figure')].map((f) => f.offsetLeft)")
+        opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        opened.driver.refresh()
+        opened.wait("document.documentElement.dataset.ready === 'yes'")
+        assert opened.run("return document.documentElement.scrollWidth") == 390  # nothing sticks out
+        cards = opened.run("return [...document.querySelectorAll('.look > figure')].map((f) => f.offsetLeft)")
         assert len(set(cards)) == 1  # one column
-        assert browser.complaints() == []
+        assert opened.complaints() == []
     finally:
-        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        opened.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        opened.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_the_curves_are_named_readably_in_the_dark(browser: Browser, page: Path) -> None:  # noqa: F811
