@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from cassi.choice import neighbors
 from cassi.cli.main import main
 from cassi.files import read_cube, write_arrays
 from cassi.looking.report_data import read_report
@@ -152,8 +153,10 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
         assert words in capsys.readouterr().err
 
 
-def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys):
+def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, monkeypatch):
     """In the dry run, in the run, and in the file; a black frame among others, too."""
+    for iterations in ("ALONE", "FIRST", "REST", "NONLOCAL_ITERS"):  # what is told comes from snapshots, not from cubes
+        monkeypatch.setattr(neighbors, iterations, 2)
     path = simulate(tmp_path / "film.h5", "--frames", "3", "--motion", "0.7")
     with h5py.File(path) as file:
         y, mask = file["measurement"][:], file["mask"][:]
