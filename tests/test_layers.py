@@ -234,7 +234,9 @@ def test_the_public_names_exist_and_nothing_else_is_defined_in_init():
     assert sorted(set(cassi.__all__)) == sorted(cassi.__all__)
     for name in cassi.__all__:
         assert getattr(cassi, name) is not None
-    assert not [n for n in nodes_of(MODULES["cassi"]) if isinstance(n, ast.ClassDef)], "__init__ holds the public names only"
+    assert not [n for n in nodes_of(MODULES["cassi"]) if isinstance(n, ast.ClassDef)], (
+        "__init__ holds the public names only"
+    )
 
 
 # scripts

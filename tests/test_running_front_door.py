@@ -420,6 +420,15 @@ def test_hot_pixels_do_not_lift_the_black_level(dim):
     assert black_level_of(A, torch.where(hot, lifted + 2, lifted)) == pytest.approx(black_level_of(A, lifted), abs=0.01)
 
 
+def test_light_that_leaks_through_closed_elements_is_no_black_level():
+    """A tenth of the light passes them; it goes with the light of the scene, which falls to a tenth over the frame."""
+    mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(6)) > 0.5).float()
+    scene = torch.linspace(1, 0.2, 64).expand(6, 64, 64) * torch.linspace(1, 0.5, 64)[:, None]
+    A, leaking = (CASSI.from_step(m, step=2, num_bands=6) for m in (mask, 0.9 * mask + 0.1))
+    assert black_level_of(A, leaking.forward(scene)) == 0
+    assert black_level_of(A, A.forward(scene) + 1) == pytest.approx(1)
+
+
 def test_light_is_no_black_level(dim):
     """Bad pixels are not looked at, and where light reaches every pixel there is nothing to tell it from."""
     A, y = dim

@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
 
 NEGATIVE = 0.95  # share of the pixels; noise alone makes half of them negative
+AROUND = 9  # side of the square whose mean is the light around a pixel [pixel]
+LEAKS = 0.75  # of the scatter about a black level, below which light that leaks explains dark pixels better
 
 
 def black_level_of(A: Camera, y: Tensor) -> float:
@@ -20,9 +23,10 @@ def black_level_of(A: Camera, y: Tensor) -> float:
         y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
 
     Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
-    other explanation there than very bright outer bands. Pixels over 3 standard deviations off the line, stray light
-    and hot ones, are left out of it, 5 times. What is below 2 % of the mean of y, or not clear of the
-    scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
+    other explanation there than very bright outer bands, or closed elements that leak: that light goes with the light
+    around, l_j, and where a s_j + c l_j leaves clearly less, it is fitted beside b. Pixels over 3 standard deviations
+    off the fit, stray light and hot ones, are left out of it, 5 times. What is below 2 % of the mean of y, or not clear
+    of the scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
 
     Args:
         A: the camera; pixels of row weight 0 are not looked at.
@@ -46,17 +50,39 @@ def black_level_of(A: Camera, y: Tensor) -> float:
     count = int(hardly.sum())
     if count < 50:
         return 0.0
-    columns = torch.stack([torch.ones_like(s[hardly]), s[hardly] / max(float(s.max()), 1e-300)], 1)
     values = y.double()[hardly]
+    one, reach = torch.ones_like(values), s[hardly] / max(float(s.max()), 1e-300)
+    b, deviation, error = _intercept([one, reach], values)
+    clear = 0.02 * abs(float(y.double()[seen].mean()))
+    if b > max(clear, 5 * error):
+        around = _around(y.double(), seen)[hardly]
+        if _intercept([around, reach], values)[1] < LEAKS * deviation:
+            b, _, error = _intercept([one, reach, around], values)
+            b = max(b, 0.0)
+    return b if abs(b) > max(clear, 5 * error) else 0.0
+
+
+def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, float]:
+    """The first coefficient of a linear fit without outliers, what the fit leaves, and the coefficient's error."""
+    X = torch.stack(columns, 1)
+    X = X / X.abs().amax(0).clamp(min=1e-300)
+    scale = float(columns[0].abs().max())
     for _ in range(5):
-        normal = columns.T @ columns + 1e-9 * torch.eye(2, dtype=columns.dtype, device=columns.device)
-        fit = torch.linalg.solve(normal, columns.T @ values)
-        off = values - columns @ fit
+        normal = X.T @ X + 1e-9 * torch.eye(X.shape[1], dtype=X.dtype, device=X.device)
+        fit = torch.linalg.solve(normal, X.T @ values)
+        off = values - X @ fit
         deviation = float(off.square().mean().sqrt())
-        columns, values = (kept[off.abs() <= 3 * deviation] for kept in (columns, values))
-    b = float(fit[0])
-    scatter = deviation * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
-    return b if abs(b) > max(0.02 * abs(float(y.double()[seen].mean())), 5 * scatter) else 0.0
+        X, values = (kept[off.abs() <= 3 * deviation] for kept in (X, values))
+    error = deviation * math.sqrt(float(torch.linalg.inv(normal)[0, 0]))
+    return float(fit[0]) / scale, deviation, error / scale
+
+
+def _around(y: Tensor, seen: Tensor) -> Tensor:
+    """The mean of y around each pixel, of the pixels that are seen."""
+    light, known = (
+        F.avg_pool2d(t.reshape(-1, 1, *t.shape[-2:]).to(y), AROUND, 1, AROUND // 2) for t in (y * seen, seen)
+    )
+    return (light / known.clamp(min=1e-9)).view_as(y)
 
 
 def check_light(y: Tensor) -> None:
