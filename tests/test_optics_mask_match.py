@@ -130,6 +130,16 @@ def test_a_wrong_step_and_band_count_is_named(mask, true_step, given_step):
         assert f"{1 + 14 // true_step} bands with step {true_step} explain" in found.verdict
 
 
+@pytest.mark.parametrize("step", [2, 7])
+def test_a_blurred_mask_is_no_wrong_number_of_bands(mask, step):
+    """Copies of the mask beside each other make up for the blur, so that more bands explain more."""
+    y = snapshot(gaussian_filter(mask, 0.7), range(0, 15, step))
+    found = check_mask(y, mask, range(0, 15, step))
+    own = next(share for _, other, share in found.steps if other == step)
+    assert own < 0.9
+    assert found.matches, found.verdict
+
+
 def test_dispersion_to_the_left_lies_at_the_same_columns(y, mask):
     """Equal steps to the left are the same displacements: one mask cannot tell, and the check says no more."""
     found = check_mask(y, mask, tuple(-s for s in SHIFTS))

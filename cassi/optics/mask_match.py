@@ -27,6 +27,8 @@ MATCH = 2.0  # a match scores at least this many times what chance gives
 ENOUGH = 0.9  # a coarser step is taken for the true one if it explains this share of what step 1 does
 MISPLACED = 1.4  # a displaced mask must score this many times better: bands of the edge change it a little
 FLAT = 1e-6  # detail below this share of the values is rounding
+BESIDE = 0.2, 0.1  # and the camera's is wrong if its share is what that would leave it, or so much below or above
+SMOOTH = 6  # cosines over the bands that a spectrum is made of
 ALL = 0.98  # and a finer one is wrong if the coarser explains this share (real dispersion is continuous)
 MAX_ROWS = 256  # of masks per band, for memory
 FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
@@ -168,7 +170,8 @@ def check_mask(
     if displacement != (0, 0):
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
     steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
-    matches, verdict = _verdict(scores, chance, displacement, steps, lags)
+    expected = _expected_share(given, spectrum, lags, steps)
+    matches, verdict = _verdict(scores, chance, displacement, steps, expected, lags)
     if matches and given.inverted(spectrum, lags):
         matches = False
         verdict = (
@@ -325,6 +328,7 @@ def _verdict(
     chance: float,
     displacement: tuple[int, int],
     steps: tuple[tuple[int, int, float], ...],
+    expected: float,
     lags: np.ndarray,
 ) -> tuple[bool, str]:
     given = scores["as given"]
@@ -336,7 +340,7 @@ def _verdict(
             f"wrong mask: no orientation of it correlates with the measurement "
             f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
         )
-    steps_fit, text = _step_verdict(given, chance, steps, lags)
+    steps_fit, text = _step_verdict(given, chance, steps, expected, lags)
     if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
         return False, text  # a comb of the wrong pitch fits a little better beside its place
     if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
@@ -363,17 +367,53 @@ def _moved(rows: int, columns: int) -> str:
     return " and ".join(f"{abs(n)} {unit}{'s' if abs(n) > 1 else ''} {way}" for n, unit, way in ways if n)
 
 
+def _coarsest(steps: tuple[tuple[int, int, float], ...]) -> tuple[int, int, float]:
+    """The coarsest step that explains about all, which is taken for the true one."""
+    return max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1])
+
+
+def _expected_share(
+    given: _Transformed, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...]
+) -> float:
+    """The share of step 1 to expect of the camera's lags if the coarsest step with about all is the true one.
+
+    More bands also explain more of a snapshot whose mask is blurred or a little displaced: copies beside each other
+    make up for that, and their weights go up and down from column to column. Those of true bands go along a spectrum,
+    which is smooth; with the weights made smooth, the camera's lags then explain as much as they did.
+    """
+    if len(steps) < 2 or steps[0][2] == 0 or not np.allclose(lags, np.rint(lags)):
+        return math.nan
+    finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
+    true = np.arange(0, len(finest), _coarsest(steps)[1])
+    weights = np.linalg.solve(given.ridged(finest[true]), given.correlations(spectrum, finest[true])[:, 0])
+    phase = (np.arange(len(true)) + 0.5) / len(true)
+    cosines = np.cos(np.pi * np.arange(min(SMOOTH, len(true)))[:, None] * phase)
+    smooth = cosines.T @ np.linalg.lstsq(cosines.T, weights, rcond=None)[0]
+    M = given.gram(finest)
+    c = M[:, true] @ smooth
+    ridge = RIDGE * np.trace(M) / len(M) * np.eye(len(M))
+
+    def explained(some: np.ndarray) -> float:
+        return float(c[some] @ np.linalg.solve((M + ridge)[np.ix_(some, some)], c[some]))
+
+    return explained(own) / max(explained(np.arange(len(M))), np.finfo(float).tiny)
+
+
 def _step_verdict(
-    given: float, chance: float, steps: tuple[tuple[int, int, float], ...], lags: np.ndarray
+    given: float, chance: float, steps: tuple[tuple[int, int, float], ...], expected: float, lags: np.ndarray
 ) -> tuple[bool, str]:
+    """Whether the camera's step is not clearly another one, and what to say."""
     good = f"the mask fits the measurement (correlation {given:.3f}, {chance:.3f} by chance)"
     differences = np.diff(np.sort(lags))
     if len(steps) < 2 or not np.allclose(differences, differences[0]):
         return True, good
     step = float(differences[0])
-    bands, coarsest, share = max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1])
+    bands, coarsest, share = _coarsest(steps)
     own = next((s[2] for s in steps if math.isclose(s[1], step)), None)
     if own is not None and own < ENOUGH:
+        below, above = BESIDE
+        if not expected - below <= own <= expected + above:
+            return True, good
         return False, (
             f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
             f"{bands} bands with step {coarsest} explain {share:.0%}"
