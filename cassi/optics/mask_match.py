@@ -24,12 +24,12 @@ RIDGE = 0.02  # e in R^2: masks of neighboring bands overlap, and noise must not
 NUM_NULLS = 16
 REACH = 12  # [pixel] up to which a displaced mask is looked for
 MATCH = 2.0  # a match scores at least this many times what chance gives
-ENOUGH = 0.9  # a coarser step is taken for the true one if it explains this share of what step 1 does
+ENOUGH = 0.9  # the coarsest step that explains this share of what step 1 does is taken for the true one
+BESIDE = 0.2, 0.1  # the camera's is wrong if its share is what the true one would leave it, or so much below or above
+SMOOTH = 6  # cosines over the bands that a spectrum is made of
+ALL = 0.98  # a camera's step finer than the true one is wrong if that explains this share (real dispersion is continuous)
 MISPLACED = 1.4  # a displaced mask must score this many times better: bands of the edge change it a little
 FLAT = 1e-6  # detail below this share of the values is rounding
-BESIDE = 0.2, 0.1  # and the camera's is wrong if its share is what that would leave it, or so much below or above
-SMOOTH = 6  # cosines over the bands that a spectrum is made of
-ALL = 0.98  # and a finer one is wrong if the coarser explains this share (real dispersion is continuous)
 MAX_ROWS = 256  # of masks per band, for memory
 FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
 
