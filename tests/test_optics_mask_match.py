@@ -140,6 +140,11 @@ def test_a_blurred_mask_is_no_wrong_number_of_bands(mask, step):
     assert found.matches, found.verdict
 
 
+@pytest.mark.parametrize("shifts", [(0, 2, 2, 4), (0, 0, 1, 1, 2, 2, 3, 4), (4, 4, 0)])
+def test_bands_at_one_place(mask, shifts):
+    assert check_mask(snapshot(mask, shifts), mask, shifts).matches
+
+
 def test_dispersion_to_the_left_lies_at_the_same_columns(y, mask):
     """Equal steps to the left are the same displacements: one mask cannot tell, and the check says no more."""
     found = check_mask(y, mask, tuple(-s for s in SHIFTS))

@@ -425,8 +425,19 @@ def test_light_that_leaks_through_closed_elements_is_no_black_level():
     mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(6)) > 0.5).float()
     scene = torch.linspace(1, 0.2, 64).expand(6, 64, 64) * torch.linspace(1, 0.5, 64)[:, None]
     A, leaking = (CASSI.from_step(m, step=2, num_bands=6) for m in (mask, 0.9 * mask + 0.1))
-    assert black_level_of(A, leaking.forward(scene)) == 0
+    y = leaking.forward(scene)
+    assert black_level_of(A, y) == 0
     assert black_level_of(A, A.forward(scene) + 1) == pytest.approx(1)
+    good = torch.ones_like(y)
+    good[30, 30], y[30, 30] = 0, torch.nan
+    assert black_level_of(A.weighted(good), y) == 0
+
+
+def test_an_uneven_scene_behind_a_grey_mask_hides_no_black_level():
+    A = CASSI.from_step(torch.rand(96, 96, generator=torch.Generator().manual_seed(0)), step=2, num_bands=14)
+    y = A.forward(torch.linspace(1, 0.2, 96).expand(14, 96, 96) * torch.linspace(1, 0.5, 96)[:, None])
+    for black in 0.05 * y.mean(), 0.1 * y.mean():
+        assert black_level_of(A, y + black) == pytest.approx(float(black), rel=0.1)
 
 
 def test_light_is_no_black_level(dim):

@@ -23,10 +23,10 @@ def black_level_of(A: Camera, y: Tensor) -> float:
         y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
 
     Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
-    other explanation there than very bright outer bands, or closed elements that leak: that light goes with the light
-    around, l_j, and where a s_j + c l_j leaves clearly less, it is fitted beside b. Pixels over 3 standard deviations
-    off the fit, stray light and hot ones, are left out of it, 5 times. What is below 2 % of the mean of y, or not clear
-    of the scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
+    other explanation there than very bright outer bands, or closed elements that leak. That light goes with l_j, the
+    light around: where c l_j + a s_j l_j leaves clearly less than b + a s_j l_j, both are fitted together. Pixels over
+    3 standard deviations off the fit, stray light and hot ones, are left out of it, 5 times. What is below 2 % of the
+    mean of y, or not clear of the scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
 
     Args:
         A: the camera; pixels of row weight 0 are not looked at.
@@ -52,12 +52,13 @@ def black_level_of(A: Camera, y: Tensor) -> float:
         return 0.0
     values = y.double()[hardly]
     one, reach = torch.ones_like(values), s[hardly] / max(float(s.max()), 1e-300)
-    b, deviation, error = _intercept([one, reach], values)
+    b, _, error = _intercept([one, reach], values)
     clear = 0.02 * abs(float(y.double()[seen].mean()))
     if b > max(clear, 5 * error):
         around = _around(y.double(), seen)[hardly]
-        if _intercept([around, reach], values)[1] < LEAKS * deviation:
-            b, _, error = _intercept([one, reach, around], values)
+        scene = reach * around  # light of an uneven scene, which must count for neither
+        if _intercept([around, scene], values)[1] < LEAKS * _intercept([one, scene], values)[1]:
+            b, _, error = _intercept([one, scene, around], values)
             b = max(b, 0.0)
     return b if abs(b) > max(clear, 5 * error) else 0.0
 
@@ -80,7 +81,8 @@ def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, flo
 def _around(y: Tensor, seen: Tensor) -> Tensor:
     """The mean of y around each pixel, of the pixels that are seen."""
     light, known = (
-        F.avg_pool2d(t.reshape(-1, 1, *t.shape[-2:]).to(y), AROUND, 1, AROUND // 2) for t in (y * seen, seen)
+        F.avg_pool2d(t.reshape(-1, 1, *t.shape[-2:]).to(y), AROUND, 1, AROUND // 2)
+        for t in (torch.where(seen, y, 0), seen)
     )
     return (light / known.clamp(min=1e-9)).view_as(y)
 

@@ -381,7 +381,8 @@ def _expected_share(
     make up for that, and their weights go up and down from column to column. Those of true bands go along a spectrum,
     which is smooth; with the weights made smooth, the camera's lags then explain as much as they did.
     """
-    if len(steps) < 2 or steps[0][2] == 0 or not np.allclose(lags, np.rint(lags)):
+    differences = np.diff(np.sort(lags))
+    if len(steps) < 2 or steps[0][2] == 0 or not np.allclose(differences, max(1.0, np.rint(differences[0]))):
         return math.nan
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
     true = np.arange(0, len(finest), _coarsest(steps)[1])
