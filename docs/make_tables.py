@@ -53,7 +53,7 @@ def options(module: str, name: str) -> str:
         several = " ..." if action.nargs in ("*", "+") else ""
         called = ", ".join(f"`{option}`" for option in action.option_strings)
         value = "" if words is None else f"`{words}{several}`"
-        rows.append((f"{called} {value}".strip(), (action.help or "").replace("%%", "%")))
+        rows.append((f"{called} {value}".strip(), (action.help or "") % vars(action)))
     return table(("option", "what it does"), rows)
 
 

@@ -375,7 +375,7 @@ def _story(data: ReportData) -> str:
 
 def _levels(data: ReportData) -> list[str]:
     """Black level and noise in the unit of the measurement, and in counts where the file tells them."""
-    scale, level, noise = data.provenance.get("scale"), data.choice.get("level"), data.choice.get("noise")
+    scale, noise = data.provenance.get("scale"), data.choice.get("noise")
     counts = scale if isinstance(scale, float) and scale != 1 else None
 
     def both(value: float) -> str:
@@ -384,8 +384,8 @@ def _levels(data: ReportData) -> list[str]:
 
     found = [f"Black level taken off: {both(data.black_level)}."] if data.black_level else []
     beta = noise.get("beta") if isinstance(noise, Mapping) else None
-    if isinstance(beta, float) and isinstance(level, float) and beta >= 0:
-        found.append(f"Noise of a dark pixel: standard deviation {both(level * math.sqrt(beta))}.")
+    if isinstance(beta, float) and beta >= 0:
+        found.append(f"Noise of a dark pixel: standard deviation {both(math.sqrt(beta))}.")
     return found
 
 
