@@ -114,6 +114,8 @@ def test_blur_is_found(scene, mask):
     found = find_camera(photographed(scene, ndimage.gaussian_filter(mask, 0.8), mask))
     assert found.accepted
     assert found.model.blur["1"] == pytest.approx(0.64, abs=0.2)
+    width = f"{found.model.blur['1'] ** 0.5:.1f}"
+    assert f"mask blurred by {width} px" in found.message
 
 
 def test_contrast_is_found(scene, mask):

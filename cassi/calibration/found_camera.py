@@ -97,7 +97,8 @@ class FoundCamera:
             )
         low, high = self.blur_range
         if high > 0.05:
-            words.append(f"mask blurred by {low:.1f} to {high:.1f} px")
+            from_to = f"{low:.1f} to " if f"{low:.1f}" != f"{high:.1f}" else ""
+            words.append(f"mask blurred by {from_to}{high:.1f} px")
         if self.model.contrast != 1:
             words.append(f"its contrast {self.model.contrast:.2f}")
         if self.model.tone != 1:
