@@ -140,6 +140,15 @@ def test_a_blurred_mask_is_no_wrong_number_of_bands(mask, step):
     assert found.matches, found.verdict
 
 
+@pytest.mark.parametrize("width", [0.6, 0.7, 0.8])
+def test_a_mask_sharper_than_its_picture_is_no_wrong_number_of_bands(mask, width):
+    y = snapshot(mask, SHIFTS)
+    found = check_mask(y, gaussian_filter(mask, width), SHIFTS)
+    own = next(share for bands, _, share in found.steps if bands == BANDS)
+    assert own < 0.9
+    assert found.matches, found.verdict
+
+
 @pytest.mark.parametrize("shifts", [(0, 2, 2, 4), (0, 0, 1, 1, 2, 2, 3, 4), (4, 4, 0)])
 def test_bands_at_one_place(mask, shifts):
     assert check_mask(snapshot(mask, shifts), mask, shifts).matches

@@ -170,8 +170,8 @@ def check_mask(
     if displacement != (0, 0):
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
     steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
-    expected = _expected_share(given, spectrum, lags, steps)
-    matches, verdict = _verdict(scores, chance, displacement, steps, expected, lags)
+    others = _other_bands(given, spectrum, lags, steps)
+    matches, verdict = _verdict(scores, chance, displacement, steps, others, lags)
     if matches and given.inverted(spectrum, lags):
         matches = False
         verdict = (
@@ -328,7 +328,7 @@ def _verdict(
     chance: float,
     displacement: tuple[int, int],
     steps: tuple[tuple[int, int, float], ...],
-    expected: float,
+    others: bool,
     lags: np.ndarray,
 ) -> tuple[bool, str]:
     given = scores["as given"]
@@ -340,7 +340,7 @@ def _verdict(
             f"wrong mask: no orientation of it correlates with the measurement "
             f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
         )
-    steps_fit, text = _step_verdict(given, chance, steps, expected, lags)
+    steps_fit, text = _step_verdict(given, chance, steps, others, lags)
     if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
         return False, text  # a comb of the wrong pitch fits a little better beside its place
     if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
@@ -372,36 +372,51 @@ def _coarsest(steps: tuple[tuple[int, int, float], ...]) -> tuple[int, int, floa
     return max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1])
 
 
-def _expected_share(
+def _other_bands(
     given: _Transformed, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...]
-) -> float:
-    """The share of step 1 to expect of the camera's lags if the coarsest step with about all is the true one.
+) -> bool:
+    """Whether bands of the coarsest step with about all are what the camera's lags leave unexplained.
 
-    More bands also explain more of a snapshot whose mask is blurred or a little displaced: copies beside each other
-    make up for that, and their weights go up and down from column to column. Those of true bands go along a spectrum,
-    which is smooth; with the weights made smooth, the camera's lags then explain as much as they did.
+    More bands also explain more of a snapshot whose mask is sharper than the one given, blurred or a little displaced:
+    copies beside each other make up for that, and their weights go up and down from column to column. Those of true
+    bands go along a spectrum, which is smooth. With smooth weights true bands explain more than the camera's do, and
+    of what they explain the camera's lags explain the share that was seen.
     """
     differences = np.diff(np.sort(lags))
     if len(steps) < 2 or steps[0][2] == 0 or not np.allclose(differences, max(1.0, np.rint(differences[0]))):
-        return math.nan
+        return False
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
     true = np.arange(0, len(finest), _coarsest(steps)[1])
-    weights = np.linalg.solve(given.ridged(finest[true]), given.correlations(spectrum, finest[true])[:, 0])
-    phase = (np.arange(len(true)) + 0.5) / len(true)
-    cosines = np.cos(np.pi * np.arange(min(SMOOTH, len(true)))[:, None] * phase)
-    smooth = cosines.T @ np.linalg.lstsq(cosines.T, weights, rcond=None)[0]
     M = given.gram(finest)
-    c = M[:, true] @ smooth
     ridge = RIDGE * np.trace(M) / len(M) * np.eye(len(M))
 
-    def explained(some: np.ndarray) -> float:
-        return float(c[some] @ np.linalg.solve((M + ridge)[np.ix_(some, some)], c[some]))
+    def explained(c: np.ndarray, some: np.ndarray, B: np.ndarray) -> float:
+        """R^2 of weights B^T z at some of the columns."""
+        c, gram = B @ c[some], B @ (M + ridge)[np.ix_(some, some)] @ B.T
+        return float(c @ np.linalg.solve(gram, c))
 
-    return explained(own) / max(explained(np.arange(len(M))), np.finfo(float).tiny)
+    c = given.correlations(spectrum, finest)[:, 0]
+    if explained(c, true, _smooth_weights(len(true))) <= explained(c, own, _smooth_weights(len(own))):
+        return False
+    weights = np.linalg.solve(given.ridged(finest[true]), c[true])
+    B = _smooth_weights(len(true))
+    seen = M[:, true] @ B.T @ np.linalg.lstsq(B.T, weights, rcond=None)[0]  # c of a snapshot with smooth weights
+    everything = explained(seen, np.arange(len(M)), np.eye(len(M)))
+    expected = explained(seen, own, np.eye(len(own))) / max(everything, np.finfo(float).tiny)
+    share = next((s[2] for s in steps if math.isclose(s[1], float(differences[0]))), math.nan)
+    below, above = BESIDE
+    return expected - below <= share <= expected + above
+
+
+def _smooth_weights(count: int) -> np.ndarray:
+    """Cosines over so many bands, (K, count)."""
+    phase = (np.arange(count) + 0.5) / count
+    cosines: np.ndarray = np.cos(np.pi * np.arange(min(SMOOTH, count))[:, None] * phase)
+    return cosines
 
 
 def _step_verdict(
-    given: float, chance: float, steps: tuple[tuple[int, int, float], ...], expected: float, lags: np.ndarray
+    given: float, chance: float, steps: tuple[tuple[int, int, float], ...], others: bool, lags: np.ndarray
 ) -> tuple[bool, str]:
     """Whether the camera's step is not clearly another one, and what to say."""
     good = f"the mask fits the measurement (correlation {given:.3f}, {chance:.3f} by chance)"
@@ -412,8 +427,7 @@ def _step_verdict(
     bands, coarsest, share = _coarsest(steps)
     own = next((s[2] for s in steps if math.isclose(s[1], step)), None)
     if own is not None and own < ENOUGH:
-        below, above = BESIDE
-        if not expected - below <= own <= expected + above:
+        if not others:
             return True, good
         return False, (
             f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
