@@ -16,8 +16,11 @@ from cassi.calibration.self_calibration import Search, Snapshots, descend, direc
 from cassi.errors import InputError
 from cassi.files import read_measurement
 from cassi.optics.building import camera_of_shot
+from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
+from cassi.priors.spectral_basis import smooth_basis
+from cassi.solvers.subspace_tv import subspace_tv
 
 SHIFTS = tuple(range(0, 16, 2))
 SIZE = 128
@@ -71,6 +74,32 @@ def test_a_moved_mask_is_found(displaced):
     assert displaced.model.down["1"] == pytest.approx(-1, abs=0.05)
     assert displaced.model.right["1"] == pytest.approx(1, abs=0.15)
     assert displaced.errors[1] < displaced.errors[0]
+
+
+def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask):
+    """Cut out one row and one column off: what lies beyond the picture is another part of the mask."""
+    m = photographed(scene, np.roll(mask, (-1, 1), (0, 1)), mask)
+    found = find_camera(m)
+    assert found.accepted
+    used = found.in_place(m)
+    assert used.bad_pixels[-1].all() and used.bad_pixels[5:-5, 0].all(), "the last row; the first band's first column"
+    assert not used.bad_pixels[5:-5, 20:-20].all(axis=1).any()
+    assert found.mask[0][-1].std() < mask[-1].std() / 3, "its local mean stands there"
+    A = CASSI(torch.as_tensor(found.mask), SHIFTS).weighted(torch.as_tensor(~used.bad_pixels, dtype=torch.float32))
+    x = subspace_tv(A, torch.as_tensor(used.y), smooth_basis(8, 4).float(), num_iters=60)[0].x.numpy()
+    error = np.sqrt(((x - scene) ** 2).mean(axis=0))
+    assert error[-1].mean() < 2 * error.mean()
+
+
+def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):
+    """Closed elements out of place are lit, and tell one; the mask's pattern then seems too deep."""
+    mask = (np.random.default_rng(7).random((SIZE, SIZE)) > 0.5).astype(np.float32)
+    m = photographed(scene, np.roll(mask, 1, axis=1), mask)
+    y = torch.as_tensor(m.y)
+    assert black_level_of(camera_of_shot(m, torch.device("cpu")), y) > 0.02 * float(y.mean())
+    found = find_camera(m)
+    assert found.accepted and found.model.right["1"] == pytest.approx(1, abs=0.1)
+    assert found.model.contrast == 1
 
 
 def test_threads_share_the_blocks_and_change_nothing(torch_threads):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +15,8 @@ from cassi.optics.geometry import Shifts
 Values = TypeVar("Values", np.ndarray, Tensor)
 
 BLURS = (0.0, 1.0, 2.5, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
+UNSEEN = 0.02  # of the light of a pixel, through elements that nobody has seen: about as much as noise changes it
+LOCAL = 9  # side of the square whose mean is a mask's local mean [pixel]
 SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
 
 
@@ -60,6 +62,12 @@ class CameraModel:
         """Whether this is the mask as it was given."""
         moves = any((*self.down.values(), *self.right.values(), *self.blur.values()))
         return not (moves or self.continuous or self.contrast != 1 or self.tone != 1)
+
+    def beyond(self, shape: tuple[int, int], t: float) -> np.ndarray:
+        """How much of each mask element lies beyond the mask's picture in the band at t, 0 to 1; (H, W)."""
+        x, y = coordinates(shape)
+        rows, columns = np.meshgrid(*map(np.arange, shape), indexing="ij")
+        return beyond(shape, rows - polynomial(self.down, x, y, t), columns - polynomial(self.right, x, y, t))
 
     def masks(self, mask: np.ndarray, shifts: Shifts) -> np.ndarray:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
@@ -165,13 +173,54 @@ class BlurredMasks:
 
 
 def displaced(image: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """image(p - (down, right)) by cubic splines, on at the border as at the border; as it is where nothing moves."""
+    """image(p - (down, right)), see `sampled`; as it is where nothing moves."""
     if not (down.any() or right.any()):
         return image
     rows, columns = np.meshgrid(*map(np.arange, image.shape), indexing="ij")
-    places = [rows - down, columns - right]
-    moved: np.ndarray = ndimage.map_coordinates(image, places, order=3, mode="nearest")
-    return moved
+    return sampled(image, rows - down, columns - right)
+
+
+def sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """A mask's picture at these places, by cubic splines within its values.
+
+    Beyond its border its local mean stands: a pattern that is not the mask's would be fitted by light that is not
+    there.
+    """
+    values: np.ndarray = ndimage.map_coordinates(image, [rows, columns], order=3, mode="nearest")
+    share = beyond(image.shape, rows, columns)
+    if share.any():
+        means = ndimage.uniform_filter(image, LOCAL, mode="nearest")
+        values += share * (ndimage.map_coordinates(means, [rows, columns], order=1, mode="nearest") - values)
+    return np.clip(values, image.min(), image.max(), out=values)
+
+
+def beyond(shape: tuple[int, ...], rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """How much of what is sampled at these places lies beyond the border of a picture: 0 none, 1 all."""
+    outside = [-rows, rows - (shape[0] - 1), -columns, columns - (shape[1] - 1)]
+    share: np.ndarray = np.maximum.reduce(outside).clip(0, 1)
+    return share
+
+
+def unseen_pixels(mask: np.ndarray, shares: Sequence[np.ndarray], shifts: Shifts) -> np.ndarray | None:
+    """Detector pixels that light reaches through mask elements beyond the mask's picture.
+
+    Args:
+        mask: (H, W) or (C, H, W).
+        shares: of each element that lies beyond, for each band (H, W).
+        shifts: displacement of each band, whole pixels.
+
+    Returns:
+        bool (H, W'), where more than 2 % of the light of an even scene comes that way; None where none does.
+    """
+    starts = [int(d - min(shifts)) for d in shifts]
+    height, width = mask.shape[-2:]
+    light, unseen = np.zeros((2, height, width + max(starts)))
+    bands = np.broadcast_to(mask, (len(starts), height, width))
+    for band, share, d in zip(bands, shares, starts, strict=True):
+        light[:, d : d + width] += band
+        unseen[:, d : d + width] += band * share
+    found = unseen > UNSEEN * light
+    return found if found.any() else None
 
 
 def box_blurred(image: np.ndarray, width: float) -> np.ndarray:

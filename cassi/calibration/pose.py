@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from scipy import fft, ndimage
 from torch import Tensor
 
+from cassi.calibration.camera_model import beyond, sampled, unseen_pixels
 from cassi.errors import InputError
 from cassi.kernels.linear import conjugate_gradients
 from cassi.kernels.shift_sum import detector_width
@@ -232,7 +233,17 @@ def align_measurement(
     if not found.accepted:
         return replace(m, notes=notes), found
     A = found.operator()
-    return replace(m, mask=A.mask.numpy(), shifts=A.shifts, notes=notes), found
+    size = m.mask.shape[-2], m.mask.shape[-1]
+    share = beyond(size, *_places(size, found.dx, found.dy, found.rotation, found.scale))
+    unseen = unseen_pixels(A.mask.numpy(), [share] * len(A.shifts), A.shifts)
+    bad = [pixels for pixels in (m.bad_pixels, unseen) if pixels is not None]
+    return replace(
+        m,
+        mask=A.mask.numpy(),
+        shifts=A.shifts,
+        bad_pixels=np.logical_or.reduce(bad) if bad else None,
+        notes=notes,
+    ), found
 
 
 def move_mask(mask: Tensor, *, dx: float, dy: float, rotation: float = 0.0, scale: float = 1.0) -> Tensor:
@@ -241,7 +252,7 @@ def move_mask(mask: Tensor, *, dx: float, dy: float, rotation: float = 0.0, scal
         moved(p) = mask(c + R^{-1} (p - c - (dy, dx)) / scale)
 
     Args:
-        mask: (..., H, W); beyond its border it goes on as at the border.
+        mask: (..., H, W); beyond its border stands its local mean.
         dx, dy: to the right and downwards [pixel].
         rotation: counterclockwise as displayed [degree].
         scale: magnification, > 0.
@@ -251,16 +262,26 @@ def move_mask(mask: Tensor, *, dx: float, dy: float, rotation: float = 0.0, scal
 
     Example:
         >>> move_mask(torch.tensor([[0.0, 1.0, 0.0]]), dx=1.0, dy=0.0)
-        tensor([[0., 0., 1.]])
+        tensor([[0.1111, 0.0000, 1.0000]])
     """
     height, width = mask.shape[-2:]
-    turn = math.radians(rotation)
-    inverse = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]) / scale
-    center = np.array([(height - 1) / 2, (width - 1) / 2])
-    offset = center - inverse @ (center + np.array([dy, dx]))
+    places = _places((height, width), dx, dy, rotation, scale)
     images = mask.detach().cpu().double().reshape(-1, height, width).numpy()
-    moved = [ndimage.affine_transform(image, inverse, offset, order=3, mode="nearest") for image in images]
-    return _without_ringing(torch.as_tensor(np.stack(moved)).reshape(mask.shape).to(mask), mask)
+    moved = np.stack([sampled(image, *places) for image in images])
+    return _without_ringing(torch.as_tensor(moved).reshape(mask.shape).to(mask), mask)
+
+
+def _places(
+    shape: tuple[int, int], dx: float, dy: float, rotation: float, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of a picture that the pixels of the moved one show; see `move_mask`."""
+    turn = math.radians(rotation)
+    c, s = math.cos(turn) / scale, math.sin(turn) / scale
+    i, j = (
+        n - (size - 1) / 2 for n, size in zip(np.meshgrid(*map(np.arange, shape), indexing="ij"), shape, strict=True)
+    )
+    rows, columns = c * (i - dy) + s * (j - dx), c * (j - dx) - s * (i - dy)
+    return rows + (shape[0] - 1) / 2, columns + (shape[1] - 1) / 2
 
 
 def _without_ringing(moved: Tensor, mask: Tensor) -> Tensor:

@@ -416,7 +416,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     pose = [*groups["place"], *groups["turn and magnification"]]
     model = _coarse(search, blocks)
     if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
-        return _deepened(search, given), 0.0, 0.0
+        return with_contrast(search, given), 0.0, 0.0
     told(0.3)
     model = _continuous_or_not(search, model, pose)
     told(0.4)
@@ -430,11 +430,11 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     blocks, after = search.rest(model)
     fall = gain(blocks, before, after)
     if not clearly(fall):
-        return _deepened(search, given), 0.0, 0.0
-    return _deepened(search, model), *fall
+        return with_contrast(search, given), 0.0, 0.0
+    return with_contrast(search, model), *fall
 
 
-def _deepened(search: Search, model: CameraModel) -> CameraModel:
+def with_contrast(search: Search, model: CameraModel) -> CameraModel:
     """With the contrast of the mask's pattern, where it is clearly another."""
     blocks = search.blocks(model, derivatives=False)
     x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]

@@ -302,14 +302,17 @@ def photograph(
 
 
 def moved_mask(mask: Tensor, *, dx: float, dy: float, rotation: float, magnification: float = 1.0) -> Tensor:
-    """The mask in another pose, by quintic splines (the search has Fourier and cubic ones); mirrored at its border."""
+    """The mask in another pose, by quintic splines (the search has Fourier and cubic ones).
+
+    Beyond its border it goes on with the elements of its other end, which no search knows there.
+    """
     height, width = mask.shape
     turn = math.radians(rotation)
     inverse = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]) / magnification
     center = np.array([(height - 1) / 2, (width - 1) / 2])
     offset = center - inverse @ (center + np.array([dy, dx]))
     border = 20
-    wide = np.pad(mask.double().numpy(), border, mode="reflect")
+    wide = np.pad(mask.double().numpy(), border, mode="wrap")
     moved = ndimage.affine_transform(wide, inverse, offset + border, output_shape=mask.shape, order=5).clip(0)
     return torch.as_tensor(moved).float()
 
