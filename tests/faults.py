@@ -641,7 +641,30 @@ FAULTS = [
     ),
     Fault(
         "a blurred mask is told as a wrong number of bands", "cassi/optics/mask_match.py",
-        "if not expected - below <= own <= expected + above:", "if False:", "test_optics_mask_match.py", "blurred_mask",
+        "return expected - below <= share <= expected + above", "return True", "test_optics_mask_match.py",
+        "blurred_mask",
+    ),
+    Fault(
+        "a mask sharper than its picture is told as a wrong number of bands", "cassi/optics/mask_match.py",
+        "    if explained(c, true, _smooth_weights(len(true))) <= explained(c, own, _smooth_weights(len(own))):",
+        "    if False:", "test_optics_mask_match.py", "sharper_than_its_picture",
+    ),
+    Fault(
+        "beyond its picture a mask goes on as at the border", "cassi/calibration/camera_model.py",
+        "    if share.any():\n", "    if False:\n", "test_calibration_found_camera.py", "nobody_has_seen",
+    ),
+    Fault(
+        "pixels behind a mask nobody has seen count", "cassi/calibration/camera_model.py",
+        "    return found if found.any() else None", "    return None", "test_calibration_found_camera.py",
+        "nobody_has_seen",
+    ),
+    Fault(
+        "a black level told through a mask out of place passes for contrast", "cassi/calibration/found_camera.py",
+        "float((a - b).abs().max()) > 0", "False", "test_calibration_found_camera.py", "black_level_that_is_not_there",
+    ),
+    Fault(
+        "a mask out of place is told although it was found", "cassi/running/evidence.py",
+        "return again if again.matches else check", "return check", "test_running_result.py", "out_of_place",
     ),
     Fault(
         "light that leaks is a black level", "cassi/optics/detector.py", "< LEAKS * _intercept", "< 0 * _intercept",

@@ -316,7 +316,7 @@ def test_the_residual_is_shown_around_zero(cube):
     assert low == -high == pytest.approx(-np.percentile(np.abs(rest), 99.5))
     assert "lowest -9" in words(figure) and "counts" in words(figure)
     down, across = (np.mean(a * b) / np.mean(rest**2) for a, b in ((rest[1:], rest[:-1]), (rest[:, 1:], rest[:, :-1])))
-    assert f"neighbors correlate {down:+.3f} down, {across:+.3f} across; noise ±0.03" in words(figure)
+    assert f"neighbors correlate {down:+.3f} down, {across:+.3f} across; by chance ±0.03" in words(figure)
 
 
 def test_the_difference_shows_errors_and_decibels(cube):
@@ -343,6 +343,18 @@ def test_the_summary_fills_the_place_of_the_truth_with_the_residual(cube):
 
     assert "Residual y - Φx" in titles() and "Truth, the same exposure" not in titles()
     assert "Residual y - Φx" not in titles(truth=cube)
+
+
+def test_the_summary_tells_the_camera_that_was_found(cube):
+    message = (
+        "Camera found from the snapshot: mask moved by (+1.00, -0.50) px (right, down), " + 9 * "and so on, " + "."
+    )
+    found = {"accepted": True, "message": message}
+    told = words(figures.summary(result(cube, BANDS, provenance={"camera": found})))
+    assert message in told.replace("\n", " ") and message not in told, "in lines that fit"
+    assert message[:30] not in words(
+        figures.summary(result(cube, BANDS, provenance={"camera": {**found, "accepted": False}}))
+    )
 
 
 def test_the_summary_warns_in_red(cube):

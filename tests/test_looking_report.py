@@ -447,11 +447,13 @@ def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_
         ({"ok": False}, "The mask does not fit the measurement."),
         ({"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)}, "less than half of the snapshot: 60%"),
         ({"choice": {"held_out_error": 0.95}}, "pixels it has not seen: their error is 95%"),
+        ({"provenance": {"imprint": 0.2}}, "The mask's pattern is left in the cube (imprint 0.20, good: below 0.12)"),
     ],
 )
 def test_what_speaks_against_a_result(more: dict, problem: str) -> None:
     assert problem in " ".join(ReportData(np.ones((2, 4, 5)), **more).problems())
     fine = {"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.1), "choice": {"held_out_error": 0.02}}
+    fine["provenance"] = {"imprint": 0.03}
     assert ReportData(np.ones((2, 4, 5)), **fine).problems() == []
 
 

@@ -121,6 +121,36 @@ def test_a_mask_that_does_not_belong_is_told_in_one_warning(masks, way, tmp_path
             assert not data.ok and data.problems()[0] == bad.check.verdict
 
 
+def test_of_a_mask_out_of_place_that_was_found_nothing_is_told(tmp_path, capsys):
+    """What is kept is the comparison with the mask as it was found."""
+    size, bands = 128, 8
+    mask = torch.rand(size, size, generator=torch.Generator().manual_seed(6))
+    scene = torch.linspace(0.3, 1, bands)[:, None, None] * torch.linspace(0.5, 1, size)[:, None].expand(size, size)
+    y = CASSI.from_step(mask.roll(1, 1), 2, bands) @ scene.contiguous()
+    ways = {"num_bands": bands, "solver": "gap-tv", "num_iters": 3}
+    with pytest.warns(UserWarning, match="displaced mask: it fits when moved by 1 column to the right"):
+        assert not reconstruct(y, mask, camera="as-given", **ways).check.matches
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = reconstruct(y, mask, camera="find", **ways)
+    assert found.camera.accepted and found.check.matches
+
+    raw, cube = tmp_path / "raw.h5", tmp_path / "cube.h5"
+    write_arrays(raw, {"measurement": y.numpy(), "mask": mask.numpy()})
+    words = ["reconstruct", str(raw), "--output", str(cube), "--solver", "gap-tv", "--iterations", "3"]
+    assert main([*words, "--figures", "none"]) == 0
+    said, told = capsys.readouterr()
+    assert "displaced mask" in said and "the camera is looked for" in said and "as found, the mask fits" in said
+    assert "--align" not in told
+    data = read_report(cube)
+    assert data.ok and "the mask fits" in data.verdict
+    assert data.found_camera == found.camera.message == report_of(found).found_camera
+    assert data.imprint == report_of(found).imprint == found.imprint > 0
+    assert main([*words, "--figures", "none", "--overwrite", "--camera", "as-given"]) == 0
+    assert "(--align)" in capsys.readouterr().err
+    assert not read_report(cube).ok and read_report(cube).found_camera == ""
+
+
 def test_of_tiles_it_is_told_too(masks, tmp_path):
     path = tmp_path / "cube.h5"
     right, wrong = (Measurement(_through(masks[0]).numpy(), mask.numpy(), (0, 2, 4, 6)) for mask in masks)

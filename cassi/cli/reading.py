@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
     from cassi.running.result import Reconstruction
 
+NEAR = 3  # [pixel] by which a displaced mask is found where the camera is looked for
 TRANSFORMS = {  # option: the same in the words of the comparison with the mask, and (transposed, rows, columns)
     "flip-columns": ("flipped left-right", (False, 1, -1)),
     "flip-rows": ("flipped up-down", (False, -1, 1)),
@@ -258,9 +259,31 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
     check = check_masks(m)
     if check.matches:
         say(args, f"  {check.verdict}")
+    elif looked_for(args) and _near(check):
+        say(args, f"  {check.verdict}; the camera is looked for")
     else:
         warn(args.prog, with_options(verdict(check), args))
     return check
+
+
+def looked_for(args: argparse.Namespace) -> bool:
+    """Whether a run looks for the camera of a single snapshot."""
+    how = method(args)
+    return args.tile is None and args.shots is None and how["camera"] == "find" and how["psf"] is None
+
+
+def _near(check: MaskCheck) -> bool:
+    return check.verdict.startswith("displaced mask") and max(map(abs, check.displacement)) <= NEAR
+
+
+def compare_again(args: argparse.Namespace, before: MaskCheck, result: Reconstruction) -> None:
+    """Say whether the mask as it was found belongs to the measurement, where the one given did not."""
+    if before.matches or result.check is None:
+        return
+    if result.check.matches:
+        say(args, f"  as found, {result.check.verdict}")
+    elif looked_for(args) and _near(before):  # in vain
+        warn(args.prog, with_options(before.verdict, args))
 
 
 def compare_with_blur(args: argparse.Namespace, m: Measurement) -> tuple[str, ...]:
@@ -303,8 +326,13 @@ def contents(args: argparse.Namespace, path: str) -> str:
     return found.text
 
 
-def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
+def what_would_be_used(m: Measurement, args: argparse.Namespace, *, fits: bool = True) -> list[str]:
     """What a run would use beside what the notes say: black level, bad pixels, gain, alignment, spectra to expect.
+
+    Args:
+        m: the measurement.
+        args: the options.
+        fits: whether its mask does; the black level is told through the mask.
 
     Raises:
         InputError: a snapshot that a run would refuse, cubes of --spectral-prior that cannot be used.
@@ -315,7 +343,9 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
     lines = []
     how = method(args)
     black = black_level_left(m, how["psf"], how["black_level"])
-    if args.black_level is None:
+    if args.black_level is None and not fits and looked_for(args):
+        lines.append("the black level would be told once the camera is found: through this mask it cannot")
+    elif args.black_level is None:
         counts = "" if m.scale == 1 else f" {black * m.scale:.4g} counts,"
         lines.append(
             f"black level {black:.4g} [{m.unit}],{counts} told from the dark pixels, would be taken off"
@@ -337,8 +367,8 @@ def what_would_be_used(m: Measurement, args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict[str, Any]:
-    """What only the command line knows about a result, and the verdict on the mask."""
+def provenance(args: argparse.Namespace) -> dict[str, Any]:
+    """What only the command line knows about a result."""
     from cassi.files import file_sha256
 
     known: dict[str, Any] = {"command_line": command_line(args)}
@@ -346,7 +376,7 @@ def provenance(args: argparse.Namespace, check: MaskCheck | None = None) -> dict
         if paths:
             known[f"{name}_name"] = ", ".join(Path(path).name for path in paths)
             known[f"{name}_sha256"] = " ".join(file_sha256(path) for path in paths)
-    return known if check is None else known | {"verdict": check.verdict, "ok": check.matches}
+    return known
 
 
 def outcome(result: Reconstruction, verbose: bool) -> list[str]:

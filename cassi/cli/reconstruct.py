@@ -303,15 +303,18 @@ def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> 
 
 def steps_of(args: argparse.Namespace, figures: Path | None, report: Path | None, frames: int = 1) -> dict[str, float]:
     """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
-    from cassi.cli.reading import method
+    from cassi.cli.reading import looked_for
     from cassi.running.progress import tiled_steps, usual_steps
 
     if args.tile is not None:
         solving = tiled_steps(args.solver)
     else:
-        find = method(args)["camera"] == "find" and method(args)["psf"] is None and args.shots is None
         solving = usual_steps(
-            solver=args.solver, find=find, uncertainty=args.uncertainty, side=bool(args.side), frames=frames
+            solver=args.solver,
+            find=looked_for(args),
+            uncertainty=args.uncertainty,
+            side=bool(args.side),
+            frames=frames,
         )
         solving |= usual_steps(solver=args.solver, find=False, of="white reference, ") if args.white else {}
     expected = {"read": 0.02} | ({"align": 0.5} if args.align else {}) | solving
@@ -332,22 +335,23 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
-    m = replace(m, notes=(*m.notes, check.verdict, *reading.compare_with_blur(args, m)), check=check)
+    m = replace(m, notes=(*m.notes, *reading.compare_with_blur(args, m)), check=check)
     if args.white:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
-    attributes = reading.provenance(args, check)
+    attributes = reading.provenance(args)
     if args.tile is not None:
-        return run_tiled(args, m, output, report, attributes, steps)
+        return run_tiled(args, replace(m, notes=(*m.notes, check.verdict)), output, report, attributes, steps)
     white = read_white(args, m)
     result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=steps))
     result, uneven = in_reflectance(args, result, white, steps)
+    reading.compare_again(args, check, result)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
     against = (*uneven, *of_result(result.residual), *of_imprint(result.imprint))
     for text in against:
         warn(args.prog, text)
     steps.begin("write")
-    m = replace(m, notes=(*m.notes, *against))
+    m = replace(m, notes=(*m.notes, (result.check or check).verdict, *against))
     write_result(output, m, result, attributes=attributes, overwrite=args.overwrite)
     code = save_camera(args, result)
     line = summary_line(m, result)
@@ -624,7 +628,11 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     m = reading.read_and_tell(args)
     check = reading.compare_with_mask(args, m)
     reading.compare_with_blur(args, m)
-    for line in (*reading.what_would_be_used(m, args), *white_in_words(args, m), *side_in_words(args, m)):
+    for line in (
+        *reading.what_would_be_used(m, args, fits=check.matches),
+        *white_in_words(args, m),
+        *side_in_words(args, m),
+    ):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
     doubt = "" if check.matches else ", although the mask does not fit"

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from cassi.errors import InputError, one_line
 from cassi.version import PROGRAM
@@ -106,10 +106,7 @@ def printable(text: str) -> str:
 def say(args: argparse.Namespace, text: str) -> None:
     """Print, unless --quiet."""
     if not args.quiet:
-        from tqdm import tqdm
-
-        tqdm.write(printable(text))  # leaves a bar whole
-        sys.stdout.flush()
+        _write(printable(text), sys.stdout)
 
 
 def command_line(args: argparse.Namespace) -> str:
@@ -119,9 +116,18 @@ def command_line(args: argparse.Namespace) -> str:
 
 
 def warn(prog: str, message: str, kind: str = "warning") -> None:
-    from tqdm import tqdm
+    _write(f"{prog}: {kind}: {printable(message)}", sys.stderr)
 
-    tqdm.write(f"{prog}: {kind}: {printable(message)}", file=sys.stderr)
+
+def _write(text: str, file: TextIO) -> None:
+    """On a terminal so that a bar stays whole; elsewhere the bar is not drawn again at each line."""
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        tqdm.write(text, file=file)
+        file.flush()
+    else:
+        print(text, file=file, flush=True)
 
 
 def _fail(prog: str, code: int, message: str) -> int:

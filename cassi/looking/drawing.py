@@ -201,7 +201,7 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
         top_axis.set_xlabel("time of this run [s]", fontsize=8)
         top_axis.spines["top"].set_visible(False)
     if drawn:
-        axes.legend(loc="upper right", fontsize=7.5)
+        axes.legend(loc="upper right", fontsize=7.5, frameon=True, framealpha=1, edgecolor="none")  # hides lines below
 
 
 def draw_points(axes: Axes, points: Sequence[Point]) -> None:

@@ -7,6 +7,7 @@ a notebook, a server or a thread. Cubes are (C, H, W) tensors or arrays, in any 
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import SubFigure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -49,6 +51,7 @@ from cassi.looking.style import (
 from cassi.solvers.loop import Record
 
 Points = Sequence[tuple[int, int]]
+WORDS = 150  # letters of a line in the heading of a page
 
 
 @styled
@@ -322,6 +325,7 @@ def summary(
     shown = evenly(len(values), 8)
     band_height = ((page - bars) / max(len(shown), 6)) * height / width + 0.5
     warning = "\n".join(data.problems())
+    caption = "\n".join(filter(None, (caption, *textwrap.wrap(data.found_camera, WORDS))))
     heading = 0.42 + 0.2 * (caption.count("\n") + bool(caption)) + (0.3 + 0.18 * warning.count("\n")) * bool(warning)
     heights = (heading, picture_height + 0.35, band_height, 2.7)
     figure = Figure(figsize=(page, sum(heights)), layout=layout())
@@ -633,7 +637,9 @@ def _draw_residual(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ti
     limits = shown_range(picture, "around zero")
     draw_map(axes, picture, title, value_label(unit), limits=limits, colors="RdBu_r", ticks=ticks)
     white = residual_whiteness(picture)
-    told = f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across; noise ±{white.limit:.1g}"
+    told = (
+        f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across; by chance ±{white.limit:.1g}"
+    )
     axes.set_xlabel(f"{axes.get_xlabel()}\n{told}".strip(), fontsize=8)
 
 
@@ -659,7 +665,7 @@ def _draw_eigenvalues(axes: Axes, eigenvalues: np.ndarray, basis: int | None) ->
         axes.semilogy(number[end:], positive[end:], "o", color=MUTED, alpha=0.35, markersize=3)
         axes.axvline(end + 0.5, color=MUTED, linewidth=1, linestyle=":")
         axes.annotate(
-            f"the solver's basis of {end} ends;\nbeyond it is rounding, not the scene", (end + 0.5, 0.5),
+            f"the solver's basis of {end} ends;\nbeyond it is rounding,\nnot the scene", (end + 0.5, 0.5),
             xycoords=("data", "axes fraction"), xytext=(5, 0), textcoords="offset points", color=MUTED, fontsize=8,
         )  # fmt: skip
     axes.grid(True, axis="y")
@@ -669,10 +675,11 @@ def _draw_eigenvalues(axes: Axes, eigenvalues: np.ndarray, basis: int | None) ->
     if total > 0:
         needed = int(np.searchsorted(np.nancumsum(positive) / total, 0.99) + 1)
         axes.axvline(needed, color=PALETTE[1], linewidth=1, linestyle="--")
-        axes.annotate(
+        note = axes.annotate(
             f"{needed} of {size} hold 99 % of the variance", (needed, 0.96), xycoords=("data", "axes fraction"),
             xytext=(5, 0), textcoords="offset points", color=PALETTE[1], va="top", fontsize=8,
         )  # fmt: skip
+        note.set_path_effects([withStroke(linewidth=3, foreground="white")])
 
 
 def _angles_in_words(values: np.ndarray, reference: np.ndarray) -> str:

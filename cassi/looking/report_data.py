@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cassi.calibration.found_camera import FoundCamera
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.opening import open_container
 from cassi.looking.metrics import score
+from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
 from cassi.solvers.loop import Record
@@ -65,6 +67,10 @@ class ResultLike(Protocol):
     def visibility(self) -> Tensor | None: ...
     @property
     def check(self) -> MaskCheck | None: ...
+    @property
+    def camera(self) -> FoundCamera | None: ...
+    @property
+    def imprint(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,18 @@ class ReportData:
         error = self.choice.get("held_out_error")
         return error if isinstance(error, float) and math.isfinite(error) else None
 
+    @property
+    def imprint(self) -> float | None:
+        """How much of the mask's pattern is left in the cube (`cassi.optics.imprint`), where it was measured."""
+        value = self.provenance.get("imprint")
+        return value if isinstance(value, float) and math.isfinite(value) else None
+
+    @property
+    def found_camera(self) -> str:
+        """What was found of the camera, in a sentence; empty where it was taken as given."""
+        camera = self.provenance.get("camera")
+        return str(camera.get("message", "")) if isinstance(camera, Mapping) and camera.get("accepted") is True else ""
+
     def problems(self) -> list[str]:
         """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
@@ -157,6 +175,11 @@ class ReportData:
             found.append(f"The cube explains less than half of the snapshot: {share:.0%} is left.")
         if (error := self.held_out_error) is not None and not error < 0.5:
             found.append(f"The cube does not predict pixels it has not seen: their error is {error:.0%}.")
+        if (left := self.imprint) is not None and left > STAMPED:
+            found.append(
+                f"The mask's pattern is left in the cube (imprint {left:.2f}, good: below {STAMPED:g}): the mask does "
+                "not fit, or noise was fitted."
+            )
         return found
 
     def numbers(self) -> list[tuple[str, str]]:
@@ -176,6 +199,8 @@ class ReportData:
             found.append(("error at unseen pixels", f"{error:.2%}"))
         if (share := self.unexplained) is not None:
             found.append(("residual |y - Φx| / |y|", f"{share:.2%}"))
+        if self.imprint is not None:
+            found.append(("imprint of the mask", f"{self.imprint:.3f}"))
         return found
 
 
@@ -234,7 +259,13 @@ def report_of(
         ok=result.check is None or result.check.matches,
         choice=choice,
         parameters=result.parameters,
-        provenance={"status": result.status, "seconds": result.seconds, "scale": 1.0 if m is None else m.scale},
+        provenance={
+            "status": result.status,
+            "seconds": result.seconds,
+            "scale": 1.0 if m is None else m.scale,
+            "imprint": result.imprint,
+            "camera": None if result.camera is None else result.camera.as_dict(),
+        },
         unit=result.unit,
         title=f"{name}, frame {frame + 1} of {len(result.cube)}" if stack else name,
     )

@@ -34,6 +34,7 @@ from cassi.solvers.loop import ENDED
 
 MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
 
+MOST_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
 PICTURE_BITS = 8  # of what is only looked at
 MAX_SIDE = 1024  # [pixel]: of larger pictures every k-th pixel is shown
@@ -281,6 +282,8 @@ def _numbers(data: ReportData) -> str:
     box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
     if data.verdict and data.ok:
         box += f'<p class="lede">{escape_text(data.verdict)}</p>'
+    if data.found_camera:
+        box += f'<p class="lede">{escape_text(data.found_camera)}</p>'
     cells = "".join(
         f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in data.numbers()
     )
@@ -419,12 +422,23 @@ def _cell(value: object, digits: int = 6) -> str:
             body = "".join("<tr>" + "".join(f"<td>{_cell(v, 4)}</td>" for v in one.values()) + "</tr>" for one in value)
             rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
             return f'<div class="scroll"><table class="grid">{rows}</table></div>'
+        if len(value) > MOST_SHOWN or any(isinstance(one, list) and len(one) > MOST_SHOWN for one in value):
+            return _in_words(value)  # basis vectors
         if any(isinstance(one, str | Mapping | list) for one in value):
             return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
         return ", ".join(_cell(one) for one in value) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
     return _number(value, digits) if isinstance(value, float) else escape_text(value)
+
+
+def _in_words(value: object) -> str:
+    """How many a long list holds."""
+    sizes = []
+    while isinstance(value, list | tuple) and value:
+        sizes.append(str(len(value)))
+        value = value[0]
+    return f"{' x '.join(sizes)} numbers, in the file"
 
 
 def _number(value: float, digits: int = 3) -> str:

@@ -7,6 +7,7 @@ from scipy import ndimage
 
 FINE, LOCAL = 2.0, 5.0  # standard deviations of what is no longer fine, and of the local brightness [pixel]
 BRIGHT = 0.2  # of a band's greatest local brightness: pixels above it count
+STAMPED = 0.12  # above it the mask's pattern is told
 MOVES = np.arange(-1.0, 1.1, 0.5)  # of the mask, down and to the right [pixel]
 
 

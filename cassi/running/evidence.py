@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
 from cassi.running.preparing import prepare
@@ -19,8 +20,6 @@ BELOW = 0.05  # of the light; with the right black level real captures, noise an
 
 UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
 
-STAMPED = 0.12  # imprint of the mask above which one is told
-
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed."""
@@ -30,6 +29,12 @@ def of_measurement(m: Measurement) -> tuple[str, ...]:
 def compared(m: Measurement) -> MaskCheck:
     """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
     return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
+
+
+def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
+    """The comparison of a measurement with a camera that was found: with that one's mask, where only it fits."""
+    again = check if check.matches else compared(replace(m, check=None))
+    return again if again.matches else check
 
 
 def of_check(check: MaskCheck, m: Measurement) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.beside import check_side, solve_beside
-from cassi.running.evidence import compared, of_check, of_result
+from cassi.running.evidence import as_found, compared, of_check, of_result
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.result import Reconstruction
@@ -206,6 +206,8 @@ def reconstruct(
             task = prepare(m, psf=psf, black_level=black_level, device=device)
             told_before = as_stated.check is not None
             check = compared(as_stated)
+            if found is not None and found.accepted:
+                check = as_found(check, m)
             as_given = replace(as_given, check=None)  # it may get another mask
             _warn(() if told_before else of_check(check, as_stated))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}

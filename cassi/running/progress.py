@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
 )  # fmt: skip
 # Shares of the time that steps usually take, measured on frames of 256 x 256 pixels and 28 bands.
 USUAL = {CAMERA: 0.25, TRIALS: 0.25, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
+LOGGED = 10.0  # [s] between two states of the bar where no terminal shows them, but a file keeps them all
 BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
@@ -101,7 +103,8 @@ class StepBar:
         done = self._before[step] + min(max(share, 0.0), 1.0) * self._share[step]
         self.done, ahead = max(self.done, done), max(0.0, done - self.done)
         if self._bar is None and self._shown and self.done > 0:  # what fails at once is one line without a bar
-            self._bar = tqdm(total=1.0, leave=False, smoothing=0, dynamic_ncols=True, bar_format=BAR)
+            often = 0.1 if sys.stderr.isatty() else LOGGED
+            self._bar = tqdm(total=1.0, leave=False, smoothing=0, dynamic_ncols=True, bar_format=BAR, mininterval=often)
             self._bar.start_t = self._start
         if self._bar is None:
             return
