@@ -50,8 +50,10 @@ class RefinedCamera:
         scatter, count = self.scatter(), len(self.names)
         lines = [self.together.message, f"fitted to {count} {'capture' if count == 1 else 'captures'} together:"]
         for name, (value, *_) in self.values().items():
-            sure = "" if count == 1 else f" +- {scatter[name]:.3f} (standard error over the captures)"
+            sure = "" if count == 1 else f" +- {scatter[name]:.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
+        if count > 1:
+            lines.append("  (+- is the standard error over the captures: what misleads all of them is not in it)")
         lines.append("held-out error as given, found from the capture alone, found from all:")
         width = max(map(len, self.names))
         lines += [

@@ -228,6 +228,7 @@ class Mismatch:
         return moved_mask(mask, dx=dx, dy=dy, rotation=-self.rotation, magnification=1 / zoom)
 
 
+BORDER = 4  # beyond which no mismatch reaches [pixel]
 MISMATCHES = {
     "moved by 1 px": Mismatch(dx=1.0),
     "turned by 0.4 degrees": Mismatch(rotation=0.4),
@@ -255,7 +256,11 @@ class _Mismatched:
         if given is None:
             return None
         true, taken = kind.of(given), self.scene
-        if cube is not None:
+        if cube is None:  # what lies beyond the given mask is that of the snapshot, which was taken long ago
+            inner = slice(BORDER, -BORDER)
+            known, true = true[inner, inner], mask.clone()
+            true[inner, inner] = known
+        else:
             A = CASSI(true, shifts)
             taken = Scene(self.name, A, A.forward(cube), cube=cube)
         y = add_noise(taken, full_well).y.numpy()
