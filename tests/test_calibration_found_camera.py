@@ -14,7 +14,7 @@ from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_
 from cassi.calibration.pose import move_mask
 from cassi.calibration.self_calibration import Search, Snapshots, descend, directions, gather
 from cassi.errors import InputError
-from cassi.files import read_measurement
+from cassi.files import read_measurement, write_arrays
 from cassi.optics.building import camera_of_shot
 from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
@@ -76,7 +76,7 @@ def test_a_moved_mask_is_found(displaced):
     assert displaced.errors[1] < displaced.errors[0]
 
 
-def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask):
+def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask, tmp_path):
     """Cut out one row and one column off: what lies beyond the picture is another part of the mask."""
     m = photographed(scene, np.roll(mask, (-1, 1), (0, 1)), mask)
     found = find_camera(m)
@@ -89,6 +89,10 @@ def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask):
     x = subspace_tv(A, torch.as_tensor(used.y), smooth_basis(8, 4).float(), num_iters=60)[0].x.numpy()
     error = np.sqrt(((x - scene) ** 2).mean(axis=0))
     assert error[-1].mean() < 2 * error.mean()
+    found.save(tmp_path / "camera.h5")
+    write_arrays(tmp_path / "raw.h5", {"measurement": m.y})
+    again = read_measurement(tmp_path / "raw.h5", mask=tmp_path / "camera.h5")
+    assert np.array_equal(again.bad_pixels, found.left_out) and np.array_equal(again.mask, found.mask)
 
 
 def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):

@@ -138,7 +138,8 @@ class FoundCamera:
         return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=np.logical_or.reduce(bad) if bad else None)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the camera to HDF5: mask, shifts, and mask_3d_shift (C, H, W'), each band's mask where it falls.
+        """Write the camera to HDF5: mask, shifts, and mask_3d_shift (C, H, W'), each band's mask where it falls; also
+        bad_pixels (H, W'), those it does not explain, where there are any.
 
         Raises:
             InputError: no HDF5 suffix.
@@ -151,6 +152,7 @@ class FoundCamera:
         for target, mask, d in zip(shifted, masks, whole, strict=True):
             target[:, d : d + width] = mask
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
+        arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
         return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
 

@@ -12,7 +12,6 @@ from cassi.cli.shell import Parser, say, warn
 
 if TYPE_CHECKING:
     from cassi.calibration.found_camera import FoundCamera
-    from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
 
 MOST = 12  # captures that a camera is fitted to
@@ -54,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
     from cassi.calibration.refined_camera import refine_camera
     from cassi.files import check_output
+    from cassi.optics.mask_match import check_masks
+    from cassi.running.evidence import as_found
 
     check_output(args.output, args.overwrite)
     measurements = _captures(args)
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         steps=lambda fits: _in_turn(fits, quiet=args.quiet),
     )
     for m in measurements:
-        if not (check := _compared(m, found.together)).matches:
+        if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
             warn(args.prog, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     output = found.together.save(args.output, overwrite=args.overwrite)
     made = [str(output)]
@@ -108,17 +109,6 @@ def _each_once(args: argparse.Namespace, files: Sequence[Path]) -> list[Path]:
             what = "is given twice" if file.samefile(same) else f"holds the same as {same}"
             warn(args.prog, f"{file} {what}: it is counted once")
     return list(first.values())
-
-
-def _compared(m: Measurement, camera: FoundCamera) -> MaskCheck:
-    """The comparison of a capture with its mask, and where that fails with the mask as it was found."""
-    from cassi.optics.mask_match import check_masks
-
-    given = check_masks(m)
-    if given.matches:
-        return given
-    found = check_masks(camera.in_place(m))
-    return found if found.matches else given
 
 
 def _in_turn(fits: Sequence[Callable[[], FoundCamera]], *, quiet: bool) -> list[FoundCamera]:

@@ -163,6 +163,9 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     array = np.swapaxes(array, -1, -2) if layout.mask_transposed else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
+    if mask.ndim == 3 and mask_container is not container:  # a camera's file says which pixels it does not explain
+        behind = _bad_pixel_map(mask_container, None, image, False)
+        marked = behind if marked is None else marked if behind is None else marked | behind
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
