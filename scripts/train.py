@@ -17,6 +17,8 @@ examples:
       python scripts/train.py --data FOLDER --output run --minutes 60
   on a GPU, sixteen scenes for each camera at a time, sixteen processes that make examples
       python scripts/train.py --data FOLDER --output run --minutes 10 --scenes 16 --workers 16 --device cuda
+  an hour more for the weights that come with the program, in smaller steps
+      python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 3e-4
 then
       python scripts/reconstruct.py --measurement scene.h5 --prior learned --weights run/weights.safetensors
 
@@ -41,6 +43,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scenes", type=int, default=1, help="for each camera (default 1; a GPU needs some 16)")
     parser.add_argument("--size", default="96x128", help="of an example, height x width [pixel] (default 96x128)")
     parser.add_argument("--rate", type=float, default=6e-4, help="of learning, at most (default 6e-4)")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="to begin with, of a training before; --stages and --width are theirs",
+    )
     parser.add_argument("--stages", type=int, default=1, help="times the network is applied (default 1)")
     parser.add_argument("--width", type=int, default=64, help="channels at half the resolution (default 64)")
     parser.add_argument("--seed", type=int, default=0, help="of network and examples (default 0)")
@@ -80,18 +88,20 @@ def main(arguments: list[str] | None = None) -> int:
     from training.loop import Pool, Settings, Training, leave_with_parent, make_file
     from training.scenes import load_scenes
 
-    from cassi.priors.learned import Size
+    from cassi.priors.learned import LearnedPrior, Size, load_prior
 
     try:
         height, width = check_numbers(args)
         load_scenes(args.data).check_size(height, width)
+        torch.manual_seed(args.seed)
+        size = Size(stages=args.stages, width=args.width, deep_width=args.width * 3 // 2)
+        prior = LearnedPrior(size) if args.weights is None else load_prior(args.weights)
     except (ValueError, OSError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2
     rows = min(64, height)
     settings = Settings(args.minutes, args.cameras, args.scenes, args.rate, rows, height, width, args.seed)
-    size = Size(stages=args.stages, width=args.width, deep_width=args.width * 3 // 2)
-    training = Training(args.output, size, settings, torch.device(args.device))
+    training = Training(args.output, prior, settings, torch.device(args.device))
     folder = args.output / "examples"
     pool = Pool(folder)
     with ProcessPoolExecutor(args.workers, get_context("spawn"), leave_with_parent) as makers:

@@ -119,14 +119,15 @@ class Clock:
 def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "time", Clock())
     pool = Pool(tmp_path, [drawn(data, seed) for seed in range(3)])
-    run = Training(tmp_path, SMALL, Settings(0.5, cameras=2, rate=1e-2, rows=24), torch.device("cpu"))
+    torch.manual_seed(0)
+    run = Training(tmp_path, LearnedPrior(SMALL), Settings(0.5, cameras=2, rate=1e-2, rows=24), torch.device("cpu"))
     before = float(torch.cat([loss_of(run.prior, e) for e in pool.groups]).detach().mean())
     run.run(pool, report=lambda line: None)
     assert run.progress.seconds >= 30 and 10 < run.progress.step < 30  # half a minute, with a look or two a step
     trained = LearnedPrior(SMALL)
     trained.load_state_dict(run.mean)
     assert float(torch.cat([loss_of(trained, e) for e in pool.groups]).detach().mean()) < before - 0.003
-    again = Training(tmp_path, Size(), Settings(0.1), torch.device("cpu"))
+    again = Training(tmp_path, LearnedPrior(), Settings(0.1), torch.device("cpu"))
     assert again.prior.size == SMALL
     assert again.progress == run.progress
     for name, value in run.mean.items():
@@ -159,6 +160,15 @@ def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, monkeypa
     assert json.loads(capsys.readouterr().out.splitlines()[0])["seen"] >= 1
     assert (tmp_path / "run" / "training.png").stat().st_size > 1000
     assert load_prior(tmp_path / "run" / "weights.safetensors").size.width == 8
+    more = [*arguments, "--output", str(tmp_path / "more"), "--weights", str(tmp_path / "run" / "weights.safetensors")]
+    (tmp_path / "more" / "examples").mkdir(parents=True)
+    write_examples(tmp_path / "more" / "examples" / "00-00000.pt", [examples])
+    assert train.main([*more, "--width", "16", "--rate", "1e-9"]) == 0
+    before, after = (load_prior(tmp_path / folder / "weights.safetensors") for folder in ("run", "more"))
+    assert after.size == before.size  # steps of nearly nothing leave all as it was
+    for name, value in before.state_dict().items():
+        torch.testing.assert_close(after.state_dict()[name], value, rtol=1e-3, atol=1e-4)
+    capsys.readouterr()
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no cubes to train with" in capsys.readouterr().err
     odd = {
@@ -166,6 +176,7 @@ def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, monkeypa
         ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
         ("--files", "0"): "--files must be at least 1",
         ("--minutes", "nan"): "--minutes must be positive",
+        ("--weights", str(tmp_path / "none")): "No such file or directory",
     }
     for words, message in odd.items():
         assert train.main([*arguments, *words]) == 2

@@ -156,19 +156,19 @@ class Training:
 
     Args:
         folder: of the checkpoint, its log and its figure; made if needed.
-        size: of the network, where there is no checkpoint yet.
+        prior: to begin with, where there is no checkpoint yet.
         settings: see `Settings`.
         device: for the network.
     """
 
-    def __init__(self, folder: Path, size: Size, settings: Settings, device: torch.device) -> None:
+    def __init__(self, folder: Path, prior: LearnedPrior, settings: Settings, device: torch.device) -> None:
         self.folder, self.settings, self.device = folder, settings, device
         folder.mkdir(parents=True, exist_ok=True)
         self.progress = Progress()
         there = self.checkpoint.exists()
         saved = torch.load(self.checkpoint, map_location=device, weights_only=True) if there else None
-        torch.manual_seed(settings.seed)
-        self.prior = LearnedPrior(size if saved is None else Size(**saved["size"])).to(device)
+        self.prior = (prior if saved is None else LearnedPrior(Size(**saved["size"]))).to(device)
+        self.prior.train().requires_grad_(True)
         inner = [p for n, p in self.prior.named_parameters() if p.ndim == 4 and _hidden(n)]
         few = [self.prior.log_tau, self.prior.log_floor]
         others = [p for p in self.prior.parameters() if not any(p is q for q in [*inner, *few])]
