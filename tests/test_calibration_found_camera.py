@@ -12,7 +12,7 @@ from scipy import ndimage
 from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred
 from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_camera
 from cassi.calibration.pose import move_mask
-from cassi.calibration.self_calibration import Search, Snapshots, descend, directions, gather
+from cassi.calibration.self_calibration import FINE, Search, Snapshots, descend, directions, gather, settled
 from cassi.errors import InputError
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.building import camera_of_shot
@@ -132,6 +132,10 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
     y = CASSI(torch.as_tensor(mask), shifts).forward(x).numpy()
     blocks = Search(Snapshots.of(y[None]), mask, shifts).blocks(CameraModel())
     assert np.abs(descend(blocks, directions(mask.shape)["place"], {})).max() < 0.04
+    closely = Search(Snapshots.of(y[None], None, FINE), mask, shifts)
+    found = settled(closely, CameraModel(down={"1": -0.05}, right={"1": 0.05}))
+    assert abs(found.down["1"]) < 0.01 and abs(found.right["1"]) < 0.01
+    assert found.contrast == 1
 
 
 def test_a_turned_and_magnified_mask_is_found(scene, mask):
@@ -165,7 +169,8 @@ def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeyp
     m = photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask)
     monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: (SHARPENED, 0.1, 0.01))
     found = find_camera(m)
-    assert found.accepted and found.model == replace(SHARPENED, blur={})
+    assert found.accepted and found.model.blur == {} and found.model.contrast == 1
+    assert found.model.down["1"] == pytest.approx(-1, abs=0.02) and found.model.right["1"] == pytest.approx(1, abs=0.02)
 
 
 def test_a_mask_that_is_sharper_than_its_picture_is_found(scene, mask):
@@ -236,13 +241,14 @@ def test_the_saved_camera_is_read_as_a_mask(tmp_path, displaced):
     assert not displaced.is_saved(snapshot) and not displaced.is_saved(tmp_path / "none.h5")
 
 
-def test_blurs_between_are_interpolated(mask):
-    """The Lagrange weights of the four blurs make one between them, up to a fifth of what the four are apart."""
-    levels = [ndimage.gaussian_filter(mask, v**0.5) if v else mask for v in BLURS]
-    for variance in (0.5, 1.7, 3.5):
+@pytest.mark.parametrize("kind", ["grey", "binary"])
+def test_blurs_between_are_interpolated(mask, kind):
+    """Four blurs make one between them, to a thirtieth of the mask's detail."""
+    sharp = mask if kind == "grey" else (mask > mask.mean()).astype(np.float64)
+    levels = [ndimage.gaussian_filter(sharp, v**0.5) if v else sharp for v in BLURS]
+    for variance in (0.4, 0.5, 0.8, 1.0, 1.3, 1.7, 2.5, 3.5, 4.5):
         made = sum(w * level for w, level in zip(blur_weights(np.array(variance)), levels, strict=True))
-        error = (made - ndimage.gaussian_filter(mask, variance**0.5)).std()
-        assert error < (levels[0] - levels[-1]).std() / 5
+        assert (made - ndimage.gaussian_filter(sharp, variance**0.5)).std() < sharp.std() / 30
 
 
 def test_a_box_covers_pixels_in_part():

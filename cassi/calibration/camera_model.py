@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,7 +15,8 @@ from cassi.optics.geometry import Shifts
 
 Values = TypeVar("Values", np.ndarray, Tensor)
 
-BLURS = (0.0, 1.0, 2.5, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
+BLURS = (0.0, 0.6, 1.8, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
+FADE = 0.8  # [1 / pixel^2]
 UNSEEN = 0.02  # of the light of a pixel, through elements that nobody has seen: about as much as noise changes it
 LOCAL = 9  # side of the square whose mean is a mask's local mean [pixel]
 SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
@@ -103,13 +105,18 @@ def band_positions(num_bands: int) -> np.ndarray:
 
 
 def blur_weights(variance: Values) -> list[Values]:
-    """Weights of the masks blurred by `BLURS` that make one blurred by `variance`: Lagrange polynomials in it."""
+    """Weights of the masks blurred by `BLURS` that make one blurred by `variance`.
+
+    Detail of frequency k is left with exp(-k^2 variance / 2), a power of s = exp(-FADE variance): so they are Lagrange
+    polynomials in s. In the variance itself they would be off by half of a sharp mask's detail.
+    """
+    s, nodes = math.e ** (-FADE * variance), [math.exp(-FADE * b) for b in BLURS]
     weights: list[Values] = []
-    for a in BLURS:
-        w = 0 * variance + 1
-        for b in BLURS:
+    for a in nodes:
+        w = 0 * s + 1
+        for b in nodes:
             if b != a:
-                w = w * (variance - b) / (a - b)
+                w = w * (s - b) / (a - b)
         weights.append(w)
     return weights
 
@@ -156,6 +163,12 @@ class BlurredMasks:
                 moved = box_blurred(moved, gap)
             levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
         return cls(tuple(levels), num_bands, toned.ndim == 3)
+
+    @classmethod
+    def made(cls, masks: np.ndarray, shifts: Shifts) -> BlurredMasks:
+        """Of masks that are blurred already, (H, W) or (C, H, W): one level of each."""
+        levels = masks[None] if masks.ndim == 2 else masks
+        return cls(tuple((level.astype(np.float64),) for level in levels), len(shifts), masks.ndim == 3)
 
     def mixture(self, c: int) -> list[tuple[int, float]]:
         """Which of the levels make the masks of band c, and how much of each."""

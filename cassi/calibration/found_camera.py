@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial, unseen_pixels
-from cassi.calibration.self_calibration import Search, Snapshots, find_model, with_contrast
+from cassi.calibration.self_calibration import FINE, Search, Snapshots, find_model, settled
 from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
@@ -38,6 +38,7 @@ SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
+SHARPER = 0.03  # a mask no sharper than its picture: of an error no more above, whatever its imprint
 CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 
@@ -241,19 +242,19 @@ def find_camera(
 
     # A mask out of place tells a black level that is not there, which passes for contrast.
     seen = [frame for one in measurements for frame in _frames(one, through(model), bad, black_level)]
-    if any(float((a - b).abs().max()) > 0 for a, b in zip(seen, frames, strict=True)):
-        again = Snapshots.of(torch.stack(seen).numpy(), m.bad_pixels)
-        model = with_contrast(Search(again, m.mask, m.shifts), replace(model, contrast=1.0))
+    model = settled(Search(Snapshots.of(torch.stack(seen).numpy(), m.bad_pixels, FINE), m.mask, m.shifts), model)
+    if model.exact:
+        return given
 
     def trials(model: CameraModel, seed: int = seed) -> list[_Trial]:
         camera = through(model)
         return [_Trial.of(camera, A, y, bad, seed) for y in (frames if model.exact else seen)]
 
     as_found = trials(model)
-    for simpler in _simplifications(model):
+    for simpler, higher, fainter in _simplifications(model):
         plain = simpler(model)
         others = trials(plain)
-        if _error(others) <= (1 + EQUAL) * _error(as_found) and _imprint(others) < FAINTER * _imprint(as_found):
+        if _error(others) <= (1 + higher) * _error(as_found) and _imprint(others) < fainter * _imprint(as_found):
             model, as_found = plain, others
     told((1 + SEARCH) / 2)
     as_given = trials(CameraModel())
@@ -302,19 +303,22 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     return frames
 
 
-def _simplifications(model: CameraModel) -> list[Callable[[CameraModel], CameraModel]]:
+def _simplifications(model: CameraModel) -> list[tuple[Callable[[CameraModel], CameraModel], float, float]]:
     """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, or sharper.
 
     A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
     tells.
+
+    Returns:
+        How to simplify, by how much the error may rise, and times which imprint must be left at most.
     """
-    found: list[Callable[[CameraModel], CameraModel]] = []
+    found: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
     if model.blur.get("1", 0.0) < 0:
-        found.append(lambda model: replace(model, blur={}))
+        found.append((lambda model: replace(model, blur={}), SHARPER, math.inf))
     if model.contrast != 1:
-        found.append(lambda model: replace(model, contrast=1.0))
+        found.append((lambda model: replace(model, contrast=1.0), EQUAL, FAINTER))
     if model.tone < 1:
-        found.append(lambda model: replace(model, contrast=1.0, tone=1.0))
+        found.append((lambda model: replace(model, contrast=1.0, tone=1.0), EQUAL, FAINTER))
     return found
 
 

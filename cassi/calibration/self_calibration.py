@@ -11,7 +11,8 @@ mask at four widths and its derivatives,
     m~_c = sum_l w_l(blur) (g_l - down dg_l/dy - right dg_l/dx)
 
 so that the products of these images with each other and with y~, summed over each block once, give the rest for any
-camera nearby in a few small matrices. The mask is moved by what was found, and the regression repeated.
+camera nearby in a few small matrices. The mask is moved by what was found, and the regression repeated; the last time
+with the blur as it was found, more spectra, and finer detail, which mistakes less of the scene for the mask.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from scipy import ndimage
 from torch import Tensor
 
 from cassi.calibration.camera_model import (
-    BLURS,
     SHARPEST,
     WIDEST,
     BlurredMasks,
@@ -39,21 +39,37 @@ from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
 
 BLOCK = 32  # side of the blocks [pixel]
-DETAIL = 3.0  # standard deviation of what counts as smooth [pixel]
 BRIGHTNESS = 5.0  # that of the local brightness [pixel]
 DARK = 0.1  # pixels below this share of the bright ones are not looked at
 MARGIN = 6  # nor those at the border [pixel]
 FILLED = 0.6  # least share of good pixels in a block
-SPECTRA = 10  # K; with 6, a scene of strong colors passed for a mask 0.3 px further on
-GROUPS = 14  # of bands, between which the images are interpolated
 FEWEST_BLOCKS = 12  # below, nothing is looked for
 FEWEST_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
 GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
 REACH = 3  # displacements looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
-SHALLOW = 0.1  # a contrast this far from 1 is believed; scenes with edges are off by half of it
+SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
 TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How closely the snapshots are looked at.
+
+    Attributes:
+        smooth: standard deviation of what counts as smooth [pixel].
+        groups: of bands, between which the images are interpolated.
+        spectra: K.
+    """
+
+    smooth: float
+    groups: int
+    spectra: int
+
+
+COARSE = Look(3.0, 14, 10)  # with 6 spectra, a scene of strong colors passed for a mask 0.3 px further on
+FINE = Look(1.5, 28, 20)  # of masks whose blur is known: with one image of each in place of four it costs no more
 
 # What is added one after the other: name, and the terms of (down, right, blur) that it moves together.
 Direction = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]
@@ -71,6 +87,7 @@ class Blocks:
         x, y: (blocks,) place on the mask, -1 to 1.
         parity: (blocks,) bool, the fields of a checkerboard: one tests what the other was fitted to.
         t: (groups,) of the bands, -1 to 1.
+        spectra: K.
     """
 
     gram: Tensor
@@ -81,6 +98,7 @@ class Blocks:
     y: Tensor
     parity: Tensor
     t: Tensor
+    spectra: int = COARSE.spectra
 
     def __len__(self) -> int:
         return len(self.count)
@@ -93,35 +111,45 @@ class Blocks:
     def rest(self, down: Tensor, right: Tensor, variance: Tensor) -> Tensor:
         """log of the rest of each block relative to its energy, (blocks,); arguments (blocks, groups).
 
-        Where the derivatives were left out, the masks are not displaced.
+        Where the derivatives were left out, the masks are not displaced; where there is one image of each, they are
+        blurred already.
         """
-        target, fitted = self._regressed(down, right, variance)
-        floor = 1e-4 * self.energy.mean()
-        left = (self.energy - (target * fitted).sum(1)).clamp(min=0)
-        return torch.log((left + floor) / (self.energy + floor))
+        return self._regressed(down, right, variance)[0]
 
-    def contrast(self, variance: Tensor, mean: float, num_bands: int) -> float:
-        """That of the mask: sum_c a_c times its mean is 1 where the pattern is as deep as the light is bright."""
-        _, fitted = self._regressed(torch.zeros_like(variance), torch.zeros_like(variance), variance)
-        return float(((fitted @ self._spectra()).mean(1) * num_bands * mean).median())
+    def contrast(self, down: Tensor, right: Tensor, variance: Tensor, light: float) -> float:
+        """That of the mask: sum_c a_c times its mean is 1 where the pattern is as deep as the light is bright.
+
+        The median over the half of the blocks that are explained best: edges of the scene make patterns, too.
+
+        Args:
+            down, right, variance: as for `rest`.
+            light: mean of the mask times the number of bands.
+        """
+        rest, fitted = self._regressed(down, right, variance)
+        best = rest <= rest.median()
+        return float(((fitted @ self._spectra()).mean(1) * light)[best].median())
 
     def _spectra(self) -> Tensor:
         """B_k, (K, groups): cosines over the bands."""
         num_groups = len(self.t)
         c = (torch.arange(num_groups, dtype=torch.float64) + 0.5) / num_groups
-        return torch.cos(math.pi * torch.arange(min(SPECTRA, num_groups), dtype=torch.float64)[:, None] * c)
+        return torch.cos(math.pi * torch.arange(min(self.spectra, num_groups), dtype=torch.float64)[:, None] * c)
 
     def _regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Products of the masks with the snapshot, and the coefficients z_k of each block, (blocks, K)."""
-        levels = torch.stack(blur_weights(variance), 1)
+        """The rest of each block, and its coefficients z_k, (blocks, K)."""
+        count = self.gram.shape[1] // len(self.t)
+        levels = variance.new_ones(variance.shape)[:, None] if count <= 3 else torch.stack(blur_weights(variance), 1)
         images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
-        images = images[:, : self.gram.shape[1] // len(self.t)]
+        images = images[:, :count]
         spectra = self._spectra()
         W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
         gram = W @ self.gram @ W.mT
         target = (W @ self.right[..., None])[..., 0]
         ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
-        return target, torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
+        fitted = torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
+        floor = 1e-4 * self.energy.mean()
+        left = (self.energy - (target * fitted).sum(1)).clamp(min=0)
+        return torch.log((left + floor) / (self.energy + floor)), fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +159,15 @@ class Snapshots:
     Attributes:
         detail: (N, H, W').
         good: (N, H, W') bool.
+        look: how closely.
     """
 
     detail: np.ndarray
     good: np.ndarray
+    look: Look = COARSE
 
     @classmethod
-    def of(cls, y: np.ndarray, bad_pixels: np.ndarray | None = None) -> Snapshots:
+    def of(cls, y: np.ndarray, bad_pixels: np.ndarray | None = None, look: Look = COARSE) -> Snapshots:
         """From snapshots (N, H, W'), less their black level."""
         known = np.ones(y.shape[-2:]) if bad_pixels is None else (~bad_pixels).astype(float)
         details, goods = [], []
@@ -146,11 +176,11 @@ class Snapshots:
             good = (level > DARK * np.percentile(level, 99)) & (known > 0)
             good[:MARGIN] = good[-MARGIN:] = False
             good[:, :MARGIN] = good[:, -MARGIN:] = False
-            detail = np.where(good, (frame - _smooth(frame, known, DETAIL)) / np.where(good, level, 1), 0)
+            detail = np.where(good, (frame - _smooth(frame, known, look.smooth)) / np.where(good, level, 1), 0)
             limit = 3 * float(detail[good].std()) if good.any() else 0.0
             details.append(np.clip(detail, -limit, limit))
             goods.append(good)
-        return cls(np.stack(details).astype(np.float32), np.stack(goods))
+        return cls(np.stack(details).astype(np.float32), np.stack(goods), look)
 
 
 def _smooth(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
@@ -160,8 +190,8 @@ def _smooth(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
     return filled
 
 
-def _detail(image: np.ndarray) -> np.ndarray:
-    passed: np.ndarray = image - ndimage.gaussian_filter(image, DETAIL)
+def _detail(image: np.ndarray, smooth: float) -> np.ndarray:
+    passed: np.ndarray = image - ndimage.gaussian_filter(image, smooth)
     return passed
 
 
@@ -173,6 +203,7 @@ def features(
     blurs: Sequence[int],
     derivatives: bool,
     rows: slice = slice(None),
+    look: Look = COARSE,
 ) -> np.ndarray:
     """Detail of the masks seen on the detector, at these `BLURS`, then -d/dy, then -d/dx of each, (F, rows, W').
 
@@ -181,7 +212,7 @@ def features(
     """
     num_bands = len(shifts)
     whole = np.rint(np.asarray(shifts) - min(shifts)).astype(int)
-    centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
+    centers = np.linspace(0, num_bands - 1, min(look.groups, num_bands))
     hats = np.array([np.interp(np.arange(num_bands), centers, row) for row in np.eye(len(centers))], np.float32)
     height, width = masks.shape
     first, last, _ = rows.indices(height)
@@ -196,7 +227,7 @@ def features(
             if masks.per_band:
                 known.clear()
             top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
-            found = [_detail(masks.levels[source][k][top:bottom]).astype(np.float32) for k in blurs]
+            found = [_detail(masks.levels[source][k][top:bottom], look.smooth).astype(np.float32) for k in blurs]
             if derivatives:
                 found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
             known[source] = np.stack([image[first - top : last - top] for image in found])
@@ -232,10 +263,11 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
     """The blocks of the snapshots, for masks nearby."""
     height, width = masks.shape
     columns = snapshots.detail.shape[-1]
-    num_bands = len(shifts)
-    centers = np.linspace(0, num_bands - 1, min(GROUPS, num_bands))
+    num_bands, look = len(shifts), snapshots.look
+    centers = np.linspace(0, num_bands - 1, min(look.groups, num_bands))
+    blurs = range(len(masks.levels[0]))
     corners = [(n, i, j) for n, good in enumerate(snapshots.good) for i, j in tiles(good)]
-    num_images = len(BLURS) * (3 if derivatives else 1) * len(centers)
+    num_images = len(blurs) * (3 if derivatives else 1) * len(centers)
     gram = torch.zeros(len(corners), num_images, num_images, dtype=torch.float64)
     right = torch.zeros(len(corners), num_images, dtype=torch.float64)
     energy, count = torch.zeros(2, len(corners), dtype=torch.float64)
@@ -243,7 +275,7 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
     def summed(tops: Sequence[int]) -> None:
         """The blocks of some of the rows of blocks."""
         lit = slice(tops[0], tops[-1] + BLOCK)
-        flat = features(masks, shifts, columns, blurs=range(len(BLURS)), derivatives=derivatives, rows=lit)
+        flat = features(masks, shifts, columns, blurs=blurs, derivatives=derivatives, rows=lit, look=look)
         for b, (n, i, j) in enumerate(corners):
             if i in tops:
                 part = slice(i, i + BLOCK), slice(j, j + BLOCK)
@@ -267,6 +299,7 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
         torch.as_tensor(2 * (rows + BLOCK / 2) / height - 1),
         torch.as_tensor((rows // BLOCK + cols // BLOCK) % 2 == 1),
         torch.as_tensor(np.interp(centers, np.arange(num_bands), band_positions(num_bands))),
+        look.spectra,
     )
 
 
@@ -308,11 +341,14 @@ class Family:
         stacked = torch.stack([f for field in fields for f in field]) if used else base.new_zeros(0)
         return cls(blocks, stacked.view(len(used), 3, *base.shape), base)
 
+    def at(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Displacement down and to the right, and variance of the blur, at the values p of the directions."""
+        down, right, blur = torch.einsum("k,kdbn->dbn", p, self.fields)
+        return down.clamp(-1.5, 1.5), right.clamp(-1.5, 1.5), (self.blur + blur).clamp(SHARPEST, WIDEST)
+
     def rest(self, p: Tensor) -> Tensor:
         """`Blocks.rest` at the values p of the directions."""
-        down, right, blur = torch.einsum("k,kdbn->dbn", p, self.fields)
-        variance = (self.blur + blur).clamp(SHARPEST, WIDEST)
-        return self.blocks.rest(down.clamp(-1.5, 1.5), right.clamp(-1.5, 1.5), variance)
+        return self.blocks.rest(*self.at(p))
 
     def least(self) -> np.ndarray:
         """The values of the least mean of the rest, by pixels, by L-BFGS."""
@@ -416,7 +452,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     pose = [*groups["place"], *groups["turn and magnification"]]
     model = _coarse(search, blocks)
     if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
-        return with_contrast(search, given), 0.0, 0.0
+        return _deepened(search, given), 0.0, 0.0
     told(0.3)
     model = _continuous_or_not(search, model, pose)
     told(0.4)
@@ -430,18 +466,32 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     blocks, after = search.rest(model)
     fall = gain(blocks, before, after)
     if not clearly(fall):
-        return with_contrast(search, given), 0.0, 0.0
-    return with_contrast(search, model), *fall
+        return _deepened(search, given), 0.0, 0.0
+    return model, *fall
 
 
-def with_contrast(search: Search, model: CameraModel) -> CameraModel:
+def _deepened(search: Search, model: CameraModel) -> CameraModel:
     """With the contrast of the mask's pattern, where it is clearly another."""
-    blocks = search.blocks(model, derivatives=False)
-    x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
-    variance = torch.as_tensor(polynomial(model.blur, x, y, t)).clamp(SHARPEST, WIDEST)
-    mean = float((np.maximum(search.mask, 0) ** model.tone).mean())
-    contrast = blocks.contrast(variance, mean, len(search.shifts))
-    return model if abs(contrast - 1) < SHALLOW else replace(model, contrast=contrast)
+    family = Family.of(search.blocks(model, derivatives=False), (), model.blur)
+    return _with_contrast(search, model, family, np.zeros(0))
+
+
+def settled(search: Search, model: CameraModel) -> CameraModel:
+    """A model that was found, its pose and contrast fitted once more; the search is one that looks closely."""
+    model = replace(model, contrast=1.0)
+    blocks = gather(
+        search.snapshots, BlurredMasks.made(model.masks(search.mask, search.shifts), search.shifts), search.shifts
+    )
+    groups = directions(search.mask.shape[-2:])
+    used = [*groups["place"], *groups["turn and magnification"]] if model.down or model.right else []
+    values = descend(blocks, used, {})
+    return _with_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values)
+
+
+def _with_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
+    light = float((np.maximum(search.mask, 0) ** model.tone).mean()) * len(search.shifts)
+    contrast = family.blocks.contrast(*family.at(torch.as_tensor(values)), light)
+    return model if -SHALLOW < contrast - 1 < DEEP else replace(model, contrast=contrast)
 
 
 def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:

@@ -259,7 +259,7 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
     check = check_masks(m)
     if check.matches:
         say(args, f"  {check.verdict}")
-    elif looked_for(args) and _near(check):
+    elif (args.align or looked_for(args)) and _near(check):
         say(args, f"  {check.verdict}; the camera is looked for")
     else:
         warn(args.prog, with_options(verdict(check), args))

@@ -309,7 +309,8 @@ def photograph(
 def moved_mask(mask: Tensor, *, dx: float, dy: float, rotation: float, magnification: float = 1.0) -> Tensor:
     """The mask in another pose, by quintic splines (the search has Fourier and cubic ones).
 
-    Beyond its border it goes on with the elements of its other end, which no search knows there.
+    Beyond its border it goes on with the elements of its other end, which no search knows there. No element lets more
+    than all of the light pass, or less than none.
     """
     height, width = mask.shape
     turn = math.radians(rotation)
@@ -318,8 +319,8 @@ def moved_mask(mask: Tensor, *, dx: float, dy: float, rotation: float, magnifica
     offset = center - inverse @ (center + np.array([dy, dx]))
     border = 20
     wide = np.pad(mask.double().numpy(), border, mode="wrap")
-    moved = ndimage.affine_transform(wide, inverse, offset + border, output_shape=mask.shape, order=5).clip(0)
-    return torch.as_tensor(moved).float()
+    moved = ndimage.affine_transform(wide, inverse, offset + border, output_shape=mask.shape, order=5)
+    return torch.as_tensor(moved).float().clamp(mask.min(), mask.max())
 
 
 def _benchmark_scenes(data: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
