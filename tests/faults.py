@@ -660,7 +660,7 @@ FAULTS = [
     ),
     Fault(
         "a black level told through a mask out of place passes for contrast", "cassi/calibration/found_camera.py",
-        "_frames(one, through(model), bad, black_level)]", "_frames(one, A, bad, black_level)]",
+        "_frames(one, through(mask), bad, black_level)]", "_frames(one, A, bad, black_level)]",
         "test_calibration_found_camera.py", "black_level_that_is_not_there",
     ),
     Fault(

@@ -133,7 +133,8 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
     blocks = Search(Snapshots.of(y[None]), mask, shifts).blocks(CameraModel())
     assert np.abs(descend(blocks, directions(mask.shape)["place"], {})).max() < 0.04
     closely = Search(Snapshots.of(y[None], None, FINE), mask, shifts)
-    found = settled(closely, CameraModel(down={"1": -0.05}, right={"1": 0.05}))
+    beside = CameraModel(down={"1": -0.05}, right={"1": 0.05})
+    found = settled(closely, beside, beside.masks(mask, shifts))
     assert abs(found.down["1"]) < 0.01 and abs(found.right["1"]) < 0.01
     assert found.contrast == 1
 

@@ -19,7 +19,7 @@ BLURS = (0.0, 0.6, 1.8, 5.0)  # variances of the blurred masks that stand for al
 FADE = 0.8  # [1 / pixel^2]
 UNSEEN = 0.02  # of the light of a pixel, through elements that nobody has seen: about as much as noise changes it
 LOCAL = 9  # side of the square whose mean is a mask's local mean [pixel]
-SHARPEST, WIDEST = -0.8, 6.0  # bounds on the variance; below 0 the image is sharper than the mask's own picture
+SHARPEST, WIDEST = -0.8, BLURS[-1]  # bounds on the variance; below 0 the image is sharper than the mask's own picture
 
 
 def polynomial(terms: Mapping[str, float], x: np.ndarray, y: np.ndarray, t: np.ndarray | float) -> np.ndarray:
@@ -65,11 +65,18 @@ class CameraModel:
         moves = any((*self.down.values(), *self.right.values(), *self.blur.values()))
         return not (moves or self.continuous or self.contrast != 1 or self.tone != 1)
 
-    def beyond(self, shape: tuple[int, int], t: float) -> np.ndarray:
-        """How much of each mask element lies beyond the mask's picture in the band at t, 0 to 1; (H, W)."""
+    def beyond(self, shape: tuple[int, int], num_bands: int) -> list[np.ndarray]:
+        """How much of each mask element lies beyond the mask's picture, 0 to 1; (H, W) for each band."""
         x, y = coordinates(shape)
         rows, columns = np.meshgrid(*map(np.arange, shape), indexing="ij")
-        return beyond(shape, rows - polynomial(self.down, x, y, t), columns - polynomial(self.right, x, y, t))
+        shares: list[np.ndarray] = []
+        for t in band_positions(num_bands):
+            if shares and not (_by_band(self.down) or _by_band(self.right)):
+                shares.append(shares[0])
+            else:
+                down, right = polynomial(self.down, x, y, t), polynomial(self.right, x, y, t)
+                shares.append(beyond(shape, rows - down, columns - right))
+        return shares
 
     def masks(self, mask: np.ndarray, shifts: Shifts) -> np.ndarray:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
@@ -77,20 +84,23 @@ class CameraModel:
             return mask
         images = BlurredMasks.of(self, mask, shifts)
         x, y = coordinates(mask.shape[-2:])
-        per_band = []
+        blurred, highest = any(self.blur.values()), mask.max() ** self.tone
+        found = np.empty((len(shifts), *mask.shape[-2:]), mask.dtype)
+        weights: list[np.ndarray] = []
         for c, t in enumerate(band_positions(len(shifts))):
-            variance = np.clip(polynomial(self.blur, x, y, t), SHARPEST, WIDEST)
+            if blurred and (not weights or _by_band(self.blur)):
+                weights = blur_weights(np.clip(polynomial(self.blur, x, y, t), SHARPEST, WIDEST))
             levels = images.at(c)
-            if not any(self.blur.values()):
-                per_band.append(levels[0])
-                continue
-            per_band.append(sum(w * level for w, level in zip(blur_weights(variance), levels, strict=True)))
-        found = np.stack(per_band)
-        if self.contrast != 1:
-            mean = found.mean((1, 2), keepdims=True)
-            found = mean + self.contrast * (found - mean)
-        clipped: np.ndarray = np.clip(found, 0, mask.max() ** self.tone).astype(mask.dtype)
-        return clipped
+            made = sum(w * level for w, level in zip(weights, levels, strict=True)) if blurred else levels[0]
+            if self.contrast != 1:
+                mean = made.mean()
+                made = mean + self.contrast * (made - mean)
+            found[c] = np.clip(made, 0, highest)
+        return found
+
+
+def _by_band(terms: Mapping[str, float]) -> bool:
+    return any(c for name, c in terms.items() if "t" in name)
 
 
 def coordinates(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +157,7 @@ class BlurredMasks:
     def of(cls, model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
         toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
         num_bands = len(shifts)
-        moves = any(c for k, c in (*model.down.items(), *model.right.items()) if "t" in k)
+        moves = _by_band(model.down) or _by_band(model.right)
         if toned.ndim == 3:
             positions, sources = band_positions(num_bands), list(toned)
         else:

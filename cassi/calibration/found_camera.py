@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, polynomial, unseen_pixels
+from cassi.calibration.camera_model import (
+    WIDEST,
+    CameraModel,
+    band_positions,
+    coordinates,
+    polynomial,
+    unseen_pixels,
+)
 from cassi.calibration.self_calibration import FINE, Search, Snapshots, find_model, settled
 from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
@@ -128,8 +135,8 @@ class FoundCamera:
         """Least and greatest standard deviation of the blur over field and bands [pixel], 0 where it is sharper."""
         x, y = coordinates((9, 9))
         values = [polynomial(self.model.blur, x, y, t) for t in band_positions(min(len(self.shifts), 9))]
-        low, high = float(np.min(values)), float(np.max(values))
-        return math.sqrt(max(low, 0.0)), math.sqrt(max(high, 0.0))
+        low, high = np.sqrt(np.clip([np.min(values), np.max(values)], 0, WIDEST))
+        return float(low), float(high)
 
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
@@ -237,40 +244,47 @@ def find_camera(
     if model.exact:
         return given
 
-    def through(model: CameraModel) -> Shot:
-        return camera_of_shot(replace(m, mask=model.masks(m.mask, m.shifts)), torch.device("cpu"))
+    def through(mask: np.ndarray) -> Shot:
+        return camera_of_shot(replace(m, mask=mask), torch.device("cpu"))
 
     # A mask out of place tells a black level that is not there, which passes for contrast.
-    seen = [frame for one in measurements for frame in _frames(one, through(model), bad, black_level)]
-    model = settled(Search(Snapshots.of(torch.stack(seen).numpy(), m.bad_pixels, FINE), m.mask, m.shifts), model)
+    mask = model.masks(m.mask, m.shifts)
+    seen = [frame for one in measurements for frame in _frames(one, through(mask), bad, black_level)]
+    model = settled(Search(Snapshots.of(torch.stack(seen).numpy(), m.bad_pixels, FINE), m.mask, m.shifts), model, mask)
     if model.exact:
         return given
 
-    def trials(model: CameraModel, seed: int = seed) -> list[_Trial]:
-        camera = through(model)
-        return [_Trial.of(camera, A, y, bad, seed) for y in (frames if model.exact else seen)]
+    def trials(mask: np.ndarray, seed: int = seed) -> list[_Trial]:
+        camera = through(mask)
+        return [_Trial.of(camera, A, y, bad, seed) for y in (frames if mask is m.mask else seen)]
 
-    as_found = trials(model)
+    mask = model.masks(m.mask, m.shifts)
+    as_found = trials(mask)
     for simpler, higher, fainter in _simplifications(model):
         plain = simpler(model)
-        others = trials(plain)
+        other = plain.masks(m.mask, m.shifts)
+        others = trials(other)
         if _error(others) <= (1 + higher) * _error(as_found) and _imprint(others) < fainter * _imprint(as_found):
-            model, as_found = plain, others
+            model, mask, as_found = plain, other, others
     told((1 + SEARCH) / 2)
-    as_given = trials(CameraModel())
+    as_given = trials(m.mask)
     sure, is_open = _compared(as_given, as_found)
     for more in range(1, SPLITS):
         if not is_open:
             break
-        as_given += trials(CameraModel(), seed + more)
-        as_found += trials(model, seed + more)
+        as_given += trials(m.mask, seed + more)
+        as_found += trials(mask, seed + more)
         sure, is_open = _compared(as_given, as_found)
-    errors, stamped = (_error(as_given), _error(as_found)), (_imprint(as_given), _imprint(as_found))
-    believed = model if sure else CameraModel()
-    mask = believed.masks(m.mask, m.shifts)
-    positions = band_positions(len(shifts)) if sure else ()
-    left_out = unseen_pixels(mask, [believed.beyond(mask.shape[-2:], t) for t in positions], shifts) if sure else None
-    return FoundCamera(mask, m.shifts, believed, sure, (fall[0], fall[1]), errors, stamped, left_out=left_out)
+    found = replace(
+        given,
+        fall=(fall[0], fall[1]),
+        errors=(_error(as_given), _error(as_found)),
+        imprints=(_imprint(as_given), _imprint(as_found)),
+    )
+    if not sure:
+        return found
+    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts)
+    return replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
 
 
 def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:

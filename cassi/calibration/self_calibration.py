@@ -476,12 +476,16 @@ def _deepened(search: Search, model: CameraModel) -> CameraModel:
     return _with_contrast(search, model, family, np.zeros(0))
 
 
-def settled(search: Search, model: CameraModel) -> CameraModel:
-    """A model that was found, its pose and contrast fitted once more; the search is one that looks closely."""
-    model = replace(model, contrast=1.0)
-    blocks = gather(
-        search.snapshots, BlurredMasks.made(model.masks(search.mask, search.shifts), search.shifts), search.shifts
-    )
+def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
+    """A model that was found, its pose and contrast fitted once more.
+
+    Args:
+        search: one that looks closely.
+        model: as found.
+        masks: its masks, (C, H, W).
+    """
+    shifts = search.shifts
+    blocks = gather(search.snapshots, BlurredMasks.made(masks, shifts), shifts)
     groups = directions(search.mask.shape[-2:])
     used = [*groups["place"], *groups["turn and magnification"]] if model.down or model.right else []
     values = descend(blocks, used, {})
@@ -489,9 +493,10 @@ def settled(search: Search, model: CameraModel) -> CameraModel:
 
 
 def _with_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
+    """With the contrast that its masks, of which the family is, want in place of the one that they have."""
     light = float((np.maximum(search.mask, 0) ** model.tone).mean()) * len(search.shifts)
-    contrast = family.blocks.contrast(*family.at(torch.as_tensor(values)), light)
-    return model if -SHALLOW < contrast - 1 < DEEP else replace(model, contrast=contrast)
+    contrast = model.contrast * family.blocks.contrast(*family.at(torch.as_tensor(values)), light)
+    return replace(model, contrast=1.0 if -SHALLOW < contrast - 1 < DEEP else contrast)
 
 
 def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
