@@ -85,17 +85,16 @@ def main(arguments: list[str] | None = None) -> int:
     from multiprocessing import active_children, get_context
 
     import torch
-    from training.loop import Pool, Settings, Training, leave_with_parent, make_file
+    from training.loop import Pool, Settings, Training, leave_with_parent, make_file, new_prior
     from training.scenes import load_scenes
 
-    from cassi.priors.learned import LearnedPrior, Size, load_prior
+    from cassi.priors.learned import Size, load_prior
 
     try:
         height, width = check_numbers(args)
         load_scenes(args.data).check_size(height, width)
-        torch.manual_seed(args.seed)
         size = Size(stages=args.stages, width=args.width, deep_width=args.width * 3 // 2)
-        prior = LearnedPrior(size) if args.weights is None else load_prior(args.weights)
+        prior = load_prior(args.weights) if args.weights else new_prior(size, args.seed)
     except (ValueError, OSError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2

@@ -345,6 +345,24 @@ def test_the_summary_fills_the_place_of_the_truth_with_the_residual(cube):
     assert "Residual y - Φx" not in titles(truth=cube)
 
 
+@pytest.mark.parametrize(("shape", "beside"), [((60, 60), 3), ((40, 110), 2), ((16, 240), 1)])
+def test_pictures_of_a_wide_frame_stand_below_each_other_in_the_summary(shape, beside):
+    cube = np.random.default_rng(0).random((4, *shape))
+    figure = figures.summary(result(cube))
+    assert_text_is_readable(figure)
+    pictures = [axes for axes in figure.axes if axes.get_title(loc="left").startswith(("Snap", "Recon", "Resid"))]
+    boxes = [axes.get_window_extent() for axes in pictures]
+    assert len(boxes) == 3 and len({round(box.x0) for box in boxes}) == beside
+    assert all(box.width > 0.2 * figure.bbox.width for box in boxes)
+
+
+def test_the_edge_that_is_shown_of_a_narrow_strip_is_one():
+    cube = np.full((3, 20, 200), 0.5)
+    cube[:, :, 101:] = 1.0
+    (edge,) = (point for point in figures.choose_points(cube) if point.kind == "edge")
+    assert 98 <= edge.column <= 102
+
+
 def test_the_summary_tells_the_camera_that_was_found(cube):
     message = (
         "Camera found from the snapshot: mask moved by (+1.00, -0.50) px (right, down), " + 9 * "and so on, " + "."

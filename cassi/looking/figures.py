@@ -52,6 +52,7 @@ from cassi.solvers.loop import Record
 
 Points = Sequence[tuple[int, int]]
 WORDS = 150  # letters of a line in the heading of a page
+LOWEST = 1.9  # picture that a bar with its words stands beside [inch]
 
 
 @styled
@@ -321,23 +322,33 @@ def summary(
     page = 13.0
     bars = 1.0  # [inch] a color bar and its numbers
     aspects = [p.shape[1] / p.shape[0] for p in snapshots] + [width / height] * pictures
-    picture_height = min(4.4, (page - 0.6 - bars * len(snapshots)) / sum(aspects))
+    order = [*range(len(snapshots))[:1], *range(len(snapshots), len(aspects)), *range(1, len(snapshots))]
+    for side in (len(order), 2, 1):  # by side: fewer of wide ones, until the bars beside them have room for their words
+        rows = [order[k : k + side] for k in range(0, len(order), side)]
+        room = [
+            (page - 0.6 - bars * sum(k < len(snapshots) for k in row)) / sum(aspects[k] for k in row) for row in rows
+        ]
+        picture_height = min(4.4, *room)
+        if picture_height > LOWEST:
+            break
     shown = evenly(len(values), 8)
     band_height = ((page - bars) / max(len(shown), 6)) * height / width + 0.5
     warning = "\n".join(data.problems())
     caption = "\n".join(filter(None, (caption, *textwrap.wrap(data.found_camera, WORDS))))
     heading = 0.42 + 0.2 * (caption.count("\n") + bool(caption)) + (0.3 + 0.18 * warning.count("\n")) * bool(warning)
-    heights = (heading, picture_height + 0.35, band_height, 2.7)
+    heights = (heading, len(rows) * (max(picture_height, LOWEST) + 0.35), band_height, 2.7)
     figure = Figure(figsize=(page, sum(heights)), layout=layout())
     grid = figure.add_gridspec(4, 1, height_ratios=heights)
     head, top, strip, plots = (figure.add_subfigure(grid[k]) for k in range(4))
     _draw_heading(head, heading, data.title, caption, warning)
 
-    widths = [aspect * picture_height for aspect in aspects]
-    order = [0, *range(len(snapshots), len(aspects)), *range(1, len(snapshots))] if snapshots else range(len(aspects))
-    widths = [widths[k] + bars * (k < len(snapshots)) for k in order]
-    columns = top.add_gridspec(1, len(widths), width_ratios=widths)
-    places = iter(top.add_subplot(columns[k]) for k in range(len(widths)))
+    axes_of = []
+    lines = top.add_gridspec(len(rows), 1)
+    for n, row in enumerate(rows):
+        widths = [aspects[k] * picture_height + bars * (k < len(snapshots)) for k in row]
+        places_in_it = lines[n].subgridspec(1, len(row), width_ratios=widths)
+        axes_of += [top.add_subplot(places_in_it[k]) for k in range(len(row))]
+    places = iter(axes_of)
     if data.measurement is not None:
         y = as_picture(data.measurement, "measurement")
         draw_map(next(places), y, _sized("Snapshot", y), value_label(data.unit), colors="gray")

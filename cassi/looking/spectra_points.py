@@ -47,7 +47,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int =
     stride = max(1, min(values.shape[1:]) // 512)  # of a large frame a part is enough
     values = np.nan_to_num(values[:, ::stride, ::stride], posinf=0, neginf=0)
     num_bands, height, width = values.shape
-    block = max(1, min(height, width) // 40)
+    block = max(1 + (min(height, width) >= 16), min(height, width) // 40)  # one pixel alone has no edge in it
     rows, columns = height // block, width // block
     tiles = values[:, : rows * block, : columns * block].reshape(num_bands, rows, block, columns, block)
     mean = tiles.mean(axis=(2, 4))

@@ -112,6 +112,12 @@ def make_file(data: Path, folder: Path, number: int, settings: Settings, compone
 _scenes = functools.cache(load_scenes)
 
 
+def new_prior(size: Size, seed: int) -> LearnedPrior:
+    """One that has not been trained."""
+    torch.manual_seed(seed)
+    return LearnedPrior(size)
+
+
 def loss_of(prior: LearnedPrior, e: Examples) -> Tensor:
     """Error of the corrected coefficients relative to their start's, root mean square: below 1 is a gain. (N,)
 
