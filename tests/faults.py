@@ -116,8 +116,22 @@ FAULTS = [
         "test_optics_outliers.py", "many_of_them",
     ),
     Fault(
-        "a tile is corrected in units of its own", "cassi/choice/refine.py", ", level=problem.brightness)", ")",
+        "a tile is corrected in units of its own", "cassi/choice/refine.py", ", level=problem.brightness, ", ", ",
         "test_choice_learned.py", "units_of_its_frame",
+    ),
+    Fault(
+        "corrected twice in any case", "cassi/choice/refine.py",
+        "<= allowed(error) or (forced and times == 1):", "<= math.inf:",
+        "test_choice_learned.py", "twice_where",
+    ),
+    Fault(
+        "a second correction of the first cube", "cassi/choice/refine.py",
+        "z=analyse(once.x, problem", "z=analyse(result.x, problem",
+        "test_choice_learned.py", "between_two",
+    ),
+    Fault(
+        "a plan corrects once", "cassi/choice/refine.py", "if plan.corrections == 1:", "if plan.corrections:",
+        "test_choice_learned.py", "repeats_as_many",
     ),
     Fault(
         "blocks begin anywhere", "cassi/running/tiling.py", "GRID = 20", "GRID = 1",

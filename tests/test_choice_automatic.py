@@ -155,7 +155,8 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
         (best,) = (c for c in choice["candidates"] if all(c[k] == choice[k] for k in ("basis", "noise_share")))
         errors = [c["held_out_error"] for c in choice["candidates"]]
         assert best["held_out_error"] <= min(errors) / 0.95  # hardly behind the best
-        last = choice["prior"] + (", learned" if choice["learned"] else "")
+        assert choice["learned"] == bool(choice["corrected_at"])
+        last = choice["prior"] + ("", ", learned", ", learned twice")[len(choice["corrected_at"])]
         assert {"prior": last, "held_out_error": choice["held_out_error"]} in choice["priors"]
         assert choice["components"] == int(choice["basis"].rpartition("-")[2])
         assert choice["iterations"] == len(each.result.history)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from test_priors_learned import stirred
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.learned_step import LearnedStep, shipped_prior
-from cassi.choice.plan import EFFORTS, Method, Plan
+from cassi.choice.plan import BETWEEN, EFFORTS, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import allowed, corrected
+from cassi.choice.refine import Watch, allowed, corrected, corrected_twice
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior
@@ -24,15 +25,29 @@ from cassi.solvers.loop import Record, Result
 SIZE = Size(components=4, stages=1, memory=1, width=8, blocks=1, deep_width=8, deep_blocks=1)
 
 
-@pytest.fixture(scope="module")
-def shot() -> tuple[CASSI, torch.Tensor, torch.Tensor]:
-    """A camera, a snapshot with some noise, and its scene."""
+Shot = tuple[CASSI, torch.Tensor, torch.Tensor]
+
+
+def photographed(size: int, parts: int, mode: str) -> Shot:
+    """A camera, a snapshot with some noise, and its scene of so many parts along a side."""
     generator = torch.Generator().manual_seed(0)
-    A = CASSI.from_step(torch.rand(24, 24, generator=generator), 1, 6)
-    low = torch.rand(1, 6, 5, 5, generator=generator)
-    x = torch.nn.functional.interpolate(low, (24, 24), mode="nearest")[0]
+    A = CASSI.from_step(torch.rand(size, size, generator=generator), 1, 6)
+    low = torch.rand(1, 6, parts, parts, generator=generator)
+    x = torch.nn.functional.interpolate(low, (size, size), mode=mode)[0]
     y = A.forward(x)
     return A, y + 0.02 * y.mean() * torch.randn(y.shape, generator=generator), x
+
+
+@pytest.fixture(scope="module")
+def shot() -> Shot:
+    """Of a scene of squares."""
+    return photographed(24, 5, "nearest")
+
+
+@pytest.fixture(scope="module")
+def smooth() -> Shot:
+    """Of a scene that the non-local prior harms little."""
+    return photographed(32, 3, "bilinear")
 
 
 class Oracle(LearnedPrior):
@@ -43,7 +58,7 @@ class Oracle(LearnedPrior):
         s = brightness(A, y) * math.sqrt(A.num_bands) * self.spread().view(-1, 1, 1)
         self.truth = analyse(x, smooth_basis(A.num_bands, SIZE.components)) / s
 
-    def forward(self, z, d, seen, noise, memory):
+    def forward(self, z, d, seen, noise, memory, views=4):
         return self.truth - z, torch.zeros_like(z), seen
 
 
@@ -114,6 +129,61 @@ def test_a_plan_has_the_learned_prior_in_it(shot):
     without = reconstruct_auto(A, y, method=Method(plan=Plan.from_dict(found.plan.as_dict() | {"learned": None})))
     assert error(again, shot) < 0.5 * error(without, shot)
     json.dumps(found.as_dict())
+
+
+class SecondThoughts(Oracle):
+    """Knows the scene, but not where it is asked for one view alone, as the first of two corrections does."""
+
+    def forward(self, z, d, seen, noise, memory, views=4):
+        f, g, h = super().forward(z, d, seen, noise, memory, views)
+        return (f if views > 1 else 3 * torch.ones_like(f)), g, h
+
+
+def test_twice_where_that_predicts_as_well_else_once(smooth):
+    twice, once = auto(smooth, learned=Oracle(*smooth)), auto(smooth, learned=SecondThoughts(*smooth))
+    assert (twice.plan.corrections, once.plan.corrections) == (2, 1)
+    assert twice.plan.final_prior.endswith("learned twice") and "correction, twice" in twice.explain()
+    errors = {p.prior: p.held_out_error for p in once.evidence.priors}
+    assert errors[f"{once.plan.prior}, learned twice"] > errors[once.plan.final_prior] == once.evidence.held_out_error
+    assert error(once, smooth) < 0.8 * error(auto(smooth, prior="nonlocal"), smooth)
+
+
+def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot):
+    """x <- x + 0.7 f(x), four iterations of the non-local prior, x <- x + 0.5 f(x), with the parts of other rooms."""
+    A, y, _ = shot
+    step, variance = LearnedStep.of(stirred(SIZE), A, None), torch.full_like(y, 1e-4)
+    problem = Problem(smooth_basis(6, 5).float(), variance)
+    result, state = problem.solve(A, y, 6)
+    state = replace(state, e=torch.zeros_like(state.e))
+    seen: list[Record] = []
+    watch = Watch(Run(monitor=lambda record, z: seen.append(record)))
+    watch.add(result.history)
+
+    found = corrected_twice(step, A, y, result, problem, state, watch)
+
+    x = step(A, y, result.x, variance, share=0.7, views=1).x
+    x = problem.solve(A, y, 4, state=replace(state, z=analyse(x, problem.basis)), sigma=0.35)[0].x
+    torch.testing.assert_close(found.x, step(A, y, x, variance, share=0.5).x)
+    assert [record.iteration for record in seen] == [7, 8, 9, 10]
+    assert [record.iteration for record in found.history] == list(range(1, 13))
+
+    stop = Watch(Run(monitor=lambda record, z: True))
+    torch.testing.assert_close(
+        corrected_twice(step, A, y, result, problem, state, stop).x,
+        step(A, y, result.x, variance, share=0.7, views=1).x,
+    )
+
+
+def test_a_plan_repeats_as_many_corrections(smooth):
+    A, y, _ = smooth
+    found = auto(smooth, learned=Oracle(*smooth))
+    plan = Plan.from_dict(found.plan.as_dict())
+    assert plan.corrections == found.plan.corrections == 2
+    plan = replace(plan, learned=found.plan.learned)
+    again, once = (reconstruct_auto(A, y, method=Method(plan=p)) for p in (plan, replace(plan, corrections=1)))
+    assert len(again.result.history) == len(once.result.history) + BETWEEN + 1
+    older = {key: value for key, value in found.plan.as_dict().items() if key != "corrections"}
+    assert Plan.from_dict(older).corrections == 1
 
 
 def test_a_tile_is_corrected_in_units_of_its_frame(shot):

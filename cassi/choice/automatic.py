@@ -251,13 +251,14 @@ def _judged(
     final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline), step=step, forced=forced)
     # the candidate's run, which the final run goes on from, counts as total variation
     iterations = (best.evidence.iterations + final.iterations[0], final.iterations[1])
-    chosen = replace(chosen, prior=final.prior, iterations=iterations, learned=step if final.learned else None)
+    chosen = replace(chosen, prior=final.prior, iterations=iterations)
+    if final.corrections:
+        chosen = replace(chosen, learned=step, corrections=final.corrections)
     errors = {p.prior: p.held_out_error for p in final.priors}
-    name = f"{final.prior}, learned" if final.learned else final.prior
     evidence = Evidence(
         candidates=tuple(c.evidence for c in trial.tried),
         priors=final.priors,
-        held_out_error=errors.get(name, best.evidence.held_out_error),
+        held_out_error=errors.get(chosen.final_prior, best.evidence.held_out_error),
         held_out_pixels=int(split.held.sum()),
         seed=run.seed,
         part=None,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
-from cassi.priors.learned import SHA256, LearnedPrior, load_prior
+from cassi.priors.learned import SHA256, VIEWS, LearnedPrior, load_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis, synthesise
 from cassi.solvers.loop import Monitor, Result
 from cassi.solvers.unrolled import unrolled
@@ -43,11 +43,13 @@ class LearnedStep:
         variance: Tensor,
         *,
         level: float | None = None,
+        share: float = SHARE,
+        views: int = VIEWS,
         monitor: Monitor | None = None,
     ) -> Result:
         """The cube x corrected; what of it lies outside the span of the basis stays as it is.
 
-        x + SHARE (B^T z + rest - x),    z the coefficients corrected
+        x + share (B^T z + rest - x),    z the coefficients corrected
 
         Args:
             A, y: camera and snapshot.
@@ -55,6 +57,7 @@ class LearnedStep:
             variance: of y.
             level: brightness that the network sees x relative to; of the snapshot at hand if not given. A tile is
                 given that of its frame.
+            share, views: of the correction that is added, and of the scene that it is the mean of.
             monitor: see `cassi.solvers.loop`.
         """
         start = analyse(x, self.basis)
@@ -68,9 +71,10 @@ class LearnedStep:
                 start,
                 variance=variance.expand(y.shape),
                 level=brightness(A, y) if level is None else level,
+                views=views,
                 monitor=monitor,
             )
-        return Result(torch.lerp(x, result.x + rest, SHARE), result.history, result.status)
+        return Result(torch.lerp(x, result.x + rest, share), result.history, result.status)
 
 
 @functools.cache

@@ -105,7 +105,7 @@ def common_plan(
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))
     step = learned_step(A, wavelengths, method)
-    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step)
+    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step, corrections=2)
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -173,7 +173,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
             found = corrected(step, first.A, first.y, found, Problem(B, variance[0]))
-            plan = replace(plan, learned=step)
+            plan = replace(plan, learned=step, corrections=1)
     return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
 
 

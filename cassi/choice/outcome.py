@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.choice.candidates import LEVEL_MARGIN, MARGIN, SCENE_LOSS, CandidateError
 from cassi.choice.noise import Pilot
-from cassi.choice.plan import TV, Plan
+from cassi.choice.plan import BETWEEN, TV, Plan
 from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import PRIOR_STRENGTH
 
@@ -134,6 +134,7 @@ class Outcome:
             "components": None if plan.vectors is None else len(plan.vectors),
             "prior": plan.prior,
             "learned": plan.learned is not None,
+            "corrected_at": self._corrected_at(),
             "prior_strength": PRIOR_STRENGTH,
             "brightness": self.brightness,
             "iterations": len(self.result.history),
@@ -154,6 +155,13 @@ class Outcome:
             "part": None if found.part is None else [[s.start, s.stop] for s in found.part],
             "seed": found.seed,
         }
+
+    def _corrected_at(self) -> list[int]:
+        """The iterations that were a learned prior's corrections."""
+        if self.plan is None or self.plan.learned is None or not self.result.history:
+            return []
+        last = self.result.history[-1].iteration
+        return [last] if self.plan.corrections == 1 else [last - BETWEEN - 1, last]
 
     def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
         """The choice in at most three short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
@@ -184,7 +192,7 @@ def _in_short(outcome: Outcome) -> list[str]:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
     prior = "total variation" if plan.prior == TV else "total variation, then a non-local prior"
     if plan.learned is not None:
-        prior += " and a learned correction"
+        prior += " and a learned correction" + (", twice" if plan.corrections > 1 else "")
     built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
     if found is None:
         return [f"{built}, as the plan says."]
@@ -246,7 +254,7 @@ def _evidence(outcome: Outcome) -> list[str]:
     if found.priors:
         compared = "; ".join(f"{p.prior}: {p.held_out_error:.2%}" for p in found.priors)
         words.append(
-            f"Prior of the final run: {plan.prior}{', learned' if plan.learned is not None else ''} ({compared}; of "
+            f"Prior of the final run: {plan.final_prior} ({compared}; of "
             "one shot, the non-local prior is taken where its error is not clearly higher, a learned one where hardly "
             "higher; of several shots, the non-local prior is)."
         )

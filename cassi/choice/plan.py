@@ -28,6 +28,7 @@ TV = "total variation"
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
 SETTLED = 0.93  # share of a held-out error that must be left for noise to matter
+BETWEEN = 4  # iterations with the non-local prior between two corrections of the learned one
 CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
 
 
@@ -78,6 +79,11 @@ EFFORTS: dict[str, Effort] = {
 }
 
 
+def with_learned(prior: str, corrections: int) -> str:
+    """Of a prior whose cube a learned one has corrected so many times, in words."""
+    return prior + ("", ", learned", ", learned twice")[corrections]
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What the default solver decides. The plan of one snapshot serves others that are like it.
@@ -91,6 +97,7 @@ class Plan:
         iterations: of the final run, with total variation and after it with another prior; None: by the effort.
         vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
         learned: a learned prior's correction of the cube; None: without.
+        corrections: how many, 1, or 2 with the non-local prior between them.
         level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
             Above 1 where they are few in a black field.
     """
@@ -103,6 +110,7 @@ class Plan:
     vectors: Tensor | None = None
     learned: LearnedStep | None = None
     level: float = 1.0
+    corrections: int = 1
 
     @property
     def complete(self) -> bool:
@@ -113,6 +121,11 @@ class Plan:
     def sigma(self) -> float | None:
         """Of the non-local denoiser, in units of the weights of the total variation; None with that alone."""
         return None if self.prior in (None, TV) else float(str(self.prior).rpartition(" ")[2])
+
+    @property
+    def final_prior(self) -> str:
+        """The prior of the final run, with the learned one's corrections, in words."""
+        return with_learned(str(self.prior), 0 if self.learned is None else self.corrections)
 
     def check_bands(self, num_bands: int) -> None:
         """Raise InputError for a camera with another number of bands than that of the plan."""
@@ -137,6 +150,7 @@ class Plan:
             "vectors": None if self.vectors is None else self.vectors.double().cpu().tolist(),
             "learned": None if self.learned is None else self.learned.basis.double().cpu().tolist(),
             "level": self.level,
+            "corrections": self.corrections,
         }
 
     @staticmethod
@@ -164,6 +178,7 @@ class Plan:
                 None if vectors is None else torch.tensor(vectors, dtype=torch.float64),
                 learned,
                 float(values.get("level", 1.0)),
+                int(values.get("corrections", 1)),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"this is no plan of a reconstruction ({error!r})") from error

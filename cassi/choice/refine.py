@@ -3,7 +3,8 @@
 Total variation finds where light comes from among all the cubes that a snapshot allows; low rank of groups of similar
 patches (`cassi.priors.nonlocal_lowrank`), started from its result, removes what does not repeat: noise and the mask's
 traces. Fine texture that does not repeat it removes too, so it has to predict the held-out pixels as well. A learned
-prior (`cassi.choice.learned_step`) corrects what they found, on the same condition.
+prior (`cassi.choice.learned_step`) corrects what they found, on the same condition: once, or twice with the non-local
+prior between, which then finds its groups in a better cube.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import torch
 from torch import Tensor
 
 from cassi.choice.held_out import Split
-from cassi.choice.learned_step import LearnedStep
+from cassi.choice.learned_step import SHARE, LearnedStep
 from cassi.choice.outcome import PriorError
-from cassi.choice.plan import CHANCE, TV, Effort, Plan, Run
+from cassi.choice.plan import BETWEEN, CHANCE, TV, Effort, Plan, Run, with_learned
 from cassi.choice.problem import Problem
 from cassi.optics.protocol import Camera
-from cassi.priors.spectral_basis import synthesise
+from cassi.priors.learned import VIEWS
+from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Record, Result, relative_norm
 from cassi.solvers.subspace_tv import SubspaceState
 
@@ -30,19 +32,22 @@ from cassi.solvers.subspace_tv import SubspaceState
 # at single detector pixels. With the first weights, on scenes not trained with the error fell or stayed, on real
 # captures it rose by 2 to 3 %.
 MORE, SLACK = 0.01, 0.003
+# Between two corrections the non-local prior is of a weaker kind, and less is added of the second: applied again and
+# again, the network goes astray on smooth scenes.
+SIGMA_BETWEEN, SECOND_SHARE = 0.35, 0.5
 
 
 class FinalRun(NamedTuple):
     """The result (cube (C, H, W)), its prior, iterations with TV and with that, and errors of the priors compared.
 
-    `learned` says whether a learned prior has corrected it.
+    `corrections` is how many times a learned prior has corrected it.
     """
 
     result: Result
     prior: str
     iterations: tuple[int, int]
     priors: tuple[PriorError, ...]
-    learned: bool = False
+    corrections: int = 0
 
 
 NONLOCAL_COST = 20.0  # of an iteration with the non-local prior, in iterations with total variation
@@ -105,9 +110,9 @@ def final_run(
 
     A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
     taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
-    all of them. The learned prior corrects either of them where that predicts the held-out pixels hardly worse, see
-    `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in; where no other prior
-    is to be tried, the cube corrected first is taken.
+    all of them. The learned prior corrects either of them, twice or once, where that predicts the held-out pixels
+    hardly worse, see `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in;
+    where no other prior is to be tried, the cube corrected first, once, is taken.
 
     Args:
         split: the snapshot.
@@ -123,7 +128,8 @@ def final_run(
     B = problem.basis.to(y)
     before = split.error(synthesise(state.z, B)) if split_off else math.inf
     first = effort.tv_first if split_off else effort.tv_all
-    watch.expected = first + NONLOCAL_COST * effort.first * len(effort.sigmas)
+    between = BETWEEN if effort.sigmas and step is not None else 0
+    watch.expected = first + NONLOCAL_COST * (effort.first * len(effort.sigmas) + between)
     smooth, state = problem.solve(A, y, first, state=state, monitor=watch)
     watch.add(smooth.history)
     if not split_off or watch.over:
@@ -131,18 +137,31 @@ def final_run(
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
 
-    def judged(result: Result, error: float, name: str) -> Result | None:
-        """A cube of this error corrected, made without the held-out pixels; None where it predicts them worse."""
-        if step is None or watch.over:
-            return None
-        better = corrected(step, A, y, result, problem)
-        tried.append(PriorError(f"{name}, learned", split.error(better.x.clamp(min=0))))
-        return better if forced or tried[-1].held_out_error <= allowed(error) else None
+    most = 2 if effort.sigmas and len(A.measurement_shape) == 2 else 1  # it has never seen several shots
+
+    def correct(A: Camera, y: Tensor, result: Result, state: SubspaceState, times: int) -> Result:
+        if step is None or not times:
+            return result
+        if times == 1:
+            return corrected(step, A, y, result, problem)
+        return corrected_twice(step, A, y, result, problem, state, watch)
+
+    def judged(result: Result, state: SubspaceState, error: float, name: str) -> tuple[Result, int]:
+        """A cube of this error corrected, made without the held-out pixels, and how many times.
+
+        As it was, and 0, where both predict them worse.
+        """
+        for times in range(0 if step is None or watch.over else most, 0, -1):
+            better = correct(A, y, result, state, times)
+            tried.append(PriorError(with_learned(name, times), split.error(better.x.clamp(min=0))))
+            if tried[-1].held_out_error <= allowed(error) or (forced and times == 1):
+                return better, 1 if watch.over else times  # stopped between the two
+        return result, 0
 
     if not effort.sigmas:
-        better = judged(smooth, reference, TV)
-        if better is not None:
-            return FinalRun(better, TV, (len(smooth.history), 0), tuple(tried), True)
+        better, times = judged(smooth, state, reference, TV)
+        if times:
+            return FinalRun(better, TV, (len(smooth.history), 0), tuple(tried), times)
         return _gone_on(split, problem, smooth, state, effort, watch, tried)
     smooth = replace(smooth, status="stopped")  # unless a run follows
     limit = effort.limit(before, reference)
@@ -153,16 +172,16 @@ def final_run(
     if chosen.kept_error <= limit:
         watch.add(chosen.history[: chosen.kept_at])
         result = Result(synthesise(chosen.kept, B), watch.history, "stopped" if watch.over else "max_iters")
-        better = judged(result, chosen.kept_error, chosen.name)
+        better, times = judged(result, chosen.state, chosen.kept_error, chosen.name)
         iterations = (len(smooth.history), chosen.kept_at)
-        return FinalRun(better or result, chosen.name, iterations, tuple(tried), better is not None)
+        return FinalRun(better, chosen.name, iterations, tuple(tried), times)
     if watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    learned = judged(smooth, reference, TV) is not None
+    _, times = judged(smooth, state, reference, TV)
     final = _gone_on(split, problem, smooth, state, effort, watch, tried)
-    if step is None or not learned or watch.over:
+    if watch.over:
         return final
-    return final._replace(result=corrected(step, split.A, split.y, final.result, problem), learned=True)
+    return final._replace(result=correct(split.A, split.y, final.result, state, times), corrections=times)
 
 
 def _gone_on(
@@ -182,14 +201,50 @@ def _gone_on(
     return FinalRun(replace(rest, history=watch.history), TV, (len(watch.history), 0), tuple(tried))
 
 
-def corrected(step: LearnedStep, A: Camera, y: Tensor, result: Result, problem: Problem) -> Result:
+def corrected(
+    step: LearnedStep,
+    A: Camera,
+    y: Tensor,
+    result: Result,
+    problem: Problem,
+    *,
+    share: float = SHARE,
+    views: int = VIEWS,
+) -> Result:
     """The result with a learned prior's correction of its cube, which is one more iteration."""
     began = time.perf_counter()
-    x = step(A, y, result.x, problem.variance, level=problem.brightness).x
+    x = step(A, y, result.x, problem.variance, level=problem.brightness, share=share, views=views).x
     last, change = result.history[-1], relative_norm(x - result.x, result.x)
     seconds = last.seconds + time.perf_counter() - began
     record = Record(last.iteration + 1, seconds, relative_norm(y - A.forward(x), y), change)
     return replace(result, x=x, history=(*result.history, record))
+
+
+def corrected_twice(
+    step: LearnedStep, A: Camera, y: Tensor, result: Result, problem: Problem, state: SubspaceState, watch: Watch
+) -> Result:
+    """The result corrected, freed by the non-local prior of what does not repeat, and corrected once more.
+
+        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x,    x <- x + 0.5 f(x)
+
+    with f a learned prior's correction, first in one view and then the mean of all.
+
+    Args:
+        step: the learned prior.
+        A, y, problem: what the result was found with.
+        result: the cube to begin with.
+        state: where its run ended, whose multiplier of the constraint x >= 0 is gone on with.
+        watch: sees the iterations between; where it stops them, the cube corrected once is returned.
+    """
+    once = corrected(step, A, y, result, problem, views=1)
+    state = replace(fresh(state), z=analyse(once.x, problem.basis.to(y)))
+    watch.cost = NONLOCAL_COST
+    rest, _ = problem.solve(A, y, BETWEEN, state=state, sigma=SIGMA_BETWEEN, monitor=watch)
+    watch.cost = 1.0
+    if watch.over:
+        return once
+    history = once.history + tuple(after(once.history, record) for record in rest.history)
+    return corrected(step, A, y, replace(rest, history=history, status=result.status), problem, share=SECOND_SHARE)
 
 
 def allowed(error: float) -> float:
@@ -211,17 +266,20 @@ def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:
 def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> Result:
     """The final run of a plan that is complete: iterations with total variation, with its prior, the learned one."""
     first, then = plan.iterations or (0, 0)
-    watch.expected = max(1.0, first + NONLOCAL_COST * then)
+    between = BETWEEN if plan.learned is not None and plan.corrections > 1 else 0
+    watch.expected = max(1.0, first + NONLOCAL_COST * (then + between))
     result, state = problem.solve(A, y, first, monitor=watch)
     watch.add(result.history)
     if plan.sigma is not None and then > 0 and not watch.over:
         watch.cost = NONLOCAL_COST
-        result, _ = problem.solve(A, y, then, state=fresh(state), sigma=plan.sigma, monitor=watch)
+        result, state = problem.solve(A, y, then, state=fresh(state), sigma=plan.sigma, monitor=watch)
         watch.add(result.history)
     result = replace(result, history=watch.history)
     if plan.learned is None or watch.over:
         return result
-    return corrected(plan.learned, A, y, result, problem)
+    if plan.corrections == 1:
+        return corrected(plan.learned, A, y, result, problem)
+    return corrected_twice(plan.learned, A, y, result, problem, state, watch)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:

@@ -394,12 +394,13 @@ def _changes(choice: Mapping[str, object], history: Sequence[Record]) -> list[tu
     if not history or not isinstance(iterations, list) or len(iterations) != 2:
         return []
     first, last, other = history[0].iteration, history[-1].iteration, iterations[1]
+    told = choice.get("corrected_at", [last] if choice.get("learned") is True else [])
+    corrected = [at - 1 for at in told if isinstance(at, int)] if isinstance(told, list) else []
     found = [(first, f"goes on from the best of {len(trials)} trials")] if isinstance(trials, list) and trials else []
-    if choice.get("learned") is True:
-        last -= 1
-    if isinstance(other, int) and 0 < other < last:
-        found.append((last - other, f"{str(choice.get('prior')).partition(',')[0]} prior"))
-    return [*found, (last, "learned correction")] if choice.get("learned") is True else found
+    until = min([last, *corrected])
+    if isinstance(other, int) and 0 < other < until:
+        found.append((until - other, f"{str(choice.get('prior')).partition(',')[0]} prior"))
+    return found + [(at, "learned correction") for at in corrected]
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -133,14 +133,15 @@ class LearnedPrior(nn.Module):
         return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
 
     def forward(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, views: int = VIEWS
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One correction of N stacks of images, of up to K components; out of training the mean over four `_view`s.
+        """One correction of N stacks of images, of up to K components; out of training the mean over `views`.
 
         Args:
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
-            memory: of the call before, (N, memory, H, W), out of training VIEWS times as many; None at first.
+            memory: of the call before, (N, memory, H, W), out of training `views` times as many; None at first.
+            views: at most 4, see `_view`; 1 is the scene as it lies.
 
         Returns:
             f and g (N, K', H, W), and the memory for the next call.
@@ -148,13 +149,13 @@ class LearnedPrior(nn.Module):
         if self.training:
             return self._corrected(z, d, seen, noise, memory)
 
-        last = [None] * VIEWS if memory is None else memory.chunk(VIEWS, 1)
+        last = [None] * views if memory is None else memory.chunk(views, 1)
         f, g, kept = torch.zeros_like(z), torch.zeros_like(d), []
-        for v in range(VIEWS):  # one after the other: together they would need four times the memory
+        for v in range(views):  # one after the other: together they would need four times the memory
             maps = _view(seen, v, signed=False), _view(noise, v, signed=False)
             f_v, g_v, h = self._corrected(_view(z, v), _view(d, v), *maps, last[v])
-            f += _view(f_v, v) / VIEWS
-            g += _view(g_v, v, signed=False) / VIEWS
+            f += _view(f_v, v) / views
+            g += _view(g_v, v, signed=False) / views
             kept.append(h)
         return f, g, torch.cat(kept, 1)
 
