@@ -664,6 +664,27 @@ FAULTS = [
         "    if False:", "test_optics_mask_match.py", "sharper_than_its_picture",
     ),
     Fault(
+        "bands without light are blurred away", "cassi/calibration/self_calibration.py", "TOO_WIDE = 1.5 ",
+        "TOO_WIDE = 1000 ", "test_calibration_found_camera.py", "light_in_one_band",
+    ),
+    Fault(
+        "blur by band without a level of its own", "cassi/calibration/self_calibration.py",
+        "[: 1 + bool(level)]", "[:1]", "test_calibration_found_camera.py", "grows_with_the_band",
+    ),
+    Fault(
+        "a camera that explains next to nothing is believed", "cassi/calibration/found_camera.py",
+        "BLIND, UNBLINDED = 0.3", "BLIND, UNBLINDED = 3", "test_calibration_found_camera.py", "hardly_anything",
+    ),
+    Fault(
+        "any mask that explains nothing wants another contrast", "cassi/calibration/self_calibration.py",
+        "FLATTEST = 0.3", "FLATTEST = 0.0", "test_calibration_found_camera.py", "fits_nothing",
+    ),
+    Fault(
+        "a refined camera is judged without the black level that was looked for with it",
+        "cassi/calibration/found_camera.py", "for y in _frames(m, camera, bad, black_level)",
+        "for y in _frames(m, given, bad, black_level)", "test_calibration_found_camera.py", "not_there_passes",
+    ),
+    Fault(
         "beyond its picture a mask goes on as at the border", "cassi/calibration/camera_model.py",
         "    if share.any():\n", "    if False:\n", "test_calibration_found_camera.py", "nobody_has_seen",
     ),

@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred
-from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_camera
+from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_camera, predictions
 from cassi.calibration.pose import move_mask
 from cassi.calibration.self_calibration import FINE, Search, Snapshots, descend, directions, gather, settled
 from cassi.errors import InputError
@@ -104,6 +104,7 @@ def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):
     found = find_camera(m)
     assert found.accepted and found.model.right["1"] == pytest.approx(1, abs=0.1)
     assert found.model.contrast == 1
+    assert predictions(m, found) == pytest.approx(found.errors[1], rel=1e-3)  # nor is one taken off there
 
 
 def test_threads_share_the_blocks_and_change_nothing(torch_threads):
@@ -156,6 +157,44 @@ def test_blur_is_found(scene, mask):
     assert f"mask blurred by {width} px" in found.message
 
 
+def blurred_by_band(mask, first, last):
+    return np.stack([ndimage.gaussian_filter(mask, width) for width in np.linspace(first, last, len(SHIFTS))])
+
+
+@pytest.mark.parametrize("last", [1.2, 1.6])
+def test_blur_that_grows_with_the_band_is_no_lack_of_contrast(scene, last):
+    """A level that serves all bands helps little alone, nor does a slope without one: they are taken together."""
+    mask = (np.random.default_rng(7).random((SIZE, SIZE)) > 0.5).astype(np.float32)
+    found = find_camera(photographed(scene, blurred_by_band(mask, 0.3, last), mask))
+    assert found.accepted and found.model.contrast == 1
+    assert found.model.blur["1"] > 0.2 and found.model.blur["t"] == pytest.approx((last**2 - 0.3**2) / 2, rel=0.4)
+
+
+def test_a_mask_that_fits_nothing_is_not_made_flat(scene):
+    """Another mask's snapshot: a mask without a pattern would predict better, and be of no use."""
+    ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
+    found = find_camera(photographed(scene, theirs, ours))
+    assert not found.accepted and found.model.contrast == 1
+
+
+@pytest.mark.parametrize("fineness", [1.0, 3.0])
+def test_light_in_one_band_is_no_other_camera(scene, fineness):
+    """Smooth spectra give some of it to the bands beside, whose masks then seem to have no detail."""
+    mask = (np.random.default_rng(7).random((SIZE, SIZE)) > 0.5).astype(np.float32)
+    texture = ndimage.gaussian_filter(np.random.default_rng(3).standard_normal((SIZE, SIZE)), fineness)
+    x = np.zeros_like(scene)
+    x[3] = scene.mean(axis=0) * (1 + 0.5 * fineness * texture)
+    assert not find_camera(photographed(x, mask, mask)).accepted
+
+
+def test_the_part_that_was_not_looked_for_is_told(scene, mask):
+    m = photographed(scene, mask, mask)
+    between = replace(m, shifts=tuple(2.05 * c for c in range(len(SHIFTS))))
+    assert "for bands on whole pixels only" in find_camera(between).message
+    few = replace(m, y=m.y[:64, :78], mask=m.mask[:64, :64])
+    assert "too small" in find_camera(few).message
+
+
 def test_contrast_is_found(scene, mask):
     found = find_camera(photographed(scene, mask.mean() + 0.6 * (mask - mask.mean()), mask))
     assert found.accepted
@@ -182,8 +221,8 @@ def test_a_mask_that_is_sharper_than_its_picture_is_found(scene, mask):
 @pytest.mark.parametrize(
     ("fall", "noise", "imprint", "verdict"),
     [(0.1, 0.1, 0.1, (True, False)), (0.1, 2.5, 0.1, (False, True)), (0.005, 2.5, 0.1, (False, False)),
-     (-0.1, 0.5, 0.02, (False, False)), (0.0, 0.1, 0.02, (True, False))],
-    ids=["clearly better", "open", "too little", "worse", "as good and without the mask's imprint"],
+     (-0.1, 0.5, 0.02, (False, False)), (0.0, 0.1, 0.02, (True, False)), (-0.12, 2.0, 0.02, (False, False))],
+    ids=["clearly better", "open", "too little", "worse", "as good and without the mask's imprint", "perhaps worse"],
 )  # fmt: skip
 def test_more_pixels_are_held_out_where_the_first_leave_it_open(fall, noise, imprint, verdict):
     """1,000 squared errors about 1 that fall by so much on average, give or take `noise` each."""
@@ -191,6 +230,14 @@ def test_more_pixels_are_held_out_where_the_first_leave_it_open(fall, noise, imp
     light = torch.full((1000,), 1e4, dtype=torch.float64)
     before = [_Trial(torch.ones(1000, dtype=torch.float64), light, 0.1)]
     assert _compared(before, [_Trial(1 + change, light, imprint)]) == verdict
+
+
+@pytest.mark.parametrize(("fall", "verdict"), [(0.1, (False, False)), (0.6, (True, False))])
+def test_where_hardly_anything_is_predicted_the_other_must_do_much_better(fall, verdict):
+    """Errors of half the light: a trial with smooth spectra of light in single lines."""
+    light, squares = torch.full((1000,), 4.0, dtype=torch.float64), torch.ones(1000, dtype=torch.float64)
+    before, after = ([_Trial(squares * (1 - less), light, 0.1)] for less in (0, fall))
+    assert _compared(before, after) == verdict
 
 
 def test_several_snapshots_count_together(scene, mask):

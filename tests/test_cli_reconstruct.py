@@ -465,6 +465,8 @@ def test_a_refined_camera_brings_its_blur_along(raw, camera, capsys):
     argv = ["reconstruct", str(raw), "--calibration", str(camera), "--figures", "none", *map(str, FAST)]
     assert main([*argv, "--psf", "0.8"]) == 2
     assert "the calibration brings these along; leave out --psf" in capsys.readouterr().err
+    assert main([*argv, "--save-camera", str(camera.with_name("again.h5"))]) == 2
+    assert "the calibration brings these along; leave out --save-camera" in capsys.readouterr().err
     assert main([*argv, "--quiet"]) == 0
 
 

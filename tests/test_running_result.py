@@ -121,6 +121,23 @@ def test_a_mask_that_does_not_belong_is_told_in_one_warning(masks, way, tmp_path
             assert not data.ok and data.problems()[0] == bad.check.verdict
 
 
+def test_a_mask_between_pixels_is_looked_for_before_bands_are_called_wrong(tmp_path, capsys):
+    """Copies beside each other make up for half a pixel, as further bands would."""
+    size, bands = 128, 8
+    mask = (torch.rand(size, size, generator=torch.Generator().manual_seed(6)) > 0.5).float()
+    scene = torch.linspace(0.3, 1, bands)[:, None, None] * torch.linspace(0.5, 1, size)[:, None].expand(size, size)
+    y = CASSI.from_step((mask + mask.roll(1, 1)) / 2, 2, bands) @ scene.contiguous()
+    raw = tmp_path / "raw.h5"
+    write_arrays(raw, {"measurement": y.numpy(), "mask": mask.numpy()})
+    words = ["reconstruct", str(raw), "--num-bands", str(bands), "--solver", "gap-tv", "--iterations", "3"]
+    assert main([*words, "--figures", "none"]) == 0
+    said, told = capsys.readouterr()
+    assert "wrong number of bands" in said and "by part of a pixel, which looks alike; the camera is looked for" in said
+    assert "as found, the mask fits" in said and "wrong number" not in told
+    assert main([*words, "--figures", "none", "--overwrite", "--camera", "as-given"]) == 0
+    assert "wrong number of bands" in capsys.readouterr().err
+
+
 def test_of_a_mask_out_of_place_that_was_found_nothing_is_told(tmp_path, capsys):
     """What is kept is the comparison with the mask as it was found."""
     size, bands = 128, 8

@@ -386,7 +386,9 @@ def test_a_wrong_command_line_is_one_line(argv, capsys):
 
 def test_nothing_to_reconstruct(capsys):
     assert program.main([]) == 2
-    assert "no measurement given" in refused(capsys)
+    assert refused(capsys).rstrip().endswith("no measurement given, expected a file, several, a folder or a pattern")
+    assert program.main(["--mask", "mask.mat", "snapshot.mat"]) == 2
+    assert "what follows --mask is taken for more of them, name the measurement before" in refused(capsys)
 
 
 @pytest.mark.parametrize("option", [("--iterations", "0"), ("--tv-weight", "-1"), ("--gain", "0")])

@@ -20,7 +20,7 @@ from cassi.calibration.camera_model import (
     polynomial,
     unseen_pixels,
 )
-from cassi.calibration.self_calibration import FINE, Search, Snapshots, find_model, settled
+from cassi.calibration.self_calibration import FEWEST_BLOCKS, FINE, Search, Snapshots, find_model, settled, tiles
 from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
@@ -47,7 +47,9 @@ OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # a mask no sharper than its picture: of an error no more above, whatever its imprint
 CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
+BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
+HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,12 +236,14 @@ def find_camera(
     if not np.ptp(m.mask, axis=(-2, -1)).any():
         return replace(given, reason="it is found from the mask's pattern, and this mask has none")
     if not all(d.is_integer() for d in shifts):
-        return given
+        return replace(given, reason="it is found for bands on whole pixels only, and some of these lie between")
     A = camera_of_shot(m, torch.device("cpu"))
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
     check_light(torch.stack(frames))  # a reconstruction would refuse it, after a search in vain
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
+    if sum(len(tiles(good)) for good in snapshots.good) < FEWEST_BLOCKS:
+        return replace(given, reason="the part of the snapshot that is lit is too small to find it from")
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
     if model.exact:
         return given
@@ -290,10 +294,13 @@ def find_camera(
 def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:
     """Whether a camera predicts clearly better than the given one; else whether more held-out pixels may show it."""
     before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
+    if _error(as_found) > BLIND and _error(as_found) > (1 - UNBLINDED) * _error(as_given):
+        return False, False
     falls = before - after
     sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
     lower = _error(as_found) < (1 - LEAST_FALL) * _error(as_given)
-    cleaner = sigmas > -SIGMAS and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
+    no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
+    cleaner = no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
     sure = cleaner or (lower and sigmas > SIGMAS)
     return sure, lower and sigmas > OPEN and not sure
 
@@ -303,7 +310,7 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
     device = torch.device("cpu")
     bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
     given, camera = camera_of_shot(m, device), camera_of_shot(replace(m, mask=found.mask, shifts=found.shifts), device)
-    return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, given, bad, black_level)])
+    return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, camera, bad, black_level)])
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:

@@ -50,6 +50,8 @@ REACH = 3  # displacements looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
+FLATTEST = 0.3  # below, the masks do not fit at all, and nothing is known of it; an inverted mask has one of -1
+TOO_WIDE = 1.5  # times the widest blur that is tried; real cameras have had up to 1.0
 TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
 
 
@@ -462,7 +464,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     told(0.6)
     model = _toned(search, model, groups)
     told(0.8)
-    model = _laddered(search, model, groups)
+    model = _believable(_laddered(search, model, groups))
     blocks, after = search.rest(model)
     fall = gain(blocks, before, after)
     if not clearly(fall):
@@ -496,13 +498,16 @@ def _with_contrast(search: Search, model: CameraModel, family: Family, values: n
     """With the contrast that its masks, of which the family is, want in place of the one that they have."""
     light = float((np.maximum(search.mask, 0) ** model.tone).mean()) * len(search.shifts)
     contrast = model.contrast * family.blocks.contrast(*family.at(torch.as_tensor(values)), light)
-    return replace(model, contrast=1.0 if -SHALLOW < contrast - 1 < DEEP else contrast)
+    as_deep = -SHALLOW < contrast - 1 < DEEP or abs(contrast) < FLATTEST
+    return replace(model, contrast=1.0 if as_deep else contrast)
 
 
 def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
     """Whether neither a small change of the camera as given, nor light between the bands, nor another tone helps."""
     near = search.blocks(CameraModel())
-    if clearly(gain(near, before, crossed(near, used, {}))):
+    groups = directions(search.mask.shape[-2:])
+    by_band = [*groups["blur"], *groups["blur by band"]]
+    if any(clearly(gain(near, before, crossed(near, some, {}))) for some in (used, by_band)):
         return False
     others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
     return not any(clearly(gain(near, before, search.rest(other)[1])) for other in others)
@@ -513,15 +518,30 @@ def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Dir
     near = search.blocks(model)
     used: list[Direction] = []
     rest = rest_of(near, model)
-    for group in groups.values():
-        trial = crossed(near, [*used, *group], model.blur)
-        if clearly(gain(near, rest, trial)):
-            used, rest = [*used, *group], trial
+    for name, group in groups.items():
+        # a blur that differs from band to band, or over the field, may need a level of its own that alone helps little
+        level = groups["blur"] if name.startswith("blur ") and not any(d in used for d in groups["blur"]) else ()
+        for more in [group, (*level, *group)][: 1 + bool(level)]:
+            trial = crossed(near, [*used, *more], model.blur)
+            if clearly(gain(near, rest, trial)):
+                used, rest = [*used, *more], trial
+                break
     for again in (True, False):
         model = moved(model, used, descend(near, used, model.blur))
         if again and used:
             near = search.blocks(model)
     return model
+
+
+def _believable(model: CameraModel) -> CameraModel:
+    """Without a blur that differs from band to band where it would be far wider than any that is tried.
+
+    That is how bands without light are told from smooth spectra, which pass on some of that of their neighbors.
+    """
+    widths = polynomial(model.blur, np.zeros(3), np.zeros(3), np.array([-1.0, 0.0, 1.0]))
+    if widths.max() <= TOO_WIDE * WIDEST:
+        return model
+    return replace(model, blur={name: c for name, c in model.blur.items() if "t" not in name})
 
 
 def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direction]) -> CameraModel:

@@ -273,7 +273,11 @@ def looked_for(args: argparse.Namespace) -> bool:
 
 
 def _near(check: MaskCheck) -> bool:
-    return check.verdict.startswith("displaced mask") and max(map(abs, check.displacement)) <= NEAR
+    """Whether a search for the camera may put right what does not fit."""
+    from cassi.optics.mask_match import MASK_WRONG
+
+    displaced = check.verdict.startswith("displaced mask") and max(map(abs, check.displacement)) <= NEAR
+    return displaced or MASK_WRONG in check.verdict
 
 
 def compare_again(args: argparse.Namespace, before: MaskCheck, result: Reconstruction) -> None:

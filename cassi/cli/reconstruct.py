@@ -267,7 +267,9 @@ def run(args: argparse.Namespace) -> int:
     if not all(args.files):
         raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
     if not args.files:
-        raise InputError("no measurement given, expected a file, several, a folder or a pattern")
+        greedy = [f"--{name}" for name in ("mask", "calibration") if len(getattr(args, name) or ()) > 1]
+        cure = f"; what follows {greedy[0]} is taken for more of them, name the measurement before" if greedy else ""
+        raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
     settle(args)
     check_camera_file(args, many=args.sequence or is_many(args))

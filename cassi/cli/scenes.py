@@ -69,7 +69,12 @@ def settle(args: argparse.Namespace) -> None:
 
 def _take_cameras(args: argparse.Namespace) -> None:
     """Cameras found from snapshots are masks, one per band, that are believed."""
-    brought = {"mask": args.mask, "mask-transform": args.mask_transform != "none", "psf": args.psf is not None}
+    brought = {
+        "mask": args.mask,
+        "mask-transform": args.mask_transform != "none",
+        "psf": args.psf is not None,
+        "save-camera": args.save_camera,
+    }
     names = ", ".join(f"--{name}" for name, value in brought.items() if value)
     if names:
         raise InputError(f"the calibration brings these along; leave out {names}")

@@ -31,6 +31,7 @@ ALL = 0.98  # a camera's step finer than the true one is wrong if that explains 
 MISPLACED = 1.4  # a displaced mask must score this many times better: bands of the edge change it a little
 FLAT = 1e-6  # detail below this share of the values is rounding
 MAX_ROWS = 256  # of masks per band, for memory
+MASK_WRONG = "the mask is blurred or displaced by part of a pixel, which looks alike"
 FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
 
 
@@ -431,7 +432,7 @@ def _step_verdict(
             return True, good
         return False, (
             f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
-            f"{bands} bands with step {coarsest} explain {share:.0%}"
+            f"{bands} bands with step {coarsest} explain {share:.0%}; or {MASK_WRONG}"
         )
     if own is not None and coarsest > step and share >= ALL:
         return False, (
