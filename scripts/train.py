@@ -47,7 +47,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="to begin with, of a training before; --stages and --width are theirs",
+        help="to begin with, of a training before; half of the starts are then corrected by them; "
+        "--stages and --width are theirs",
     )
     parser.add_argument("--stages", type=int, default=1, help="times the network is applied (default 1)")
     parser.add_argument("--width", type=int, default=64, help="channels at half the resolution (default 64)")
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     with ProcessPoolExecutor(args.workers, get_context("spawn"), leave_with_parent) as makers:
         try:
             made = [
-                makers.submit(make_file, args.data, folder, n, settings, training.prior.size.components)
+                makers.submit(make_file, args.data, folder, n, settings, training.prior.size.components, args.weights)
                 for n in range(args.files)
             ]
             while not pool.refresh() and not pool.groups:

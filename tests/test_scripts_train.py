@@ -145,6 +145,20 @@ def test_a_file_of_examples_depends_on_its_number_and_the_seed_alone(data, tmp_p
     assert paths[0].stat().st_mtime_ns == before  # it is not made again
 
 
+def test_with_a_prior_some_starts_are_those_of_a_later_correction(data):
+    prior = new_prior(SMALL, 0)
+    prior.log_tau.data += 1.0
+    pairs = [
+        [
+            draw_examples(np.random.default_rng(seed), scenes(data), 1, 24, 48, SMALL.components, p)
+            for p in (None, prior)
+        ]
+        for seed in range(6)
+    ]
+    assert all(torch.equal(a.y, b.y) and torch.equal(a.truth, b.truth) for a, b in pairs)
+    assert 0 < sum(not torch.equal(a.start, b.start) for a, b in pairs) < 6
+
+
 def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, monkeypatch):
     examples = draw_examples(np.random.default_rng(0), scenes(data), 1, 16, 32, Size().components)
     (tmp_path / "run" / "examples").mkdir(parents=True)

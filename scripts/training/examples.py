@@ -12,12 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.choice.learned_step import LearnedStep
+from cassi.choice.refine import SIGMA_BETWEEN
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis
-from cassi.solvers.subspace_tv import subspace_tv
+from cassi.solvers.loop import Result
+from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
 from training.scenes import WAVELENGTHS, Scenes
 
 
@@ -72,12 +76,18 @@ class Examples:
 
 
 def draw_examples(
-    rng: np.random.Generator, scenes: Scenes, count: int, height: int, width: int, components: int
+    rng: np.random.Generator,
+    scenes: Scenes,
+    count: int,
+    height: int,
+    width: int,
+    components: int,
+    prior: LearnedPrior | None = None,
 ) -> Examples:
     """Pieces of scenes, 16 to 31 bands of 400 to 700 nm, any mask, a step of 1 to 3 either way, any noise.
 
     Two cameras in five are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
-    all the automatic solver has.
+    all the automatic solver has. With a prior, half of the starts are those of a correction that is not the first.
     """
     low, high = (400.0, 700.0) if rng.random() < 0.5 else (rng.uniform(400, 460), rng.uniform(630, 700))
     wavelengths = np.linspace(low, high, int(rng.choice([28, 31, rng.integers(16, 32)])))
@@ -105,15 +115,17 @@ def draw_examples(
         variance += wrong * rng.uniform(0, 1)
         y = y * keep
         variance *= float(rng.choice([0.2, 0.4, 1.0], p=[0.6, 0.25, 0.15]))  # of what is told, so much is believed
-        drawn.append((y, variance, _start(rng, A, y, variance, basis), analyse(x, basis)))
+        drawn.append((y, variance, _start(rng, A, y, variance, basis, prior), analyse(x, basis)))
     y, variance, start, truth = (torch.stack(images) for images in zip(*drawn, strict=True))
     return Examples(A, y, variance, basis, start, truth)
 
 
-def _start(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basis: Tensor) -> Tensor:
+def _start(
+    rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basis: Tensor, prior: LearnedPrior | None
+) -> Tensor:
     """What the automatic solver may have found before: total variation, then mostly a non-local prior.
 
-    Mostly, as there, in a basis learned from a first cube.
+    Mostly, as there, in a basis learned from a first cube; then perhaps a correction, and the non-local prior again.
     """
     B = smooth_basis(A.num_bands, 16).float()
     if rng.random() < 0.8:
@@ -121,16 +133,23 @@ def _start(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basi
         B = principal_basis(covariance_sum(first.x.clamp(min=0)), 10).float()
     result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(220, 300)))
     if rng.random() < 0.85:
-        sigma = float(rng.choice([0.35, 0.5])) * coefficient_weights(len(B)).float() * brightness(A, y)
-        result, _ = subspace_tv(
-            A,
-            y,
-            B,
-            variance=variance,
-            num_iters=int(rng.integers(18, 25)),
-            state=replace(state, e=torch.zeros_like(state.e)),
-            denoise=NonlocalDenoiser(sigma, stride=5),
-        )
+        weights = coefficient_weights(len(B)).float() * brightness(A, y)
+
+        def nonlocal_run(state: SubspaceState, num_iters: int, sigma: float) -> tuple[Result, SubspaceState]:
+            return subspace_tv(
+                A,
+                y,
+                B,
+                variance=variance,
+                num_iters=num_iters,
+                state=replace(state, e=torch.zeros_like(state.e)),
+                denoise=NonlocalDenoiser(sigma * weights, stride=5),
+            )
+
+        result, state = nonlocal_run(state, int(rng.integers(18, 25)), float(rng.choice([0.35, 0.5])))
+        for _ in range(0 if prior is None else int(rng.choice(3, p=[0.45, 0.4, 0.15]))):
+            x = LearnedStep(prior, basis)(A, y, result.x, variance, views=1).x
+            result, state = nonlocal_run(replace(state, z=analyse(x, B)), int(rng.integers(3, 7)), SIGMA_BETWEEN)
     return analyse(result.x, basis)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from cassi.priors.learned import LearnedPrior, Size, save_prior
+from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
 from cassi.solvers.unrolled import unrolled
 from training.examples import Examples, draw_examples, read_examples, write_examples
 from training.scenes import load_scenes
@@ -98,18 +98,26 @@ def leave_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def make_file(data: Path, folder: Path, number: int, settings: Settings, components: int) -> Path:
-    """Make one file of examples, unless it is there already; what is in it depends on its number and the seed alone."""
+def make_file(
+    data: Path, folder: Path, number: int, settings: Settings, components: int, weights: Path | None = None
+) -> Path:
+    """Make one file of examples, unless it is there already.
+
+    What is in it depends on its number, the seed and the weights, with which half of the starts have been corrected.
+    """
     path = folder / f"{settings.seed:02d}-{number:05d}.pt"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         rng, scenes = np.random.default_rng([settings.seed, number]), _scenes(data)
         size = settings.height, settings.width
-        write_examples(path, [draw_examples(rng, scenes, settings.scenes, *size, components) for _ in range(FILE)])
+        prior = _prior(weights) if weights else None
+        drawn = [draw_examples(rng, scenes, settings.scenes, *size, components, prior) for _ in range(FILE)]
+        write_examples(path, drawn)
     return path
 
 
 _scenes = functools.cache(load_scenes)
+_prior = functools.cache(load_prior)
 
 
 def new_prior(size: Size, seed: int) -> LearnedPrior:
