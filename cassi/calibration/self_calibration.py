@@ -51,7 +51,6 @@ FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
 FLATTEST = 0.3  # below, the masks do not fit at all, and nothing is known of it; an inverted mask has one of -1
-TOO_WIDE = 1.5  # times the widest blur that is tried; real cameras have had up to 1.0
 TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
 
 
@@ -464,7 +463,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     told(0.6)
     model = _toned(search, model, groups)
     told(0.8)
-    model = _believable(_laddered(search, model, groups))
+    model = _laddered(search, model, groups)
     blocks, after = search.rest(model)
     fall = gain(blocks, before, after)
     if not clearly(fall):
@@ -505,12 +504,24 @@ def _with_contrast(search: Search, model: CameraModel, family: Family, values: n
 def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
     """Whether neither a small change of the camera as given, nor light between the bands, nor another tone helps."""
     near = search.blocks(CameraModel())
-    groups = directions(search.mask.shape[-2:])
-    by_band = [*groups["blur"], *groups["blur by band"]]
-    if any(clearly(gain(near, before, crossed(near, some, {}))) for some in (used, by_band)):
+    if clearly(gain(near, before, crossed(near, used, {}))) or _blurred_by_band(search, near, before):
         return False
     others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
     return not any(clearly(gain(near, before, search.rest(other)[1])) for other in others)
+
+
+def _blurred_by_band(search: Search, near: Blocks, before: Tensor) -> bool:
+    """Whether a blur that differs from band to band helps, no wider than any that is tried.
+
+    One that is wider is none: smooth spectra give bands without light some of their neighbors', and the masks of those
+    then seem to have no detail.
+    """
+    groups = directions(search.mask.shape[-2:])
+    used = [*groups["blur"], *groups["blur by band"]]
+    if not clearly(gain(near, before, crossed(near, used, {}))):
+        return False
+    blur, ends = moved(CameraModel(), used, descend(near, used, {})).blur, np.array([-1.0, 0.0, 1.0])
+    return bool(polynomial(blur, np.zeros(3), np.zeros(3), ends).max() <= WIDEST)
 
 
 def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
@@ -531,17 +542,6 @@ def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Dir
         if again and used:
             near = search.blocks(model)
     return model
-
-
-def _believable(model: CameraModel) -> CameraModel:
-    """Without a blur that differs from band to band where it would be far wider than any that is tried.
-
-    That is how bands without light are told from smooth spectra, which pass on some of that of their neighbors.
-    """
-    widths = polynomial(model.blur, np.zeros(3), np.zeros(3), np.array([-1.0, 0.0, 1.0]))
-    if widths.max() <= TOO_WIDE * WIDEST:
-        return model
-    return replace(model, blur={name: c for name, c in model.blur.items() if "t" not in name})
 
 
 def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direction]) -> CameraModel:
