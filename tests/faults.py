@@ -120,13 +120,13 @@ FAULTS = [
         "test_choice_learned.py", "units_of_its_frame",
     ),
     Fault(
-        "corrected twice in any case", "cassi/choice/refine.py",
-        "<= allowed(error) or (forced and times == 1):", "<= math.inf:",
-        "test_choice_learned.py", "twice_where",
+        "corrected again and again in any case", "cassi/choice/refine.py",
+        "<= allowed(error, times) or (forced and times == 1):", "<= math.inf:",
+        "test_choice_learned.py", "often_where",
     ),
     Fault(
         "a second correction of the first cube", "cassi/choice/refine.py",
-        "z=analyse(once.x, problem", "z=analyse(result.x, problem",
+        "z=analyse(once.x, B)", "z=analyse(result.x, B)",
         "test_choice_learned.py", "between_two",
     ),
     Fault(

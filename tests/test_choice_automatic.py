@@ -156,7 +156,7 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
         errors = [c["held_out_error"] for c in choice["candidates"]]
         assert best["held_out_error"] <= min(errors) / 0.95  # hardly behind the best
         assert choice["learned"] == bool(choice["corrected_at"])
-        last = choice["prior"] + ("", ", learned", ", learned twice")[len(choice["corrected_at"])]
+        last = choice["prior"] + ("", ", learned", "", ", learned 3 times")[len(choice["corrected_at"])]
         assert {"prior": last, "held_out_error": choice["held_out_error"]} in choice["priors"]
         assert choice["components"] == int(choice["basis"].rpartition("-")[2])
         assert choice["iterations"] == len(each.result.history)

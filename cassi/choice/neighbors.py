@@ -21,7 +21,7 @@ from cassi.choice.automatic import candidate_bases, learned_step, pilot_basis
 from cassi.choice.candidates import Trial, choose
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
-from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
+from cassi.choice.plan import CHANCE, CORRECTIONS, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
 from cassi.choice.refine import Watch, allowed, corrected, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
@@ -105,7 +105,9 @@ def common_plan(
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))
     step = learned_step(A, wavelengths, method)
-    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step, corrections=2)
+    return replace(
+        best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step, corrections=CORRECTIONS
+    )
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:

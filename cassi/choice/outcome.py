@@ -161,7 +161,7 @@ class Outcome:
         if self.plan is None or self.plan.learned is None or not self.result.history:
             return []
         last = self.result.history[-1].iteration
-        return [last] if self.plan.corrections == 1 else [last - BETWEEN - 1, last]
+        return [last - (BETWEEN + 1) * k for k in range(self.plan.corrections)][::-1]
 
     def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
         """The choice in at most three short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
@@ -192,7 +192,7 @@ def _in_short(outcome: Outcome) -> list[str]:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
     prior = "total variation" if plan.prior == TV else "total variation, then a non-local prior"
     if plan.learned is not None:
-        prior += " and a learned correction" + (", twice" if plan.corrections > 1 else "")
+        prior += " and a learned correction" + (f", {plan.corrections} times" if plan.corrections > 1 else "")
     built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
     if found is None:
         return [f"{built}, as the plan says."]

@@ -28,7 +28,7 @@ TV = "total variation"
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
 SETTLED = 0.93  # share of a held-out error that must be left for noise to matter
-BETWEEN = 4  # iterations with the non-local prior between two corrections of the learned one
+CORRECTIONS, BETWEEN = 3, 4  # of the learned prior, and iterations with the non-local one between them
 CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
 
 
@@ -46,6 +46,7 @@ class Effort:
         first, most: iterations with each of them, and with the best of them in all.
         give_up: held-out error relative to total variation's above which one is dropped after half of `first`.
         worse: a run is over when its error is above its lowest by this share: it fits noise.
+        corrections: of the learned prior at most, with the non-local one between them.
         tolerance, give_back: a non-local cube is taken where its error is above total variation's by no more than one
             share of that, or the other of what `tv_first` have gained: while the error still falls fast, it tells more
             of how far a run has come than of its prior.
@@ -61,6 +62,7 @@ class Effort:
     tolerance: float = CHANCE
     give_back: float = 0.0
     unsettled: float = 1.0
+    corrections: int = 1
 
     def strengths(self, before: float, reference: float) -> tuple[float, ...]:
         """The noise levels to try, for the errors before and after `tv_first`."""
@@ -74,14 +76,16 @@ class Effort:
 
 EFFORTS: dict[str, Effort] = {
     "fast": Effort(100, 200),
-    "default": Effort(200, 500, (0.5,), 24, 24, give_up=1.45, tolerance=0.05, give_back=0.4, unsettled=0.7),
-    "best": Effort(500, 2000, (0.5, 0.2), 24, 160),
+    "default": Effort(
+        200, 500, (0.5,), 24, 24, give_up=1.45, tolerance=0.05, give_back=0.4, unsettled=0.7, corrections=CORRECTIONS
+    ),
+    "best": Effort(500, 2000, (0.5, 0.2), 24, 160, corrections=CORRECTIONS),
 }
 
 
 def with_learned(prior: str, corrections: int) -> str:
     """Of a prior whose cube a learned one has corrected so many times, in words."""
-    return prior + ("", ", learned", ", learned twice")[corrections]
+    return f"{prior}{', learned' if corrections else ''}{f' {corrections} times' if corrections > 1 else ''}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +101,7 @@ class Plan:
         iterations: of the final run, with total variation and after it with another prior; None: by the effort.
         vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
         learned: a learned prior's correction of the cube; None: without.
-        corrections: how many, 1, or 2 with the non-local prior between them.
+        corrections: how many, with the non-local prior between them.
         level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
             Above 1 where they are few in a black field.
     """

@@ -3,8 +3,8 @@
 Total variation finds where light comes from among all the cubes that a snapshot allows; low rank of groups of similar
 patches (`cassi.priors.nonlocal_lowrank`), started from its result, removes what does not repeat: noise and the mask's
 traces. Fine texture that does not repeat it removes too, so it has to predict the held-out pixels as well. A learned
-prior (`cassi.choice.learned_step`) corrects what they found, on the same condition: once, or twice with the non-local
-prior between, which then finds its groups in a better cube.
+prior (`cassi.choice.learned_step`) corrects what they found, on the same condition: once, or several times with the
+non-local prior between, which then finds its groups in a better cube.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.held_out import Split
-from cassi.choice.learned_step import SHARE, LearnedStep
+from cassi.choice.learned_step import LearnedStep
 from cassi.choice.outcome import PriorError
 from cassi.choice.plan import BETWEEN, CHANCE, TV, Effort, Plan, Run, with_learned
 from cassi.choice.problem import Problem
@@ -31,10 +31,8 @@ from cassi.solvers.subspace_tv import SubspaceState
 # What a corrected cube may add to the held-out error, by so much of it and by so much of |y|: the network does not look
 # at single detector pixels. With the first weights, on scenes not trained with the error fell or stayed, on real
 # captures it rose by 2 to 3 %.
-MORE, SLACK = 0.01, 0.003
-# Between two corrections the non-local prior is of a weaker kind, and less is added of the second: applied again and
-# again, the network goes astray on smooth scenes.
-SIGMA_BETWEEN, SECOND_SHARE = 0.35, 0.5
+MORE, SLACK, SLACK_OFTEN = 0.01, 0.003, 0.005
+SIGMA_BETWEEN = 0.35  # of the non-local prior between two corrections
 
 
 class FinalRun(NamedTuple):
@@ -110,9 +108,9 @@ def final_run(
 
     A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
     taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
-    all of them. The learned prior corrects either of them, twice or once, where that predicts the held-out pixels
-    hardly worse, see `allowed`. Total variation's it is tried on before, and corrects again when all pixels are in;
-    where no other prior is to be tried, the cube corrected first, once, is taken.
+    all of them. The learned prior corrects either of them, several times or once, where that predicts the held-out
+    pixels hardly worse, see `allowed`. Total variation's it is tried on before, and corrects again when all pixels are
+    in; where no other prior is to be tried, the cube corrected first is taken.
 
     Args:
         split: the snapshot.
@@ -128,7 +126,7 @@ def final_run(
     B = problem.basis.to(y)
     before = split.error(synthesise(state.z, B)) if split_off else math.inf
     first = effort.tv_first if split_off else effort.tv_all
-    between = BETWEEN if effort.sigmas and step is not None else 0
+    between = BETWEEN * (effort.corrections - 1) if step is not None else 0
     watch.expected = first + NONLOCAL_COST * (effort.first * len(effort.sigmas) + between)
     smooth, state = problem.solve(A, y, first, state=state, monitor=watch)
     watch.add(smooth.history)
@@ -137,25 +135,25 @@ def final_run(
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
 
-    most = 2 if effort.sigmas and len(A.measurement_shape) == 2 else 1  # it has never seen several shots
+    most = effort.corrections if len(A.measurement_shape) == 2 else 1  # it has never seen several shots
 
     def correct(A: Camera, y: Tensor, result: Result, state: SubspaceState, times: int) -> Result:
         if step is None or not times:
             return result
         if times == 1:
             return corrected(step, A, y, result, problem)
-        return corrected_twice(step, A, y, result, problem, state, watch)
+        return corrected_often(step, A, y, result, problem, state, watch, times)
 
     def judged(result: Result, state: SubspaceState, error: float, name: str) -> tuple[Result, int]:
         """A cube of this error corrected, made without the held-out pixels, and how many times.
 
         As it was, and 0, where both predict them worse.
         """
-        for times in range(0 if step is None or watch.over else most, 0, -1):
+        for times in () if step is None or watch.over else sorted({1, most}, reverse=True):
             better = correct(A, y, result, state, times)
             tried.append(PriorError(with_learned(name, times), split.error(better.x.clamp(min=0))))
-            if tried[-1].held_out_error <= allowed(error) or (forced and times == 1):
-                return better, 1 if watch.over else times  # stopped between the two
+            if tried[-1].held_out_error <= allowed(error, times) or (forced and times == 1):
+                return better, 1 if watch.over else times  # stopped between them
         return result, 0
 
     if not effort.sigmas:
@@ -208,48 +206,59 @@ def corrected(
     result: Result,
     problem: Problem,
     *,
-    share: float = SHARE,
     views: int = VIEWS,
 ) -> Result:
     """The result with a learned prior's correction of its cube, which is one more iteration."""
     began = time.perf_counter()
-    x = step(A, y, result.x, problem.variance, level=problem.brightness, share=share, views=views).x
+    x = step(A, y, result.x, problem.variance, level=problem.brightness, views=views).x
     last, change = result.history[-1], relative_norm(x - result.x, result.x)
     seconds = last.seconds + time.perf_counter() - began
     record = Record(last.iteration + 1, seconds, relative_norm(y - A.forward(x), y), change)
     return replace(result, x=x, history=(*result.history, record))
 
 
-def corrected_twice(
-    step: LearnedStep, A: Camera, y: Tensor, result: Result, problem: Problem, state: SubspaceState, watch: Watch
+def corrected_often(
+    step: LearnedStep,
+    A: Camera,
+    y: Tensor,
+    result: Result,
+    problem: Problem,
+    state: SubspaceState,
+    watch: Watch,
+    times: int,
 ) -> Result:
-    """The result corrected, freed by the non-local prior of what does not repeat, and corrected once more.
+    """The result corrected again and again, freed between by the non-local prior of what does not repeat.
 
-        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x,    x <- x + 0.5 f(x)
+        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x      times - 1 times
+        x <- x + 0.7 f(x)
 
-    with f a learned prior's correction, first in one view and then the mean of all.
+    with f a learned prior's correction, in one view and at last the mean of all.
 
     Args:
         step: the learned prior.
         A, y, problem: what the result was found with.
         result: the cube to begin with.
         state: where its run ended, whose multiplier of the constraint x >= 0 is gone on with.
-        watch: sees the iterations between; where it stops them, the cube corrected once is returned.
+        watch: sees the iterations between; where it stops them, the cube as corrected before is returned.
+        times: 1 or more.
     """
-    once = corrected(step, A, y, result, problem, views=1)
-    state = replace(fresh(state), z=analyse(once.x, problem.basis.to(y)))
-    watch.cost = NONLOCAL_COST
-    rest, _ = problem.solve(A, y, BETWEEN, state=state, sigma=SIGMA_BETWEEN, monitor=watch)
-    watch.cost = 1.0
-    if watch.over:
-        return once
-    history = once.history + tuple(after(once.history, record) for record in rest.history)
-    return corrected(step, A, y, replace(rest, history=history, status=result.status), problem, share=SECOND_SHARE)
+    B = problem.basis.to(y)
+    for _ in range(times - 1):
+        once = corrected(step, A, y, result, problem, views=1)
+        watch.cost = NONLOCAL_COST
+        state = replace(fresh(state), z=analyse(once.x, B))
+        rest, state = problem.solve(A, y, BETWEEN, state=state, sigma=SIGMA_BETWEEN, monitor=watch)
+        watch.cost = 1.0
+        if watch.over:
+            return once
+        history = once.history + tuple(after(once.history, record) for record in rest.history)
+        result = replace(result, x=rest.x, history=history)
+    return corrected(step, A, y, result, problem)
 
 
-def allowed(error: float) -> float:
-    """The error of a corrected cube up to which it is taken, for that of the cube it started from."""
-    return math.hypot((1 + MORE) * error, SLACK)
+def allowed(error: float, times: int = 1) -> float:
+    """The error of a cube corrected so many times up to which it is taken, for that of the cube it started from."""
+    return math.hypot((1 + MORE) * error, SLACK if times == 1 else SLACK_OFTEN)
 
 
 def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:
@@ -266,7 +275,7 @@ def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:
 def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> Result:
     """The final run of a plan that is complete: iterations with total variation, with its prior, the learned one."""
     first, then = plan.iterations or (0, 0)
-    between = BETWEEN if plan.learned is not None and plan.corrections > 1 else 0
+    between = 0 if plan.learned is None else BETWEEN * (plan.corrections - 1)
     watch.expected = max(1.0, first + NONLOCAL_COST * (then + between))
     result, state = problem.solve(A, y, first, monitor=watch)
     watch.add(result.history)
@@ -279,7 +288,7 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
         return result
     if plan.corrections == 1:
         return corrected(plan.learned, A, y, result, problem)
-    return corrected_twice(plan.learned, A, y, result, problem, state, watch)
+    return corrected_often(plan.learned, A, y, result, problem, state, watch, plan.corrections)
 
 
 def fresh(state: SubspaceState) -> SubspaceState:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
-SHA256 = "bb2396b4e58c93da9efab6633d14c8fe1b8cdefd236335e69fca9dcb54898602"  # of WEIGHTS
+SHA256 = "ffde62d0ac08f929755cd33d0b03201510b224f6f10c3702f866ef15f25bfe4d"  # of WEIGHTS
 VIEWS = 4  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
