@@ -130,7 +130,7 @@ FAULTS = [
         "test_choice_learned.py", "between_two",
     ),
     Fault(
-        "a plan corrects once", "cassi/choice/refine.py", "if plan.corrections == 1:", "if plan.corrections:",
+        "a plan corrects once", "cassi/choice/refine.py", "watch, plan.corrections)", "watch, 1)",
         "test_choice_learned.py", "repeats_as_many",
     ),
     Fault(

@@ -140,8 +140,6 @@ def final_run(
     def correct(A: Camera, y: Tensor, result: Result, state: SubspaceState, times: int) -> Result:
         if step is None or not times:
             return result
-        if times == 1:
-            return corrected(step, A, y, result, problem)
         return corrected_often(step, A, y, result, problem, state, watch, times)
 
     def judged(result: Result, state: SubspaceState, error: float, name: str) -> tuple[Result, int]:
@@ -200,13 +198,7 @@ def _gone_on(
 
 
 def corrected(
-    step: LearnedStep,
-    A: Camera,
-    y: Tensor,
-    result: Result,
-    problem: Problem,
-    *,
-    views: int = VIEWS,
+    step: LearnedStep, A: Camera, y: Tensor, result: Result, problem: Problem, *, views: int = VIEWS
 ) -> Result:
     """The result with a learned prior's correction of its cube, which is one more iteration."""
     began = time.perf_counter()
@@ -227,9 +219,9 @@ def corrected_often(
     watch: Watch,
     times: int,
 ) -> Result:
-    """The result corrected again and again, freed between by the non-local prior of what does not repeat.
+    """The result corrected so many times, freed between by the non-local prior of what does not repeat.
 
-        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x      times - 1 times
+        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x      but the last time
         x <- x + 0.7 f(x)
 
     with f a learned prior's correction, in one view and at last the mean of all.
@@ -286,8 +278,6 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
     result = replace(result, history=watch.history)
     if plan.learned is None or watch.over:
         return result
-    if plan.corrections == 1:
-        return corrected(plan.learned, A, y, result, problem)
     return corrected_often(plan.learned, A, y, result, problem, state, watch, plan.corrections)
 
 
