@@ -44,15 +44,18 @@ def test_a_new_network_changes_next_to_nothing():
     assert float((g - 1 / (1 + torch.e**2)).abs().max()) < 0.05
 
 
-@pytest.mark.parametrize(("axes", "reversed_bands"), [((-1,), True), ((-2,), True), ((-1, -2), False)])
-def test_another_view_of_the_scene_gets_the_same_correction(axes, reversed_bands):
+@pytest.mark.parametrize(
+    ("axes", "reversed_bands", "views"),
+    [((-1,), True, VIEWS), ((-1,), True, 4), ((-2,), True, 4), ((-1, -2), False, 4)],
+)
+def test_another_view_of_the_scene_gets_the_same_correction(axes, reversed_bands, views):
     z, d, maps = images(2, 4, 6, 9), images(2, 4, 6, 9, seed=2), images(2, 1, 6, 9)
     sign = torch.tensor([1.0, -1.0, 1.0, -1.0]).view(-1, 1, 1) if reversed_bands else torch.ones(4, 1, 1)
     prior, seen = stirred(), maps.flip(axes)
-    f, g, h = prior(z, d, maps, maps, None)
-    f, g, _ = prior(z, d, maps, maps, h)
-    _, _, h = prior(sign * z.flip(axes), sign * d.flip(axes), seen, seen, None)
-    f2, g2, _ = prior(sign * z.flip(axes), sign * d.flip(axes), seen, seen, h)
+    f, g, h = prior(z, d, maps, maps, None, views)
+    f, g, _ = prior(z, d, maps, maps, h, views)
+    _, _, h = prior(sign * z.flip(axes), sign * d.flip(axes), seen, seen, None, views)
+    f2, g2, _ = prior(sign * z.flip(axes), sign * d.flip(axes), seen, seen, h, views)
     torch.testing.assert_close(f2, sign * f.flip(axes))
     torch.testing.assert_close(g2, g.flip(axes))
 
