@@ -400,7 +400,8 @@ def _changes(choice: Mapping[str, object], history: Sequence[Record]) -> list[tu
     until = min([last, *corrected])
     if isinstance(other, int) and 0 < other < until:
         found.append((until - other, f"{str(choice.get('prior')).partition(',')[0]} prior"))
-    return found + [(at, "learned correction") for at in corrected]
+    words = "learned correction" if len(corrected) == 1 else f"{len(corrected)} learned corrections"
+    return [*found, (corrected[0], words)] if corrected else found
 
 
 def _mapping(value: object) -> dict[str, object]:
