@@ -151,7 +151,7 @@ class LearnedPrior(nn.Module):
 
         last = [None] * views if memory is None else memory.chunk(views, 1)
         f, g, kept = torch.zeros_like(z), torch.zeros_like(d), []
-        for v in range(views):  # one after the other: together they would need four times the memory
+        for v in range(views):  # one after the other: together they would need as many times the memory
             maps = _view(seen, v, signed=False), _view(noise, v, signed=False)
             f_v, g_v, h = self._corrected(_view(z, v), _view(d, v), *maps, last[v])
             f += _view(f_v, v) / views
