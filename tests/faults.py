@@ -121,8 +121,13 @@ FAULTS = [
     ),
     Fault(
         "corrected again and again in any case", "cassi/choice/refine.py",
-        "<= allowed(error, times) or (forced and times == 1):", "<= math.inf:",
+        "<= allowed(error, times)", "<= math.inf",
         "test_choice_learned.py", "often_where",
+    ),
+    Fault(
+        "corrected whatever it stamps on the cube", "cassi/choice/refine.py",
+        "return stamp <= RISE *", "return 0 <= RISE *",
+        "test_choice_learned.py", "hardly_more",
     ),
     Fault(
         "a second correction of the first cube", "cassi/choice/refine.py",

@@ -19,7 +19,7 @@ from cassi.choice import automatic, candidates, noise, plan, problem, refine
 from cassi.choice.held_out import held_out_error, hold_out
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Effort, Method, Plan, Run
+from cassi.choice.plan import Effort, Method, Plan, Run, with_learned
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import detect
@@ -156,8 +156,8 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
         errors = [c["held_out_error"] for c in choice["candidates"]]
         assert best["held_out_error"] <= min(errors) / 0.95  # hardly behind the best
         assert choice["learned"] == bool(choice["corrected_at"])
-        last = choice["prior"] + ("", ", learned", "", ", learned 3 times")[len(choice["corrected_at"])]
-        assert {"prior": last, "held_out_error": choice["held_out_error"]} in choice["priors"]
+        last = with_learned(choice["prior"], len(choice["corrected_at"]))
+        assert {p["prior"]: p["held_out_error"] for p in choice["priors"]}[last] == choice["held_out_error"]
         assert choice["components"] == int(choice["basis"].rpartition("-")[2])
         assert choice["iterations"] == len(each.result.history)
         assert choice["basis"] in choice["evidence"]

@@ -11,11 +11,12 @@ import torch
 from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
+from cassi.choice import refine
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.plan import BETWEEN, CORRECTIONS, EFFORTS, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, allowed, corrected, corrected_often
+from cassi.choice.refine import LEAD, Watch, allowed, corrected, corrected_often
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior
@@ -115,6 +116,26 @@ def test_a_corrected_cube_may_predict_hardly_worse(before, after, taken):
     assert (after <= allowed(before)) == taken
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "taken"),
+    [(0.02, 0.049, True), (0.045, 0.055, False), (0.058, 0.06, True)],
+    ids=["faint", "as on a real capture with grain", "as faint as before"],
+)
+def test_a_corrected_cube_may_show_the_mask_hardly_more(shot, monkeypatch, before, after, taken):
+    """It is the scene's cube, so that nothing else speaks against it."""
+
+    def imprint_on(cube, A, *, moves):
+        assert moves == (0.0,)
+        return after if float((cube - shot[2]).square().mean()) < 0.04 else before  # total variation's: 0.06
+
+    monkeypatch.setattr(refine, "imprint_on", imprint_on)
+    found = auto(shot, learned=Oracle(*shot))
+    assert (found.plan.learned is not None) == taken
+    assert after in [p.imprint for p in found.evidence.priors]
+    assert f"imprint {after:.2f}" in found.explain(verbose=True)
+    assert auto(shot, learned=Oracle(*shot), prior="learned").plan.learned is not None
+
+
 def test_a_prior_that_is_asked_for_is_taken_in_any_case(shot):
     assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.learned is not None
     tv = auto(shot, prior="tv")
@@ -142,6 +163,7 @@ class SecondThoughts(Oracle):
 def test_often_where_that_predicts_as_well_else_once(smooth):
     often, once = auto(smooth, learned=Oracle(*smooth)), auto(smooth, learned=SecondThoughts(*smooth))
     assert (often.plan.corrections, once.plan.corrections) == (CORRECTIONS, 1)
+    assert often.plan.iterations[1] == LEAD
     assert often.plan.final_prior.endswith("learned 3 times") and "correction, 3 times" in often.explain()
     errors = {p.prior: p.held_out_error for p in once.evidence.priors}
     assert errors[f"{once.plan.prior}, learned 3 times"] > errors[once.plan.final_prior] == once.evidence.held_out_error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy import ndimage
 
-from cassi.optics.imprint import imprint
+from cassi.optics.imprint import imprint, imprint_on
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.single_disperser import CASSI
 
 
 def noise(seed, shape):
@@ -48,3 +51,20 @@ def test_a_mask_per_band_counts_by_its_mean():
 def test_sizes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"cube must be \(C, H, W\)"):
         imprint(np.ones((2, 8, 8)), np.ones((8, 9)))
+
+
+def test_the_mask_of_a_camera_on_its_cube():
+    """Of several shots that whose mask shows; a camera without a mask, or with a small one, tells nothing."""
+    shown, other = noise(0, (64, 64)), noise(1, (64, 64))
+    cube = torch.from_numpy(np.stack([1 + 0.1 * shown] * 3))
+    cameras = [CASSI(torch.from_numpy(mask), (0, 1, 2)) for mask in (shown, other)]
+    assert imprint_on(cube, cameras[0], moves=(0.0,)) == imprint(cube.numpy(), shown, moves=(0.0,)) > 0.9
+    assert imprint_on(cube, cameras[1]) < 0.1
+    assert imprint_on(cube, MultiShot(cameras)) == imprint_on(cube, cameras[0])
+    assert imprint_on(cube[:, :16], CASSI(torch.from_numpy(shown[:16]), (0, 1, 2))) is None
+
+
+def test_moves_are_those_asked_for():
+    mask = noise(0, (64, 64))
+    aside = np.stack([1 + 0.1 * np.roll(mask, 1, 1)] * 2)
+    assert imprint(aside, mask) > 0.9 > 0.2 > imprint(aside, mask, moves=(0.0,))

@@ -21,10 +21,11 @@ GOOD, FAIR = 0.1, 0.3
 
 
 class PriorError(NamedTuple):
-    """A prior of the final run, and the held-out error with it."""
+    """A prior of the final run, the held-out error with it, and of a corrected cube the mask's imprint."""
 
     prior: str
     held_out_error: float
+    imprint: float | None = None
 
 
 @dataclass(frozen=True)
@@ -252,11 +253,14 @@ def _evidence(outcome: Outcome) -> list[str]:
             "of y."
         )
     if found.priors:
-        compared = "; ".join(f"{p.prior}: {p.held_out_error:.2%}" for p in found.priors)
+        compared = "; ".join(
+            f"{p.prior}: {p.held_out_error:.2%}" + ("" if p.imprint is None else f", imprint {p.imprint:.2f}")
+            for p in found.priors
+        )
         words.append(
             f"Prior of the final run: {plan.final_prior} ({compared}; of "
-            "one shot, the non-local prior is taken where its error is not clearly higher, a learned one where hardly "
-            "higher; of several shots, the non-local prior is)."
+            "one shot, the non-local prior is taken where its error is not clearly higher, a learned one where error "
+            "and imprint are hardly higher; of several shots, the non-local prior is)."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words

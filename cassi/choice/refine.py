@@ -22,6 +22,7 @@ from cassi.choice.learned_step import LearnedStep
 from cassi.choice.outcome import PriorError
 from cassi.choice.plan import BETWEEN, CHANCE, TV, Effort, Plan, Run, with_learned
 from cassi.choice.problem import Problem
+from cassi.optics.imprint import imprint_on
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import VIEWS
 from cassi.priors.spectral_basis import analyse, synthesise
@@ -32,6 +33,8 @@ from cassi.solvers.subspace_tv import SubspaceState
 # at single detector pixels. With the first weights, on scenes not trained with the error fell or stayed, on real
 # captures it rose by 2 to 3 %.
 MORE, SLACK, SLACK_OFTEN = 0.01, 0.003, 0.005
+FAINT, RISE = 0.05, 1.1  # the mask's imprint on it may be so much, or so many times that before
+LEAD = 6  # iterations of the non-local prior before the first of several corrections
 SIGMA_BETWEEN = 0.35  # of the non-local prior between two corrections
 
 
@@ -106,10 +109,11 @@ def final_run(
 ) -> FinalRun:
     """Run to the end, and judge by the held-out pixels which prior's cube to return.
 
-    A cube of the non-local prior is that of the last iteration whose error is within the limit, see `Effort`, and
-    taken where there is one. It is made without the held-out pixels; the run with total variation alone goes on with
-    all of them. The learned prior corrects either of them, several times or once, where that predicts the held-out
-    pixels hardly worse, see `allowed`. Total variation's it is tried on before, and corrects again when all pixels are
+    First the learned prior corrects several times, with the non-local prior before each; that is taken where held-out
+    pixels and the mask's imprint allow it, see `_Judge`. Else the non-local prior runs on: its cube is that of the last
+    iteration whose error is within the limit, see `Effort`, and is taken where there is one. It is made without the
+    held-out pixels; the run with total variation alone goes on with all of them. The learned prior corrects either of
+    them once, on the same conditions. Total variation's it is tried on before, and corrects again when all pixels are
     in; where no other prior is to be tried, the cube corrected first is taken.
 
     Args:
@@ -126,36 +130,17 @@ def final_run(
     B = problem.basis.to(y)
     before = split.error(synthesise(state.z, B)) if split_off else math.inf
     first = effort.tv_first if split_off else effort.tv_all
-    between = BETWEEN * (effort.corrections - 1) if step is not None else 0
-    watch.expected = first + NONLOCAL_COST * (effort.first * len(effort.sigmas) + between)
+    often = effort.corrections if step is not None and len(A.measurement_shape) == 2 else 1  # no several shots yet
+    watch.expected = first + NONLOCAL_COST * (effort.first * len(effort.sigmas) + BETWEEN * (often - 1))
     smooth, state = problem.solve(A, y, first, state=state, monitor=watch)
     watch.add(smooth.history)
     if not split_off or watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), ())
     reference = split.error(smooth.x)
     tried = [PriorError(TV, reference)]
-
-    most = effort.corrections if len(A.measurement_shape) == 2 else 1  # it has never seen several shots
-
-    def correct(A: Camera, y: Tensor, result: Result, state: SubspaceState, times: int) -> Result:
-        if step is None or not times:
-            return result
-        return corrected_often(step, A, y, result, problem, state, watch, times)
-
-    def judged(result: Result, state: SubspaceState, error: float, name: str) -> tuple[Result, int]:
-        """A cube of this error corrected, made without the held-out pixels, and how many times.
-
-        As it was, and 0, where both predict them worse.
-        """
-        for times in () if step is None or watch.over else sorted({1, most}, reverse=True):
-            better = correct(A, y, result, state, times)
-            tried.append(PriorError(with_learned(name, times), split.error(better.x.clamp(min=0))))
-            if tried[-1].held_out_error <= allowed(error, times) or (forced and times == 1):
-                return better, 1 if watch.over else times  # stopped between them
-        return result, 0
-
+    judge = _Judge(split, problem, watch, step, forced, smooth.x, tried)
     if not effort.sigmas:
-        better, times = judged(smooth, state, reference, TV)
+        better, times = judge.corrected(smooth, state, reference, TV)
         if times:
             return FinalRun(better, TV, (len(smooth.history), 0), tuple(tried), times)
         return _gone_on(split, problem, smooth, state, effort, watch, tried)
@@ -163,21 +148,87 @@ def final_run(
     limit = effort.limit(before, reference)
     sigmas = effort.strengths(before, reference)
     runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in sigmas]
+    if often > 1:
+        lead = runs[0]
+        watch.cost = NONLOCAL_COST
+        lead.go_on(LEAD, watch)
+        watch.cost = 1.0
+        history = watch.history + tuple(after(watch.history, record) for record in lead.history)
+        start = Result(synthesise(lead.state.z, B), history, "max_iters")
+        better, times = judge.corrected(start, lead.state, reference, lead.name, often)
+        if times:
+            return FinalRun(better, lead.name, (len(smooth.history), len(lead.history)), tuple(tried), times)
     chosen = _best_of(runs, reference, effort, watch)
     tried += [PriorError(run.name, run.kept_error) for run in runs if run.kept_at > 0]
     if chosen.kept_error <= limit:
         watch.add(chosen.history[: chosen.kept_at])
         result = Result(synthesise(chosen.kept, B), watch.history, "stopped" if watch.over else "max_iters")
-        better, times = judged(result, chosen.state, chosen.kept_error, chosen.name)
+        better, times = judge.corrected(result, chosen.state, chosen.kept_error, chosen.name)
         iterations = (len(smooth.history), chosen.kept_at)
         return FinalRun(better, chosen.name, iterations, tuple(tried), times)
     if watch.over:
         return FinalRun(smooth, TV, (len(smooth.history), 0), tuple(tried))
-    _, times = judged(smooth, state, reference, TV)
+    _, times = judge.corrected(smooth, state, reference, TV)
     final = _gone_on(split, problem, smooth, state, effort, watch, tried)
-    if watch.over:
+    if step is None or not times or watch.over:
         return final
-    return final._replace(result=correct(split.A, split.y, final.result, state, times), corrections=times)
+    return final._replace(result=corrected(step, split.A, split.y, final.result, problem), corrections=times)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Whether a learned prior's correction of a cube is taken.
+
+    Where its held-out error is `allowed`, and the mask's imprint on it not clearly above that on the cubes before: a
+    network that takes noise, or what the camera gets wrong, for the scene leaves the mask's pattern in it.
+
+    Attributes:
+        split, problem, watch: of the final run.
+        step: the learned prior; None: nothing is corrected.
+        forced: take the correction in any case.
+        smooth: total variation's cube.
+        tried: the errors are added to it.
+    """
+
+    split: Split
+    problem: Problem
+    watch: Watch
+    step: LearnedStep | None
+    forced: bool
+    smooth: Tensor
+    tried: list[PriorError]
+
+    def corrected(
+        self, result: Result, state: SubspaceState, error: float, name: str, times: int = 1
+    ) -> tuple[Result, int]:
+        """A cube corrected, made without the held-out pixels, and how many times; as it was, and 0, where not taken.
+
+        Args:
+            result, state: of the run with the prior of this name.
+            error: that it may hardly exceed.
+            times: to correct it.
+        """
+        if self.step is None or self.watch.over:
+            return result, 0
+        split = self.split
+        better = corrected_often(
+            self.step, split.A_train, split.y_train, result, self.problem, state, self.watch, times
+        )
+        stamp = self._imprint(better.x)
+        self.tried.append(PriorError(with_learned(name, times), split.error(better.x.clamp(min=0)), stamp))
+        within = self.tried[-1].held_out_error <= allowed(error, times)
+        if (within and self._as_faint(stamp, result.x)) or (self.forced and times == 1):
+            return better, 1 if self.watch.over else times  # stopped between them
+        return result, 0
+
+    def _as_faint(self, stamp: float | None, x: Tensor) -> bool:
+        if stamp is None or stamp <= FAINT:
+            return True
+        before = [self._imprint(x), self._imprint(self.smooth)]
+        return stamp <= RISE * min(found for found in before if found is not None)
+
+    def _imprint(self, x: Tensor) -> float | None:
+        return imprint_on(x.clamp(min=0), self.split.A, moves=(0.0,))
 
 
 def _gone_on(
@@ -290,7 +341,7 @@ def _best_of(runs: list[_NonlocalRun], reference: float, effort: Effort, watch: 
     """Run each for a while, and go on with the one that predicts best."""
     watch.cost = NONLOCAL_COST
     for run in runs:
-        run.go_on(effort.first, watch)
+        run.go_on(effort.first - len(run.history), watch)
     chosen = runs[0]
     for run in runs[1:]:
         if run.lowest < (1 - CHANCE) * chosen.lowest:

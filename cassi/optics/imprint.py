@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy import ndimage
+from torch import Tensor
+
+from cassi.optics.protocol import Camera
 
 FINE, LOCAL = 2.0, 5.0  # standard deviations of what is no longer fine, and of the local brightness [pixel]
 BRIGHT = 0.2  # of a band's greatest local brightness: pixels above it count
 STAMPED = 0.12  # above it the mask's pattern is told
-MOVES = np.arange(-1.0, 1.1, 0.5)  # of the mask, down and to the right [pixel]
+MOVES = -1.0, -0.5, 0.0, 0.5, 1.0  # of the mask, down and to the right [pixel]
+SMALLEST = 32  # side of a mask that can be told [pixel]
 
 
-def imprint(cube: np.ndarray, mask: np.ndarray) -> float:
+def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVES) -> float:
     """How much of the mask's pattern is left in a cube: 0 is none; the scene knows nothing of the mask.
 
         d_c = (x_c - G_2 x_c) / G_5 x_c          fine detail of band c relative to its local brightness
@@ -24,6 +30,7 @@ def imprint(cube: np.ndarray, mask: np.ndarray) -> float:
     Args:
         cube: (C, H, W), >= 0.
         mask: (H, W), or (C, H, W), whose mean is taken.
+        moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a quarter of the time.
 
     Returns:
         0 to 1.
@@ -40,8 +47,8 @@ def imprint(cube: np.ndarray, mask: np.ndarray) -> float:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")
     pattern = (mask if mask.ndim == 2 else mask.mean(0)).astype(np.float32)
     moved = []
-    for down in MOVES:
-        for right in MOVES:
+    for down in moves:
+        for right in moves:
             there = ndimage.shift(pattern, (down, right), order=1, mode="nearest")
             moved.append((there - ndimage.gaussian_filter(there, FINE)).ravel())
     patterns = np.stack(moved)  # (moves, H W)
@@ -54,6 +61,18 @@ def imprint(cube: np.ndarray, mask: np.ndarray) -> float:
         detail = ((band - ndimage.gaussian_filter(band, FINE)) / np.maximum(local, 1e-9)).ravel()[bright]
         squares += _correlations(patterns[:, bright], detail) ** 2
     return float(np.sqrt(squares.max() / len(cube)))
+
+
+def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> float | None:
+    """`imprint` of a camera's mask on a cube (C, H, W), of several shots' masks that which shows most.
+
+    None where the camera has no mask, or a small one.
+    """
+    masks = [getattr(shot, "mask", None) for shot in getattr(A, "shots", (A,))]
+    if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= SMALLEST for mask in masks):
+        return None
+    values = cube.detach().cpu().numpy()
+    return max(imprint(values, mask.detach().cpu().numpy(), moves=moves) for mask in masks)  # type: ignore[union-attr]
 
 
 def _correlations(rows: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import brightness
-from cassi.optics.imprint import imprint
+from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, check_arrays
 from cassi.optics.multi_shot import MultiShot
@@ -334,19 +334,9 @@ def assembled(
         uncertainty=None if not spreads else spreads[0] if single else torch.stack(spreads),
         visibility=A.visibility() if spreads else None,
         camera=found,
-        imprint=_imprint(A, cube),
+        imprint=imprint_on(cube if cube.ndim == 3 else cube[0], A),
         measurement=given,
     )
-
-
-def _imprint(A: Camera, cube: Tensor) -> float | None:
-    """Of the mask on the (first) cube, where the camera has one; of several shots' masks that which shows most."""
-    masks = [getattr(shot, "mask", None) for shot in getattr(A, "shots", (A,))]
-    if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= 32 for mask in masks):
-        return None
-    values = cube.detach().cpu().numpy()
-    first = values if values.ndim == 3 else values[0]
-    return max(imprint(first, mask.detach().cpu().numpy()) for mask in masks)  # type: ignore[union-attr]
 
 
 def read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
