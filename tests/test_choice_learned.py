@@ -182,7 +182,8 @@ def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot)
     watch = Watch(Run(monitor=lambda record, z: seen.append(record)))
     watch.add(result.history)
 
-    found = corrected_often(step, A, y, result, problem, state, watch, 2)
+    found, times = corrected_often(step, A, y, result, problem, state, watch, 2)
+    assert times == 2
 
     x = step(A, y, result.x, variance, share=0.7, views=1).x
     x = problem.solve(A, y, 4, state=replace(state, z=analyse(x, problem.basis)), sigma=0.35)[0].x
@@ -191,10 +192,9 @@ def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot)
     assert [record.iteration for record in found.history] == list(range(1, 13))
 
     stop = Watch(Run(monitor=lambda record, z: True))
-    torch.testing.assert_close(
-        corrected_often(step, A, y, result, problem, state, stop, 2).x,
-        step(A, y, result.x, variance, share=0.7, views=1).x,
-    )
+    halted, times = corrected_often(step, A, y, result, problem, state, stop, 2)
+    assert times == 1
+    torch.testing.assert_close(halted.x, step(A, y, result.x, variance, share=0.7, views=1).x)
 
 
 def test_a_plan_repeats_as_many_corrections(smooth):
@@ -207,6 +207,19 @@ def test_a_plan_repeats_as_many_corrections(smooth):
     assert len(again.result.history) == len(once.result.history) + (CORRECTIONS - 1) * (BETWEEN + 1)
     older = {key: value for key, value in found.plan.as_dict().items() if key != "corrections"}
     assert Plan.from_dict(older).corrections == 1
+
+
+def test_a_plan_that_is_stopped_tells_how_often_it_corrected(smooth):
+    A, y, _ = smooth
+    plan = auto(smooth, learned=Oracle(*smooth)).plan
+    first, second, _ = reconstruct_auto(A, y, method=Method(plan=plan)).as_dict()["corrected_at"]
+    corrections = []
+    for stop_at in (first + 1, second + 1, 3):
+        run = Run(monitor=lambda record, z, stop_at=stop_at: record.iteration >= stop_at)
+        stopped = reconstruct_auto(A, y, method=Method(plan=plan), run=run)
+        corrections.append(len(stopped.as_dict()["corrected_at"]))
+        assert stopped.result.history[-1].iteration == (stopped.as_dict()["corrected_at"] or [3])[-1]
+    assert corrections == [1, 2, 0]
 
 
 def test_a_tile_is_corrected_in_units_of_its_frame(shot):

@@ -120,7 +120,9 @@ def reconstruct_auto(
         evidence = None
     lit = A.majorizer() > 0
     problem = planned_problem(plan, y, None)
-    result = planned_run(A, y, problem, plan, Watch(run, clock.deadline))
+    result, corrections = planned_run(A, y, problem, plan, Watch(run, clock.deadline))
+    if plan.learned is not None and corrections < plan.corrections:  # stopped before
+        plan = replace(plan, learned=plan.learned if corrections else None, corrections=max(1, corrections))
     return _outcome(A, y, result, plan, evidence, lit, method, run)
 
 

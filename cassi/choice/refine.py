@@ -211,14 +211,14 @@ class _Judge:
         if self.step is None or self.watch.over:
             return result, 0
         split = self.split
-        better = corrected_often(
+        better, done = corrected_often(
             self.step, split.A_train, split.y_train, result, self.problem, state, self.watch, times
         )
         stamp = self._imprint(better.x)
-        self.tried.append(PriorError(with_learned(name, times), split.error(better.x.clamp(min=0)), stamp))
-        within = self.tried[-1].held_out_error <= allowed(error, times)
+        self.tried.append(PriorError(with_learned(name, done), split.error(better.x.clamp(min=0)), stamp))
+        within = self.tried[-1].held_out_error <= allowed(error, done)
         if (within and self._as_faint(stamp, result.x)) or (self.forced and times == 1):
-            return better, 1 if self.watch.over else times  # stopped between them
+            return better, done
         return result, 0
 
     def _as_faint(self, stamp: float | None, x: Tensor) -> bool:
@@ -269,7 +269,7 @@ def corrected_often(
     state: SubspaceState,
     watch: Watch,
     times: int,
-) -> Result:
+) -> tuple[Result, int]:
     """The result corrected so many times, freed between by the non-local prior of what does not repeat.
 
         x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x      but the last time
@@ -284,19 +284,22 @@ def corrected_often(
         state: where its run ended, whose multiplier of the constraint x >= 0 is gone on with.
         watch: sees the iterations between; where it stops them, the cube as corrected before is returned.
         times: 1 or more.
+
+    Returns:
+        The result, and how many times it was corrected.
     """
     B = problem.basis.to(y)
-    for _ in range(times - 1):
+    for done in range(1, times):
         once = corrected(step, A, y, result, problem, views=1)
         watch.cost = NONLOCAL_COST
         state = replace(fresh(state), z=analyse(once.x, B))
         rest, state = problem.solve(A, y, BETWEEN, state=state, sigma=SIGMA_BETWEEN, monitor=watch)
         watch.cost = 1.0
         if watch.over:
-            return once
+            return once, done
         history = once.history + tuple(after(once.history, record) for record in rest.history)
         result = replace(result, x=rest.x, history=history)
-    return corrected(step, A, y, result, problem)
+    return corrected(step, A, y, result, problem), times
 
 
 def allowed(error: float, times: int = 1) -> float:
@@ -315,8 +318,11 @@ def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:
     return Problem(plan.vectors, plan.noise.variance(y) * plan.noise_share, brightness, plan.level)
 
 
-def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> Result:
-    """The final run of a plan that is complete: iterations with total variation, with its prior, the learned one."""
+def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch) -> tuple[Result, int]:
+    """The final run of a plan that is complete: iterations with total variation, with its prior, the learned one.
+
+    Returns the result, and how many corrections the learned prior has made.
+    """
     first, then = plan.iterations or (0, 0)
     between = 0 if plan.learned is None else BETWEEN * (plan.corrections - 1)
     watch.expected = max(1.0, first + NONLOCAL_COST * (then + between))
@@ -328,7 +334,7 @@ def planned_run(A: Camera, y: Tensor, problem: Problem, plan: Plan, watch: Watch
         watch.add(result.history)
     result = replace(result, history=watch.history)
     if plan.learned is None or watch.over:
-        return result
+        return result, 0
     return corrected_often(plan.learned, A, y, result, problem, state, watch, plan.corrections)
 
 

@@ -201,7 +201,7 @@ def tile_solver(
         level = brightness(A, y)
 
         def planned(a: Block, b: Tensor) -> Tensor:
-            return planned_run(a, b, planned_problem(plan, b, level), plan, Watch(Run())).x.clamp_(min=0)
+            return planned_run(a, b, planned_problem(plan, b, level), plan, Watch(Run()))[0].x.clamp_(min=0)
 
         nothing = Result(y.new_zeros(()), (), "max_iters")
         return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)
