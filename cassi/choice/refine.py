@@ -72,7 +72,11 @@ class Watch:
     cost: float = 1.0
 
     def __call__(self, record: Record, z: Tensor) -> bool:
-        if self.run.monitor is not None and self.run.monitor(after(self.history, record), z):
+        return self.see(after(self.history, record), z)
+
+    def see(self, record: Record, z: Tensor) -> bool:
+        """A record that is numbered already; whether to stop."""
+        if self.run.monitor is not None and self.run.monitor(record, z):
             self.stopped = True
         now = time.perf_counter()
         self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
@@ -293,7 +297,11 @@ def corrected_often(
         once = corrected(step, A, y, result, problem, views=1)
         watch.cost = NONLOCAL_COST
         state = replace(fresh(state), z=analyse(once.x, B))
-        rest, state = problem.solve(A, y, BETWEEN, state=state, sigma=SIGMA_BETWEEN, monitor=watch)
+
+        def seen(record: Record, z: Tensor, before: tuple[Record, ...] = once.history) -> bool:
+            return watch.see(after(before, record), z)
+
+        rest, state = problem.solve(A, y, BETWEEN, state=state, sigma=SIGMA_BETWEEN, monitor=seen)
         watch.cost = 1.0
         if watch.over:
             return once, done
