@@ -37,7 +37,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="scenes to train with")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of checkpoint, curve and weights")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training in all (default 60)")
-    parser.add_argument("--files", type=int, default=100, help="files of 32 cameras to make (default 100)")
+    parser.add_argument("--files", type=int, default=100, help="files of 16 cameras to make (default 100)")
     parser.add_argument("--workers", type=int, default=1, help="processes that make examples (default 1)")
     parser.add_argument("--cameras", type=int, default=4, help="in a batch (default 4)")
     parser.add_argument("--scenes", type=int, default=1, help="for each camera (default 1; a GPU needs some 16)")
@@ -47,7 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="to begin with, of a training before; half of the starts are then corrected by them; "
+        help="to begin with, of a training before, which then correct most of the starts, up to five times; "
         "--stages and --width are theirs",
     )
     parser.add_argument("--stages", type=int, default=1, help="times the network is applied (default 1)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ class Examples:
         camera: with row weights 0 where a pixel is held out, as the automatic solver has it.
         y, variance: (N, H, W').
         basis: (K, C).
-        start, truth: coefficient images (N, K, H, W).
+        start, truth: coefficient images (N, K, H, W), from a file in half precision.
     """
 
     camera: CASSI
@@ -50,12 +51,12 @@ class Examples:
         """Others out of these: some of the rows, perhaps upside down, mirrored, or with bands reversed.
 
         Light moves along rows only, so that any rows are a snapshot of their own. Reversed bands change the sign of
-        every odd coefficient and, like a mirrored picture, of the dispersion.
+        every odd coefficient and, like a mirrored picture, of the dispersion. In float32.
         """
         first = int(rng.integers(self.truth.shape[-2] - rows + 1))
         weights = torch.ones_like(self.y[0]) if self.camera.weights is None else self.camera.weights
         images = [self.camera.mask, weights, self.y, self.variance, self.start, self.truth]
-        images = [image[..., first : first + rows, :] for image in images]
+        images = [image[..., first : first + rows, :].float() for image in images]
         shifts = np.array(self.camera.shifts)
         if rng.random() < 0.5:
             images = [image.flip(-2) for image in images]
@@ -83,11 +84,12 @@ def draw_examples(
     width: int,
     components: int,
     prior: LearnedPrior | None = None,
-) -> Examples:
+) -> list[Examples]:
     """Pieces of scenes, 16 to 31 bands of 400 to 700 nm, any mask, a step of 1 to 3 either way, any noise.
 
-    Two cameras in five are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
-    all the automatic solver has. With a prior, half of the starts are those of a correction that is not the first.
+    Three cameras in ten are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
+    all the automatic solver has. The first have the starts found without a learned prior; with a prior more follow,
+    of the same scenes, whose starts are those of its next corrections.
     """
     low, high = (400.0, 700.0) if rng.random() < 0.5 else (rng.uniform(400, 460), rng.uniform(630, 700))
     wavelengths = np.linspace(low, high, int(rng.choice([28, 31, rng.integers(16, 32)])))
@@ -95,11 +97,13 @@ def draw_examples(
     step = int(rng.choice([1, 1, 2, 2, 2, 3])) * int(rng.choice([1, -1]))
     shifts = tuple(c * step for c in range(len(wavelengths)))
     mask = random_mask(rng, height, width)
-    true_mask = wrong_mask(rng, mask) if rng.random() < 0.4 else mask
+    true_mask = wrong_mask(rng, mask) if rng.random() < 0.3 else mask
     true, believed = CASSI(true_mask, shifts), CASSI(mask, shifts)
     keep = torch.from_numpy((rng.random(believed.measurement_shape) > 0.02).astype(np.float32))
     A = believed.weighted(keep)
     basis = smooth_basis(len(wavelengths), components).float()
+    correct = None if prior is None else LearnedStep(prior, basis)
+    times = int(rng.integers(2, 6))
     drawn = []
     for _ in range(count):
         x = _bands(rng, scenes.piece(rng, height, width), wavelengths)
@@ -115,42 +119,54 @@ def draw_examples(
         variance += wrong * rng.uniform(0, 1)
         y = y * keep
         variance *= float(rng.choice([0.2, 0.4, 1.0], p=[0.6, 0.25, 0.15]))  # of what is told, so much is believed
-        drawn.append((y, variance, _start(rng, A, y, variance, basis, prior), analyse(x, basis)))
-    y, variance, start, truth = (torch.stack(images) for images in zip(*drawn, strict=True))
-    return Examples(A, y, variance, basis, start, truth)
+        starts = list(_starts(rng, A, y, variance, basis, correct, times))
+        drawn.append((y, variance, analyse(x, basis), *starts))
+    y, variance, truth, *starts = (torch.stack(images) for images in zip(*drawn, strict=True))
+    return [Examples(A, y, variance, basis, start, truth) for start in starts]
 
 
-def _start(
-    rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, basis: Tensor, prior: LearnedPrior | None
-) -> Tensor:
+def _starts(
+    rng: np.random.Generator,
+    A: CASSI,
+    y: Tensor,
+    variance: Tensor,
+    basis: Tensor,
+    correct: LearnedStep | None,
+    times: int,
+) -> Iterator[Tensor]:
     """What the automatic solver may have found before: total variation, then mostly a non-local prior.
 
-    Mostly, as there, in a basis learned from a first cube; then perhaps a correction, and the non-local prior again.
+    Mostly, as there, in a basis learned from a first cube; then, with a learned prior, so many corrections, and the
+    non-local prior after each.
     """
     B = smooth_basis(A.num_bands, 16).float()
     if rng.random() < 0.8:
         first, _ = subspace_tv(A, y, B, variance=variance, num_iters=80)
         B = principal_basis(covariance_sum(first.x.clamp(min=0)), 10).float()
     result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(220, 300)))
+    weights = coefficient_weights(len(B)).float() * brightness(A, y)
+
+    def nonlocal_run(state: SubspaceState, num_iters: int, sigma: float) -> tuple[Result, SubspaceState]:
+        return subspace_tv(
+            A,
+            y,
+            B,
+            variance=variance,
+            num_iters=num_iters,
+            state=replace(state, e=torch.zeros_like(state.e)),
+            denoise=NonlocalDenoiser(sigma * weights, stride=5),
+        )
+
     if rng.random() < 0.85:
-        weights = coefficient_weights(len(B)).float() * brightness(A, y)
-
-        def nonlocal_run(state: SubspaceState, num_iters: int, sigma: float) -> tuple[Result, SubspaceState]:
-            return subspace_tv(
-                A,
-                y,
-                B,
-                variance=variance,
-                num_iters=num_iters,
-                state=replace(state, e=torch.zeros_like(state.e)),
-                denoise=NonlocalDenoiser(sigma * weights, stride=5),
-            )
-
-        result, state = nonlocal_run(state, int(rng.integers(18, 25)), float(rng.choice([0.35, 0.5])))
-        for _ in range(0 if prior is None else int(rng.choice(3, p=[0.45, 0.4, 0.15]))):
-            x = LearnedStep(prior, basis)(A, y, result.x, variance, views=1).x
-            result, state = nonlocal_run(replace(state, z=analyse(x, B)), int(rng.integers(3, 7)), SIGMA_BETWEEN)
-    return analyse(result.x, basis)
+        num_iters = int(rng.integers(18, 25) if rng.random() < 0.4 else rng.integers(3, 10))
+        result, state = nonlocal_run(state, num_iters, float(rng.choice([0.35, 0.5])))
+    yield analyse(result.x, basis)
+    for _ in range(times):
+        if correct is None:
+            return
+        x = correct(A, y, result.x, variance, views=1).x
+        result, state = nonlocal_run(replace(state, z=analyse(x, B)), int(rng.integers(3, 6)), SIGMA_BETWEEN)
+        yield analyse(result.x, basis)
 
 
 def _bands(rng: np.random.Generator, x: np.ndarray, wavelengths: np.ndarray) -> Tensor:
@@ -237,8 +253,8 @@ def read_examples(path: Path) -> list[Examples]:
             p["y"],
             p["variance"],
             smooth_basis(len(p["shifts"]), p["truth"].shape[1]).float(),
-            p["start"].float(),
-            p["truth"].float(),
+            p["start"],
+            p["truth"],
         )
         for p in torch.load(path, weights_only=True)
     ]

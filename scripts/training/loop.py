@@ -24,7 +24,7 @@ from cassi.solvers.unrolled import unrolled
 from training.examples import Examples, draw_examples, read_examples, write_examples
 from training.scenes import load_scenes
 
-FILE = 32  # cameras in a file of examples
+FILE = 16  # cameras in a file of examples
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
 
 
@@ -103,7 +103,7 @@ def make_file(
 ) -> Path:
     """Make one file of examples, unless it is there already.
 
-    What is in it depends on its number, the seed and the weights, with which half of the starts have been corrected.
+    What is in it depends on its number, the seed and the weights, which correct the later starts of each camera.
     """
     path = folder / f"{settings.seed:02d}-{number:05d}.pt"
     if not path.exists():
@@ -112,7 +112,7 @@ def make_file(
         size = settings.height, settings.width
         prior = _prior(weights) if weights else None
         drawn = [draw_examples(rng, scenes, settings.scenes, *size, components, prior) for _ in range(FILE)]
-        write_examples(path, drawn)
+        write_examples(path, [e for starts in drawn for e in starts])
     return path
 
 
