@@ -22,7 +22,7 @@ from cassi import CASSI, InputError, reconstruct
 from cassi.errors import OutputError
 from cassi.files import read_measurement
 from cassi.running import cluster, many, stores
-from cassi.running.many import Frame, find_frames, frames_at_once, reconstruct_many
+from cassi.running.many import Frame, _differences, find_frames, frames_at_once, reconstruct_many
 
 pytest.importorskip("distributed", reason="many frames need the extra batch")
 zarr = pytest.importorskip("zarr", reason="many frames need the extra batch")
@@ -145,6 +145,12 @@ def test_only_what_is_missing_is_computed(folder, tmp_path):
     after = times(out)
     assert {name for name in after if after[name] != before[name]} == {"frame3_cube.h5"}
     np.testing.assert_array_equal(cube_of(out, "frame3"), cube)
+
+
+def test_a_shape_from_a_file_is_the_same_shape():
+    before = {"camera": {"shape": [8, 9]}, "num_iters": 6}
+    assert _differences(before, {"camera": {"shape": (8, 9)}, "num_iters": 6}) == ""
+    assert _differences(before, {"camera": {"shape": (8, 8)}, "num_iters": 6}).startswith("camera.shape was [8, 9], is")
 
 
 def test_another_parameter_is_noticed_and_named(folder, tmp_path):

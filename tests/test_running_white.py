@@ -11,6 +11,7 @@ import torch
 
 import cassi
 from cassi.cli.main import run
+from cassi.looking.report_data import report_of
 from cassi.optics.single_disperser import CASSI
 from cassi.running.white import of_structure, reflectance, structure
 
@@ -38,6 +39,8 @@ def results(bench):
 def test_the_color_of_the_light_is_gone(bench, results):
     found = reflectance(*results)
     assert found.unit == "reflectance"
+    assert (report_of(found).unit, report_of(found).measured_unit) == ("reflectance", "")
+    assert report_of(results[0]).measured_unit == results[0].unit
     inner = found.cube[:, 8:-8]
     for columns, true in ((slice(6, 18), 0.3), (slice(30, 42), 0.7)):
         assert inner[..., columns].mean((1, 2)).tolist() == pytest.approx([true] * C, rel=0.05)

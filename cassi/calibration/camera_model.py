@@ -78,6 +78,11 @@ class CameraModel:
                 shares.append(beyond(shape, rows - down, columns - right))
         return shares
 
+    def blur_at(self, x: np.ndarray, y: np.ndarray, t: float) -> np.ndarray:
+        """Standard deviation of the mask's blur at places and a band, -1 to 1 each [pixel]; 0 where it is sharper."""
+        found: np.ndarray = np.sqrt(np.clip(polynomial(self.blur, x, y, t), 0, WIDEST)) + np.zeros(np.shape(x))
+        return found
+
     def masks(self, mask: np.ndarray, shifts: Shifts) -> np.ndarray:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
         if self.exact:

@@ -13,14 +13,21 @@ import numpy as np
 import torch
 
 from cassi.calibration.camera_model import (
-    WIDEST,
     CameraModel,
     band_positions,
     coordinates,
-    polynomial,
     unseen_pixels,
 )
-from cassi.calibration.self_calibration import FEWEST_BLOCKS, FINE, Search, Snapshots, find_model, settled, tiles
+from cassi.calibration.self_calibration import (
+    BLOCK,
+    FEWEST_BLOCKS,
+    FINE,
+    Search,
+    Snapshots,
+    find_model,
+    settled,
+    tiles,
+)
 from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
@@ -136,9 +143,8 @@ class FoundCamera:
     def blur_range(self) -> tuple[float, float]:
         """Least and greatest standard deviation of the blur over field and bands [pixel], 0 where it is sharper."""
         x, y = coordinates((9, 9))
-        values = [polynomial(self.model.blur, x, y, t) for t in band_positions(min(len(self.shifts), 9))]
-        low, high = np.sqrt(np.clip([np.min(values), np.max(values)], 0, WIDEST))
-        return float(low), float(high)
+        values = [self.model.blur_at(x, y, t) for t in band_positions(min(len(self.shifts), 9))]
+        return float(np.min(values)), float(np.max(values))
 
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
@@ -243,7 +249,11 @@ def find_camera(
     check_light(torch.stack(frames))  # a reconstruction would refuse it, after a search in vain
     snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
     if sum(len(tiles(good)) for good in snapshots.good) < FEWEST_BLOCKS:
-        return replace(given, reason="the part of the snapshot that is lit is too small to find it from")
+        return replace(
+            given,
+            reason=f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of {BLOCK} x "
+            f"{BLOCK} pixels are needed",
+        )
     model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
     if model.exact:
         return given

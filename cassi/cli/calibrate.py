@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     from cassi.calibration.line_spread import Slit
     from cassi.files import check_output
 
-    check_output(args.output, args.overwrite)
     files = frames(args)
+    check_output(args.output, args.overwrite)
     keep_inputs(args.output, [*files.dark, *files.flat, *files.mask, *files.slit])
     found = calibrate(
         read_frames(files.dark),

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     from cassi.optics.mask_match import check_masks
     from cassi.running.evidence import as_found
 
-    check_output(args.output, args.overwrite)
     measurements = _captures(args)
+    check_output(args.output, args.overwrite)
     found = refine_camera(
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off

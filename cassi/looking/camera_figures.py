@@ -66,15 +66,16 @@ def sharpness(camera: RefinedCamera) -> Figure:
     }
     for color, (name, (across, along)) in zip(PALETTE, places.items(), strict=False):
         place = np.array([float(across)]), np.array([float(along)])
-        here = [float(polynomial(model.blur, *place, band)[0]) for band in t]
-        left.plot(range(1, count + 1), np.sqrt(np.maximum(here, 0)), "o-", markersize=3, color=color, label=name)
+        here = [float(model.blur_at(*place, band)[0]) for band in t]
+        left.plot(range(1, count + 1), here, "o-", markersize=3, color=color, label=name)
     left.set(xlabel="band", ylabel="standard deviation [px]", title="Blur of the mask")
     left.set_ylim(bottom=0)
     left.grid(True)
     left.legend(ncols=2)
     x, y = coordinates(camera.given.shape[-2:])
-    field = np.sqrt(np.maximum(polynomial(model.blur, x, y, t[count // 2]), 0)) + np.zeros(camera.given.shape[-2:])
-    draw_map(right, field, f"Over the field, band {count // 2 + 1}", "standard deviation [px]")
+    draw_map(
+        right, model.blur_at(x, y, t[count // 2]), f"Over the field, band {count // 2 + 1}", "standard deviation [px]"
+    )
     return figure
 
 

@@ -351,7 +351,7 @@ def summary(
     places = iter(axes_of)
     if data.measurement is not None:
         y = as_picture(data.measurement, "measurement")
-        draw_map(next(places), y, _sized("Snapshot", y), value_label(data.unit), colors="gray")
+        draw_map(next(places), y, _sized("Snapshot", y), value_label(data.measured_unit), colors="gray")
     white = None if channels is not None else white_level(values, centers if is_visible(centers) else None)
     for name, cube in (("Reconstruction", values), ("Truth, the same exposure", truth)):
         if cube is not None:
@@ -360,7 +360,8 @@ def summary(
             show(axes, picture, f"{name}, {kind}" if cube is values else name)
             draw_points(axes, chosen)
     if truth is None and data.residual is not None:
-        _draw_residual(next(places), as_picture(data.residual, "residual"), data.unit, "Residual y - Φx", ticks=False)
+        rest = as_picture(data.residual, "residual")
+        _draw_residual(next(places), rest, data.measured_unit, "Residual y - Φx", ticks=False)
 
     draw_bands(
         strip.add_subplot(), values, centers, shown, columns=max(len(shown), 6), page=page - bars,
@@ -601,9 +602,9 @@ def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, cap
         ),
     }
     if data.measurement is not None:
-        made["snapshot"] = snapshot(data.measurement, unit=unit, title=data.title)
+        made["snapshot"] = snapshot(data.measurement, unit=data.measured_unit, title=data.title)
     if data.residual is not None:
-        made["residual"] = residual(data.residual, unit=unit)
+        made["residual"] = residual(data.residual, unit=data.measured_unit)
     if truth is not None:
         made["errors"] = difference(cube, truth, nm, unit=unit, title=data.title)
     if spread is not None:

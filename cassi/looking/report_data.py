@@ -21,7 +21,7 @@ from cassi.files.opening import open_container
 from cassi.looking.metrics import score
 from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.solvers.loop import Record
 
 MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
@@ -134,6 +134,11 @@ class ReportData:
                 raise ValueError(f"{name} must be one snapshot (H, W'), got {np.shape(picture)}")
         if self.wavelengths is not None and np.shape(self.wavelengths) != shape[:1]:
             raise ValueError(f"wavelengths must be {shape[:1]}, one per band, got {np.shape(self.wavelengths)}")
+
+    @property
+    def measured_unit(self) -> str:
+        """Of measurement and residual: the cube's, but where that was divided by a white reference."""
+        return "" if self.unit == REFLECTANCE else self.unit
 
     @property
     def black_level(self) -> float:

@@ -383,7 +383,7 @@ def _levels(data: ReportData) -> list[str]:
 
     def both(value: float) -> str:
         stored = "" if counts is None else f" ({value * counts:.3g} stored counts)"
-        return f"{value:.3g} {value_label(data.unit)}{stored}"
+        return f"{value:.3g} {value_label(data.measured_unit)}{stored}"
 
     found = [f"Black level taken off: {both(data.black_level)}."] if data.black_level else []
     beta = noise.get("beta") if isinstance(noise, Mapping) else None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
 ROUNDING = 1e-6  # of values: what differs by less is the same
+REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
 
 
 @dataclass(frozen=True)

@@ -273,9 +273,12 @@ def _content(value: object) -> Any:
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What changed between two runs, in words; empty if nothing did."""
 
+    def in_words(value: Any) -> str:  # a file knows no tuples
+        return str(list(value) if isinstance(value, tuple) else value)[:16]
+
     def flat(values: Mapping[str, Any], above: str = "") -> dict[str, str]:
         parts = (
-            flat(v, f"{above}{k}.") if isinstance(v, Mapping) else {f"{above}{k}": str(v)[:16]}
+            flat(v, f"{above}{k}.") if isinstance(v, Mapping) else {f"{above}{k}": in_words(v)}
             for k, v in values.items()
         )
         return {name: value for part in parts for name, value in part.items()}

@@ -9,6 +9,7 @@ import torch
 from scipy import ndimage
 
 from cassi.errors import InputError
+from cassi.optics.measurement import REFLECTANCE
 from cassi.running.result import Reconstruction
 
 EVEN = 8.0  # standard deviation within which the light on a white reference is even [pixel]
@@ -45,7 +46,7 @@ def reflectance(result: Reconstruction, white: Reconstruction) -> Reconstruction
     scale = np.where(light >= DARK * light.max(), 1 / np.maximum(light, 1e-300), 0)
     factor = torch.as_tensor(scale, dtype=result.cube.dtype, device=result.cube.device)
     spread = None if result.uncertainty is None else result.uncertainty * factor
-    return replace(result, cube=result.cube * factor, uncertainty=spread, unit="reflectance")
+    return replace(result, cube=result.cube * factor, uncertainty=spread, unit=REFLECTANCE)
 
 
 def structure(white: Reconstruction) -> float:
