@@ -130,6 +130,11 @@ FAULTS = [
         "test_choice_learned.py", "hardly_more",
     ),
     Fault(
+        "the misfit is forgotten between corrections", "cassi/choice/refine.py",
+        "KEPT = 0.25, 0.8", "KEPT = 0.25, 0.0",
+        "test_choice_learned.py", "between_two",
+    ),
+    Fault(
         "a second correction of the first cube", "cassi/choice/refine.py",
         "z=analyse(once.x, B)", "z=analyse(result.x, B)",
         "test_choice_learned.py", "between_two",

@@ -164,7 +164,7 @@ def test_often_where_that_predicts_as_well_else_once(smooth, monkeypatch):
     monkeypatch.setattr(refine, "imprint_on", lambda cube, A, *, moves: None)  # held-out pixels alone
     often, once = auto(smooth, learned=Oracle(*smooth)), auto(smooth, learned=SecondThoughts(*smooth))
     assert (often.plan.corrections, once.plan.corrections) == (CORRECTIONS, 1)
-    assert often.plan.iterations[1] == LEAD
+    assert 0 < often.plan.iterations[1] <= LEAD
     assert often.plan.final_prior.endswith("learned 3 times") and "correction, 3 times" in often.explain()
     errors = {p.prior: p.held_out_error for p in once.evidence.priors}
     assert errors[f"{once.plan.prior}, learned 3 times"] > errors[once.plan.final_prior] == once.evidence.held_out_error
@@ -172,12 +172,11 @@ def test_often_where_that_predicts_as_well_else_once(smooth, monkeypatch):
 
 
 def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot):
-    """x <- x + 0.7 f(x) with four iterations of the non-local prior between, from the parts of other rooms."""
+    """x <- x + 0.7 f(x) with four iterations of the non-local prior between, which keep most of the misfit."""
     A, y, _ = shot
     step, variance = LearnedStep.of(stirred(SIZE), A, None), torch.full_like(y, 1e-4)
     problem = Problem(smooth_basis(6, 5).float(), variance)
     result, state = problem.solve(A, y, 6)
-    state = replace(state, e=torch.zeros_like(state.e))
     seen: list[Record] = []
     watch = Watch(Run(monitor=lambda record, z: seen.append(record)))
     watch.add(result.history)
@@ -186,7 +185,8 @@ def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot)
     assert times == 2
 
     x = step(A, y, result.x, variance, share=0.7, views=1).x
-    x = problem.solve(A, y, 4, state=replace(state, z=analyse(x, problem.basis)), sigma=0.35)[0].x
+    gone_on = replace(state, z=analyse(x, problem.basis), e=0.8 * state.e)
+    x = problem.solve(A, y, 4, state=gone_on, sigma=0.25)[0].x
     torch.testing.assert_close(found.x, step(A, y, x, variance, share=0.7).x)
     assert [record.iteration for record in seen] == [8, 9, 10, 11]
     assert [record.iteration for record in found.history] == list(range(1, 13))

@@ -34,8 +34,10 @@ from cassi.solvers.subspace_tv import SubspaceState
 # captures it rose by 2 to 3 %.
 MORE, SLACK, SLACK_OFTEN = 0.01, 0.003, 0.005
 FAINT, RISE = 0.05, 1.1  # the mask's imprint on it may be so much, or so many times that before
-LEAD = 6  # iterations of the non-local prior before the first of several corrections
-SIGMA_BETWEEN = 0.35  # of the non-local prior between two corrections
+LEAD = 12  # iterations of the non-local prior before the first of several corrections
+# Of the non-local prior between two corrections: its strength, and how much of the misfit that the run before has added
+# up it goes on with. With all of it noise comes back, with none what the prior takes away is never made up for.
+SIGMA_BETWEEN, KEPT = 0.25, 0.8
 
 
 class FinalRun(NamedTuple):
@@ -276,16 +278,17 @@ def corrected_often(
 ) -> tuple[Result, int]:
     """The result corrected so many times, freed between by the non-local prior of what does not repeat.
 
-        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x      but the last time
+        x <- x + 0.7 f(x),    x <- the non-local prior's after 4 iterations from B x, 0.8 e      but the last time
         x <- x + 0.7 f(x)
 
-    with f a learned prior's correction, in one view and at last the mean of all.
+    with f a learned prior's correction, in one view and at last the mean of two, and e the misfit added up before, see
+    `cassi.solvers.subspace_tv`.
 
     Args:
         step: the learned prior.
         A, y, problem: what the result was found with.
         result: the cube to begin with.
-        state: where its run ended, whose multiplier of the constraint x >= 0 is gone on with.
+        state: where its run ended.
         watch: sees the iterations between; where it stops them, the cube as corrected before is returned.
         times: 1 or more.
 
@@ -296,7 +299,7 @@ def corrected_often(
     for done in range(1, times):
         once = corrected(step, A, y, result, problem, views=1)
         watch.cost = NONLOCAL_COST
-        state = replace(fresh(state), z=analyse(once.x, B))
+        state = replace(state, z=analyse(once.x, B), e=KEPT * state.e)
 
         def seen(record: Record, z: Tensor, before: tuple[Record, ...] = once.history) -> bool:
             return watch.see(after(before, record), z)

@@ -197,7 +197,8 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
         ticks = np.linspace(at[0], at[-1], 4)
         top_axis = axes.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
         times = np.interp(ticks, at, seconds)
-        top_axis.set_xticks(ticks, [f"{t:.2g}" if t < 99 else f"{t:.0f}" for t in times])
+        digits = 0 if times[-1] >= 20 else 1 if times[-1] >= 2 else 2
+        top_axis.set_xticks(ticks, [f"{t:.{digits}f}" for t in times])
         top_axis.set_xlabel("time of this run [s]", fontsize=8)
         top_axis.spines["top"].set_visible(False)
     if drawn:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.learned_step import LearnedStep
-from cassi.choice.refine import SIGMA_BETWEEN
+from cassi.choice.refine import KEPT, SIGMA_BETWEEN, fresh
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
@@ -153,19 +153,20 @@ def _starts(
             B,
             variance=variance,
             num_iters=num_iters,
-            state=replace(state, e=torch.zeros_like(state.e)),
+            state=state,
             denoise=NonlocalDenoiser(sigma * weights, stride=5),
         )
 
     if rng.random() < 0.85:
         num_iters = int(rng.integers(18, 25) if rng.random() < 0.4 else rng.integers(3, 10))
-        result, state = nonlocal_run(state, num_iters, float(rng.choice([0.35, 0.5])))
+        result, state = nonlocal_run(fresh(state), num_iters, float(rng.choice([0.35, 0.5])))
     yield analyse(result.x, basis)
     for _ in range(times):
         if correct is None:
             return
         x = correct(A, y, result.x, variance, views=1).x
-        result, state = nonlocal_run(replace(state, z=analyse(x, B)), int(rng.integers(3, 6)), SIGMA_BETWEEN)
+        state = replace(state, z=analyse(x, B), e=KEPT * state.e)
+        result, state = nonlocal_run(state, int(rng.integers(3, 6)), SIGMA_BETWEEN)
         yield analyse(result.x, basis)
 
 
