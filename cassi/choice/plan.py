@@ -28,7 +28,7 @@ TV = "total variation"
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
 SETTLED = 0.93  # share of a held-out error that must be left for noise to matter
-CORRECTIONS, BETWEEN = 3, 4  # of the learned prior, and iterations with the non-local one between them
+CORRECTIONS, BETWEEN = 4, 4  # of the learned prior, and iterations with the non-local one between them
 CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
 
 
