@@ -16,7 +16,7 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.plan import BETWEEN, CORRECTIONS, EFFORTS, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import LEAD, Watch, allowed, corrected, corrected_often
+from cassi.choice.refine import Watch, allowed, corrected, corrected_often
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior
@@ -164,7 +164,7 @@ def test_often_where_that_predicts_as_well_else_once(smooth, monkeypatch):
     monkeypatch.setattr(refine, "imprint_on", lambda cube, A, *, moves: None)  # held-out pixels alone
     often, once = auto(smooth, learned=Oracle(*smooth)), auto(smooth, learned=SecondThoughts(*smooth))
     assert (often.plan.corrections, once.plan.corrections) == (CORRECTIONS, 1)
-    assert 0 < often.plan.iterations[1] <= LEAD
+    assert 0 < often.plan.iterations[1] <= EFFORTS["default"].lead
     assert often.plan.final_prior.endswith("learned 4 times") and "correction, 4 times" in often.explain()
     errors = {p.prior: p.held_out_error for p in once.evidence.priors}
     assert errors[f"{once.plan.prior}, learned 4 times"] > errors[once.plan.final_prior] == once.evidence.held_out_error

@@ -47,6 +47,7 @@ class Effort:
         give_up: held-out error relative to total variation's above which one is dropped after half of `first`.
         worse: a run is over when its error is above its lowest by this share: it fits noise.
         corrections: of the learned prior at most, with the non-local one between them.
+        lead: iterations with the non-local prior before them; 0: as many as without them.
         tolerance, give_back: a non-local cube is taken where its error is above total variation's by no more than one
             share of that, or the other of what `tv_first` have gained: while the error still falls fast, it tells more
             of how far a run has come than of its prior.
@@ -63,6 +64,7 @@ class Effort:
     give_back: float = 0.0
     unsettled: float = 1.0
     corrections: int = 1
+    lead: int = 0
 
     def strengths(self, before: float, reference: float) -> tuple[float, ...]:
         """The noise levels to try, for the errors before and after `tv_first`."""
@@ -77,7 +79,17 @@ class Effort:
 EFFORTS: dict[str, Effort] = {
     "fast": Effort(100, 200),
     "default": Effort(
-        200, 500, (0.5,), 24, 24, give_up=1.45, tolerance=0.05, give_back=0.4, unsettled=0.7, corrections=CORRECTIONS
+        200,
+        500,
+        (0.5,),
+        24,
+        24,
+        give_up=1.45,
+        tolerance=0.05,
+        give_back=0.4,
+        unsettled=0.7,
+        corrections=CORRECTIONS,
+        lead=12,
     ),
     "best": Effort(500, 2000, (0.5, 0.2), 24, 160, corrections=CORRECTIONS),
 }

@@ -36,7 +36,6 @@ MORE, SLACK = 0.01, 0.003
 # The mask's imprint on a cube corrected several times may be so much, once as much as is not warned of; or so many
 # times that before. On very smooth scenes one correction gains 0.5 to 0.9 dB and takes it from 0.05 to 0.09.
 FAINT, RISE = 0.05, 1.1
-LEAD = 12  # iterations of the non-local prior before the first of several corrections
 # Of the non-local prior between two corrections: its strength, and how much of the misfit that the run before has added
 # up it goes on with. With all of it noise comes back, with none what the prior takes away is never made up for.
 SIGMA_BETWEEN, KEPT = 0.25, 0.8
@@ -117,12 +116,13 @@ def final_run(
 ) -> FinalRun:
     """Run to the end, and judge by the held-out pixels which prior's cube to return.
 
-    First the learned prior corrects several times, with the non-local prior before each; that is taken where held-out
-    pixels and the mask's imprint allow it, see `_Judge`. Else the non-local prior runs on: its cube is that of the last
-    iteration whose error is within the limit, see `Effort`, and is taken where there is one. It is made without the
-    held-out pixels; the run with total variation alone goes on with all of them. The learned prior corrects either of
-    them once, on the same conditions. Total variation's it is tried on before, and corrects again when all pixels are
-    in; where no other prior is to be tried, the cube corrected first is taken.
+    First the learned prior corrects several times, after a few iterations with the non-local prior and with more of
+    them between; that is taken where held-out pixels and the mask's imprint allow it, see `_Judge`. Else the non-local
+    prior runs on: its cube is that of the last iteration whose error is within the limit, see `Effort`, and is taken
+    where there is one. It is made without the held-out pixels; the run with total variation alone goes on with all of
+    them. The learned prior corrects either of them once, on the same conditions. (An effort without `lead` corrects
+    several times only then.) Total variation's cube it is tried on before, and corrects again when all pixels are in;
+    where no other prior is to be tried, the cube corrected first is taken.
 
     Args:
         split: the snapshot.
@@ -156,10 +156,10 @@ def final_run(
     limit = effort.limit(before, reference)
     sigmas = effort.strengths(before, reference)
     runs = [_NonlocalRun(split, problem, sigma, fresh(state), reference, limit, effort) for sigma in sigmas]
-    if often > 1:
+    if often > 1 and effort.lead:
         lead = runs[0]
         watch.cost = NONLOCAL_COST
-        lead.go_on(LEAD, watch)
+        lead.go_on(effort.lead, watch)
         watch.cost = 1.0
         history = watch.history + tuple(after(watch.history, record) for record in lead.history)
         start = Result(synthesise(lead.state.z, B), history, "max_iters")
@@ -171,7 +171,10 @@ def final_run(
     if chosen.kept_error <= limit:
         watch.add(chosen.history[: chosen.kept_at])
         result = Result(synthesise(chosen.kept, B), watch.history, "stopped" if watch.over else "max_iters")
-        better, times = judge.corrected(result, chosen.state, chosen.kept_error, chosen.name)
+        better, times = result, 0
+        for many in (1,) if effort.lead else sorted({1, often}, reverse=True):
+            if not times:
+                better, times = judge.corrected(result, chosen.state, chosen.kept_error, chosen.name, many)
         iterations = (len(smooth.history), chosen.kept_at)
         return FinalRun(better, chosen.name, iterations, tuple(tried), times)
     if watch.over:
