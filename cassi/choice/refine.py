@@ -35,7 +35,7 @@ from cassi.solvers.subspace_tv import SubspaceState
 MORE, SLACK = 0.01, 0.003
 # The mask's imprint on a cube corrected several times may be so much, once as much as is not warned of; or so many
 # times that before. On very smooth scenes one correction gains 0.5 to 0.9 dB and takes it from 0.05 to 0.09.
-FAINT, RISE = 0.05, 1.1
+FAINT, RISE = 0.04, 1.1
 # Of the non-local prior between two corrections: its strength, and how much of the misfit that the run before has added
 # up it goes on with. With all of it noise comes back, with none what the prior takes away is never made up for.
 SIGMA_BETWEEN, KEPT = 0.25, 0.8
