@@ -51,6 +51,7 @@ def options(module: str, name: str) -> str:
         )
         words = None if action.nargs == 0 else " ".join(words) if isinstance(words, tuple) else words
         several = " ..." if action.nargs in ("*", "+") else ""
+        words = f"[{words}]" if action.nargs == "?" else words
         called = ", ".join(f"`{option}`" for option in action.option_strings)
         value = "" if words is None else f"`{words}{several}`"
         rows.append((f"{called} {value}".strip(), (action.help or "") % vars(action)))

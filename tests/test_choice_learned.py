@@ -16,7 +16,7 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.plan import BETWEEN, CORRECTIONS, EFFORTS, Method, Plan, Run
 from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, allowed, corrected, corrected_often
+from cassi.choice.refine import Watch, allowed, allowed_often, corrected, corrected_often
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior
@@ -49,6 +49,12 @@ def shot() -> Shot:
 def smooth() -> Shot:
     """Of a scene that the non-local prior harms little."""
     return photographed(48, 3, "bilinear")
+
+
+@pytest.fixture
+def certain(monkeypatch) -> None:
+    """As if thousands of pixels were held out."""
+    monkeypatch.setattr(refine, "CHANCE", 1.0)
 
 
 class Oracle(LearnedPrior):
@@ -121,6 +127,7 @@ def test_a_corrected_cube_may_predict_hardly_worse(before, after, taken):
     [(0.02, 0.039, CORRECTIONS), (0.045, 0.055, 1), (0.058, 0.06, CORRECTIONS), (0.05, 0.11, 1), (0.02, 0.13, 0)],
     ids=["faint", "as on a real capture with grain", "as before", "as on a smooth scene", "as is warned of"],
 )
+@pytest.mark.usefixtures("certain")
 def test_a_corrected_cube_may_show_the_mask_hardly_more(shot, monkeypatch, before, after, times):
     """It is the scene's cube, so that nothing else speaks against it."""
 
@@ -134,6 +141,13 @@ def test_a_corrected_cube_may_show_the_mask_hardly_more(shot, monkeypatch, befor
     assert after in [p.imprint for p in found.evidence.priors]
     assert f"imprint {after:.2f}" in found.explain(verbose=True)
     assert auto(shot, learned=Oracle(*shot), prior="learned").plan.learned is not None
+
+
+def test_few_pixels_must_say_more():
+    """What a choice between 64 x 64 pixels rests on are some 100 of them; a usual snapshot holds out 1500."""
+    assert allowed_often(1.0, 1587) == pytest.approx(1.01)
+    assert allowed_often(1.0, 106) == pytest.approx(1.01 - 2 * (1 / 212**0.5 - 0.02))
+    assert allowed_often(0.5, 106) == 0.5 * allowed_often(1.0, 106)
 
 
 def test_a_prior_that_is_asked_for_is_taken_in_any_case(shot):
@@ -160,6 +174,7 @@ class SecondThoughts(Oracle):
         return (f if views > 1 else 3 * torch.ones_like(f)), g, h
 
 
+@pytest.mark.usefixtures("certain")
 def test_often_where_that_predicts_as_well_else_once(smooth, monkeypatch):
     monkeypatch.setattr(refine, "imprint_on", lambda cube, A, *, moves: None)  # held-out pixels alone
     often, once = auto(smooth, learned=Oracle(*smooth)), auto(smooth, learned=SecondThoughts(*smooth))
@@ -197,6 +212,7 @@ def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot)
     torch.testing.assert_close(halted.x, step(A, y, result.x, variance, share=0.7, views=1).x)
 
 
+@pytest.mark.usefixtures("certain")
 def test_a_plan_repeats_as_many_corrections(smooth):
     A, y, _ = smooth
     found = auto(smooth, learned=Oracle(*smooth))
@@ -209,6 +225,7 @@ def test_a_plan_repeats_as_many_corrections(smooth):
     assert Plan.from_dict(older).corrections == 1
 
 
+@pytest.mark.usefixtures("certain")
 def test_a_plan_that_is_stopped_tells_how_often_it_corrected(smooth):
     A, y, _ = smooth
     plan = auto(smooth, learned=Oracle(*smooth)).plan

@@ -286,7 +286,7 @@ def test_convergence_shows_the_history():
     np.testing.assert_allclose(change.get_ydata(), [r.change for r in HISTORY])
     (seconds,) = left.child_axes
     assert left.get_yscale() == "log" and seconds.get_xlabel() == "time of this run [s]"
-    assert [text.get_text() for text in seconds.get_xticklabels()] == ["0.25", "1.2", "2.1", "3"]  # 0.25 s each
+    assert [text.get_text() for text in seconds.get_xticklabels()] == ["0.2", "1.2", "2.1", "3.0"]  # 0.25 s each
     twice = figures.convergence([*HISTORY, *HISTORY]).axes[0]
     assert twice.get_xlabel() == "iteration, frames one after the other" and not twice.child_axes
     assert "no iterations" in words(figures.convergence(()))

@@ -225,8 +225,10 @@ class _Judge:
         )
         stamp = self._imprint(better.x)
         self.tried.append(PriorError(with_learned(name, done), split.error(better.x.clamp(min=0)), stamp))
-        within = self.tried[-1].held_out_error <= allowed(error, done)
-        faint = FAINT if done > 1 else STAMPED
+        limit, faint = allowed(error), STAMPED
+        if done > 1:
+            limit, faint = allowed_often(error, int(split.held.sum())), FAINT
+        within = self.tried[-1].held_out_error <= limit
         within = within and (stamp is None or stamp <= faint or stamp <= RISE * (self._imprint(result.x) or 0.0))
         return (better, done) if within or (self.forced and times == 1) else (result, 0)
 
@@ -310,9 +312,18 @@ def corrected_often(
     return corrected(step, A, y, result, problem), times
 
 
-def allowed(error: float, times: int = 1) -> float:
-    """The error of a cube corrected so many times up to which it is taken, for that of the cube it started from."""
-    return math.hypot((1 + MORE) * error, SLACK if times == 1 else 0.0)
+def allowed(error: float) -> float:
+    """The error of a cube corrected once up to which it is taken, for that of the cube it started from."""
+    return math.hypot((1 + MORE) * error, SLACK)
+
+
+def allowed_often(error: float, held: int) -> float:
+    """The same of a cube corrected several times; `held` pixels were held out.
+
+    Of n pixels a root mean square is known to a share of (2 n)^-1/2: where that is more than usual, the error must be
+    lower by twice the excess.
+    """
+    return (1 + MORE - 2 * max(0.0, 1 / math.sqrt(2 * held) - CHANCE)) * error
 
 
 def planned_problem(plan: Plan, y: Tensor, brightness: float | None) -> Problem:

@@ -128,7 +128,7 @@ def blur(calibration: Calibration) -> Figure:
     left.set_ylabel("light of a total of 1")
     left.set_title(f"Image of a slit {spread.slit_width:g} px wide")
     left.grid(True)
-    left.set_ylim(top=1.4 * float(spread.profiles.max()))  # room for the legend above the curves
+    left.set_ylim(top=1.4 * float(np.nanmax(spread.profiles)))  # room for the legend above the curves
     left.legend(loc="upper left")
     right.plot(spread.wavelengths, spread.sigma, "o-", color=PALETTE[0])
     right.axhline(NEGLIGIBLE, color=PALETTE[1], linewidth=1, label="negligible below")
