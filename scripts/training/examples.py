@@ -157,9 +157,10 @@ def _starts(
             denoise=NonlocalDenoiser(sigma * weights, stride=5),
         )
 
+    state = fresh(state)
     if rng.random() < 0.85:
         num_iters = int(rng.integers(18, 25) if rng.random() < 0.4 else rng.integers(3, 10))
-        result, state = nonlocal_run(fresh(state), num_iters, float(rng.choice([0.35, 0.5])))
+        result, state = nonlocal_run(state, num_iters, float(rng.choice([0.35, 0.5])))
     yield analyse(result.x, basis)
     for _ in range(times):
         if correct is None:
