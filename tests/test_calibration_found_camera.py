@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred
-from cassi.calibration.found_camera import _compared, _Trial, better_blur, find_camera, predictions
+from cassi.calibration.found_camera import _compared, _simplified, _Trial, better_blur, find_camera, predictions
 from cassi.calibration.pose import move_mask
 from cassi.calibration.self_calibration import FINE, Search, Snapshots, descend, directions, gather, settled
 from cassi.errors import InputError
@@ -216,6 +216,30 @@ def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeyp
 def test_a_mask_that_is_sharper_than_its_picture_is_found(scene, mask):
     found = find_camera(photographed(scene, mask, ndimage.gaussian_filter(mask, 0.7), electrons=1e6))
     assert found.accepted and found.model.blur["1"] < -0.3
+
+
+def test_a_mask_that_is_deeper_than_its_picture_is_found(scene, mask):
+    deep = np.clip(mask.mean() + 1.4 * (mask - mask.mean()), 0, None)
+    found = find_camera(photographed(scene, deep, mask))
+    assert found.accepted and found.model.contrast > 1.25
+
+
+@pytest.mark.parametrize(
+    ("contrast", "rise", "imprint", "left"),
+    [(0.8, 0.01, 0.5, 1.0), (0.8, 0.02, 0.5, 0.8), (1.25, 0.02, 0.5, 1.0), (1.25, 0.04, 0.5, 1.25),
+     (1.25, 0.02, 1.0, 1.25)],
+    ids=["weaker, as good", "weaker, worse", "deeper, hardly worse", "deeper, worse", "no fainter"],
+)  # fmt: skip
+def test_contrast_is_let_go_where_the_imprint_falls_and_the_error_hardly_rises(contrast, rise, imprint, left):
+    """Trials without it: an error so much higher, times so much imprint. Scenes pass for a deep mask more easily."""
+
+    def trials(model):
+        plain = model.contrast == 1
+        squares = torch.full((100,), (1 + rise) ** 2 if plain else 1.0, dtype=torch.float64)
+        return [_Trial(squares, torch.full_like(squares, 1e4), 0.1 * (imprint if plain else 1))]
+
+    model, kept = _simplified(CameraModel(contrast=contrast), trials)
+    assert model.contrast == left and kept[0].imprint == trials(model)[0].imprint
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
-SHARPER = 0.03  # a mask no sharper than its picture: of an error no more above, whatever its imprint
+SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
 CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
 BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
@@ -272,14 +272,8 @@ def find_camera(
         camera = through(mask)
         return [_Trial.of(camera, A, y, bad, seed) for y in (frames if mask is m.mask else seen)]
 
+    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts)))
     mask = model.masks(m.mask, m.shifts)
-    as_found = trials(mask)
-    for simpler, higher, fainter in _simplifications(model):
-        plain = simpler(model)
-        other = plain.masks(m.mask, m.shifts)
-        others = trials(other)
-        if _error(others) <= (1 + higher) * _error(as_found) and _imprint(others) < fainter * _imprint(as_found):
-            model, mask, as_found = plain, other, others
     told((1 + SEARCH) / 2)
     as_given = trials(m.mask)
     sure, is_open = _compared(as_given, as_found)
@@ -334,23 +328,31 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     return frames
 
 
-def _simplifications(model: CameraModel) -> list[tuple[Callable[[CameraModel], CameraModel], float, float]]:
-    """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, or sharper.
+def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]]) -> tuple[CameraModel, list[_Trial]]:
+    """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, deeper, or sharper.
 
     A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
     tells.
 
     Returns:
-        How to simplify, by how much the error may rise, and times which imprint must be left at most.
+        The simplest model that predicts about as well, and its trials.
     """
-    found: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
+    # how to simplify, by how much the error may rise, and times which imprint must be left at most
+    options: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
     if model.blur.get("1", 0.0) < 0:
-        found.append((lambda model: replace(model, blur={}), SHARPER, math.inf))
+        options.append((lambda model: replace(model, blur={}), SHARPER, math.inf))
     if model.contrast != 1:
-        found.append((lambda model: replace(model, contrast=1.0), EQUAL, FAINTER))
+        rise = EQUAL if model.contrast < 1 else SHARPER
+        options.append((lambda model: replace(model, contrast=1.0), rise, FAINTER))
     if model.tone < 1:
-        found.append((lambda model: replace(model, contrast=1.0, tone=1.0), EQUAL, FAINTER))
-    return found
+        options.append((lambda model: replace(model, contrast=1.0, tone=1.0), EQUAL, FAINTER))
+    found = trials(model)
+    for simpler, rise, fainter in options:
+        other = simpler(model)
+        tried = trials(other)
+        if _error(tried) <= (1 + rise) * _error(found) and _imprint(tried) < fainter * _imprint(found):
+            model, found = other, tried
+    return model, found
 
 
 @dataclass(frozen=True, eq=False)
