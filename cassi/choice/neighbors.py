@@ -21,7 +21,7 @@ from cassi.choice.automatic import candidate_bases, learned_step, pilot_basis
 from cassi.choice.candidates import Trial, choose
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, estimate_noise
-from cassi.choice.plan import CHANCE, CORRECTIONS, TV, Method, Plan, Run
+from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
 from cassi.choice.problem import Problem
 from cassi.choice.refine import Watch, allowed, corrected, fresh, planned_problem
 from cassi.optics.moving_scene import MovingScene
@@ -105,9 +105,7 @@ def common_plan(
     if method.prior == "tv":
         return replace(best, prior=TV, iterations=(FIRST + REST, 0))
     step = learned_step(A, wavelengths, method)
-    return replace(
-        best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step, corrections=CORRECTIONS
-    )
+    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step)
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -175,7 +173,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
         if first.error(judged) <= allowed(own):
             found = corrected(step, first.A, first.y, found, Problem(B, variance[0]))
-            plan = replace(plan, learned=step, corrections=1)
+            plan = replace(plan, learned=step)
     return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
 
 
