@@ -183,11 +183,16 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
     if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
         bottom, top = min(lowest) / 2, 2 * max(highest)
         axes.set_ylim(bottom, top * (top / bottom) ** 0.25)  # room for the legend above the curves
-    for iteration, words in markers:
+    named = [words for _, words in markers if words]
+    if lowest:  # and for the words of the markers below them, one above the other
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(bottom * (bottom / top) ** (0.08 * len(named)))
+    for k, (iteration, words) in enumerate(markers):
         axes.axvline(iteration, color=MUTED, linewidth=0.8, linestyle=":")
+        late = iteration > at.mean()
         note = axes.annotate(
-            words, (iteration, 0.02), xycoords=("data", "axes fraction"), xytext=(2, 0), textcoords="offset points",
-            rotation=90, va="bottom", fontsize=7.5, color=MUTED,
+            words, (iteration, 0.02 + 0.06 * k), xycoords=("data", "axes fraction"), xytext=(-3 if late else 3, 0),
+            textcoords="offset points", ha="right" if late else "left", va="bottom", fontsize=7.5, color=MUTED,
         )  # fmt: skip
         note.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
     axes.grid(True)
