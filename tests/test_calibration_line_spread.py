@@ -52,8 +52,9 @@ def test_hot_pixels_and_rows_without_light_change_nothing(column):
     assert found.sigma[0] == pytest.approx(1.0, abs=0.02)
 
 
-def test_a_slit_upright_on_a_column_falls_into_the_middle_of_the_bins():
-    offsets = np.arange(60) - 30.0
+@pytest.mark.parametrize("column", [30.0, 30.2])
+def test_what_is_measured_of_an_upright_slit_belongs_to_the_middle_of_the_bins(column):
+    offsets = np.arange(60) - column
     found = fit_line_spread(np.tile(slit_profile(offsets, 1.0, 1.0), (24, 1))[None], np.array([550.0]))
     drawn = np.isfinite(found.profiles[0])
     np.testing.assert_allclose(found.profiles[0][drawn], slit_profile(found.offsets[drawn], 1.0, 1.0), atol=0.01)

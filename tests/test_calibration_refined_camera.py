@@ -95,8 +95,15 @@ def test_every_figure_is_drawn(refined):
     assert np.allclose(arrows.V, 1, atol=0.1) and np.allclose(arrows.U, 0, atol=0.1)
     line = camera_figures.sharpness(refined).axes[0].lines[0]
     assert len(line.get_xdata()) == len(SHIFTS)
-    assert [axes.get_title(loc="left") for axes in camera_figures.masks(refined).axes][:2] == ["as given", "band 1"]
-    bars = camera_figures.agreement(refined).axes[len(refined.values())].patches
+    titles = [axes.get_title(loc="left") for axes in camera_figures.masks(refined).axes]
+    assert titles[:2] == ["as given, 48 x 48 px in the middle", "band 1"]
+    panels = camera_figures.agreement(refined).axes
+    (around,) = panels[0].patches
+    (name, (together, *_)), *_ = refined.values().items()
+    low, high = around.get_y(), around.get_y() + around.get_height()
+    assert (low + high) / 2 == pytest.approx(together)
+    assert (high - low) / 2 == pytest.approx(refined.scatter()[name])
+    bars = panels[len(refined.values())].patches
     assert [bar.get_height() for bar in bars] == pytest.approx(100 * refined.errors.T.ravel())
 
 

@@ -51,7 +51,7 @@ class LineSpread:
             0.1 stands for "0.1 or less".
         slit_width: of the slit's image [pixel].
         offsets: (M,) distance from the slit [pixel].
-        profiles: (L, M) light there, of a total of 1, measured.
+        profiles: (L, M) light there, of a total of 1, measured: the fit and what it leaves of the pixels near by.
     """
 
     wavelengths: np.ndarray
@@ -199,7 +199,8 @@ def _fit(image: np.ndarray, width: float, edges: np.ndarray, wavelength: float) 
         )
     if sigma > 0.98 * WIDEST:
         raise InputError(f"{frame} is blurred by more than {WIDEST:g} px, too much to be measured; focus the camera")
-    return sigma, profile
+    # pixels lie anywhere in their bin: what the fit leaves of them belongs to its middle all the same
+    return sigma, slit_profile((edges[:-1] + edges[1:]) / 2, sigma, width) + profile - model
 
 
 def scatter(values: np.ndarray) -> float:

@@ -95,7 +95,8 @@ def masks(camera: RefinedCamera) -> Figure:
     height, width = given.shape
     top, left = (height - min(DETAIL, height)) // 2, (width - min(DETAIL, width)) // 2
     detail = (slice(top, top + DETAIL), slice(left, left + DETAIL))
-    panels = [(given[detail], "as given")] + [(found[c][detail], f"band {c + 1}") for c in evenly(count, 3)]
+    heading = f"as given, {given[detail].shape[0]} x {given[detail].shape[1]} px in the middle"
+    panels = [(given[detail], heading)] + [(found[c][detail], f"band {c + 1}") for c in evenly(count, 3)]
     figure = Figure(figsize=(12.0, 2.8), layout=layout())
     limits = shown_range(given, "zero", percent=99.9)
     for axes, (picture, heading) in zip(figure.subplots(1, len(panels)), panels, strict=True):
@@ -105,7 +106,7 @@ def masks(camera: RefinedCamera) -> Figure:
 
 @styled
 def agreement(camera: RefinedCamera) -> Figure:
-    """What each capture alone says, beside what all say together, and how well either predicts held-out pixels.
+    """What each capture alone says, beside what all say together and how sure that is, and how well either predicts.
 
     Args:
         camera: that was refined.
@@ -113,11 +114,14 @@ def agreement(camera: RefinedCamera) -> Figure:
     Returns:
         The figure.
     """
-    values = camera.values()
+    values, scatter = camera.values(), camera.scatter()
     figure = Figure(figsize=(12.0, 5.2), layout=layout())
     panels = figure.subplots(2, (len(values) + 2) // 2).ravel()
     for axes, (name, (together, *alone)) in zip(panels, values.items(), strict=False):
         axes.axhline(together, color=PALETTE[1], linewidth=1.2, label="together")
+        if np.isfinite(scatter[name]):
+            around = together - scatter[name], together + scatter[name]
+            axes.axhspan(*around, color=PALETTE[1], alpha=0.18, linewidth=0, label="+- standard error")
         axes.plot(range(1, len(alone) + 1), alone, "o", color=PALETTE[0], label="alone")
         axes.set(title=name, xticks=range(1, len(alone) + 1), xlim=(0.5, len(alone) + 0.5))
         if max(values[name]) - min(values[name]) < 1e-3:
