@@ -732,8 +732,12 @@ FAULTS = [
     ),
     Fault(
         "no mask is sharper than its picture", "cassi/calibration/found_camera.py",
-        "if _error(others) <= (1 + higher) * _error(as_found) and", "if True or", "test_calibration_found_camera.py",
+        "if _error(tried) <= (1 + rise) * _error(found) and", "if True or", "test_calibration_found_camera.py",
         "sharper_than_its_picture_is",
+    ),
+    Fault(
+        "a scene passes for a mask that is deeper than its picture", "cassi/calibration/found_camera.py",
+        "EQUAL if model.contrast < 1 else SHARPER", "EQUAL", "test_calibration_found_camera.py", "contrast_is_let_go",
     ),
     Fault(
         "six smooth spectra to a block", "cassi/calibration/self_calibration.py",
