@@ -736,6 +736,15 @@ FAULTS = [
         "sharper_than_its_picture_is",
     ),
     Fault(
+        "a camera that the snapshot does not show is taken", "cassi/calibration/found_camera.py",
+        "    if not any(_shows(one)", "    if False and not any(_shows(one)", "test_calibration_found_camera.py",
+        "does_not_show",
+    ),
+    Fault(
+        "few bands are corrected several times", FINAL,
+        "FEWEST_BANDS = 18", "FEWEST_BANDS = 1", "test_choice_learned.py", "few_bands",
+    ),
+    Fault(
         "a scene passes for a mask that is deeper than its picture", "cassi/calibration/found_camera.py",
         "EQUAL if model.contrast < 1 else SHARPER", "EQUAL", "test_calibration_found_camera.py", "contrast_is_let_go",
     ),

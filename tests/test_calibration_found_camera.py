@@ -177,6 +177,18 @@ def test_a_mask_that_fits_nothing_is_not_made_flat(scene):
     assert not found.accepted and found.model.contrast == 1
 
 
+def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatch):
+    """However much better it predicts: of another mask's snapshot both cameras predict badly."""
+    ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
+    monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: (SHARPENED, 0.1, 0.01))
+    monkeypatch.setattr("cassi.calibration.found_camera.settled", lambda search, model, mask: model)
+    monkeypatch.setattr("cassi.calibration.found_camera._compared", lambda *_: (True, False))
+    found = find_camera(photographed(scene, theirs, ours))
+    assert not found.accepted and "neither the mask as given nor another" in found.message
+    assert np.array_equal(found.mask, ours) and found.left_out is None
+    assert find_camera(photographed(scene, moved(ours, dx=1.0, dy=-1.0), ours)).accepted
+
+
 @pytest.mark.parametrize("fineness", [1.0, 3.0])
 def test_light_in_one_band_is_no_other_camera(scene, fineness):
     """Smooth spectra give some of it to the bands beside, whose masks then seem to have no detail."""

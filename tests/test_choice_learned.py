@@ -53,8 +53,9 @@ def smooth() -> Shot:
 
 @pytest.fixture
 def certain(monkeypatch) -> None:
-    """As if thousands of pixels were held out."""
+    """As if thousands of pixels were held out, and there were many bands."""
     monkeypatch.setattr(refine, "CHANCE", 1.0)
+    monkeypatch.setattr(refine, "FEWEST_BANDS", 1)
 
 
 class Oracle(LearnedPrior):
@@ -184,6 +185,13 @@ def test_often_where_that_predicts_as_well_else_once(smooth, monkeypatch):
     errors = {p.prior: p.held_out_error for p in once.evidence.priors}
     assert errors[f"{once.plan.prior}, learned 4 times"] > errors[once.plan.final_prior] == once.evidence.held_out_error
     assert error(once, smooth) < 0.8 * error(auto(smooth, prior="nonlocal"), smooth)
+
+
+def test_once_where_there_are_few_bands(smooth, monkeypatch):
+    monkeypatch.setattr(refine, "CHANCE", 1.0)  # which alone would let several be taken
+    found = auto(smooth, learned=Oracle(*smooth))
+    assert found.plan.learned is not None and found.plan.corrections == 1
+    assert all("times" not in p.prior for p in found.evidence.priors)
 
 
 def test_between_two_corrections_the_nonlocal_prior_goes_on_from_the_first(shot):

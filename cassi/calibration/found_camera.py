@@ -35,6 +35,7 @@ from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Block, Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
+from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
@@ -221,7 +222,7 @@ def find_camera(
 
     Returns:
         The `FoundCamera`. As given where shifts lie between pixels or are all the same, where each scene has several
-        shots, or where the snapshots are too small to tell.
+        shots, where the snapshots are too small to tell, or where they show another mask altogether.
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
@@ -292,7 +293,16 @@ def find_camera(
     if not sure:
         return found
     left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts)
-    return replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
+    taken = replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
+    if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
+        return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
+    return taken
+
+
+def _shows(m: Measurement) -> bool:
+    """Whether a measurement shows its mask, or nothing can be told; what stands at bad pixels does not count."""
+    check = m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
+    return check.matches
 
 
 def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:

@@ -191,8 +191,9 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
         axes.axvline(iteration, color=MUTED, linewidth=0.8, linestyle=":")
         late = iteration > at.mean()
         note = axes.annotate(
-            words, (iteration, 0.02 + 0.06 * k), xycoords=("data", "axes fraction"), xytext=(-3 if late else 3, 0),
-            textcoords="offset points", ha="right" if late else "left", va="bottom", fontsize=7.5, color=MUTED,
+            f"{words} \u25b8" if late and words else words, (iteration, 0.02 + 0.06 * k),
+            xycoords=("data", "axes fraction"), xytext=(-3 if late else 3, 0), textcoords="offset points",
+            ha="right" if late else "left", va="bottom", fontsize=7.5, color=MUTED,
         )  # fmt: skip
         note.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
     axes.grid(True)
@@ -203,6 +204,8 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
         top_axis = axes.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
         times = np.interp(ticks, at, seconds)
         digits = 0 if times[-1] >= 20 else 1 if times[-1] >= 2 else 2
+        while digits < 2 and len({f"{t:.{digits}f}" for t in times}) < len(times):
+            digits += 1
         top_axis.set_xticks(ticks, [f"{t:.{digits}f}" for t in times])
         top_axis.set_xlabel("time of this run [s]", fontsize=8)
         top_axis.spines["top"].set_visible(False)

@@ -422,7 +422,7 @@ def _cell(value: object, digits: int = 6) -> str:
             body = "".join("<tr>" + "".join(f"<td>{_cell(v, 4)}</td>" for v in one.values()) + "</tr>" for one in value)
             rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
             return f'<div class="scroll"><table class="grid">{rows}</table></div>'
-        if len(value) > MOST_SHOWN or any(isinstance(one, list) and len(one) > MOST_SHOWN for one in value):
+        if sum(len(one) if isinstance(one, list) else 1 for one in value) > MOST_SHOWN:
             return _in_words(value)  # basis vectors
         if any(isinstance(one, str | Mapping | list) for one in value):
             return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"

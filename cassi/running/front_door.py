@@ -33,7 +33,7 @@ from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.running.beside import check_side, solve_beside
-from cassi.running.evidence import as_found, compared, of_check, of_result
+from cassi.running.evidence import as_found, compared, of_check, of_imprint, of_result
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.result import Reconstruction
@@ -132,8 +132,8 @@ def reconstruct(
 
     Warns:
         UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), what else speaks against it
-            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained. Not where the `Measurement`
-            holds the check: who made it has told already.
+            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained or bears the mask's pattern.
+            Not where the `Measurement` holds the check: who made it has told already.
 
     Raises:
         InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
@@ -234,7 +234,7 @@ def reconstruct(
         with shown(progress, steps(find=False, frames=len(task.frames))) as told:
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     result = replace(assembled(task, outcomes, parameters, found, as_given, start), check=check)
-    _warn(() if told_before else of_result(result.residual))
+    _warn(() if told_before else (*of_result(result.residual), *of_imprint(result.imprint)))
     return result
 
 
