@@ -225,7 +225,7 @@ def _add_method(method: argparse._ArgumentGroup) -> None:
         "--quality",
         choices=("fast", "default", "best"),
         default="default",
-        help="fast: half the time, 1 to 2 dB less; best: many more iterations, 3 to 17 times as long, up to 3 dB better",
+        help="fast: half the time, 1 to 2 dB less; best: more iterations, 3 to 17 times as long, up to 3 dB better",
     )
     method.add_argument(
         "--prior",
