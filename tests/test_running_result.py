@@ -192,6 +192,17 @@ def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
     assert reconstruct(spoiled, A, bad_pixels=bad, solver="gap-tv", num_iters=3).check.matches
 
 
+def test_the_mask_s_pattern_left_in_a_cube_is_told(masks, monkeypatch):
+    """Of the default solver's; another may have run a few iterations, as the one above."""
+    monkeypatch.setattr("cassi.running.front_door.imprint_on", lambda *_: 0.2)
+    with pytest.warns(UserWarning, match="imprint 0.20, good: below 0.12") as told:
+        reconstruct(_through(masks[0]), masks[0], num_bands=C, camera="as-given", quality="fast", prior="tv")
+    assert [Path(one.filename).name for one in told] == [Path(__file__).name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _by_arrays(_through(masks[0]), masks[0])
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e6])
 def test_bad_pixels_that_are_named_say_nothing_against_a_snapshot(masks, value):
     y = _through(masks[0])

@@ -132,8 +132,8 @@ def reconstruct(
 
     Warns:
         UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), what else speaks against it
-            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained or bears the mask's pattern.
-            Not where the `Measurement` holds the check: who made it has told already.
+            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained or, of "auto", bears the
+            mask's pattern. Not where the `Measurement` holds the check: who made it has told already.
 
     Raises:
         InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
@@ -234,7 +234,11 @@ def reconstruct(
         with shown(progress, steps(find=False, frames=len(task.frames))) as told:
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     result = replace(assembled(task, outcomes, parameters, found, as_given, start), check=check)
-    _warn(() if told_before else (*of_result(result.residual), *of_imprint(result.imprint)))
+    fits = check is None or check.matches  # else it was told: one reason is enough
+    stamped = (
+        of_imprint(result.imprint) if fits and method.solver == "auto" else ()
+    )  # others may have run a few iterations
+    _warn(() if told_before else (*of_result(result.residual), *stamped))
     return result
 
 
