@@ -16,7 +16,7 @@ from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
 from cassi.cli.reading import TRANSFORMS, Reading
-from cassi.files import Levels, ReadOptions, read_measurement
+from cassi.files import Levels, ReadOptions, read_cube, read_measurement
 from cassi.optics.measurement import Measurement
 from cassi.running.evidence import of_measurement
 
@@ -62,6 +62,17 @@ FAST = ("--solver", "gap-tv", "--iterations", 5)
 def attributes(path: Path) -> dict[str, object]:
     with h5py.File(path) as file:
         return dict(file.attrs)
+
+
+def test_interrupted_while_it_draws_the_cube_is_told_to_be_complete(raw, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cassi.looking.figures.save_figures", interrupted)
+    output = raw.with_name("cube.h5")
+    assert call(raw, *FAST, "--output", output, "--figures", raw.parent / "pictures") == 130
+    assert f"interrupted; the cube is complete in {output}" in capsys.readouterr().err
+    assert read_cube(output)[0].shape == (C, H, W) and not (raw.parent / "pictures").exists()
 
 
 # The gain

@@ -357,13 +357,18 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     write_result(output, m, result, attributes=attributes, overwrite=args.overwrite)
     code = save_camera(args, result)
     line = summary_line(m, result)
-    if figures is not None:
-        from cassi.looking.figures import figures_of, save_figures
-        from cassi.looking.report_data import report_of
+    try:
+        if figures is not None:
+            from cassi.looking.figures import figures_of, save_figures
+            from cassi.looking.report_data import report_of
 
-        steps.begin("draw")
-        save_figures(figures_of(report_of(result, m), caption=line), figures)
-    write_report_of(args, output, report, steps)
+            steps.begin("draw")
+            save_figures(figures_of(report_of(result, m), caption=line), figures)
+        write_report_of(args, output, report, steps)
+    except KeyboardInterrupt:
+        told = f"interrupted; the cube is complete in {output}, what is drawn of it is not: `cassi view` shows it"
+        warn(args.prog, told, kind="error")
+        return 130
     made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
     say(args, f"{line} -> {', '.join(made)}")
     return code
