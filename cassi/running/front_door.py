@@ -235,9 +235,8 @@ def reconstruct(
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     result = replace(assembled(task, outcomes, parameters, found, as_given, start), check=check)
     fits = check is None or check.matches  # else it was told: one reason is enough
-    stamped = (
-        of_imprint(result.imprint) if fits and method.solver == "auto" else ()
-    )  # others may have run a few iterations
+    finished = method.solver == "auto"  # others may have been given a few iterations
+    stamped = of_imprint(result.imprint) if fits and finished else ()
     _warn(() if told_before else (*of_result(result.residual), *stamped))
     return result
 
