@@ -41,7 +41,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 FORK = get_context("fork")  # a kill every second: each child is there at once, with everything imported
 WRITERS = ("files/atomic.py", "files/writing.py", "files/cube_parts.py", "files/cube_film.py", "files/formats/hdf5.py",
            "running/stores.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
-           "training/loop.py", "training/examples.py")  # fmt: skip
+           "training/loop.py")  # fmt: skip
 CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGINT: 130}
 SMALL = ("--solver", "gap-tv", "--iterations", "3", "--camera", "as-given", "--figures", "none", "--quiet")
 
@@ -67,8 +67,8 @@ def reconstruct(*words: str) -> tuple[str, ...]:
     return ("reconstruct", *words)
 
 
-TRAIN = ("--data", "data", "--output", "out/t", "--files", "1", "--cameras", "1", "--size", "32x48", "--stages", "1",
-         "--width", "8", "--quiet", "--minutes")  # fmt: skip
+TRAIN = ("--data", "data", "--output", "out/t", "--processes", "1", "--cameras", "1", "--size", "32x48",
+         "--stages", "1", "--quiet", "--minutes")  # fmt: skip
 LONGEST = 600.0  # that a command may take [s]
 
 KINDS = {

@@ -5,38 +5,27 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi.choice.candidates import CANDIDATE_ITERS, CandidateError
+from cassi.choice.bases import BasisError
+from cassi.choice.noise import NoiseModel
 from cassi.choice.outcome import Evidence, Outcome
-from cassi.choice.plan import TV, Plan
+from cassi.choice.plan import Plan
+from cassi.choice.stages import Learned, NonLocal, Trial, Tv
 from cassi.solvers.loop import Result
 
 
-def told(runner_up: float, components: int = 8, error: float = 0.1) -> str:
-    """Of a choice whose held-out error is 10 %, or another, and that of the runner-up."""
-    tried = [CandidateError("smooth-8", share, error, CANDIDATE_ITERS) for share, error in ((0.4, 0.1), (1, runner_up))]
-    evidence = Evidence(tuple(tried), (), error, 100, 0, None, None)
-    plan = Plan("smooth-8", 0.4, prior=TV, vectors=torch.ones(components, 12))
-    return Outcome(
-        Result(torch.zeros(12, 4, 4), (), "max_iters"), "subspace-tv", plan=plan, evidence=evidence
-    ).explain()
+def outcome(components: int = 8, error: float = 0.1, stages=None) -> Outcome:
+    bases = (BasisError("scene-8", 0.2), BasisError("library-4", 0.3))
+    trials = (Trial("total variation", 0.2, 0.01, True), Trial("learned", 0.4, 0.2, False))
+    plan = Plan("scene-8", torch.ones(components, 12), NoiseModel(0.1, 0.2, "a guess"), 0.3, 1.0, stages or (Tv(5),))
+    result = Result(torch.zeros(12, 4, 4), (), "max_iters")
+    evidence = Evidence(bases, trials, error, 100, 0, None, None)
+    return Outcome(result, "subspace-tv", plan=plan, evidence=evidence)
 
 
-@pytest.mark.parametrize(
-    ("runner_up", "words"),
-    [
-        (0.11, "; the runner-up predicted 10.0% worse."),
-        (0.0995, "; the runner-up predicted 0.5% better, too little to count."),
-        (0.09999, "; the runner-up predicted as well."),
-        (0.10001, "; the runner-up predicted as well."),
-    ],
-)
-def test_the_runner_up(runner_up, words):
-    assert told(runner_up).endswith(words)
-
-
-def test_one_spectrum_is_one():
-    assert "Built from 1 smooth spectrum with" in told(0.11, components=1)
-    assert "Built from 8 smooth spectra with" in told(0.11)
+def test_what_it_was_built_from():
+    assert "Built from 1 spectrum learned from the scene itself with total variation." in outcome(1).explain()
+    stages = (Tv(5), NonLocal(0.5, 2), Learned(), NonLocal(0.2, 2))
+    assert outcome(stages=stages).explain().endswith("with total variation, a non-local prior and a learned prior.")
 
 
 @pytest.mark.parametrize(
@@ -44,5 +33,11 @@ def test_one_spectrum_is_one():
     [(0.03, "predicted this well, which is good."), (0.2, "which is fair: there is much"), (1.0, "which is bad: the")],
 )
 def test_whether_the_error_is_good(error, words):
-    assert told(0.11, error=error).startswith(f"Held-out error {error:.1%}: detector pixels that took no part are")
-    assert words in told(0.11, error=error)
+    assert outcome(error=error).explain().startswith(f"Held-out error {error:.1%}: detector pixels that took no part")
+    assert words in outcome(error=error).explain()
+
+
+def test_the_evidence_names_all_that_was_compared():
+    words = outcome().explain(verbose=True)
+    assert "scene-8: 20.00%; library-4: 30.00%. Chosen: scene-8." in words
+    assert "learned: 40.00%, imprint 0.20, rejected" in words and "total variation: 20.00%, imprint 0.01;" in words

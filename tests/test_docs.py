@@ -29,6 +29,7 @@ import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
 from cassi.choice.asked_for import SOLVERS
+from cassi.choice.stages import NonLocal, Tv, taken
 from cassi.files import write_measurement
 from cassi.files.formats.table import SUFFIXES, WRITERS
 from cassi.optics.measurement import Measurement
@@ -168,12 +169,11 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     if page.stem != "looking-at-a-result":  # which calls it by name
         monkeypatch.setattr(cassi.looking.figures, "figures_of", one_figure)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
-    monkeypatch.setitem(cassi.choice.plan.EFFORTS, "default", cassi.choice.plan.Effort(6, 10, (0.5,), 2, 2))
-    monkeypatch.setattr(cassi.choice.candidates, "CANDIDATE_ITERS", 5)
+    monkeypatch.setattr(cassi.choice.automatic, "steps", lambda A, method: (taken(Tv(6), NonLocal(0.5, 2)),))
     monkeypatch.setattr(cassi.choice.neighbors, "NONLOCAL_ITERS", 2)
     monkeypatch.setattr(cassi.calibration.pose, "ROWS", 32)
     monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)
-    for part in ("ALONE", "FIRST", "REST"):
+    for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(cassi.choice.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":

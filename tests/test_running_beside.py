@@ -93,7 +93,7 @@ def test_what_is_left_of_a_picture_counts_less_where_the_snapshot_alone_tells_li
         assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 3
     else:
         torch.testing.assert_close(found.cube, alone.cube)
-        assert "The side picture was left out: its values do not agree with the scene's light" in found.explain()
+        assert "The side picture was left out" in found.explain()
 
 
 def test_a_foreign_picture_changes_nothing(snapshot):

@@ -16,6 +16,7 @@ import torch
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
 from cassi.choice.plan import SOLVERS
+from cassi.choice.stages import Tv, taken
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
@@ -169,7 +170,7 @@ def test_the_automatic_choice_fits_the_budget(camera, y):
 
 def test_the_automatic_choice_tells_its_evidence(camera, y):
     result = reconstruct(y, camera.mask, num_bands=C, gain=1000.0, read_noise=3.0, uncertainty=True, num_iters=20)
-    assert result.choice["candidates"]
+    assert result.choice["bases"]
     assert "Held-out error" in result.choice["reason"]
     assert json.loads(json.dumps(result.choice)) == result.choice
     assert result.uncertainty.shape == result.cube.shape
@@ -342,11 +343,10 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     root = Path(__file__).parent.parent
     monkeypatch.chdir(root)
     # that the lines run is what is tested
-    monkeypatch.setitem(automatic.EFFORTS, "default", automatic.Effort(10, 10))
+    monkeypatch.setattr(automatic, "steps", lambda A, method: (taken(Tv(10)),))
     monkeypatch.setattr(front_door, "find_camera", lambda m, **settings: None)
-    monkeypatch.setattr("cassi.choice.candidates.CANDIDATE_ITERS", 5)
     monkeypatch.setattr("cassi.choice.neighbors.NONLOCAL_ITERS", 2)
-    for part in ("ALONE", "FIRST", "REST"):
+    for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(f"cassi.choice.neighbors.{part}", 5)
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     assert code is not None

@@ -391,15 +391,10 @@ def test_what_is_public_is_shown():
 
 
 def test_where_the_prior_changed_is_marked(camera, y):
-    """The choice says how many iterations the last prior had; the history how many there were."""
-
-    history = [Record(k, 0.1 * k, 0.1, 0.1) for k in range(1, 213)]
-    choice = {"plan": {"iterations": [280, 12]}, "prior": "non-local, 0.5", "candidates": [{}, {}, {}]}
-    assert _changes(choice, history) == [(1, "goes on from the best of 3 trials"), (200, "non-local prior")]
-    learned = _changes(choice | {"learned": True}, history)
-    assert learned[1:] == [(199, "non-local prior"), (211, "learned correction")]
-    twice = _changes(choice | {"learned": True, "corrected_at": [207, 212]}, history)
-    assert twice[1:] == [(194, "non-local prior"), (206, "2 learned corrections")]
+    """The choice says where each stage begins."""
+    history = [Record(1, 0.1, 0.1, 0.1)]
+    choice = {"stages": [[1, "total variation"], [201, "non-local, 0.5"], [213, "learned"]]}
+    assert _changes(choice, history) == [(201, "non-local, 0.5"), (213, "learned")]
     assert _changes({"solver": "gap-tv"}, history) == [] and _changes(choice, []) == []
-    found = reconstruct(y, camera.mask, num_bands=C, num_iters=20)
-    assert report_of(found).markers[0][1].endswith("trials")
+    found = reconstruct(y, camera.mask, num_bands=C, prior="nonlocal")
+    assert report_of(found).markers == [(201, "non-local, 0.5")]

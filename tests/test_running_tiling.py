@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cassi.choice.problem import STRIDE, STRIDE_OF_SEVERAL
+from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.errors import InputError, OutputError
 from cassi.files import read_cube
 from cassi.files.cube_parts import cube_in_parts

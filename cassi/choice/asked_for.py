@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv", "fista-tv"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
 Quality = Literal["fast", "default", "best"]
+QUALITIES: tuple[str, ...] = get_args(Quality)
 Prior = Literal["auto", "tv", "nonlocal", "learned"]
 PRIORS: tuple[str, ...] = get_args(Prior)
+Progress = Callable[[str, float], None]
+"""Called with the name of a step, and the share of it that is done: 0 when it begins."""

@@ -1,23 +1,14 @@
-"""The default solver: subspace TV with everything it needs chosen from the measurement alone.
+"""The default solver: everything it needs is chosen from the measurement alone.
 
-What is chosen, and on what evidence:
+1. A random 2 % of the detector pixels is held out: their row weight is 0, so they are out of the data term exactly. How
+   well a cube predicts them is an error estimate that needs no truth (`held_out`).
+2. A pilot, a short run of total variation with smooth spectra, tells the noise, variance = alpha y + beta, where gain
+   and read noise are unknown (`noise`), and the spectra of the scene, in which all else is solved (`bases`).
+3. Stages: total variation finds where light comes from, then a non-local prior and a network unrolled through the
+   camera say what scenes look like, as far as held-out pixels and the mask's imprint agree (`stages`).
 
-- A random 2 % of the detector pixels is held out: their row weight is 0, so they are out of the data term exactly. How
-  well a reconstruction predicts them is an error estimate that needs no truth (`held_out`).
-- The noise: variance = alpha y + beta, from gain and read noise where they are known, else estimated (`noise`).
-- The spectral basis: the strongest eigenvectors of the spectral covariance of a first reconstruction with smooth
-  spectra, or of a library of cubes where one is given and predicts better (`candidates`). Where light of one color
-  stands out of what smooth spectra explain, those of a first cube with all bands free (`narrow`).
-- The prior of the final run: total variation, or after it non-local low-rank denoising of the coefficient images, where
-  that predicts the held-out pixels hardly worse; and after either the correction of a learned prior, likewise
-  (`refine`). Of several shots the non-local prior is taken, at the better of two strengths, unless it predicts much
-  worse: it was better on each of five scenes, with two shots and four, with noise and without, whichever way the
-  held-out pixels went.
-- Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and followed on the frame;
-  only the spectra of the scene are learned from all of it.
-- Stopping: when the cube no longer changes, or after the iterations asked for. Noise is not fitted however long it
-  runs, because the multiplier of each detector pixel is damped by its own variance (`cassi.solvers.subspace_tv`); the
-  mean of residual^2 / variance is reported as the discrepancy, which Morozov (1966) asks to be about 1.
+Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and repeated on the frame; only
+the spectra of the scene are learned from all of it.
 """
 
 from __future__ import annotations
@@ -32,40 +23,73 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.candidates import (
-    CANDIDATE_ITERS,
-    NOISY,
+from cassi.choice.bases import (
+    NARROW,
     SCENE,
-    SCENE_COMPONENTS,
-    SHARE,
-    Trial,
-    choose,
-    follow,
+    STANDS_OUT,
+    BasisError,
+    best_basis,
+    narrow_basis,
+    narrowness,
+    scene_basis,
 )
 from cassi.choice.held_out import Split
-from cassi.choice.learned_step import LearnedStep, shipped_prior
-from cassi.choice.narrow import NARROW, STANDS_OUT, narrow_basis, narrowness
-from cassi.choice.noise import CameraNoise, Pilot, estimate_noise
+from cassi.choice.noise import PILOT_COMPONENTS, PILOT_ITERS, CameraNoise, Pilot, estimate_noise, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
-from cassi.choice.plan import EFFORTS, Effort, Method, Plan, Run, needed_prior
-from cassi.choice.problem import PATCH
-from cassi.choice.refine import Watch, final_run, planned_problem, planned_run
+from cassi.choice.plan import Method, Plan, Run, needed_prior
+from cassi.choice.stages import (
+    PATCH,
+    Chain,
+    Learned,
+    NonLocal,
+    Problem,
+    State,
+    Step,
+    Tv,
+    Watch,
+    final_run,
+    repeated,
+    taken,
+)
 from cassi.choice.uncertainty import standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured
-from cassi.priors.spectral_basis import principal_basis, smooth_basis
+from cassi.priors.learned import LearnedPrior, shipped_prior
+from cassi.priors.spectral_basis import principal_basis
 from cassi.solvers.loop import Result
 
-COMPONENTS = 16  # smooth spectral components of the first candidate
-PILOT_COMPONENTS = 8  # of the run that tells the noise
-CANDIDATE_SHARE = 0.4  # of a time budget, after which no further candidate is tried
+SHARE = 0.3  # of the noise that is estimated from one snapshot; the rest is the error of the model
+# Mean square over squared mean of a snapshot up to which its weights are relative to the mean: of CAVE and KAIST scenes
+# through a grey mask 1.3 to 3.6, where larger weights lose 0.2 to 1.3 dB; of a few bright objects in the dark 7 to 10.
+USUAL_CONTRAST = 4.0
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
 OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
-SHOTS_SIGMAS = 0.5, 0.35  # of the non-local prior for several shots; the first is times the root of their number
-SHOTS_WORSE = 0.5  # by which its held-out error may be above total variation's: up to 0.35 it was better all the same
 SOLVER = "subspace-tv"
+
+
+# The non-local prior and the network in turn: each begins from a better cube than before.
+IN_TURN: Chain = (NonLocal(0.5, 12), Learned(), NonLocal(0.25, 8, 0.8), Learned(), NonLocal(0.25, 8, 0.8))
+
+
+def steps(A: Camera, method: Method) -> tuple[Step, ...]:
+    """What the default solver tries on a snapshot of this camera, in order."""
+    several = len(A.measurement_shape) > 2
+    strength = 0.5 * math.sqrt(A.measurement_shape[0]) if several else 0.5
+    if method.num_iters is not None:
+        return (taken(Tv(method.num_iters)),)
+    if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
+        return (taken(Tv({"fast": 200, "default": 500, "best": 2000}[method.quality])),)
+    if method.prior == "nonlocal" or (several and method.prior == "auto"):
+        # of several shots it was better on all scenes that were tried, whichever way the held-out pixels went
+        return (taken(Tv(200), NonLocal(strength, 160 if method.quality == "best" else 24)),)
+    if method.quality == "fast":
+        tried = Step(((Learned(),), (Tv(50),)))
+        return taken(Tv(150)), replace(tried, judged=method.prior == "auto")
+    first, last = (500, 1500) if method.quality == "best" else (200, 300)
+    tried = Step((IN_TURN, (NonLocal(strength, 24),), (Tv(last),)))
+    return taken(Tv(first)), replace(tried, judged=method.prior == "auto")
 
 
 def reconstruct_auto(
@@ -82,23 +106,17 @@ def reconstruct_auto(
     Args:
         A: the camera; row weights of 0 mark bad pixels, other row weights are not understood here.
         y: measurement, of the shape that A makes, weighted as the operator (bad pixels 0).
-        wavelengths: of the bands [nm] (C,), for a basis smooth over wavelength; over the band number if not given.
+        wavelengths: of the bands [nm] (C,), for spectra smooth over wavelength; over the band number if not given.
         noise: of the camera, where it is known; estimated from held-out pixels if not.
-        method: quality "default" goes on with a non-local prior for a few iterations where that predicts the held-out
-            pixels no worse (they then stay held out), and has the cube corrected by a learned prior on the same
-            condition; "best" has many iterations, at two strengths, else with total variation four times as long;
-            "fast" has a shorter run with total variation, and the learned prior. With num_iters, the final run is that
-            long, with total variation alone. A spectral prior's eigenvectors compete with the smooth basis. A plan is
-            followed instead of the best of several.
-        run: with a budget, candidates are tried while there is time, and the final run is made as long as fits, within
-            limits; the monitor is that of the final run.
+        method: see `steps` for what quality, prior and num_iters mean. A spectral prior's eigenvectors compete with the
+            scene's own spectra. A plan is repeated, and nothing chosen.
+        run: with a budget, the stages are run while there is time; the monitor sees their iterations.
 
     Returns:
-        Outcome, its cube >= 0.
+        Outcome, its cube >= 0, found without the held-out pixels unless a plan is repeated.
 
     Raises:
-        ValueError: more than one snapshot, a spectral prior for another number of bands, a plan with a basis that there
-            is not, or for another number of bands.
+        ValueError: more than one snapshot, a spectral prior or a plan for another number of bands.
 
     Example:
         >>> A = CASSI.from_step(torch.rand(16, 16, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
@@ -107,23 +125,16 @@ def reconstruct_auto(
     """
     if tuple(measured(A, y).shape) != tuple(A.measurement_shape):
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
-    clock = _Clock(time.perf_counter(), run.budget)
-    plan = method.plan
-    if plan is not None:
-        plan.check_bands(A.cube_shape[0])
-    if plan is None or not plan.complete:
-        part = window(A, y)
-        if part is None:
-            return _judged(A, y, wavelengths, noise, method, run, clock)
+    deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
+    plan, evidence = method.plan, None
+    if plan is None and window(A, y) is None:
+        return _chosen(A, y, wavelengths, noise, method, run, deadline)
+    if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
-    else:
-        evidence = None
-    lit = A.majorizer() > 0
-    problem = planned_problem(plan, y, None)
-    result, corrections = planned_run(A, y, problem, plan, Watch(run, clock.deadline))
-    if plan.learned is not None and corrections < plan.corrections:  # stopped before
-        plan = replace(plan, learned=plan.learned if corrections else None, corrections=max(1, corrections))
-    return _outcome(A, y, result, plan, evidence, lit, method, run)
+    plan.check_bands(A.cube_shape[0])
+    watch = Watch(run.monitor, run.progress, deadline)
+    state = repeated(A, y, plan.problem(y), plan.stages, watch)
+    return _outcome(A, y, state, watch, plan, evidence, method, run)
 
 
 def choose_plan(
@@ -141,15 +152,14 @@ def choose_plan(
     """
     part = window(A, y)
     quiet = replace(run, monitor=None, progress=partial(_as_trials, run))
-    clock = _Clock(time.perf_counter(), run.budget)
-    if part is None or not croppable(A):
-        return _decided(_judged(A, y, wavelengths, noise, method, quiet, clock))
-    a, b = crop(A, y, *part)
-    half = clock if clock.budget is None else replace(clock, budget=clock.budget / 2)
+    deadline = math.inf if run.budget is None else time.perf_counter() + run.budget / 2
     alone = replace(method, uncertainty=False)
-    plan, evidence = _decided(_judged(a, b, wavelengths, noise, alone, quiet, half, level=brightness(A, y)))
-    if plan.basis == SCENE and clock.candidates_in_time():
-        plan = replace(plan, vectors=_scene_basis(A, y, plan, wavelengths, run))
+    if part is None or not croppable(A):
+        return _decided(_chosen(A, y, wavelengths, noise, alone, quiet, deadline))
+    a, b = crop(A, y, *part)
+    plan, evidence = _decided(_chosen(a, b, wavelengths, noise, alone, quiet, deadline, frame=(A, y)))
+    if plan.basis == SCENE:
+        plan = replace(plan, vectors=_frame_basis(A, y, plan, wavelengths, run))
     return plan, replace(evidence, part=part)
 
 
@@ -158,21 +168,19 @@ def _as_trials(run: Run, step: str, share: float) -> None:
     run.tell("trials", OF_WINDOW * (share + (step == "final run")) / 2)
 
 
-def _scene_basis(A: Block, y: Tensor, plan: Plan, wavelengths: Sequence[float] | np.ndarray | None, run: Run) -> Tensor:
-    """The basis learned from the scene, from all of a large frame: beside the window there may be other spectra.
-
-    Part by part, in the memory of one.
-    """
-    smooth, covariance = smooth_basis(_axis(A, wavelengths), COMPONENTS), torch.zeros(())
+def _frame_basis(A: Block, y: Tensor, plan: Plan, wavelengths: Sequence[float] | np.ndarray | None, run: Run) -> Tensor:
+    """The spectra of the scene from all of a large frame, beside the window there may be others: part by part."""
+    axis = A.cube_shape[0] if wavelengths is None else wavelengths
+    covariance = torch.zeros(())
     rows, columns = (_cut(length) for length in A.cube_shape[-2:])
     parts = [(i, j) for i in rows for j in columns]
     for k, part in enumerate(parts):
         run.tell("trials", OF_WINDOW + (1 - OF_WINDOW) * k / len(parts))
         a, b = crop(A, y, *part)
-        problem = planned_problem(replace(plan, vectors=smooth), b, brightness(A, y))
-        result, _ = problem.solve(a, b, CANDIDATE_ITERS, tol=0.0)
+        problem = replace(plan.problem(b, brightness(A, y)), basis=pilot_basis(A, axis))
+        result, _ = problem.solve(a, b, PILOT_ITERS, tol=0.0)
         covariance = covariance + covariance_sum(result.x.clamp_(min=0))
-    return principal_basis(covariance, SCENE_COMPONENTS)
+    return principal_basis(covariance, len(plan.vectors))
 
 
 def _cut(length: int) -> list[slice]:
@@ -207,157 +215,130 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
     return slice(i, i + h), slice(j, j + w)
 
 
-def _judged(
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the pilot told: the problem to be solved, as a plan without stages, and the evidence."""
+
+    plan: Plan
+    bases: tuple[BasisError, ...]
+    pilot: Pilot | None
+
+
+def explored(
+    split: Split,
+    axis: int | Sequence[float] | np.ndarray,
+    noise: CameraNoise,
+    method: Method,
+    *,
+    share: float = SHARE,
+    frame: tuple[Camera, Tensor] | None = None,
+) -> Found:
+    """Noise, spectra and level of a snapshot, or of several frames of one scene that are a batch.
+
+    Args:
+        split: camera and snapshots.
+        axis: bands or wavelengths.
+        noise: of the camera, where known.
+        method: spectral prior and learned prior.
+        share: of the noise, where it is estimated.
+        frame: that the snapshot is a part of.
+    """
+    A, y = split.A, split.y
+    estimated, pilot, x = estimate_noise(split, pilot_basis(A, axis))
+    model, share = (estimated, share) if noise.gain is None else (noise.model(), 1.0)
+    whole, snapshot = frame or (A, y)
+    level = max(1.0, float(snapshot.square().mean() / snapshot.mean() ** 2) / USUAL_CONTRAST)
+    scene = scene_basis(x)
+    plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
+    problem = Problem(scene, model.variance(y) * share, brightness(whole, snapshot), level, axis=plain)
+    bases = {SCENE: scene} | library_bases(A, method)
+    if A.cube_shape[0] > PILOT_COMPONENTS and narrowness(split, x) > STANDS_OUT:
+        bases[NARROW] = narrow_basis(split, problem)
+    name, vectors, compared = best_basis(split, problem, bases)
+    plan = Plan(name, vectors, model, share, level, (), learned_prior(A, method), plain)
+    return Found(plan, compared, pilot if noise.gain is None else None)
+
+
+def _chosen(
     A: Camera,
     y: Tensor,
     wavelengths: Sequence[float] | np.ndarray | None,
     noise: CameraNoise,
     method: Method,
     run: Run,
-    clock: _Clock,
+    deadline: float,
     *,
-    level: float | None = None,
+    frame: tuple[Camera, Tensor] | None = None,
 ) -> Outcome:
-    """Choose by held-out pixels, and go on from the best candidate to the end."""
-    lit = A.majorizer() > 0
-    bases = candidate_bases(A, wavelengths, method)
-    plan = method.plan
-    split = Split.of(A, y, lit, run.seed)
-    pilot: Pilot | None = None
-    first: str | None = None
-    if plan is not None and plan.noise is not None:
-        model = plan.noise
-    else:
-        model, pilot, x = estimate_noise(split, pilot_basis(A, wavelengths))
-        if plan is None and A.cube_shape[0] > COMPONENTS and narrowness(split, x) > STANDS_OUT:
-            bases[NARROW] = narrow_basis(split, _axis(A, wavelengths), level)
-            narrow_model, narrow_pilot, _ = estimate_noise(split, bases[NARROW])
-            if narrow_pilot.held_out_error < pilot.held_out_error:
-                model, pilot, first = narrow_model, narrow_pilot, NARROW
-        if noise.gain is not None:
-            model, pilot = noise.model(), None
-    trial = Trial(split, model.variance(y), bases, level, partial(run.tell, "trials"))
-    began = time.perf_counter()
-    if plan is None:
-        # of what a camera states, or several shots tell, all is noise
-        share, noisy = (1.0, math.inf) if pilot is None or _several(A) else (SHARE, NOISY * pilot.held_out_error)
-        choose(trial, share, clock.candidates_in_time, first=first, noisy=noisy)
-    else:
-        follow(trial, plan)
-    pace = (time.perf_counter() - began) / trial.iterations
-    best = trial.best
-    chosen = replace(best.plan, noise=model, vectors=trial.bases[best.plan.basis])
-    effort = _effort(A, method, clock, pace)
-    problem = planned_problem(chosen, y, level)
-    step, forced = learned_step(A, wavelengths, method), method.prior == "learned"
-    final = final_run(split, problem, best.state, effort, Watch(run, clock.deadline), step=step, forced=forced)
-    # the candidate's run, which the final run goes on from, counts as total variation
-    iterations = (best.evidence.iterations + final.iterations[0], final.iterations[1])
-    chosen = replace(chosen, prior=final.prior, iterations=iterations)
-    if final.corrections:
-        chosen = replace(chosen, learned=step, corrections=final.corrections)
-    errors = {p.prior: p.held_out_error for p in final.priors}
+    """Choose by held-out pixels on all of a snapshot, which may be a part of a frame, and solve it."""
+    run.tell("trials", 0.0)
+    split = Split.of(A, y, A.majorizer() > 0, run.seed)
+    share = 1.0 if len(A.measurement_shape) > 2 else SHARE  # of what several shots tell, all is noise
+    axis = A.cube_shape[0] if wavelengths is None else wavelengths
+    found = explored(split, axis, noise, method, share=share, frame=frame)
+    run.tell("trials", 1.0)
+    watch = Watch(run.monitor, run.progress, deadline)
+    wanted = steps(A, method)
+    if found.plan.learned is None:
+        wanted = tuple(without_learned(step) for step in wanted)
+    problem = found.plan.problem(y, None if frame is None else brightness(*frame))
+    final = final_run(split, problem, wanted, watch)
+    plan = replace(found.plan, stages=final.stages)
     evidence = Evidence(
-        candidates=tuple(c.evidence for c in trial.tried),
-        priors=final.priors,
-        held_out_error=errors.get(chosen.final_prior, best.evidence.held_out_error),
+        bases=found.bases,
+        trials=final.trials,
+        held_out_error=split.error(final.state.x.clamp(min=0)),
         held_out_pixels=int(split.held.sum()),
         seed=run.seed,
         part=None,
-        pilot=pilot,
+        pilot=found.pilot,
     )
-    return _outcome(A, y, final.result, chosen, evidence, lit, method, run)
+    return _outcome(A, y, final.state, watch, plan, evidence, method, run)
 
 
-def candidate_bases(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> dict[str, Tensor]:
-    """The spectral bases to try, (K, C) by name."""
-    bands, axis = A.cube_shape[0], _axis(A, wavelengths)
-    count = min(COMPONENTS, bands)
-    bases = {f"smooth-{count}": smooth_basis(axis, count)}
-    if method.spectral_prior is not None:
-        covariance = method.spectral_prior.covariance
-        if covariance.shape != (bands, bands):
-            raise ValueError(f"the spectral prior must have {bands} bands, got {tuple(covariance.shape)}")
-        bases |= {f"library-{k}": principal_basis(covariance, k) for k in (4, 8)}
-    return bases
+def without_learned(step: Step) -> Step:
+    """The step without its network, where the program has none."""
+    chains = tuple(tuple(stage for stage in chain if not isinstance(stage, Learned)) for chain in step.chains)
+    return Step(tuple(chain for chain in chains if chain), step.judged)
 
 
-def pilot_basis(A: Camera, wavelengths: Sequence[float] | np.ndarray | None) -> Tensor:
-    """(K, C), of the run that tells the noise."""
-    return smooth_basis(_axis(A, wavelengths), PILOT_COMPONENTS)
+def library_bases(A: Camera, method: Method) -> dict[str, Tensor]:
+    """Of a spectral prior that was given, (K, C) by name.
+
+    Raises:
+        ValueError: it has another number of bands.
+    """
+    if method.spectral_prior is None:
+        return {}
+    covariance, bands = method.spectral_prior.covariance, A.cube_shape[0]
+    if covariance.shape != (bands, bands):
+        raise ValueError(f"the spectral prior must have {bands} bands, got {tuple(covariance.shape)}")
+    return {f"library-{k}": principal_basis(covariance, k) for k in (4, 8)}
 
 
-def _axis(A: Camera, wavelengths: Sequence[float] | np.ndarray | None) -> int | Sequence[float] | np.ndarray:
-    """That the spectra are smooth over."""
-    return A.cube_shape[0] if wavelengths is None else wavelengths
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """When it began and how many seconds there are, None for no limit."""
-
-    start: float
-    budget: float | None
-
-    @property
-    def deadline(self) -> float:
-        return math.inf if self.budget is None else self.start + self.budget
-
-    def candidates_in_time(self) -> bool:
-        return self.budget is None or time.perf_counter() - self.start < CANDIDATE_SHARE * self.budget
-
-
-def _several(A: Camera) -> bool:
-    """Whether it takes several shots of a scene."""
-    return len(A.measurement_shape) > 2
-
-
-def _effort(A: Camera, method: Method, clock: _Clock, pace: float) -> Effort:
-    """Of the final run: that of the quality, as many iterations as asked for, or what fits at `pace` [s/iteration]."""
-    effort = EFFORTS[method.quality]
-    if method.num_iters is not None:
-        effort = Effort(method.num_iters, method.num_iters)
-    elif clock.budget is not None:
-        fits = max(20, int(0.9 * (clock.deadline - time.perf_counter()) / pace))
-        tv_all = min(3 * effort.tv_all, fits)
-        tv_first = min(effort.tv_first, max(20, fits // 2)) if effort.sigmas else tv_all
-        effort = replace(effort, tv_first=tv_first, tv_all=tv_all, most=EFFORTS["best"].most)
-    if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
-        effort = Effort(effort.tv_all, effort.tv_all)
-    if method.prior == "nonlocal":
-        effort = replace(effort, tolerance=math.inf, give_up=math.inf)
-    if _several(A):
-        effort = replace(effort, tolerance=max(effort.tolerance, SHOTS_WORSE), give_up=math.inf)
-        strong, weak = SHOTS_SIGMAS
-        sigmas = (strong * math.sqrt(A.measurement_shape[0]), weak) if effort.sigmas else ()
-        effort = replace(effort, worse=math.inf, sigmas=sigmas, unsettled=1.0)
-    return effort
-
-
-def learned_step(A: Camera, wavelengths: Sequence[float] | np.ndarray | None, method: Method) -> LearnedStep | None:
-    """The learned prior for this camera, where it may be tried and there is one."""
+def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:
+    """The network for this camera, where it may be tried and there is one."""
     if method.prior not in ("auto", "learned") or method.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
         return None
-    if _several(A) and method.prior == "auto":
-        return None  # it has never seen several shots
-    prior = method.learned or (needed_prior() if method.prior == "learned" else shipped_prior())
-    return None if prior is None else LearnedStep.of(prior, A, wavelengths)
+    return method.learned or (needed_prior() if method.prior == "learned" else shipped_prior())
 
 
 def _outcome(
     A: Camera,
     y: Tensor,
-    result: Result,
+    state: State,
+    watch: Watch,
     plan: Plan,
     evidence: Evidence | None,
-    lit: Tensor,
     method: Method,
     run: Run,
 ) -> Outcome:
     """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
-    cube = result.x.clamp_(min=0)
-    problem = planned_problem(plan, y, None)
-    variance, known = problem.variance, lit & (problem.variance > 0)
+    cube = state.x.clamp(min=0)
+    result = Result(cube, state.history, "stopped" if watch.over else "max_iters")
+    variance = plan.problem(y).variance
+    lit = A.majorizer() > 0
+    known = lit & (variance > 0)
     discrepancy = None
     if bool(known.any()):
         residual = y - A.forward(cube)
@@ -366,6 +347,6 @@ def _outcome(
     if method.uncertainty:
         sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
     return Outcome(
-        replace(result, x=cube), SOLVER, {}, plan, evidence, sigma,
-        calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y),
+        result, SOLVER, {}, plan, evidence, sigma,
+        calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y), begun=state.begun,
     )  # fmt: skip

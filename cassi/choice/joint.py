@@ -10,16 +10,15 @@ as far as the spectra on its sides are alike. Dividing by L is a change of varia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.choice.held_out import Split
-from cassi.choice.plan import EFFORTS, Run
-from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, final_run
+from cassi.choice.plan import Run
+from cassi.choice.stages import Chain, NonLocal, Problem, State, Step, Tv, Watch, final_run, taken
 from cassi.optics.protocol import Camera
 from cassi.optics.side_view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
@@ -35,7 +34,10 @@ JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits
 # the registration: with cubes that are 7 dB better the detector may be predicted 21 % worse, as the joint problem
 # settles slowly and an adapted response is never quite right; a picture 2 pixels out of place doubles a clean error.
 HARM = 0.25
-FIRST, ALL = 40, 200  # iterations of the final run with total variation before another prior is tried, and in all
+ALONE = 200  # iterations of total variation from the snapshot alone
+# The final run from there; of quality fast the first step alone.
+STEPS = taken(Tv(40)), Step(((NonLocal(0.5, 24),), (Tv(160),)))
+FAST, BEST = (taken(Tv(200)),), (taken(Tv(500)), Step(((NonLocal(0.5, 80),), (Tv(1500),))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ def split_of(A: Camera, y: Tensor, seed: int) -> Split:
 
 def first_cube(split: Split, problem: Problem) -> tuple[Tensor, float]:
     """A cube from the snapshot alone without the held-out pixels, (C, H, W) >= 0, and its error there."""
-    result, _ = problem.solve(split.A_train, split.y_train, EFFORTS["default"].tv_first)
+    result, _ = problem.solve(split.A_train, split.y_train, ALONE)
     x = result.x.clamp(min=0)
     return x, split.error(x)
 
@@ -150,10 +152,11 @@ def gone_on(found: Found, alone: Split) -> Found:
     return Found(joint, x, alone.error(x), state)
 
 
-def finished(found: Found, quality: str, run: Run) -> tuple[Result, str]:
-    """The long run from the best of the short ones, with all detector pixels or another prior: cube and prior."""
-    effort = EFFORTS[quality]
-    if quality != "best":
-        effort = replace(effort, tv_first=FIRST if effort.sigmas else ALL, tv_all=ALL)
-    final = final_run(found.joint.split, found.joint.problem, found.state, effort, Watch(run))
-    return replace(final.result, x=(final.result.x * found.joint.light).clamp_(min=0)), final.prior
+def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain]:
+    """The long run from the best of the short ones: cube and stages."""
+    start = State(found.cube, found.state)
+    steps = {"fast": FAST, "best": BEST}.get(quality, STEPS)
+    watch = Watch(run.monitor, run.progress)
+    final = final_run(found.joint.split, found.joint.problem, steps, watch, start)
+    x = (final.state.x * found.joint.light).clamp_(min=0)
+    return Result(x, final.state.history, "stopped" if watch.over else "max_iters"), final.stages

@@ -17,28 +17,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import candidate_bases, learned_step, pilot_basis
-from cassi.choice.candidates import Trial, choose
-from cassi.choice.held_out import Split
-from cassi.choice.noise import CameraNoise, estimate_noise
-from cassi.choice.plan import CHANCE, TV, Method, Plan, Run
-from cassi.choice.problem import Problem
-from cassi.choice.refine import Watch, allowed, corrected, fresh, planned_problem
+from cassi.choice.automatic import explored
+from cassi.choice.held_out import Judge, Split, better
+from cassi.choice.noise import CameraNoise
+from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.stages import Learned, NonLocal, Stage, State, Tv, Watch
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
 from cassi.priors.spectral_basis import analyse
 from cassi.solvers.loop import Result, relative_norm
 from cassi.solvers.measured_motion import measured_motion
-from cassi.solvers.subspace_tv import SubspaceState
 
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
-FIRST, REST = 150, 100  # iterations of a frame with its neighbors, without held-out pixels and with all
+TOGETHER = 150  # of a frame with its neighbors
 SHARE = 0.4  # of the estimated noise: with neighbors more of it is noise than of one snapshot
 SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
-WORSE = 1.06  # times the error with total variation up to which the non-local prior's cube is taken
-NONLOCAL_ITERS = 24  # with the non-local prior, in place of the rest
+NONLOCAL_ITERS = 24
+LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
@@ -59,21 +56,22 @@ class Alone:
     """
 
     split: Split
-    state: SubspaceState
+    state: State
     x: Tensor
     error: float
     missed: float
 
 
 class Together(NamedTuple):
-    """A frame with its neighbors, how badly held-out pixels of all are predicted by the frame alone and so, the plan.
+    """A frame with its neighbors, held-out errors of all frames by the single-frame and the joint cube, and the plan.
 
-    The plan is the common one with the priors and iterations that this frame had.
+    The plan is the common one with the stages that this frame had, which `begun` says where.
     """
 
     result: Result
     errors: tuple[float, float]
     plan: Plan
+    begun: tuple[tuple[int, str], ...]
 
 
 def common_plan(
@@ -93,19 +91,10 @@ def common_plan(
         wavelengths, noise, method: as for `cassi.choice.automatic.reconstruct_auto`.
         seed: of the held-out pixels.
     """
-    bases = candidate_bases(A, wavelengths, method)
     split = Split.of(A, frames, A.majorizer() > 0, seed)
-    if noise.gain is not None:
-        model = noise.model()
-    else:
-        model, _, _ = estimate_noise(split, pilot_basis(A, wavelengths))
-    trial = Trial(split, model.variance(frames), bases)
-    choose(trial, SHARE if noise.gain is None else 1.0, lambda: True)
-    best = replace(trial.best.plan, noise=model, vectors=trial.bases[trial.best.plan.basis])
-    if method.prior == "tv":
-        return replace(best, prior=TV, iterations=(FIRST + REST, 0))
-    step = learned_step(A, wavelengths, method)
-    return replace(best, prior=f"non-local, {SIGMA:g}", iterations=(FIRST, NONLOCAL_ITERS), learned=step)
+    found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method, share=SHARE)
+    after = () if method.prior == "tv" else (NonLocal(SIGMA, NONLOCAL_ITERS),)
+    return replace(found.plan, stages=(Tv(TOGETHER), *after, *(() if found.plan.learned is None else (Learned(),))))
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
@@ -118,8 +107,8 @@ def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
         seed: of the held-out pixels.
     """
     split = Split.of(A, y, A.majorizer() > 0, seed, HELD_OUT)
-    result, state = planned_problem(plan, y, None).solve(split.A_train, split.y_train, ALONE)
-    x = result.x.clamp(min=0)
+    state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(y), None, Watch())
+    x = state.x.clamp(min=0)
     misfit = (y - A.forward(x))[split.held]
     return Alone(split, state, x, split.error(x), float(misfit.double().square().mean()))
 
@@ -141,47 +130,45 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than
         by chance, or all of them no better.
     """
-    B = torch.as_tensor(plan.vectors).to(frame.x)
+    B = plan.vectors.to(frame.x)
     followed = [(other, v) for other in neighbors if (v := _followed(frame, other, plan, B)) is not None]
-    if not followed:
+    if not followed or frame.state.run is None:
         return None
     first = frame.split
     split, variance = _as_shots(frame, followed, plan)
-    problem = Problem(B, variance)
-    start = replace(frame.state, e=torch.zeros_like(split.y))
-    result, state = problem.solve(split.A_train, split.y_train, FIRST, state=start)
-    x = result.x.clamp(min=0)
-    own, before, after = first.error(x), split.error(frame.x), split.error(x)
-    chance = 2 / math.sqrt(2 * int(first.held.sum()))  # two standard errors of a root mean square
-    if own > (1 + chance) * frame.error or after > (1 - CHANCE) * before:
+    problem = replace(plan.problem(first.y), variance=variance)
+    watch = Watch(run.monitor, run.progress)
+    start = State(frame.x, replace(frame.state.run, e=torch.zeros_like(split.y)))
+    state = Tv(TOGETHER).run(split.A_train, split.y_train, problem, start, watch)
+    x = state.x.clamp(min=0)
+    before, after = split.error(frame.x), split.error(x)
+    own = Judge(first)
+    verdict = own.verdict(x)
+    if not own.accepts(verdict, own.verdict(frame.x)) or after > (1 - LEAST_GAIN) * before:
         return None
-    watch = Watch(run)
-    watch.add(result.history)
-    rest = None
-    if plan.sigma is not None:
-        sigma, count = plan.sigma * math.sqrt(len(split.y)), (plan.iterations or (0, NONLOCAL_ITERS))[1]
-        rest, _ = problem.solve(split.A_train, split.y_train, count, state=fresh(state), sigma=sigma, monitor=watch)
-        if split.error(rest.x.clamp(min=0)) > WORSE * after:
-            rest = None
-    if rest is None:
-        rest, _ = problem.solve(split.A, split.y, REST, state=state, monitor=watch)
-        plan = replace(plan, prior=TV, iterations=(FIRST + REST, 0))
-    watch.add(rest.history)
-    found, step = replace(rest, history=watch.history), plan.learned
-    plan = replace(plan, learned=None)
-    if step is not None and not watch.over:
-        judged = step(first.A_train, first.y_train, x, variance[0]).x.clamp_(min=0)
-        if first.error(judged) <= allowed(own):
-            found = corrected(step, first.A, first.y, found, Problem(B, variance[0]))
-            plan = replace(plan, learned=step)
-    return Together(replace(found, x=found.x.clamp_(min=0)), (before, after), plan)
+    # the non-local prior goes on with all frames; the network corrects by what the frame's own snapshot says
+    stages: list[Stage] = [Tv(TOGETHER)]
+    for stage in plan.stages[1:]:
+        if watch.over:
+            break
+        if isinstance(stage, NonLocal):
+            stage = replace(stage, sigma=stage.sigma * math.sqrt(len(split.y)))
+            new, judge = stage.run(split.A_train, split.y_train, problem, state, watch), Judge(split)
+        else:
+            one = replace(problem, variance=variance[0])
+            new, judge = stage.run(first.A_train, first.y_train, one, state, watch), own
+        # several frames tell nearly all there is: what predicts them worse is worse
+        if not watch.over and not better(judge.verdict(state.x), judge.verdict(new.x)):
+            state, stages = new, [*stages, stage]
+    result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
+    return Together(result, (before, after), replace(plan, stages=tuple(stages)), state.begun)
 
 
 def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
     """The motion from a frame to one beside it; None where the frame so moved does not make the other's snapshot."""
     seen = other.split
     v = flow(_images(other, B), _images(frame, B), window=WINDOW)
-    v = measured_motion(seen.A_train, seen.y_train, frame.x, v, planned_problem(plan, seen.y, None).variance)
+    v = measured_motion(seen.A_train, seen.y_train, frame.x, v, plan.problem(seen.y).variance)
     predicted = MovingScene(frame.split.A, [v]).forward(frame.x)[0]
     return v if relative_norm(seen.y - predicted, seen.y) <= FOLLOWED * frame.error else None
 
@@ -198,7 +185,7 @@ def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan
     unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
     unexplained[0] = 0
     keep = (~held).to(y)
-    variance = planned_problem(plan, y, None).variance + unexplained
+    variance = plan.problem(y).variance + unexplained
     return Split(A, y, held, A.leave_out(keep), y * keep), variance
 
 

@@ -6,19 +6,24 @@ variance_j = alpha max(y_j, 0) + beta
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.choice.held_out import Split
 from cassi.errors import InputError
-from cassi.priors.spectral_basis import synthesise
+from cassi.optics.protocol import Camera
+from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import subspace_tv
 
 PILOT_ITERS = 60
+PILOT_COMPONENTS = 16  # smooth spectral components
+READ = 10  # iterations between two looks at the held-out pixels
 
 
 @dataclass(frozen=True)
@@ -91,29 +96,35 @@ class Pilot(NamedTuple):
     iteration: int
 
 
-def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tensor]:
-    """alpha and beta fitted to the squared held-out errors of a pilot run, and the cube it ended with.
+def pilot_basis(A: Camera, axis: int | Sequence[float] | np.ndarray) -> Tensor:
+    """(K, C), smooth over the bands or their wavelengths."""
+    return smooth_basis(axis, min(PILOT_COMPONENTS, A.cube_shape[0]))
 
-    They hold noise and model error together; `cassi.choice.candidates.SHARE` of them counts as noise. The pilot has no
-    damping, so it passes from smooth to noisy: the fit is taken where it predicts best.
+
+def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tensor]:
+    """alpha and beta fitted to the squared held-out errors of a pilot run, and its cube.
+
+    They hold noise and model error together; `cassi.choice.automatic.SHARE` of them counts as noise. The pilot has no
+    damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
     """
     A, y, held = split.A, split.y, split.held
     best = Pilot(math.inf, 0)
     squared = torch.zeros(int(held.sum()), dtype=torch.float64)
     B = basis.to(y)
+    found = B.new_zeros(())
 
     def watch(record: Record, z: Tensor) -> None:
-        nonlocal squared, best
-        if record.iteration % 10 == 0:
-            misfit = (y - A.forward(synthesise(z, B)))[held].double().cpu()
+        nonlocal squared, best, found
+        if record.iteration % READ == 0:
+            x = synthesise(z, B)
+            misfit = (y - A.forward(x))[held].double().cpu()
             error = float(misfit.norm() / y[held].double().norm().clamp(min=1e-300))
             if error < best.held_out_error:
-                best = Pilot(error, record.iteration)
-                squared = misfit**2
+                best, squared, found = Pilot(error, record.iteration), misfit**2, x
 
-    result, _ = subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
+    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
     alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels"), best, result.x
+    return NoiseModel(alpha, beta, "errors at the held-out pixels"), best, found
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
-from cassi.choice.candidates import LEVEL_MARGIN, MARGIN, SCENE_LOSS, CandidateError
+from cassi.choice.bases import BasisError
 from cassi.choice.noise import Pilot
-from cassi.choice.plan import BETWEEN, TV, Plan
+from cassi.choice.plan import Plan
+from cassi.choice.stages import Trial
 from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import PRIOR_STRENGTH
 
-NO_DIFFERENCE = 5e-4  # share by which errors differ that would be written as 0.0 %
 # Held-out errors. Simulated snapshots through the right camera have 0.004 to 0.06, down to 1,000 electrons; the real
 # captures at hand, with the camera found, 0.03 to 0.04; masks of another camera 0.5 and more.
 GOOD, FAIR = 0.1, 0.3
-
-
-class PriorError(NamedTuple):
-    """A prior of the final run, the held-out error with it, and of a corrected cube the mask's imprint."""
-
-    prior: str
-    held_out_error: float
-    imprint: float | None = None
 
 
 @dataclass(frozen=True)
@@ -33,16 +25,16 @@ class Evidence:
     """What the default solver's choice rests on.
 
     Attributes:
-        candidates: in the order they were tried.
-        priors: of the final run, those that were compared; none where only total variation was run.
+        bases: that competed.
+        trials: the chains of stages that were run, in order.
         held_out_error: of the cube.
         held_out_pixels: how many, drawn with `seed`.
         part: rows and columns of the scene on which the plan was chosen; None: on all of it.
         pilot: of the noise estimate; None where the camera states its noise.
     """
 
-    candidates: tuple[CandidateError, ...]
-    priors: tuple[PriorError, ...]
+    bases: tuple[BasisError, ...]
+    trials: tuple[Trial, ...]
     held_out_error: float
     held_out_pixels: int
     seed: int
@@ -92,6 +84,7 @@ class Outcome:
         black_level: taken off the snapshot, in its unit.
         black_level_told: whether the snapshot itself told it.
         side: what became of a side picture; None where there was none.
+        begun: the number of each stage's first iteration, and its name.
     """
 
     result: Result
@@ -107,6 +100,7 @@ class Outcome:
     black_level: float = 0.0
     black_level_told: bool = False
     side: SideEvidence | None = None
+    begun: tuple[tuple[int, str], ...] = ()
 
     def scaled(self, level: float) -> Outcome:
         """The same for a snapshot, and so a cube, times `level`."""
@@ -131,16 +125,16 @@ class Outcome:
         plan, found = self.plan, self.evidence
         values |= {
             "basis": plan.basis,
+            "components": len(plan.vectors),
             "noise_share": plan.noise_share,
-            "components": None if plan.vectors is None else len(plan.vectors),
             "prior": plan.prior,
-            "learned": plan.learned is not None,
-            "corrected_at": self._corrected_at(),
+            "learned": plan.is_learned,
+            "stages": [list(one) for one in self.begun],
             "prior_strength": PRIOR_STRENGTH,
             "brightness": self.brightness,
             "iterations": len(self.result.history),
             "discrepancy": self.discrepancy,
-            "noise": {} if plan.noise is None else plan.noise.as_dict(),
+            "noise": plan.noise.as_dict(),
             "plan": plan.as_dict(),
             "reason": self.explain(),
             "evidence": self.explain(verbose=True),
@@ -149,20 +143,13 @@ class Outcome:
             return values
         values["noise"] |= {} if found.pilot is None else found.pilot._asdict()
         return values | {
-            "candidates": [c._asdict() for c in found.candidates],
-            "priors": [p._asdict() for p in found.priors],
+            "bases": [basis._asdict() for basis in found.bases],
+            "trials": [trial._asdict() for trial in found.trials],
             "held_out_error": found.held_out_error,
             "held_out_pixels": found.held_out_pixels,
             "part": None if found.part is None else [[s.start, s.stop] for s in found.part],
             "seed": found.seed,
         }
-
-    def _corrected_at(self) -> list[int]:
-        """The iterations that were a learned prior's corrections."""
-        if self.plan is None or self.plan.learned is None or not self.result.history:
-            return []
-        last = self.result.history[-1].iteration
-        return [last - (BETWEEN + 1) * k for k in range(self.plan.corrections)][::-1]
 
     def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
         """The choice in at most three short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
@@ -191,23 +178,24 @@ def _in_short(outcome: Outcome) -> list[str]:
     plan, found = outcome.plan, outcome.evidence
     if plan is None:
         return [f"Solved by {outcome.solver}, which {outcome.result.message}."]
-    prior = "total variation" if plan.prior == TV else "total variation, then a non-local prior"
-    if plan.learned is not None:
-        prior += " and a learned correction" + (f", {plan.corrections} times" if plan.corrections > 1 else "")
-    built = f"Built from {_basis_in_words(plan.basis, 0 if plan.vectors is None else len(plan.vectors))} with {prior}"
+    built = f"Built from {_basis_in_words(plan.basis, len(plan.vectors))} with {_priors_in_words(plan)}"
     if found is None:
         return [f"{built}, as the plan says."]
     where = "" if found.part is None else ", in a window of the frame,"
-    joint = outcome.side is not None and outcome.side.used
-    against = "" if joint else _against_runner_up(plan, found)  # the candidates were the snapshot's alone
     return [
         f"Held-out error {found.held_out_error:.1%}: detector pixels that took no part{where} are predicted this well, "
-        f"{_judged(found.held_out_error)}.",
-        f"{built}{against}.",
+        f"{_grade(found.held_out_error)}.",
+        f"{built}.",
     ]
 
 
-def _judged(error: float) -> str:
+def _priors_in_words(plan: Plan) -> str:
+    words = {"tv": "total variation", "nonlocal": "a non-local prior", "learned": "a learned prior"}
+    *before, last = dict.fromkeys(words[str(name)] for name, *_ in plan.as_dict()["stages"])
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def _grade(error: float) -> str:
     if error <= GOOD:
         return "which is good"
     if error <= FAIR:
@@ -215,52 +203,28 @@ def _judged(error: float) -> str:
     return "which is bad: the camera does not fit, or there is little but noise"
 
 
-def _against_runner_up(plan: Plan, found: Evidence) -> str:
-    """How much worse the best of the other candidates predicted, of those that ran as long as the chosen one."""
-    own = (plan.basis, plan.noise_share, plan.level)
-    chosen = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) == own]
-    others = [c.held_out_error for c in found.candidates if (c.basis, c.noise_share, c.level) != own and not c.dropped]
-    if not others or not chosen or not chosen[0] > 0:
-        return ""
-    worse = min(others) / chosen[0] - 1
-    if abs(worse) < NO_DIFFERENCE:
-        return "; the runner-up predicted as well"
-    if worse < 0:
-        return f"; the runner-up predicted {-worse:.1%} better, too little to count"
-    return f"; the runner-up predicted {worse:.1%} worse"
-
-
 def _evidence(outcome: Outcome) -> list[str]:
     plan, found = outcome.plan, outcome.evidence
     if plan is None or found is None:
         return _in_short(outcome)
-
-    def in_words(c: CandidateError) -> str:
-        dropped = ", dropped after half of the iterations" if c.dropped else ""
-        level = "" if c.level == 1 else f" and priors for objects of {c.level:g} x the mean brightness"
-        return f"{c.basis} with {c.noise_share:.0%} of the noise{level}: {c.held_out_error:.2%}{dropped}"
-
     words = [
-        "Held-out errors of the candidates, spectral basis and share of the estimated noise: "
-        + "; ".join(map(in_words, found.candidates))
-        + f". Chosen: {plan.basis} with {plan.noise_share:.0%}.",
-        f"To be taken, another basis must predict better by {MARGIN:.1%}, weights for brighter objects by "
-        f"{LEVEL_MARGIN:.0%}; the spectra of the scene itself must not predict worse by more than {SCENE_LOSS:.0%}.",
+        f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g} in the unit of y, "
+        f"of which {plan.noise_share:.0%} counts as noise. Weights are for objects of {plan.level:.2g} x the mean "
+        "brightness."
     ]
-    if plan.noise is not None:
-        words.append(
-            f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g}, in the unit "
-            "of y."
-        )
-    if found.priors:
+    if len(found.bases) > 1:
+        errors = "; ".join(f"{basis.basis}: {basis.held_out_error:.2%}" for basis in found.bases)
+        words.append(f"Held-out errors of the spectral bases: {errors}. Chosen: {plan.basis}.")
+    if found.trials:
         compared = "; ".join(
-            f"{p.prior}: {p.held_out_error:.2%}" + ("" if p.imprint is None else f", imprint {p.imprint:.2f}")
-            for p in found.priors
+            f"{trial.prior}: {trial.held_out_error:.2%}"
+            + ("" if trial.imprint is None else f", imprint {trial.imprint:.2f}")
+            + ("" if trial.accepted else ", rejected")
+            for trial in found.trials
         )
         words.append(
-            f"Prior of the final run: {plan.final_prior} ({compared}; of "
-            "one shot, the non-local prior is taken where its error is not clearly higher, a learned one where error "
-            "and imprint are hardly higher; of several shots, the non-local prior is)."
+            f"Held-out errors of the stages ({compared}): one is accepted where its errors at the same pixels are not "
+            "larger than by chance and the mask's imprint is not clearly larger."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,92 +12,22 @@ import torch
 from torch import Tensor
 
 from cassi.choice.asked_for import PRIORS as PRIORS
+from cassi.choice.asked_for import QUALITIES as QUALITIES
 from cassi.choice.asked_for import SOLVERS as SOLVERS
 from cassi.choice.asked_for import Prior as Prior
+from cassi.choice.asked_for import Progress as Progress
 from cassi.choice.asked_for import Quality as Quality
 from cassi.choice.asked_for import Solver as Solver
-from cassi.choice.learned_step import LearnedStep, shipped_prior
 from cassi.choice.noise import NoiseModel
+from cassi.choice.stages import Chain, Learned, Problem, as_list, from_list
 from cassi.errors import InputError
 from cassi.priors.gaussian_spectra import SpectralPrior
-from cassi.priors.learned import LearnedPrior
+from cassi.priors.learned import LearnedPrior, shipped_prior
 from cassi.solvers.loop import Monitor
 
-TV = "total variation"
 # In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
 # of gram_diag.
 TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
-SETTLED = 0.93  # share of a held-out error that must be left for noise to matter
-CORRECTIONS, BETWEEN = 4, 4  # of the learned prior, and iterations with the non-local one between them
-CHANCE = 0.02  # errors over some 1500 held-out pixels that differ by less say nothing
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much a final run tries.
-
-    Attributes:
-        tv_first: iterations with total variation before another prior is tried, the learned one too.
-        tv_all: the same in all, where none predicts as well, or there is none to try.
-        sigmas: noise levels of the non-local denoiser, in units of the weights of the total variation; may be none. A
-            later one is taken where it predicts better than by chance.
-        unsettled: they are multiplied by where `tv_first` have lowered the held-out error by more than 7 %: there is
-            little noise then.
-        first, most: iterations with each of them, and with the best of them in all.
-        give_up: held-out error relative to total variation's above which one is dropped after half of `first`.
-        worse: a run is over when its error is above its lowest by this share: it fits noise.
-        corrections: of the learned prior at most, with the non-local one between them.
-        lead: iterations with the non-local prior before them; 0: as many as without them.
-        tolerance, give_back: a non-local cube is taken where its error is above total variation's by no more than one
-            share of that, or the other of what `tv_first` have gained: while the error still falls fast, it tells more
-            of how far a run has come than of its prior.
-    """
-
-    tv_first: int
-    tv_all: int
-    sigmas: tuple[float, ...] = ()
-    first: int = 0
-    most: int = 0
-    give_up: float = math.inf
-    worse: float = 0.05
-    tolerance: float = CHANCE
-    give_back: float = 0.0
-    unsettled: float = 1.0
-    corrections: int = 1
-    lead: int = 0
-
-    def strengths(self, before: float, reference: float) -> tuple[float, ...]:
-        """The noise levels to try, for the errors before and after `tv_first`."""
-        factor = 1.0 if reference >= SETTLED * before else self.unsettled
-        return tuple(round(factor * sigma, 2) for sigma in self.sigmas)
-
-    def limit(self, before: float, reference: float) -> float:
-        """The error up to which another prior's cube is taken, for those before and after `tv_first`."""
-        return reference + max(self.tolerance * reference, self.give_back * (before - reference))
-
-
-EFFORTS: dict[str, Effort] = {
-    "fast": Effort(100, 200),
-    "default": Effort(
-        200,
-        500,
-        (0.5,),
-        24,
-        24,
-        give_up=1.45,
-        tolerance=0.05,
-        give_back=0.4,
-        unsettled=0.7,
-        corrections=CORRECTIONS,
-        lead=12,
-    ),
-    "best": Effort(500, 2000, (0.5, 0.2), 24, 160, corrections=CORRECTIONS),
-}
-
-
-def with_learned(prior: str, corrections: int) -> str:
-    """Of a prior whose cube a learned one has corrected so many times, in words."""
-    return f"{prior}{', learned' if corrections else ''}{f' {corrections} times' if corrections > 1 else ''}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,47 +35,44 @@ class Plan:
     """What the default solver decides. The plan of one snapshot serves others that are like it.
 
     Attributes:
-        basis: "smooth-8" and the like, with the number of components; "scene-10", learned from a first reconstruction;
-            "narrow-10", from one with all bands free; or "library-4" and "library-8".
-        noise_share: >= 0, times the variance of the noise model.
-        noise: variance of y; None: estimated anew.
-        prior: of the final run, "total variation" or "non-local, 0.5" and the like; None: compared anew.
-        iterations: of the final run, with total variation and after it with another prior; None: by the effort.
-        vectors: (K, C), the basis itself; None: made anew, from the scene where that is its name.
-        learned: a learned prior's correction of the cube; None: without.
-        corrections: how many, with the non-local prior between them.
+        basis: in words, with the number of components: "scene-10", learned from a first reconstruction; "narrow-10",
+            from one with all bands free; "library-4" or "library-8".
+        vectors: (K, C), the basis itself.
+        noise: variance of y.
+        noise_share: >= 0, of that variance what counts as noise; the rest is the error of the model.
         level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
-            Above 1 where they are few in a black field.
+        stages: one after the other, see `cassi.choice.stages`.
+        learned: the network of their `Learned`; None where there is none.
+        axis: bands or wavelengths that its smooth basis is made of.
     """
 
     basis: str
+    vectors: Tensor
+    noise: NoiseModel
     noise_share: float
-    noise: NoiseModel | None = None
-    prior: str | None = None
-    iterations: tuple[int, int] | None = None
-    vectors: Tensor | None = None
-    learned: LearnedStep | None = None
-    level: float = 1.0
-    corrections: int = 1
+    level: float
+    stages: Chain
+    learned: LearnedPrior | None = None
+    axis: int | tuple[float, ...] | None = None
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is left to choose."""
-        return self.noise is not None and self.iterations is not None and self.vectors is not None
+    def prior(self) -> str:
+        """The priors of its stages, in words."""
+        return ", ".join(dict.fromkeys(stage.name for stage in self.stages))
 
     @property
-    def sigma(self) -> float | None:
-        """Of the non-local denoiser, in units of the weights of the total variation; None with that alone."""
-        return None if self.prior in (None, TV) else float(str(self.prior).rpartition(" ")[2])
+    def is_learned(self) -> bool:
+        """Whether a network is among its stages."""
+        return any(isinstance(stage, Learned) for stage in self.stages)
 
-    @property
-    def final_prior(self) -> str:
-        """The prior of the final run, with the learned one's corrections, in words."""
-        return with_learned(str(self.prior), 0 if self.learned is None else self.corrections)
+    def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
+        """What its stages have in common, for a snapshot; `brightness` as for `Problem`."""
+        variance = self.noise.variance(y) * self.noise_share
+        return Problem(self.vectors.to(y), variance, brightness, self.level, self.learned, self.axis)
 
     def check_bands(self, num_bands: int) -> None:
         """Raise InputError for a camera with another number of bands than that of the plan."""
-        if self.vectors is not None and self.vectors.shape[-1] != num_bands:
+        if self.vectors.shape[-1] != num_bands:
             raise InputError(
                 f"the plan is for {self.vectors.shape[-1]} bands, the measurement has {num_bands}; give the plan of a "
                 "result with as many bands, or none"
@@ -153,51 +80,43 @@ class Plan:
 
     def scaled(self, factor: float) -> Plan:
         """The same plan for measurements times `factor`."""
-        return self if self.noise is None else replace(self, noise=self.noise.scaled(factor))
+        return replace(self, noise=self.noise.scaled(factor))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; `Plan.from_dict` takes them back."""
         return {
             "basis": self.basis,
+            "vectors": self.vectors.double().cpu().tolist(),
+            "noise": self.noise.as_dict(),
             "noise_share": self.noise_share,
-            "noise": None if self.noise is None else self.noise.as_dict(),
-            "prior": self.prior,
-            "iterations": None if self.iterations is None else list(self.iterations),
-            "vectors": None if self.vectors is None else self.vectors.double().cpu().tolist(),
-            "learned": None if self.learned is None else self.learned.basis.double().cpu().tolist(),
             "level": self.level,
-            "corrections": self.corrections,
+            "stages": as_list(self.stages),
+            "axis": list(self.axis) if isinstance(self.axis, tuple) else self.axis,
         }
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Plan:
-        """The plan of `as_dict`; a learned prior is the one that comes with the program.
+        """The plan of `as_dict`; its network is the one that comes with the program.
 
         Raises:
             InputError: a value is missing or of another kind, or the program comes without a learned prior.
-
-        Example:
-            >>> Plan.from_dict(Plan("smooth-8", 0.4).as_dict()).basis
-            'smooth-8'
         """
         try:
-            noise, iterations, vectors = values["noise"], values["iterations"], values["vectors"]
-            learned = None
-            if values.get("learned") is not None:
-                learned = LearnedStep(needed_prior(), torch.tensor(values["learned"], dtype=torch.float64))
+            noise, axis, stages = values["noise"], values["axis"], from_list(values["stages"])
             return Plan(
                 str(values["basis"]),
+                torch.tensor(values["vectors"], dtype=torch.float64),
+                NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
                 float(values["noise_share"]),
-                None if noise is None else NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
-                values["prior"],
-                None if iterations is None else (int(iterations[0]), int(iterations[1])),
-                None if vectors is None else torch.tensor(vectors, dtype=torch.float64),
-                learned,
-                float(values.get("level", 1.0)),
-                int(values.get("corrections", 1)),
+                float(values["level"]),
+                stages,
+                needed_prior() if any(isinstance(stage, Learned) for stage in stages) else None,
+                tuple(axis) if isinstance(axis, list) else axis,
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise InputError(f"this is no plan of a reconstruction ({error!r})") from error
+            raise InputError(
+                f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct anew"
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +149,8 @@ class Method:
         solver = self.solver
         if solver not in SOLVERS:
             raise InputError(f"unknown solver {solver!r}, expected one of {', '.join(SOLVERS)}")
-        if self.quality not in EFFORTS:
-            raise InputError(f"unknown quality {self.quality!r}, expected one of {', '.join(EFFORTS)}")
+        if self.quality not in QUALITIES:
+            raise InputError(f"unknown quality {self.quality!r}, expected one of {', '.join(QUALITIES)}")
         if self.quality != "default" and solver != "auto":
             raise InputError(
                 f'quality {self.quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
@@ -278,10 +197,6 @@ class Method:
         check_prior(solver, self.spectral_prior)
 
 
-Progress = Callable[[str, float], None]
-"""Called with the name of a step, and the share of it that is done: 0 when it begins."""
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """How to compute, which is no part of what is computed (but where the time is limited).
@@ -326,7 +241,7 @@ def needed_prior() -> LearnedPrior:
 
 def check_plan(plan: Plan | None, given: Mapping[str, bool]) -> None:
     """Raise InputError for arguments, by name, that are given beside a plan that leaves nothing to choose."""
-    if plan is None or not plan.complete:
+    if plan is None:
         return
     if idle := [name for name, value in given.items() if value]:
         raise InputError(

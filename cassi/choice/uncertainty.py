@@ -12,7 +12,6 @@ from torch import Tensor
 
 from cassi.choice.held_out import held_out_error, hold_out
 from cassi.choice.plan import Plan
-from cassi.choice.refine import planned_problem
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 
@@ -74,7 +73,7 @@ def bootstrap(
 
     def solved(seen: Tensor) -> Tensor:
         """The cube of a snapshot without the held-out pixels."""
-        return planned_problem(plan, seen, None).solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
+        return plan.problem(seen).solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
 
     missed = held_out_error(A, y, solved(y), held.expand(y.shape))
     generator = torch.Generator().manual_seed(seed)
@@ -85,7 +84,7 @@ def bootstrap(
         lay, back = _turn(s % 2 == 0, s * rows // REPEATS)
         scene = lay(x)
         light = A.forward(scene)
-        deviation = planned_problem(plan, light, None).variance.sqrt()
+        deviation = plan.problem(light).variance.sqrt()
         found = solved(light + deviation * torch.randn(light.shape, generator=generator).to(light))
         errors.append(back(found - scene))
     each = torch.stack(errors)

@@ -393,20 +393,9 @@ def _markers(value: object) -> list[tuple[int, str]]:
 
 
 def _changes(choice: Mapping[str, object], history: Sequence[Record]) -> list[tuple[int, str]]:
-    """Where a run went on from trials, and where its prior changed, as the default solver's choice tells."""
-    plan, trials = choice.get("plan"), choice.get("candidates")
-    iterations = plan.get("iterations") if isinstance(plan, Mapping) else None
-    if not history or not isinstance(iterations, list) or len(iterations) != 2:
-        return []
-    first, last, other = history[0].iteration, history[-1].iteration, iterations[1]
-    told = choice.get("corrected_at", [last] if choice.get("learned") is True else [])
-    corrected = [at - 1 for at in told if isinstance(at, int)] if isinstance(told, list) else []
-    found = [(first, f"goes on from the best of {len(trials)} trials")] if isinstance(trials, list) and trials else []
-    until = min([last, *corrected])
-    if isinstance(other, int) and 0 < other < until:
-        found.append((until - other, f"{str(choice.get('prior')).partition(',')[0]} prior"))
-    words = "learned correction" if len(corrected) == 1 else f"{len(corrected)} learned corrections"
-    return [*found, (corrected[0], words)] if corrected else found
+    """Where each stage of the default solver but the first begins, as its choice tells."""
+    stages = choice.get("stages")
+    return _markers(stages)[1:] if history and isinstance(stages, list) else []
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -16,6 +16,7 @@ Two scales and a space of few spectral components: after "LRDUN" (Gao et al., CV
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -27,8 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
-SHA256 = "586aa8c3523de484009d697b075967e0719c554d346d8a5fd82ebe726a9ef476"  # of WEIGHTS
-VIEWS = 2  # of a scene, over which a correction is averaged; four are worth 0.02 dB more
+SHA256 = "1d7b2107941971875efee1b1c5553292d975afe100edc0c2a8327efd76aa2c1c"  # of WEIGHTS
+VIEWS = 1  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
 
@@ -42,15 +43,18 @@ class Size:
         memory: feature images handed from one time to the next.
         width, blocks: channels and residual blocks (before and after the coarse scale) at half the resolution.
         deep_width, deep_blocks: the same at a quarter of it.
+        far_width, far_blocks: the same at an eighth of it.
     """
 
     components: int = 12
-    stages: int = 2
+    stages: int = 4
     memory: int = 8
     width: int = 64
     blocks: int = 2
     deep_width: int = 96
     deep_blocks: int = 4
+    far_width: int = 128
+    far_blocks: int = 3
 
 
 class ResidualBlock(nn.Module):
@@ -69,27 +73,37 @@ class ResidualBlock(nn.Module):
 
 
 class CorrectionNet(nn.Module):
-    """A two-scale residual network on images (N, inputs + memory, H, W) -> (N, outputs + memory, H, W)."""
+    """A three-scale residual network on images (N, inputs + memory, H, W) -> (N, outputs + memory, H, W).
+
+    The same weights serve all stages but for a bias of the first layer, which tells the stage.
+    """
 
     def __init__(self, inputs: int, outputs: int, size: Size) -> None:
         super().__init__()
-        width, deep = size.width, size.deep_width
+        width, deep, far = size.width, size.deep_width, size.far_width
         self.enter = nn.Conv2d(4 * (inputs + size.memory), width, 3, padding=1)
+        self.stage_bias = nn.Parameter(torch.zeros(size.stages, width))
         self.fine_in = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
         self.down = nn.Conv2d(width, deep, 2, stride=2)
-        self.coarse = nn.Sequential(*(ResidualBlock(deep) for _ in range(size.deep_blocks)))
+        self.deep_in = nn.Sequential(*(ResidualBlock(deep) for _ in range(size.deep_blocks // 2)))
+        self.down_far = nn.Conv2d(deep, far, 2, stride=2)
+        self.far = nn.Sequential(*(ResidualBlock(far) for _ in range(size.far_blocks)))
+        self.up_far = nn.ConvTranspose2d(far, deep, 2, stride=2)
+        self.deep_out = nn.Sequential(*(ResidualBlock(deep) for _ in range(size.deep_blocks - size.deep_blocks // 2)))
         self.up = nn.ConvTranspose2d(deep, width, 2, stride=2)
         self.fine_out = nn.Sequential(*(ResidualBlock(width) for _ in range(size.blocks)))
         self.leave = nn.Conv2d(width, 4 * (outputs + size.memory), 3, padding=1)
-        for p in self.leave.parameters():
+        for p in (*self.leave.parameters(), *self.up_far.parameters()):
             nn.init.normal_(p, std=1e-3)  # a new network hardly changes anything
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, stage: int) -> Tensor:
         height, width = images.shape[-2:]
-        x = F.pad(images, (0, -width % 4, 0, -height % 4), mode="replicate")
+        x = F.pad(images, (0, -width % 8, 0, -height % 8), mode="replicate")
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
-        fine = self.fine_in(self.enter(x))
-        fine = self.fine_out(fine + self.up(self.coarse(self.down(fine))))
+        fine = self.fine_in(self.enter(x) + self.stage_bias[stage].view(-1, 1, 1))
+        deep = self.deep_in(self.down(fine))
+        deep = self.deep_out(deep + self.up_far(self.far(self.down_far(deep))))
+        fine = self.fine_out(fine + self.up(deep))
         out: Tensor = F.pixel_shuffle(self.leave(fine), 2)[..., :height, :width]
         return out.to(images.dtype)
 
@@ -133,7 +147,7 @@ class LearnedPrior(nn.Module):
         return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
 
     def forward(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, views: int = VIEWS
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int, views: int = VIEWS
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One correction of N stacks of images, of up to K components; out of training the mean over `views`.
 
@@ -141,26 +155,27 @@ class LearnedPrior(nn.Module):
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
             memory: of the call before, (N, memory, H, W), out of training `views` times as many; None at first.
+            stage: 0 .. T - 1, how many corrections went before.
             views: at most 4, see `_view`; 1 is the scene as it lies.
 
         Returns:
             f and g (N, K', H, W), and the memory for the next call.
         """
         if self.training:
-            return self._corrected(z, d, seen, noise, memory)
+            return self._corrected(z, d, seen, noise, memory, stage)
 
         last = [None] * views if memory is None else memory.chunk(views, 1)
         f, g, kept = torch.zeros_like(z), torch.zeros_like(d), []
         for v in range(views):  # one after the other: together they would need as many times the memory
             maps = _view(seen, v, signed=False), _view(noise, v, signed=False)
-            f_v, g_v, h = self._corrected(_view(z, v), _view(d, v), *maps, last[v])
+            f_v, g_v, h = self._corrected(_view(z, v), _view(d, v), *maps, last[v], stage)
             f += _view(f_v, v) / views
             g += _view(g_v, v, signed=False) / views
             kept.append(h)
         return f, g, torch.cat(kept, 1)
 
     def _corrected(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`forward` as the scene lies."""
         count = z.shape[1]
@@ -169,7 +184,7 @@ class LearnedPrior(nn.Module):
         missing = (0, 0, 0, 0, 0, self.size.components - count)
         images = torch.cat([F.pad(z, missing), F.pad(3 * d, missing), seen, noise, memory], 1)
         with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training):  # a third of the time of float32
-            out = self.net(images)
+            out = self.net(images, stage)
         f, g, memory = out.split((self.size.components, self.size.components, self.size.memory), 1)
         return f[:, :count], torch.sigmoid(4 * g[:, :count] - 2), memory
 
@@ -212,3 +227,9 @@ def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
     if not all(bool(value.isfinite().all()) for value in state.values()):
         raise ValueError(f"{name} holds numbers that are not finite; train again or take another checkpoint")
     return prior.eval().requires_grad_(False)
+
+
+@functools.cache
+def shipped_prior() -> LearnedPrior | None:
+    """The prior that comes with the program; None where it comes with none."""
+    return load_prior() if SHA256 else None

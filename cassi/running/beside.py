@@ -14,7 +14,6 @@ from cassi.calibration.side_response import fitted_gain, fitted_response, fitted
 from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, split_of, tried
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.plan import Method, Run
-from cassi.choice.refine import planned_problem
 from cassi.errors import InputError
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture, expected_response
@@ -65,7 +64,7 @@ def solve_beside(
     """
     if alone.plan is None:
         raise ValueError("a side picture needs the default solver's plan")
-    problem = planned_problem(alone.plan, y, None)
+    problem = alone.plan.problem(y)
     split = split_of(A, y, run.seed)
     cube, error = first_cube(split, problem)
     placed = _registered(side, A, y, cube, wavelengths)
@@ -91,15 +90,15 @@ def solve_beside(
             f"without to {error:.2%} ({where})."
         )
         return replace(alone, side=replace(evidence, message=said))
-    result, prior = finished(best, quality, run)
+    result, stages = finished(best, quality, run)
     said = (
         f"The side picture was used: {where}; with it held-out detector pixels are predicted to {best.error:.2%}, "
         f"without to {error:.2%}."
     )
     evidence = replace(evidence, used=True, message=said, response=placed.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis
-    plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, prior=prior, iterations=None, learned=None)
-    told = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, priors=())
+    plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages)
+    told = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
     return replace(alone, result=result, plan=plan, evidence=told, side=evidence, discrepancy=None)
 
 

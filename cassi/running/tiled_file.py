@@ -21,7 +21,7 @@ from cassi.choice.by_name import gaussian_variance, solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Progress, Run, check_prior
-from cassi.choice.refine import Watch, planned_problem, planned_run
+from cassi.choice.stages import Watch, repeated
 from cassi.errors import InputError
 from cassi.files.cube_parts import CubeParts, cube_in_parts
 from cassi.files.spectral_libraries import as_spectral_prior
@@ -201,7 +201,7 @@ def tile_solver(
         level = brightness(A, y)
 
         def planned(a: Block, b: Tensor) -> Tensor:
-            return planned_run(a, b, planned_problem(plan, b, level), plan, Watch(Run()))[0].x.clamp_(min=0)
+            return repeated(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
 
         nothing = Result(y.new_zeros(()), (), "max_iters")
         return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)

@@ -114,7 +114,7 @@ def unrolled(
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, progress=progress, name="learned prior")
     for t in loop:
         z_old = z
-        f, g, h = prior(images(z / s), images(d / s), *maps, h, views)
+        f, g, h = prior(images(z / s), images(d / s), *maps, h, t, views)
         z = z + s * f.view_as(z)
         d, r = data_step(z, t + 1)
         z = z + g.view_as(z) * d

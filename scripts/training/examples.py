@@ -1,29 +1,32 @@
-"""Training examples: a scene through a camera drawn anew, with noise, and the start that total variation finds."""
+"""Training examples, made on the fly: a scene through a camera drawn anew, with noise, and total variation's start."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import h5py
 import numpy as np
+import scipy.io
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.choice.learned_step import LearnedStep
-from cassi.choice.refine import KEPT, SIGMA_BETWEEN, fresh
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
-from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis
+from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis, synthesise
 from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
+from cassi.solvers.unrolled import unrolled
 from training.scenes import WAVELENGTHS, Scenes
+
+COMPONENTS, PILOT_ITERS = 16, 60  # of the run that a scene's spectra are learned from, as in the default solver
+SCENE_COMPONENTS, START_ITERS = 10, (150, 220)
+SIGMA, KEPT = 0.25, 0.8  # of the non-local prior after the network: its strength, and the share of the misfit e kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +34,11 @@ class Examples:
     """Snapshots of N scenes through one camera, and what the network is to make of them.
 
     Attributes:
-        camera: with row weights 0 where a pixel is held out, as the automatic solver has it.
+        camera: as it is believed to be, with row weights 0 where a pixel is missing.
         y, variance: (N, H, W').
         basis: (K, C).
-        start, truth: coefficient images (N, K, H, W), from a file in half precision.
+        start: coefficient images (N, K, H, W).
+        truth: cubes (N, C, H, W).
     """
 
     camera: CASSI
@@ -44,139 +48,111 @@ class Examples:
     start: Tensor
     truth: Tensor
 
-    def __len__(self) -> int:
-        return len(self.y)
+    def turned(self, rng: np.random.Generator) -> Examples:
+        """Others out of these: perhaps upside down, mirrored, or with bands reversed.
 
-    def turned(self, rng: np.random.Generator, rows: int) -> Examples:
-        """Others out of these: some of the rows, perhaps upside down, mirrored, or with bands reversed.
-
-        Light moves along rows only, so that any rows are a snapshot of their own. Reversed bands change the sign of
-        every odd coefficient and, like a mirrored picture, of the dispersion. In float32.
+        Reversed bands change the sign of every odd coefficient and, like a mirrored picture, of the dispersion.
         """
-        first = int(rng.integers(self.truth.shape[-2] - rows + 1))
         weights = torch.ones_like(self.y[0]) if self.camera.weights is None else self.camera.weights
         images = [self.camera.mask, weights, self.y, self.variance, self.start, self.truth]
-        images = [image[..., first : first + rows, :].float() for image in images]
         shifts = np.array(self.camera.shifts)
         if rng.random() < 0.5:
             images = [image.flip(-2) for image in images]
         if rng.random() < 0.5:
             images, shifts = [image.flip(-1) for image in images], -shifts
         mask, weights, y, variance, start, truth = (image.contiguous() for image in images)
+        basis = self.basis
         if rng.random() < 0.5:
-            signs = (1 - 2 * (torch.arange(start.shape[1], device=start.device) % 2)).to(start).view(-1, 1, 1)
-            start, truth, shifts = start * signs, truth * signs, -shifts
-        return Examples(CASSI(mask, tuple(shifts), weights), y, variance, self.basis, start, truth)
-
-    def to(self, device: torch.device) -> Examples:
-        """The same on another device."""
-        if device.type == "cpu":
-            return self
-        fields = (self.y, self.variance, self.basis, self.start, self.truth)
-        return Examples(self.camera.to(device), *(tensor.to(device) for tensor in fields))
+            signs = (1 - 2 * (torch.arange(start.shape[1], device=start.device) % 2)).to(start)
+            start, truth = start * signs.view(-1, 1, 1), truth.flip(1)
+            basis = basis.flip(1) * signs[:, None]
+            mask = mask.flip(0) if mask.ndim == 3 else mask
+            shifts = shifts[::-1]
+        return Examples(CASSI(mask, tuple(shifts.tolist()), weights), y, variance, basis, start, truth)
 
 
 def draw_examples(
     rng: np.random.Generator,
     scenes: Scenes,
+    masks: list[Tensor],
     count: int,
-    height: int,
-    width: int,
-    components: int,
-    prior: LearnedPrior | None = None,
-) -> list[Examples]:
-    """Pieces of scenes, 16 to 31 bands of 400 to 700 nm, any mask, a step of 1 to 3 either way, any noise.
+    size: tuple[int, int],
+    prior: LearnedPrior,
+) -> Examples:
+    """Pieces of scenes, 8 to 31 bands of 400 to 700 nm, any mask, a step of 1 to 3 either way, any noise.
 
-    Three cameras in ten are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
-    all the automatic solver has. The first have the starts found without a learned prior; with a prior more follow,
-    of the same scenes, whose starts are those of its next corrections.
+    Half of the cameras are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
+    all the automatic solver has.
     """
-    low, high = (400.0, 700.0) if rng.random() < 0.5 else (rng.uniform(400, 460), rng.uniform(630, 700))
-    wavelengths = np.linspace(low, high, int(rng.choice([28, 31, rng.integers(16, 32)])))
-    wavelengths = wavelengths[:: rng.choice([1, -1])]
-    step = int(rng.choice([1, 1, 2, 2, 2, 3])) * int(rng.choice([1, -1]))
-    shifts = tuple(c * step for c in range(len(wavelengths)))
-    mask = random_mask(rng, height, width)
-    true_mask = wrong_mask(rng, mask) if rng.random() < 0.3 else mask
-    true, believed = CASSI(true_mask, shifts), CASSI(mask, shifts)
-    keep = torch.from_numpy((rng.random(believed.measurement_shape) > 0.02).astype(np.float32))
-    A = believed.weighted(keep)
-    basis = smooth_basis(len(wavelengths), components).float()
-    correct = None if prior is None else LearnedStep(prior, basis)
-    times = int(rng.integers(2, 6))
-    drawn = []
-    for _ in range(count):
-        x = _bands(rng, scenes.piece(rng, height, width), wavelengths)
-        y = true.forward(x)
-        wrong = float((y - believed.forward(x)).square().mean())
-        variance = torch.full_like(y, (10 ** rng.uniform(-4, -2) * float(y.mean())) ** 2)
-        if rng.random() < 0.6:
-            gain = math.exp(rng.uniform(math.log(600), math.log(30_000))) / float(y.max())  # electrons per unit of y
-            read_noise = float(rng.choice([0, 5]))
-            electrons = rng.poisson((y * gain).numpy()) + read_noise * rng.standard_normal(y.shape)
-            y = torch.from_numpy((electrons / gain).astype(np.float32))
-            variance += (y.clamp(min=0) / gain + (read_noise / gain) ** 2) * math.exp(rng.normal(-0.1, 0.4))
-        variance += wrong * rng.uniform(0, 1)
-        y = y * keep
-        variance *= float(rng.choice([0.2, 0.4, 1.0], p=[0.6, 0.25, 0.15]))  # of what is told, so much is believed
-        starts = list(_starts(rng, A, y, variance, basis, correct, times))
-        drawn.append((y, variance, analyse(x, basis), *starts))
-    y, variance, truth, *starts = (torch.stack(images) for images in zip(*drawn, strict=True))
-    return [Examples(A, y, variance, basis, start, truth) for start in starts]
+    height, width = size
+    device = prior.log_tau.device
+    low, high = (450.0, 650.0) if rng.random() < 0.5 else (rng.uniform(400, 470), rng.uniform(600, 700))
+    C = int(rng.choice([28, 28, 31, rng.integers(8, 32)]))
+    wavelengths = np.linspace(low, high, C)[:: rng.choice([1, -1])]
+    step = int(rng.choice([1, 2, 2, 2, 2, 3])) * int(rng.choice([1, -1]))
+    shifts = tuple(c * step for c in range(C))
+    mask = drawn_mask(rng, masks, height, width)
+    if rng.random() < 0.25:
+        mask = softened(mask, np.linspace(rng.uniform(0, 0.8), rng.uniform(0.5, 2.2), C)[:: rng.choice([1, -1])])
+    true_mask = wrong_mask(rng, mask) if rng.random() < 0.5 else mask
+    x = torch.stack([bands(rng, scenes.piece(rng, height, width), wavelengths) for _ in range(count)]).to(device)
+    mask, true_mask = mask.to(device), true_mask.to(device)
+    true, A = CASSI(true_mask, shifts), CASSI(mask, shifts)
+    y = true.forward(x)
+    each = (-2, -1)
+    mean = y.mean(each, keepdim=True)
+    variance = (10 ** rng.uniform(-4, -2.5) * mean).square().expand_as(y)
+    generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
+    if rng.random() < 0.65:
+        electrons, read_noise = math.exp(rng.uniform(math.log(300), math.log(30_000))), float(rng.choice([0, 5]))
+        gain = electrons / y.amax(each, keepdim=True)  # electrons per unit of y
+        noise = (y.clamp(min=0) / gain + (read_noise / gain) ** 2).sqrt()
+        y = y + noise * torch.randn(y.shape, generator=generator, device=device)
+        variance = variance + (y.clamp(min=0) / gain + (read_noise / gain) ** 2) * math.exp(rng.normal(0, 0.3))
+    wrong = (true.forward(x) - A.forward(x)).square().mean(each, keepdim=True)
+    variance = variance + wrong * rng.uniform(0, 1)
+    if rng.random() < 0.5:
+        keep = torch.rand(y.shape[1:], generator=generator, device=device) > rng.choice([0.02, 0.05])
+        A, y = A.weighted(keep.to(y)), y * keep
+    B = smooth_basis(C, prior.size.components).to(y)
+    return Examples(A, y, variance, B, analyse(start_of(rng, A, y, variance, B, prior), B), x)
 
 
-def _starts(
-    rng: np.random.Generator,
-    A: CASSI,
-    y: Tensor,
-    variance: Tensor,
-    basis: Tensor,
-    correct: LearnedStep | None,
-    times: int,
-) -> Iterator[Tensor]:
-    """What the automatic solver may have found before: total variation, then mostly a non-local prior.
+def start_of(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, B: Tensor, prior: LearnedPrior) -> Tensor:
+    """The cubes that the default solver has when it comes to the network, for the first time or the second.
 
-    Mostly, as there, in a basis learned from a first cube; then, with a learned prior, so many corrections, and the
-    non-local prior after each.
+    Total variation's, mostly denoised by the non-local prior, and of these nearly half corrected by the network as it
+    is and denoised again.
     """
-    B = smooth_basis(A.num_bands, 16).float()
-    if rng.random() < 0.8:
-        first, _ = subspace_tv(A, y, B, variance=variance, num_iters=80)
-        B = principal_basis(covariance_sum(first.x.clamp(min=0)), 10).float()
-    result, state = subspace_tv(A, y, B, variance=variance, num_iters=int(rng.integers(220, 300)))
-    weights = coefficient_weights(len(B)).float() * brightness(A, y)
+    first, _ = subspace_tv(A, y, smooth_basis(A.num_bands, COMPONENTS), variance=variance, num_iters=PILOT_ITERS)
+    basis = principal_basis(covariance_sum(first.x.clamp_(min=0)), SCENE_COMPONENTS)
+    found, state = subspace_tv(A, y, basis, variance=variance, num_iters=int(rng.integers(*START_ITERS)))
+    weights = coefficient_weights(len(basis)).to(y) * brightness(A, y)
 
-    def nonlocal_run(state: SubspaceState, num_iters: int, sigma: float) -> tuple[Result, SubspaceState]:
-        return subspace_tv(
-            A,
-            y,
-            B,
-            variance=variance,
-            num_iters=num_iters,
-            state=state,
-            denoise=NonlocalDenoiser(sigma * weights, stride=5),
-        )
+    def denoised(state: SubspaceState, sigma: float, num_iters: int) -> tuple[Result, SubspaceState]:
+        denoise = NonlocalDenoiser(sigma * weights, stride=5)
+        return subspace_tv(A, y, basis, variance=variance, num_iters=num_iters, state=state, denoise=denoise)
 
-    state = fresh(state)
-    if rng.random() < 0.85:
-        num_iters = int(rng.integers(18, 25) if rng.random() < 0.4 else rng.integers(3, 10))
-        result, state = nonlocal_run(state, num_iters, float(rng.choice([0.35, 0.5])))
-    yield analyse(result.x, basis)
-    for _ in range(times):
-        if correct is None:
-            return
-        x = correct(A, y, result.x, variance, views=1).x
-        state = replace(state, z=analyse(x, B), e=KEPT * state.e)
-        result, state = nonlocal_run(state, int(rng.integers(3, 6)), SIGMA_BETWEEN)
-        yield analyse(result.x, basis)
+    if rng.random() < 0.25:
+        return found.x
+    found, state = denoised(replace(state, e=torch.zeros_like(y)), float(rng.choice([0.35, 0.5])), 12)
+    if rng.random() < 0.55:
+        return found.x
+    start = analyse(found.x, B)
+    with torch.no_grad():
+        better, _ = unrolled(A, y - A.forward(found.x - synthesise(start, B)), B, prior, start, variance=variance)
+    found, _ = denoised(replace(state, z=analyse(better.x, basis), e=KEPT * state.e), SIGMA, int(rng.integers(6, 12)))
+    return found.x
 
 
-def _bands(rng: np.random.Generator, x: np.ndarray, wavelengths: np.ndarray) -> Tensor:
-    """Another light, and these bands."""
+def bands(rng: np.random.Generator, x: np.ndarray, wavelengths: np.ndarray) -> Tensor:
+    """Another light, these bands, the brightest voxel 1; a camera may be nearly blind at the ends of the spectrum."""
+    t = np.linspace(-1, 1, len(x))
     if rng.random() < 0.6:
-        t = np.linspace(-1, 1, len(x))
         wave = np.cos(np.pi * t * rng.uniform(0.5, 2) + rng.uniform(0, 6))
         x = x * np.exp(rng.normal(0, 0.4) * t + rng.normal(0, 0.3) * wave)[:, None, None]
+    if rng.random() < 0.3:
+        x = x * np.exp(-0.5 * ((t - rng.uniform(-0.6, 0.6)) / rng.uniform(0.3, 0.8)) ** 2)[:, None, None]
     place = (wavelengths - WAVELENGTHS[0]) / 10
     below = np.clip(place.astype(int), 0, len(x) - 2)
     share = (place - below)[:, None, None]
@@ -184,23 +160,35 @@ def _bands(rng: np.random.Generator, x: np.ndarray, wavelengths: np.ndarray) -> 
     return torch.from_numpy(np.ascontiguousarray(x / x.max(), np.float32))
 
 
+def load_masks(folder: Path) -> list[Tensor]:
+    """Masks as they were measured, where the folder holds some: kaist/scene01.h5 and */mask.mat (`mask`)."""
+    masks = []
+    if (folder / "kaist" / "scene01.h5").exists():
+        with h5py.File(folder / "kaist" / "scene01.h5") as file:
+            masks.append(file["mask"][()])
+    masks += [scipy.io.loadmat(path)["mask"] for path in sorted(folder.glob("*_real/mask.mat"))]
+    return [torch.from_numpy(np.ascontiguousarray(mask, np.float32)) for mask in masks]
+
+
+def drawn_mask(rng: np.random.Generator, masks: list[Tensor], height: int, width: int) -> Tensor:
+    """A piece of a measured mask, turned, or a random one."""
+    if not masks or rng.random() < 0.6:
+        return random_mask(rng, height, width)
+    mask = torch.rot90(masks[rng.integers(len(masks))], int(rng.integers(4)))
+    i, j = (int(rng.integers(n - m + 1)) for n, m in zip(mask.shape, (height, width), strict=True))
+    return mask[i : i + height, j : j + width].clone()
+
+
 def random_mask(rng: np.random.Generator, height: int, width: int) -> Tensor:
     """Grey, or binary, sharp or blurred, perhaps uneven; the closed elements black or not quite; perhaps a slope."""
     u = torch.from_numpy(rng.random((height, width)).astype(np.float32))
     kind = rng.integers(4)
-    if kind == 0:
-        mask = u
-    else:
-        mask = (u < rng.uniform(0.3, 0.7)).float()
-        if kind >= 2:
-            offsets = torch.arange(-3, 4)
-            taps = torch.exp(-(offsets**2) / (2 * rng.uniform(0.3, 0.9) ** 2))
-            taps /= taps.sum()
-            padded = F.pad(mask[None, None], (3, 3, 3, 3), mode="circular")
-            mask = F.conv2d(F.conv2d(padded, taps.view(1, 1, 7, 1)), taps.view(1, 1, 1, 7))[0, 0]
-        if kind == 3:
-            mask = mask * (1 + rng.uniform(0.02, 0.15) * _normal(rng, mask))
-    if rng.random() < 0.5:
+    mask = u if kind == 0 else (u < rng.uniform(0.3, 0.7)).float()
+    if kind >= 2:
+        mask = blurred(mask[None], np.array([rng.uniform(0.3, 0.9)]))[0]
+    if kind == 3:
+        mask = mask * (1 + rng.uniform(0.02, 0.15) * normal(rng, mask))
+    if rng.random() < 0.4:
         floor = rng.uniform(0, 0.25)
         mask = floor + (1 - floor) * mask
     if rng.random() < 0.3:
@@ -211,52 +199,36 @@ def random_mask(rng: np.random.Generator, height: int, width: int) -> Tensor:
     return mask.clamp(0, 1.5).contiguous()
 
 
+def softened(mask: Tensor, sigmas: np.ndarray) -> Tensor:
+    """A mask for each band (C, H, W), blurred by so many pixels."""
+    return blurred(mask.expand(len(sigmas), *mask.shape), sigmas)
+
+
+def blurred(images: Tensor, sigmas: np.ndarray) -> Tensor:
+    """Each image of (N, H, W) convolved with a Gaussian of its own standard deviation [pixel], mirrored at borders."""
+    t = torch.arange(-6, 7)
+    sigma = torch.from_numpy(np.maximum(sigmas, 0.05)).float()[:, None]
+    taps = torch.exp(-(t**2) / (2 * sigma**2))
+    taps /= taps.sum(1, keepdim=True)
+    padded = F.pad(images[None], (6, 6, 6, 6), mode="reflect")
+    rows = F.conv2d(padded, taps.view(-1, 1, 13, 1), groups=len(images))
+    return F.conv2d(rows, taps.view(-1, 1, 1, 13), groups=len(images))[0]
+
+
 def wrong_mask(rng: np.random.Generator, mask: Tensor) -> Tensor:
     """The mask as it really is, where it was measured with noise, a fraction of a pixel aside, or less sharp."""
     kind = rng.integers(3)
     if kind == 0:
-        return (mask * (1 + rng.uniform(0.01, 0.06) * _normal(rng, mask))).clamp(min=0)
+        return (mask * (1 + rng.uniform(0.01, 0.06) * normal(rng, mask))).clamp(min=0)
     if kind == 1:
-        aside = rng.uniform(0, 0.3)
-        return (1 - aside) * mask + aside * torch.roll(mask, int(rng.choice([1, -1])), int(rng.integers(2)))
+        aside = rng.uniform(0, 0.25)
+        return (1 - aside) * mask + aside * torch.roll(mask, int(rng.choice([1, -1])), -1 - int(rng.integers(2)))
     share = rng.uniform(0.02, 0.12)
-    blurred = F.avg_pool2d(F.pad(mask[None, None], (1, 1, 1, 1), mode="replicate"), 3, 1)[0, 0]
-    return (1 - share) * mask + share * blurred
+    images = mask.expand(1, *mask.shape) if mask.ndim == 2 else mask
+    soft = F.avg_pool2d(F.pad(images[None], (1, 1, 1, 1), mode="replicate"), 3, 1)[0].view_as(mask)
+    return (1 - share) * mask + share * soft
 
 
-def _normal(rng: np.random.Generator, like: Tensor) -> Tensor:
+def normal(rng: np.random.Generator, like: Tensor) -> Tensor:
+    """Standard normal numbers of this shape."""
     return torch.from_numpy(rng.standard_normal(like.shape).astype(np.float32))
-
-
-def write_examples(path: Path, examples: list[Examples]) -> None:
-    """A file of examples, whole or not at all; coefficients in half precision."""
-    plain = [
-        {
-            "mask": e.camera.mask,
-            "weights": e.camera.weights,
-            "shifts": e.camera.shifts,
-            "y": e.y,
-            "variance": e.variance,
-            "start": e.start.half(),
-            "truth": e.truth.half(),
-        }
-        for e in examples
-    ]
-    partial = path.with_suffix(f".partial{os.getpid()}")
-    torch.save(plain, partial)
-    partial.replace(path)
-
-
-def read_examples(path: Path) -> list[Examples]:
-    """What `write_examples` wrote; nothing in the file is run."""
-    return [
-        Examples(
-            CASSI(p["mask"], p["shifts"], p["weights"]),
-            p["y"],
-            p["variance"],
-            smooth_basis(len(p["shifts"]), p["truth"].shape[1]).float(),
-            p["start"],
-            p["truth"],
-        )
-        for p in torch.load(path, weights_only=True)
-    ]

@@ -1,31 +1,33 @@
-"""The training loop: examples made beside it, a loss, Muon and AdamW, a running mean of the weights, checkpoints."""
+"""The training loop: examples made on the fly, a loss, Muon and AdamW, a running mean of the weights, checkpoints."""
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.unrolled import unrolled
-from training.examples import Examples, draw_examples, read_examples, write_examples
+from training.examples import Examples, draw_examples, load_masks
 from training.scenes import load_scenes
 
-FILE = 16  # cameras in a file of examples
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
+POOL, LOOKS = 48, 2  # examples of late, and how often one is looked at: half the time goes into none that is new
+LOG_EVERY = 50  # steps
 
 
 @dataclass(frozen=True)
@@ -33,91 +35,42 @@ class Settings:
     """Of a training.
 
     Attributes:
+        data: folder of scenes and masks.
+        output: folder of the checkpoint and of what is made of it.
         minutes: of training, those of a checkpoint that is gone on from counted in; the step falls to 0 over them.
-        cameras: in a batch.
+        processes: that share a batch.
+        cameras: in a batch, for each process.
         scenes: for each camera; they are worked on together, which is what a GPU needs.
         rate: of learning, at most.
-        rows, height, width: rows of an example that are looked at, and its size [pixel].
+        size: height and width of an example [pixel].
         seed: of network, examples and their order.
+        device: of network and examples.
+        weights: to begin with.
+        stages: of a network that is begun anew.
     """
 
+    data: Path
+    output: Path
     minutes: float
-    cameras: int = 4
+    processes: int = 1
+    cameras: int = 2
     scenes: int = 1
-    rate: float = 6e-4
-    rows: int = 64
-    height: int = 96
-    width: int = 128
+    rate: float = 5e-4
+    size: tuple[int, int] = (80, 160)
     seed: int = 0
+    device: str = "cpu"
+    weights: Path | None = None
+    stages: int = 4
 
 
 @dataclass
 class Progress:
-    """How far a training has come: steps, examples seen, seconds, and the curve of the gain."""
+    """How far a training has come: steps, examples seen, seconds, and the curve of the error."""
 
     step: int = 0
     seen: int = 0
     seconds: float = 0.0
     curve: list[dict[str, float]] = field(default_factory=list)
-
-
-@dataclass
-class Pool:
-    """Examples in a folder, of which there may be more every time one looks.
-
-    Attributes:
-        folder: of the files.
-        groups: what has been read.
-        read: names of the files that it was read from.
-    """
-
-    folder: Path
-    groups: list[Examples] = field(default_factory=list)
-    read: set[str] = field(default_factory=set)
-
-    def refresh(self, most: int | None = None) -> int:
-        """Read files that are new, at most so many; returns how many there were."""
-        new = [path for path in sorted(self.folder.glob("*.pt")) if path.name not in self.read][:most]
-        for path in new:
-            self.groups += read_examples(path)
-            self.read.add(path.name)
-        return len(new)
-
-
-def leave_with_parent() -> None:
-    """In a process that makes examples: end when that which asked for them has, however it did, and not by Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tqdm.set_lock(threading.RLock())  # one between processes is left behind by a process that is ended
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def make_file(
-    data: Path, folder: Path, number: int, settings: Settings, components: int, weights: Path | None = None
-) -> Path:
-    """Make one file of examples, unless it is there already.
-
-    What is in it depends on its number, the seed and the weights, which correct the later starts of each camera.
-    """
-    path = folder / f"{settings.seed:02d}-{number:05d}.pt"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        rng, scenes = np.random.default_rng([settings.seed, number]), _scenes(data)
-        size = settings.height, settings.width
-        prior = _prior(weights) if weights else None
-        drawn = [draw_examples(rng, scenes, settings.scenes, *size, components, prior) for _ in range(FILE)]
-        write_examples(path, [e for starts in drawn for e in starts])
-    return path
-
-
-_scenes = functools.cache(load_scenes)
-_prior = functools.cache(load_prior)
 
 
 def new_prior(size: Size, seed: int) -> LearnedPrior:
@@ -126,16 +79,21 @@ def new_prior(size: Size, seed: int) -> LearnedPrior:
     return LearnedPrior(size)
 
 
-def loss_of(prior: LearnedPrior, e: Examples) -> Tensor:
-    """Error of the corrected coefficients relative to their start's, root mean square: below 1 is a gain. (N,)
+def error(x: Tensor, truth: Tensor) -> Tensor:
+    """Squared error of each band relative to the cube's brightness, in dB, mean over the bands of N cubes: a number.
 
-    The basis is orthonormal, so this is the error of the cube but for what no smooth basis describes. The floor, 0.3 %
-    of the brightness, keeps examples out that are solved already.
+    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-4), L the mean of the cube: a hundredth of it is good enough.
     """
+    L = truth.mean((1, 2, 3), keepdim=True)
+    squared = ((x - truth) / L).square().mean((2, 3))
+    return 10 * (squared + 1e-4).log10().mean()
+
+
+def loss_of(prior: LearnedPrior, e: Examples) -> tuple[Tensor, float]:
+    """`error` of the cube that the prior ends with, and how much less that is than the start's [dB]."""
     _, z = unrolled(e.camera, e.y, e.basis, prior, e.start, variance=e.variance)
-    floor = 1e-5 * e.truth[:, 0].square().mean((1, 2))
-    after, before = ((v - e.truth).square().sum(1).mean((1, 2)) for v in (z, e.start))
-    return ((after + floor) / (before + floor)).sqrt()
+    loss = error(synthesise(z, e.basis), e.truth)
+    return loss, float(error(synthesise(e.start, e.basis), e.truth) - loss.detach())
 
 
 class Muon:
@@ -162,27 +120,32 @@ class Muon:
                 G = X @ X.T
                 X = 3.4445 * X + (-4.775 * G + 2.0315 * G @ G) @ X
             p.mul_(1 - 0.01 * rate).add_(X.view_as(p), alpha=-0.2 * rate * math.sqrt(max(w.shape)))
-            p.grad = None
 
 
 class Training:
     """A training that can be stopped at any time and gone on with from its checkpoint.
 
+    Each of `processes` holds the same network and draws examples of its own; the mean of their gradients is what all of
+    them step along.
+
     Args:
-        folder: of the checkpoint, its log and its figure; made if needed.
-        prior: to begin with, where there is no checkpoint yet.
         settings: see `Settings`.
-        device: for the network.
+        rank: of this process.
     """
 
-    def __init__(self, folder: Path, prior: LearnedPrior, settings: Settings, device: torch.device) -> None:
-        self.folder, self.settings, self.device = folder, settings, device
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, settings: Settings, rank: int = 0) -> None:
+        self.settings, self.rank, self.device = settings, rank, torch.device(settings.device)
+        settings.output.mkdir(parents=True, exist_ok=True)
         self.progress = Progress()
         there = self.checkpoint.exists()
-        saved = torch.load(self.checkpoint, map_location=device, weights_only=True) if there else None
-        self.prior = (prior if saved is None else LearnedPrior(Size(**saved["size"]))).to(device)
-        self.prior.train().requires_grad_(True)
+        saved = torch.load(self.checkpoint, map_location=self.device, weights_only=True) if there else None
+        if saved is not None:
+            prior = LearnedPrior(Size(**saved["size"]))
+        elif settings.weights is not None:
+            prior = load_prior(settings.weights)
+        else:
+            prior = new_prior(Size(stages=settings.stages), settings.seed)
+        self.prior = prior.to(self.device).train().requires_grad_(True)
         inner = [p for n, p in self.prior.named_parameters() if p.ndim == 4 and _hidden(n)]
         few = [self.prior.log_tau, self.prior.log_floor]
         others = [p for p in self.prior.parameters() if not any(p is q for q in [*inner, *few])]
@@ -204,39 +167,61 @@ class Training:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "checkpoint.pt"
+        return self.settings.output / "checkpoint.pt"
 
-    def run(self, pool: Pool, *, bar: bool = False, report: Callable[[str], None] = print) -> None:
+    def run(self, *, bar: bool = False) -> None:
         """Train until the minutes are over; a checkpoint every minute and at the end."""
-        p, settings = self.progress, self.settings
-        rng = np.random.default_rng([settings.seed, p.step])
-        before, began = p.seconds, time.monotonic()
-        saved, gains = began, []
-        limit = 60 * settings.minutes
-        with tqdm(total=limit / 60, initial=before / 60, desc="training", unit="min", disable=not bar) as shown:
-            while p.seconds < limit:
-                for _ in range(settings.cameras):
-                    e = pool.groups[int(rng.integers(len(pool.groups)))].turned(rng, settings.rows).to(self.device)
-                    loss = loss_of(self.prior, e)
-                    (loss.mean() / settings.cameras).backward()
-                    gains.append(-20 * loss.detach().log10().mean())
-                    p.seen += len(e)
-                self._step(self._rate())
-                passed = before + time.monotonic() - began
-                shown.update(min(passed - p.seconds, limit - p.seconds) / 60)
-                p.seconds = passed
-                if len(gains) >= 50 * settings.cameras or p.seconds >= limit:
-                    gain = float(torch.stack(gains).mean())
-                    p.curve.append({"minutes": round(p.seconds / 60, 3), "seen": p.seen, "gain": round(gain, 4)})
-                    report(json.dumps(p.curve[-1]))
-                    gains = []
-                    pool.refresh(4)
-                if p.seconds >= limit or time.monotonic() - saved > 60:
-                    self.save()
-                    saved = time.monotonic()
+        p, s = self.progress, self.settings
+        rng = np.random.default_rng([s.seed, p.step, self.rank])
+        scenes, masks = load_scenes(s.data), load_masks(s.data)
+        scenes.check_size(*s.size)
+        pool: deque[Examples] = deque(maxlen=POOL)
+        limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
+        sums, steps = torch.zeros(2), 0
+        shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
+        while p.seconds < limit:
+            for look in range(s.cameras):
+                if not pool or look % LOOKS == 0:
+                    drawn = draw_examples(rng, scenes, masks, s.scenes, s.size, self.prior)
+                    pool.append(drawn)
+                e = pool[int(rng.integers(len(pool)))].turned(rng)
+                loss, gain = loss_of(self.prior, e)
+                (loss / s.cameras).backward()
+                sums += torch.tensor([float(loss.detach()), gain]) / s.cameras
+            now = time.monotonic()
+            seconds = self._shared(min(now - last, 60.0))  # no more: the machine may have slept
+            last = now
+            self._step(self._rate())
+            shown.update(min(seconds, limit - p.seconds) / 60)
+            p.seconds += seconds
+            p.seen += s.cameras * s.scenes * s.processes
+            steps += 1
+            if steps == LOG_EVERY or p.seconds >= limit:
+                loss_mean, gain_mean = (sums / steps).tolist()
+                point = {"minutes": round(p.seconds / 60, 2), "seen": p.seen, "error": round(loss_mean, 3)}
+                p.curve.append(point | {"gain": round(gain_mean, 3)})
+                if self.rank == 0:
+                    tqdm.write(json.dumps(p.curve[-1]))
+                sums, steps = torch.zeros(2), 0
+            if self.rank == 0 and (p.seconds >= limit or time.monotonic() - saved > 60):
+                self.save()
+                saved = time.monotonic()
+        shown.close()
+
+    def _shared(self, seconds: float) -> float:
+        """Gradients become the mean over the processes; returns the mean of their seconds."""
+        if self.settings.processes == 1:
+            return seconds
+        parameters = [p for p in self.prior.parameters() if p.grad is not None]
+        flat = torch.cat([*(p.grad.flatten() for p in parameters if p.grad is not None), torch.tensor([seconds])])
+        dist.all_reduce(flat)
+        flat /= self.settings.processes
+        for p, g in zip(parameters, flat[:-1].split([p.numel() for p in parameters]), strict=True):
+            p.grad = g.view_as(p)
+        return float(flat[-1])
 
     def _step(self, rate: float) -> None:
-        nn.utils.clip_grad_norm_(self.prior.parameters(), 0.5)
+        nn.utils.clip_grad_norm_(self.prior.parameters(), 1.0)
         for group in self.adam.param_groups:
             group["lr"] = group["times"] * rate
         self.adam.step()
@@ -269,12 +254,13 @@ class Training:
         return save_prior(prior, path)
 
     def draw(self, path: Path) -> None:
-        """A figure of the gain over the start against minutes of training."""
+        """A figure of the error and the gain over the start against minutes of training."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()
-        axes.plot([c["minutes"] for c in self.progress.curve], [c["gain"] for c in self.progress.curve])
+        minutes = [c["minutes"] for c in self.progress.curve]
+        axes.plot(minutes, [c["gain"] for c in self.progress.curve], lw=0.8)
         axes.set(xlabel="training [min]", ylabel="gain over the start, training examples [dB]")
         axes.grid(alpha=0.3)
         partial = path.with_suffix(".partial")
@@ -287,6 +273,30 @@ class Training:
         return self.settings.rate * fall * min(1.0, (self.progress.step + 1) / 100)
 
 
+def train(rank: int, settings: Settings, meeting: str, bar: bool) -> None:
+    """One process of a training: `rank` of `settings.processes`, which meet at a file."""
+    if settings.processes > 1:
+        _leave_with_parent()
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=settings.processes)
+    Training(settings, rank).run(bar=bar and rank == 0)
+    if settings.processes > 1:
+        dist.destroy_process_group()
+
+
+def _leave_with_parent() -> None:
+    """End when the process that asked for this one has, however it did, and not by Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _hidden(name: str) -> bool:
     """Whether a kernel lies between first and last layer, where steps should be orthogonal."""
-    return not any(part in name for part in ("enter", "leave", ".up."))
+    return not any(part in name for part in ("enter", "leave", ".up"))

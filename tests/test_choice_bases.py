@@ -1,4 +1,4 @@
-"""Light of one color: found by what smooth spectra leave of it, and reconstructed."""
+"""Spectral bases: which predicts best; light of one color, found by what smooth spectra leave of it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from cassi.choice.automatic import reconstruct_auto
+from cassi.choice.bases import STANDS_OUT, best_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve
 from cassi.choice.held_out import Split
-from cassi.choice.narrow import STANDS_OUT, narrow_basis, narrowness
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Method, Run
+from cassi.choice.stages import Problem
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 
@@ -62,7 +63,8 @@ def test_the_filter_finds_the_band_whatever_the_unit(camera):
 
 def test_the_basis_holds_the_one_color(camera):
     y = camera.forward(one_color())
-    basis = narrow_basis(Split.of(camera, y, camera.majorizer() > 0, 0), BANDS, None)
+    problem = Problem(smooth_basis(BANDS, 8), y.new_zeros(()))
+    basis = narrow_basis(Split.of(camera, y, camera.majorizer() > 0, 0), problem)
     line = torch.zeros(BANDS, dtype=torch.float64)
     line[7] = 1.0
     assert float((basis @ line).norm()) > 0.9
@@ -76,6 +78,20 @@ def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(c
     def error(outcome: Outcome) -> float:
         return float((outcome.result.x - x).norm() / x.norm())
 
-    found = error(reconstruct_auto(camera, y))
-    assert found < 0.5 * error(reconstruct_auto(camera, y, method=Method(plan=Plan("smooth-16", 1.0))))
-    assert found < error(solve(camera, y, wavelengths=None, noise=CameraNoise(), method=Method("gap-tv"), run=Run()))
+    found = reconstruct_auto(camera, y)
+    assert found.plan.basis == "narrow-10"
+    gap = solve(camera, y, wavelengths=None, noise=CameraNoise(), method=Method("gap-tv"), run=Run())
+    assert error(found) < error(gap)
+
+
+def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first(camera):
+    x = smooth_light()
+    y = camera.forward(x)
+    split = Split.of(camera, y, camera.majorizer() > 0, 0)
+    problem = Problem(torch.empty(0), torch.zeros_like(y))
+    good, foreign = scene_basis(x).float(), torch.eye(BANDS)[:2]
+    name, vectors, compared = best_basis(split, problem, {"foreign": foreign, "own": good, "same": good.clone()})
+    assert name == "own" and vectors is good
+    assert [basis.basis for basis in compared] == ["foreign", "own", "same"]
+    assert compared[1].held_out_error < 0.5 * compared[0].held_out_error
+    assert best_basis(split, problem, {"own": good})[2][0].held_out_error is None

@@ -1,0 +1,393 @@
+"""The stages that the default solver is made of, and the loop over them.
+
+    Tv(n)             n iterations of subspace TV: finds where light comes from among all cubes that a snapshot allows
+    NonLocal(s, n)    n more with a non-local prior in place of TV: removes what does not repeat
+    Learned()         a network unrolled through the camera, started from there: knows what scenes look like
+
+A step of the solver is a list of chains of stages in order of preference. The first chain whose cube the judge accepts
+is taken (`cassi.choice.held_out.Judge`). What was taken, one stage after the other, is the plan; a plan that is given
+is repeated without a judge. A new prior is a new stage: a class with `run`, and a line in a list of steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.choice.asked_for import Progress
+from cassi.choice.held_out import Judge, Split
+from cassi.optics.detector import brightness
+from cassi.optics.protocol import Camera
+from cassi.priors.learned import LearnedPrior
+from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
+from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
+from cassi.solvers.loop import Monitor, Record, Result
+from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
+from cassi.solvers.unrolled import unrolled
+
+TOL = 2e-5  # relative change an iteration at which a cube counts as finished
+PATCH = 5  # side of the patches that are compared [pixel]
+# Of the patches that others are compared with [pixel]: a stride of 4 takes half as much time again as 5, and is worth
+# 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, of which little but noise is left.
+STRIDE, STRIDE_OF_SEVERAL = 5, 4
+REMATCH = 8  # iterations after which similar patches are looked for anew
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What all stages have in common: spectral basis, noise, brightness, and the network.
+
+    Attributes:
+        basis: (K, C).
+        variance: of y, like y or a number.
+        brightness: that the weights of priors are relative to; None: of the snapshot at hand. A tile is given that of
+            its frame.
+        level: of a `Plan`; the weights are relative to brightness * level.
+        learned: the network of `Learned`; None where there is none.
+        axis: bands or their wavelengths, which its smooth basis is made of.
+    """
+
+    basis: Tensor
+    variance: Tensor
+    brightness: float | None = None
+    level: float = 1.0
+    learned: LearnedPrior | None = None
+    axis: int | Sequence[float] | np.ndarray | None = None
+
+    def solve(
+        self,
+        A: Camera,
+        y: Tensor,
+        num_iters: int,
+        *,
+        tol: float = TOL,
+        state: SubspaceState | None = None,
+        sigma: float | None = None,
+        monitor: Monitor | None = None,
+    ) -> tuple[Result, SubspaceState]:
+        """Subspace TV, or with sigma, in units of the weights of TV, the non-local denoiser in its place."""
+        level = self.level * (brightness(A, y) if self.brightness is None else self.brightness)
+        denoise = None
+        if sigma is not None:
+            weights = coefficient_weights(len(self.basis)).to(y) * level
+            stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
+            denoise = NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH, stride=stride)
+        return subspace_tv(
+            A,
+            y,
+            self.basis,
+            variance=self.variance,
+            tv_weight=level,
+            num_iters=num_iters,
+            tol=tol if sigma is None else 0.0,
+            state=state,
+            denoise=denoise,
+            monitor=monitor,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Between two stages.
+
+    Attributes:
+        x: the cube (C, H, W).
+        run: where the last run of subspace TV ended.
+        history: all records so far.
+        begun: the number of each stage's first record, and its name.
+    """
+
+    x: Tensor
+    run: SubspaceState | None = None
+    history: tuple[Record, ...] = ()
+    begun: tuple[tuple[int, str], ...] = ()
+
+    def followed_by(self, result: Result, run: SubspaceState | None, name: str) -> State:
+        """After one more stage of this name, whose records are numbered on."""
+        records = tuple(after(self.history, record) for record in result.history)
+        begun = (*self.begun, *((record.iteration, name) for record in records[:1]))
+        return State(result.x, run, (*self.history, *records), begun)
+
+
+def after(history: tuple[Record, ...], record: Record) -> Record:
+    """The record with iteration and seconds counted on from the last of a history."""
+    if not history:
+        return record
+    last = history[-1]
+    return record._replace(iteration=last.iteration + record.iteration, seconds=last.seconds + record.seconds)
+
+
+@dataclass
+class Watch:
+    """Sees the iterations of stages that follow each other, and whether the user's monitor or the clock stops them.
+
+    Attributes:
+        monitor: the user's; iterations are numbered through.
+        progress: called with "final run" and the share of `expected` that is done.
+        deadline: on `time.perf_counter`.
+        expected: cost of all that is to be run, in iterations of TV at most.
+    """
+
+    monitor: Monitor | None = None
+    progress: Progress | None = None
+    deadline: float = math.inf
+    expected: float = math.inf
+    spent: float = 0.0
+    stopped: bool = False
+    late: bool = False
+    last: float = field(default_factory=time.perf_counter)
+
+    @property
+    def over(self) -> bool:
+        return self.stopped or self.late
+
+    def of(self, history: tuple[Record, ...], cost: float) -> Monitor:
+        """The monitor of a stage that begins after these records and costs so much an iteration."""
+
+        def see(record: Record, z: Tensor) -> bool:
+            if self.monitor is not None and self.monitor(after(history, record), z):
+                self.stopped = True
+            now = time.perf_counter()
+            self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
+            self.last = now
+            self.spent += cost
+            if self.progress is not None:
+                self.progress("final run", min(1.0, self.spent / self.expected))
+            return self.over
+
+        return see
+
+
+class Stage(Protocol):
+    """A stage: plain values that say what to do, in words and as numbers for a file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cost(self) -> float:
+        """In iterations of total variation."""
+
+    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        """The cube after this stage; `state` is where the one before ended, None at first. Stops when `watch` does."""
+
+
+@dataclass(frozen=True)
+class Tv:
+    """Subspace TV, gone on with where it was left (`cassi.solvers.subspace_tv`)."""
+
+    num_iters: int
+
+    @property
+    def name(self) -> str:
+        return "total variation"
+
+    @property
+    def cost(self) -> float:
+        return self.num_iters
+
+    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        state = State(y) if state is None else state
+        monitor = watch.of(state.history, 1.0)
+        return state.followed_by(*problem.solve(A, y, self.num_iters, state=state.run, monitor=monitor), self.name)
+
+
+@dataclass(frozen=True)
+class NonLocal:
+    """The same with a non-local prior in place of TV.
+
+    Attributes:
+        sigma: its strength, in units of the weights of TV.
+        num_iters: iterations.
+        kept: share of the multiplier e that the run before has added up and that is gone on with: nothing of what
+            total variation held back, but most of what the non-local prior did before the network.
+    """
+
+    sigma: float
+    num_iters: int
+    kept: float = 0.0
+
+    ITERATION = 12.0  # cost
+
+    @property
+    def name(self) -> str:
+        return f"non-local, {self.sigma:g}"
+
+    @property
+    def cost(self) -> float:
+        return self.ITERATION * self.num_iters
+
+    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        if state is None or state.run is None:
+            raise ValueError("the non-local prior starts from a cube that total variation has found; put Tv before")
+        start = replace(state.run, e=self.kept * state.run.e)
+        monitor = watch.of(state.history, self.ITERATION)
+        result, run = problem.solve(A, y, self.num_iters, state=start, sigma=self.sigma, monitor=monitor)
+        return state.followed_by(result, run, self.name)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A network unrolled through the camera (`cassi.solvers.unrolled`), the mean over so many views of the scene.
+
+    What of the cube lies outside the span of its smooth basis is left unchanged.
+    """
+
+    views: int = 1
+
+    STAGE = 30.0  # cost
+
+    @property
+    def name(self) -> str:
+        return "learned" if self.views == 1 else f"learned, {self.views} views"
+
+    @property
+    def cost(self) -> float:
+        return 4 * self.STAGE * self.views
+
+    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        if problem.learned is None or state is None:
+            raise ValueError("the learned prior needs weights and a cube to start from")
+        prior = problem.learned.to(y.device)
+        B = smooth_basis(A.cube_shape[0] if problem.axis is None else problem.axis, prior.size.components).to(y)
+        start = analyse(state.x, B)
+        rest = state.x - synthesise(start, B)
+        variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
+        with torch.no_grad():
+            result, _ = unrolled(
+                A,
+                y - A.forward(rest),
+                B,
+                prior,
+                start,
+                variance=variance,
+                level=brightness(A, y) if problem.brightness is None else problem.brightness,
+                views=self.views,
+                monitor=watch.of(state.history, self.STAGE * self.views),
+            )
+        x = result.x + rest
+        run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
+        return state.followed_by(replace(result, x=x), run, self.name)
+
+
+Chain = tuple[Stage, ...]
+STAGES: dict[str, type[Any]] = {"tv": Tv, "nonlocal": NonLocal, "learned": Learned}
+
+
+def as_list(stages: Chain) -> list[list[Any]]:
+    """Plain values, for a file: the name of each stage and its numbers."""
+    names = {kind: name for name, kind in STAGES.items()}
+    return [[names[type(stage)], *vars(stage).values()] for stage in stages]
+
+
+def from_list(values: Sequence[Sequence[Any]]) -> Chain:
+    """What `as_list` made.
+
+    Raises:
+        KeyError, TypeError: no such stage, or other numbers than it has.
+
+    Example:
+        >>> from_list([["tv", 200], ["learned", 1]])
+        (Tv(num_iters=200), Learned(views=1))
+    """
+    return tuple(STAGES[name](*numbers) for name, *numbers in values)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Chains of stages in order of preference, of which the first is taken that the judge accepts.
+
+    `judged` False: the first is taken in any case.
+    """
+
+    chains: tuple[Chain, ...]
+    judged: bool = True
+
+
+def taken(*stages: Stage) -> Step:
+    """A step that is not judged."""
+    return Step((stages,), judged=False)
+
+
+class Trial(NamedTuple):
+    """A chain of stages that was run, in words, what held-out pixels and imprint said of its cube, and the decision."""
+
+    prior: str
+    held_out_error: float
+    imprint: float | None
+    accepted: bool
+
+
+class FinalRun(NamedTuple):
+    """Where the loop ended, the stages that led there, and what was compared."""
+
+    state: State
+    stages: Chain
+    trials: tuple[Trial, ...]
+
+
+def final_run(
+    split: Split, problem: Problem, steps: Sequence[Step], watch: Watch, state: State | None = None
+) -> FinalRun:
+    """Step after step, without the held-out pixels: the cube of the first chain that the judge accepts goes on.
+
+    A chain that the watch stops is kept as far as it came where it is the first, else its cube is thrown away.
+
+    Args:
+        split: the snapshot.
+        problem: noise, basis, network.
+        steps: the first of them not judged.
+        watch: sees the iterations of all chains; stops the loop.
+        state: to begin with.
+    """
+    judge = Judge(split)
+    A, y = split.A_train, split.y_train
+    watch.expected = sum(max(sum(stage.cost for stage in chain) for chain in step.chains) for step in steps)
+    kept: Chain = ()
+    trials: list[Trial] = []
+    verdict = None
+    judged = any(step.judged for step in steps)
+    for step in steps:
+        for chain in step.chains:
+            new = state
+            for stage in chain:
+                new = stage.run(A, y, problem, new, watch)
+                if watch.over:
+                    break
+            if watch.over and state is not None:
+                break
+            if new is None:
+                raise ValueError("a chain of stages needs at least one")
+            name = ", ".join(stage.name for stage in chain)
+            found = judge.verdict(new.x) if judged else None
+            accepted = not step.judged or found is None or verdict is None or judge.accepts(found, verdict)
+            if found is not None:
+                trials.append(Trial(name, found.error, found.imprint, accepted))
+            if accepted:
+                state, verdict, kept = new, found, (*kept, *chain)
+                break
+        if watch.over:
+            break
+    if state is None:
+        raise ValueError("the final run needs at least one step")
+    return FinalRun(state, kept, tuple(trials))
+
+
+def repeated(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: Watch) -> State:
+    """The stages of a plan one after the other, with all pixels and no judge."""
+    watch.expected = sum(stage.cost for stage in stages)
+    state: State | None = None
+    for stage in stages:
+        state = stage.run(A, y, problem, state, watch)
+        if watch.over:
+            break
+    if state is None:
+        raise ValueError("a plan needs at least one stage")
+    return state

@@ -1,0 +1,366 @@
+"""The stages of the default solver, the loop over them, and the judge that lets their cubes pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from test_priors_learned import stirred
+
+from cassi import CASSI, reconstruct
+from cassi.choice.automatic import explored, reconstruct_auto, steps
+from cassi.choice.held_out import Judge, Split, Verdict, better
+from cassi.choice.noise import CameraNoise
+from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.stages import (
+    Learned,
+    NonLocal,
+    Problem,
+    State,
+    Step,
+    Tv,
+    Watch,
+    as_list,
+    final_run,
+    from_list,
+    repeated,
+    taken,
+)
+from cassi.errors import InputError
+from cassi.optics.detector import brightness
+from cassi.priors.learned import LearnedPrior, Size, save_prior, shipped_prior
+from cassi.priors.spectral_basis import analyse, smooth_basis
+from cassi.solvers.loop import Record, Result
+
+SIZE = Size(components=4, stages=1, memory=1, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1)
+
+
+class Shot:
+    """A camera, a snapshot with some noise, and its scene of squares, or of smooth blobs."""
+
+    def __init__(self, size: int = 24, bands: int = 6, parts: int = 5, mode: str = "nearest") -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.A = CASSI.from_step(torch.rand(size, size, generator=generator), 1, bands)
+        low = torch.rand(1, bands, parts, parts, generator=generator)
+        self.x = torch.nn.functional.interpolate(low, (size, size), mode=mode)[0]
+        y = self.A.forward(self.x)
+        self.y = y + 0.02 * y.mean() * torch.randn(y.shape, generator=generator)
+        self.split = Split.of(self.A, self.y, self.A.majorizer() > 0, 0)
+        self.problem = Problem(smooth_basis(bands, 5).float(), torch.full_like(y, 1e-4))
+
+    def error(self, x: torch.Tensor) -> float:
+        return float((x - self.x).square().mean())
+
+
+@pytest.fixture(scope="module")
+def shot() -> Shot:
+    return Shot()
+
+
+class Oracle(LearnedPrior):
+    """Knows the scene."""
+
+    def __init__(self, shot: Shot) -> None:
+        super().__init__(SIZE)
+        A = shot.A
+        s = brightness(A, shot.y) * math.sqrt(A.num_bands) * self.spread().view(-1, 1, 1)
+        self.truth = analyse(shot.x, smooth_basis(A.num_bands, SIZE.components)) / s
+
+    def forward(self, z, d, seen, noise, memory, stage, views=1):
+        return self.truth - z, torch.zeros_like(z), seen
+
+
+def auto(shot, **choices):
+    return reconstruct_auto(shot.A, shot.y, method=Method(**choices))
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+def test_total_variation_goes_on_where_it_was_left(shot):
+    once = Tv(30).run(shot.A, shot.y, shot.problem, None, Watch())
+    twice = Tv(20).run(shot.A, shot.y, shot.problem, Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), Watch())
+    torch.testing.assert_close(twice.x, once.x, rtol=1e-4, atol=1e-5)
+    assert [r.iteration for r in twice.history] == list(range(1, 31))
+    assert twice.begun == ((1, "total variation"), (11, "total variation"))
+
+
+def test_another_prior_keeps_the_asked_share_of_the_multiplier(shot):
+    start = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch())
+    found = NonLocal(0.3, 2, 0.5).run(shot.A, shot.y, shot.problem, start, Watch())
+    state = replace(start.run, e=0.5 * start.run.e)
+    expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=state, sigma=0.3)
+    torch.testing.assert_close(found.x, expected.x)
+    with pytest.raises(ValueError, match="put Tv before"):
+        NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
+
+
+def test_the_network_leaves_what_its_basis_cannot_hold(shot):
+    """And the next stage goes on from its cube."""
+    problem = replace(shot.problem, learned=stirred(SIZE))
+    start = Tv(10).run(shot.A, shot.y, problem, None, Watch())
+    found = Learned().run(shot.A, shot.y, problem, start, Watch())
+    B = smooth_basis(6, 4).float()
+    change = found.x - start.x
+    outside = change - torch.einsum("kc,khw->chw", B, analyse(change, B))
+    assert float(outside.abs().max()) < 1e-5 < 1e-3 < float(change.abs().max())
+    torch.testing.assert_close(found.run.z, analyse(found.x, problem.basis))
+    assert found.begun[-1] == (11, "learned")
+
+
+def test_a_tile_is_corrected_in_units_of_its_frame(shot):
+    problem = replace(shot.problem, learned=stirred(SIZE))
+    start = Tv(5).run(shot.A, shot.y, problem, None, Watch())
+
+    def of(level: float | None) -> torch.Tensor:
+        return Learned().run(shot.A, shot.y, replace(problem, brightness=level), start, Watch()).x
+
+    own = brightness(shot.A, shot.y)
+    torch.testing.assert_close(of(own), of(None))
+    assert float((of(2 * own) - of(own)).norm()) > 1e-3 * float(start.x.norm())
+
+
+def test_stages_are_plain_values():
+    stages = (Tv(200), NonLocal(0.5, 12, 0.8), Learned(2))
+    values = as_list(stages)
+    assert from_list(json.loads(json.dumps(values))) == stages
+    for wrong in ([["none", 1]], [["tv", 1, 2]]):
+        with pytest.raises((KeyError, TypeError)):
+            from_list(wrong)
+
+
+# --- the judge -------------------------------------------------------------------------------------------------------
+
+
+def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdict:
+    misfit = error * torch.randn(400, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return Verdict(error, misfit.square(), imprint)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "accepted"),
+    [
+        (verdict(0.02), verdict(0.02), True),
+        (verdict(0.024), verdict(0.02), True),
+        (verdict(0.026), verdict(0.02), False),
+        (verdict(math.nan), verdict(0.02), False),
+        (verdict(0.02, 0.1), verdict(0.02, 0.01), True),
+        (verdict(0.02, 0.13), verdict(0.02, 0.01), False),
+        (verdict(0.02, 0.21), verdict(0.02, 0.2), True),
+    ],
+)
+def test_a_cube_passes_that_harms_little(shot, new, old, accepted):
+    assert Judge(shot.split).accepts(new, old) == accepted
+
+
+def test_better_means_by_more_than_chance():
+    assert better(verdict(0.01), verdict(0.02, seed=1))
+    assert not better(verdict(0.0199), verdict(0.02, seed=1))
+    assert not better(verdict(0.03), verdict(0.02, seed=1))
+
+
+def test_a_verdict_by_hand():
+    A = CASSI(torch.ones(1, 3), (0,))
+    y = torch.tensor([[3.0, 4.0, 9.0]])
+    held = torch.tensor([[True, True, False]])
+    split = Split(A, y, held, A, y)
+    found = Judge(split).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
+    assert found.error == pytest.approx(0.6)  # |(0, 3)| / |(3, 4)|
+    assert found.squared.tolist() == [0.0, 9.0]
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Black:
+    """A stage that ends with a black cube."""
+
+    name = "black"
+    cost = 1.0
+
+    def run(self, A, y, problem, state, watch) -> State:
+        record = Record(1, 0.0, 1.0, 1.0)
+        return state.followed_by(Result(torch.zeros_like(state.x), (record,), "max_iters"), state.run, self.name)
+
+
+def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
+    hopeless, good = Black(), Tv(5)
+    found = final_run(shot.split, shot.problem, (taken(Tv(20)), Step(((hopeless,), (good,), (Tv(7),)))), Watch())
+    assert found.stages == (Tv(20), good)
+    assert [(t.prior, t.accepted) for t in found.trials] == [
+        ("total variation", True),
+        ("black", False),
+        ("total variation", True),
+    ]
+    assert len(found.state.history) == 25
+    assert found.trials[-1].held_out_error == pytest.approx(shot.split.error(found.state.x.clamp(min=0)))
+
+
+def test_without_a_judge_the_first_chain_is_taken(shot):
+    hopeless = Black()
+    found = final_run(shot.split, shot.problem, (taken(Tv(20)), taken(hopeless)), Watch())
+    assert found.stages == (Tv(20), hopeless) and found.trials == ()
+
+
+def test_no_stage_sees_the_held_out_pixels(shot):
+    other = replace(shot.split, y=torch.where(shot.split.held, 7.0, shot.split.y))
+    steps = (taken(Tv(10), NonLocal(0.3, 2)),)
+    one, two = (final_run(split, shot.problem, steps, Watch()).state.x for split in (shot.split, other))
+    torch.testing.assert_close(one, two)
+
+
+def test_a_plan_repeats_its_stages(shot):
+    stages = (Tv(10), NonLocal(0.3, 2), Learned())
+    problem = replace(shot.problem, learned=stirred(SIZE))
+    state: State | None = None
+    for stage in stages:
+        state = stage.run(shot.A, shot.y, problem, state, Watch())
+    again = repeated(shot.A, shot.y, problem, stages, Watch())
+    torch.testing.assert_close(again.x, state.x)
+    assert [r.iteration for r in again.history] == list(range(1, 14))
+
+
+@pytest.mark.parametrize("when", [1, 10, 12, 13])
+def test_a_monitor_stops_the_loop_and_the_last_whole_stage_is_kept(shot, when):
+    seen = []
+    watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
+    problem = replace(shot.problem, learned=stirred(SIZE))
+    found = final_run(shot.split, problem, (taken(Tv(10)), taken(NonLocal(0.3, 2), Learned())), watch)
+    assert seen == list(range(1, when + 1)) and watch.stopped
+    assert len(found.state.history) == min(when, 10)
+    assert bool(torch.isfinite(found.state.x).all())
+
+
+def test_progress_rises_to_its_end(shot):
+    told = []
+    watch = Watch(progress=lambda name, share: told.append(share))
+    final_run(shot.split, shot.problem, (taken(Tv(10)), taken(NonLocal(0.3, 3))), watch)
+    assert told == sorted(told) and told[0] < 0.1 and told[-1] == pytest.approx(1.0)
+
+
+def test_the_deadline_ends_the_run(shot):
+    watch = Watch(deadline=0.0)
+    found = final_run(shot.split, shot.problem, (taken(Tv(50)), taken(NonLocal(0.3, 3))), watch)
+    assert watch.late and len(found.state.history) == 1 and found.stages == (Tv(50),)
+
+
+# --- in the default solver -------------------------------------------------------------------------------------------
+
+
+def test_a_network_that_harms_is_as_if_it_were_not_there(shot):
+    found, without = auto(shot, learned=stirred(SIZE)), auto(shot, prior="nonlocal")
+    assert not found.plan.is_learned
+    assert "rejected" in found.explain(verbose=True)
+    assert shot.error(found.result.x) < 1.2 * shot.error(without.result.x)
+
+
+@pytest.mark.parametrize(("quality", "share"), [("fast", 0.5), ("default", 0.85)])
+def test_a_network_that_knows_the_scene_is_taken(quality, share):
+    shot = Shot(48, parts=3, mode="bilinear")
+    found, without = auto(shot, learned=Oracle(shot), quality=quality), auto(shot, prior="tv")
+    assert found.plan.is_learned and found.as_dict()["learned"] is True
+    assert "a learned prior" in found.explain()
+    assert shot.error(found.result.x) < share * shot.error(without.result.x)
+
+
+def test_what_is_asked_for_is_taken_in_any_case(shot):
+    assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.is_learned
+    tv, nonlocal_ = auto(shot, prior="tv"), auto(shot, prior="nonlocal")
+    assert tv.plan.stages == (Tv(500),) and tv.evidence.trials == ()
+    assert [type(stage) for stage in nonlocal_.plan.stages] == [Tv, NonLocal]
+
+
+def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
+    found = auto(shot, learned=Oracle(shot))
+    plan = Plan.from_dict(json.loads(json.dumps(found.plan.as_dict())))
+    assert plan.as_dict() == found.plan.as_dict()
+    again = reconstruct_auto(shot.A, shot.y, method=Method(plan=replace(plan, learned=found.plan.learned)))
+    assert again.plan.stages == found.plan.stages and again.evidence is None
+    assert shot.error(again.result.x) < 1.2 * shot.error(found.result.x)
+    for wrong in ({}, found.plan.as_dict() | {"stages": [["none"]]}):
+        with pytest.raises(InputError, match="no plan of a reconstruction by this version"):
+            Plan.from_dict(wrong)
+
+
+def test_without_a_network_the_other_stages_stay(shot, monkeypatch):
+    monkeypatch.setattr("cassi.choice.automatic.shipped_prior", lambda: None)
+    found = auto(shot)
+    assert not found.plan.is_learned and any(isinstance(stage, NonLocal) for stage in found.plan.stages)
+
+
+def test_small_frames_are_left_to_total_variation():
+    narrow = CASSI.from_step(torch.rand(16, 4, generator=torch.Generator().manual_seed(0)), 1, 4)
+    for quality in ("fast", "default", "best"):
+        (step,) = steps(narrow, Method(quality=quality))
+        assert [type(stage) for stage in step.chains[0]] == [Tv]
+
+
+def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
+    x = torch.zeros_like(shot.x)
+    x[:, 10:14, 10:14] = 1.0
+    levels = []
+    for scene in (shot.x, x):
+        y = shot.A.forward(scene)
+        split = Split.of(shot.A, y, shot.A.majorizer() > 0, 0)
+        levels.append(explored(split, 6, CameraNoise(), Method()).plan.level)
+    assert levels[0] == 1.0
+    assert levels[1] > 2
+
+
+def test_weights_from_a_file(shot, tmp_path):
+    save_prior(stirred(SIZE), tmp_path / "w.safetensors")
+    found = reconstruct(shot.y, shot.A.mask, step=1, prior="learned", weights=tmp_path / "w.safetensors")
+    assert found.choice["learned"] is True
+    assert found.parameters["weights"] == "w.safetensors"
+
+
+def test_what_does_not_go_together_is_refused(shot, tmp_path):
+    with pytest.raises(InputError, match="unknown prior 'x', expected one of auto, tv, nonlocal, learned"):
+        Method(prior="x")
+    with pytest.raises(InputError, match="prior 'tv' is a choice of solver \"auto\" without a plan"):
+        Method("gap-tv", prior="tv")
+    with pytest.raises(InputError, match="quality fast has no non-local prior, got prior 'nonlocal'"):
+        Method(prior="nonlocal", quality="fast")
+    with pytest.raises(InputError, match="means total variation alone, got prior 'learned'"):
+        Method(prior="learned", num_iters=5)
+    with pytest.raises(InputError, match="weights of a learned prior are of no use"):
+        Method(prior="tv", learned=stirred(SIZE))
+    (tmp_path / "w.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="holds no learned prior"):
+        reconstruct(shot.y, shot.A.mask, step=1, weights=tmp_path / "w.safetensors")
+    if shipped_prior() is None:
+        with pytest.raises(InputError, match="comes without a learned prior"):
+            auto(shot, prior="learned")
+
+
+def test_a_budget_is_kept_where_one_stage_fits(shot, monkeypatch):
+    """A clock that each iteration moves on by 10 ms, twenty times as much with another prior."""
+    from cassi.choice import stages
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock, solve = Clock(), stages.subspace_tv
+
+    def ticking(*args, monitor=None, **settings):
+        def tick(record, z):
+            clock.now += 0.2 if settings.get("denoise") else 0.01
+            return monitor is not None and monitor(record, z)
+
+        return solve(*args, monitor=tick, **settings)
+
+    monkeypatch.setattr(stages, "time", clock)
+    monkeypatch.setattr("cassi.choice.automatic.time", clock)
+    monkeypatch.setattr(stages, "subspace_tv", ticking)
+    for budget in (1.0, 4.0, 50.0):
+        clock.now = 0.0
+        found = reconstruct_auto(shot.A, shot.y, method=Method(prior="nonlocal"), run=Run(budget=budget))
+        assert clock.now <= budget
+        assert found.result.status == ("stopped" if budget < 6 else "max_iters")
