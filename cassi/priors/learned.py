@@ -122,6 +122,11 @@ def _view(images: Tensor, view: int, *, signed: bool = True) -> Tensor:
     return images
 
 
+def _bfloat16_is_fast(device: torch.device) -> bool:
+    """Whether bfloat16 takes less time than float32 (a third, where registers are wide; seven times as long on AVX2)."""
+    return device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability()
+
+
 class LearnedPrior(nn.Module):
     """The network, and how wrong it expects coefficients to be: what `cassi.solvers.unrolled` needs of a training.
 
@@ -183,7 +188,7 @@ class LearnedPrior(nn.Module):
             memory = z.new_zeros((len(z), self.size.memory, *z.shape[2:]))
         missing = (0, 0, 0, 0, 0, self.size.components - count)
         images = torch.cat([F.pad(z, missing), F.pad(3 * d, missing), seen, noise, memory], 1)
-        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training):  # a third of the time of float32
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training and _bfloat16_is_fast(z.device)):
             out = self.net(images, stage)
         f, g, memory = out.split((self.size.components, self.size.components, self.size.memory), 1)
         return f[:, :count], torch.sigmoid(4 * g[:, :count] - 2), memory

@@ -26,7 +26,7 @@ from training.examples import Examples, draw_examples, load_masks
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
-POOL, LOOKS = 48, 2  # examples of late, and how often one is looked at: half the time goes into none that is new
+POOL, LOOKS = 96, 4  # examples of late, and how often one is looked at, each time turned anew: drawing takes longer
 LOG_EVERY = 50  # steps
 
 
@@ -181,7 +181,7 @@ class Training:
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         while p.seconds < limit:
             for look in range(s.cameras):
-                if not pool or look % LOOKS == 0:
+                if not pool or (p.step * s.cameras + look) % LOOKS == 0:
                     drawn = draw_examples(rng, scenes, masks, s.scenes, s.size, self.prior)
                     pool.append(drawn)
                 e = pool[int(rng.integers(len(pool)))].turned(rng)
