@@ -137,16 +137,17 @@ def run_command(command: str) -> None:
 
 
 def test_the_examples_of_contributing_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """A camera, a prior and a file format of one's own: each alone, in under 30 lines, with the result it states."""
+    """A camera, a prior, a stage and a file format of one's own: each alone, in under 30 lines, with what it states."""
     monkeypatch.chdir(tmp_path)
     examples = [block.text for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python"]
-    assert len(examples) == 3
+    assert len(examples) == 4
     for text in examples:
         assert len(text.splitlines()) < 30
-        exec(compile(text, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
-    camera, prior, listing = capsys.readouterr().out.splitlines()
+        exec(compile(text, "CONTRIBUTING.md", "exec", dont_inherit=True), {"__name__": "example"})
+    camera, prior, stages, listing = capsys.readouterr().out.splitlines()
     assert abs(float(re.search(r"[\d.]+", camera).group()) - 1) < 0.02
     assert float(prior) < 0.01
+    assert stages == "(Tv(num_iters=50), Limited(limit=1.0))"
     assert listing == "measurement (2, 3) uint16"
 
 
