@@ -147,7 +147,7 @@ def test_the_examples_of_contributing_are_complete(tmp_path: Path, monkeypatch: 
     camera, prior, stages, listing = capsys.readouterr().out.splitlines()
     assert abs(float(re.search(r"[\d.]+", camera).group()) - 1) < 0.02
     assert float(prior) < 0.01
-    assert stages == "(Tv(num_iters=50), Limited(limit=1.0))"
+    assert stages == "(Tv(num_iters=50), Smooth(size=3))"
     assert listing == "measurement (2, 3) uint16"
 
 
