@@ -1,5 +1,5 @@
-"""Level 3: what a snapshot is solved with, told from pixels that were held out.
+"""Level 3: what a snapshot is solved with, decided by held-out pixels.
 
-`automatic` makes a `plan` of first, short reconstructions (`candidates`), `refine` runs it to its end; `by_name` is for
-those who name a solver.
+`stages` has the stages of the default solver and the loop over them, `held_out` their judge, and `automatic` puts them
+together; `by_name` serves those who name a solver.
 """
