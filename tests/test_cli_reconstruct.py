@@ -387,7 +387,7 @@ def test_three_sentences_and_the_evidence_if_asked_for(raw, capsys):
         told[option] = capsys.readouterr().out
     short, long = told[()], told["--verbose",]
     assert len(long) > len(short) + 100
-    assert "candidates" in long and "candidates" not in short
+    assert "errors of the stages" in long and "errors of the stages" not in short
     assert "max_iters" not in short + long
     steps = [line for line in short.splitlines() if line.startswith("step ")]
     names = ("read", "find the camera", "trials", "final run", "write")

@@ -21,8 +21,8 @@ def run(*argv: object) -> int:
     return main(["reconstruct", *map(str, argv)])
 
 
-def simulate(path: Path, *options: str) -> Path:
-    size = ("--size", "40", "--num-bands", "4", "--mask", "grey", "--output", str(path))
+def simulate(path: Path, *options: str, pixels: int = 40) -> Path:
+    size = ("--size", str(pixels), "--num-bands", "4", "--mask", "grey", "--output", str(path))
     assert main(["simulate", *options, *size]) == 0
     return path
 
@@ -124,15 +124,15 @@ def test_the_camera_is_taken_as_given_and_that_is_said(scene, capsys):
 
 
 def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, capsys):
-    path = simulate(tmp_path / "film.h5", "--frames", "2", "--motion", "0.7", "--seed", "1")
+    path = simulate(tmp_path / "film.h5", "--frames", "2", "--motion", "0.7", "--seed", "1", pixels=48)
     command = ("--sequence", path, "--camera", "as-given", "--batch", 1)
     assert run(*command, "--dry-run") == 0
-    assert "would reconstruct cubes 2 x 4 x 40 x 40, each with the frames beside it" in capsys.readouterr().out
+    assert "would reconstruct cubes 2 x 4 x 48 x 48, each with the frames beside it" in capsys.readouterr().out
     assert run(*command) == 0
     values, wavelengths = read_cube(tmp_path / "film_sequence.h5")
-    assert values.shape == (2, 4, 40, 40) and len(wavelengths) == 4
+    assert values.shape == (2, 4, 48, 48) and len(wavelengths) == 4
     with h5py.File(tmp_path / "film_sequence.h5") as file:
-        assert file["measurement"].shape == file["residual"].shape == (2, 40, 46)
+        assert file["measurement"].shape == file["residual"].shape == (2, 48, 54)
         truth = np.asarray(file["truth"])
     assert np.abs(values - truth).mean() < 0.15 * truth.mean()
     assert run(path, "--camera", "as-given", "--figures", "none", "--output", tmp_path / "alone") == 0
@@ -155,7 +155,7 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
 
 def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, monkeypatch):
     """In the dry run, in the run, and in the file; a black frame among others, too."""
-    for iterations in ("ALONE", "FIRST", "REST", "NONLOCAL_ITERS"):  # what is told comes from snapshots, not from cubes
+    for iterations in ("ALONE", "TOGETHER", "NONLOCAL_ITERS"):  # what is told comes from snapshots, not from cubes
         monkeypatch.setattr(neighbors, iterations, 2)
     path = simulate(tmp_path / "film.h5", "--frames", "3", "--motion", "0.7")
     with h5py.File(path) as file:

@@ -286,7 +286,7 @@ def test_a_library_of_the_scene_itself_helps(snapshot, tmp_path):
     torch.testing.assert_close(learnt.cube, same.cube)
     names = [c["basis"] for c in reconstruct(
         y, A.mask, **{**settings, "solver": "auto"}, spectral_prior=[path], num_iters=2
-    ).choice["candidates"]]  # fmt: skip
+    ).choice["bases"]]  # fmt: skip
     assert "library-4" in names
 
 

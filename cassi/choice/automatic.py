@@ -56,7 +56,7 @@ from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured
-from cassi.priors.learned import LearnedPrior, shipped_prior
+from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.solvers.loop import Result
 
@@ -317,10 +317,14 @@ def library_bases(A: Camera, method: Method) -> dict[str, Tensor]:
 
 
 def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:
-    """The network for this camera, where it may be tried and there is one."""
+    """The network for this camera, where it may be tried and there is one; with few bands only where asked for."""
     if method.prior not in ("auto", "learned") or method.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
         return None
-    return method.learned or (needed_prior() if method.prior == "learned" else shipped_prior())
+    if method.learned is not None:
+        return method.learned
+    if method.prior == "learned":
+        return needed_prior()
+    return shipped_prior() if A.cube_shape[0] >= FEWEST_BANDS else None
 
 
 def _outcome(

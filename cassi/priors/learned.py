@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
 SHA256 = "1d7b2107941971875efee1b1c5553292d975afe100edc0c2a8327efd76aa2c1c"  # of WEIGHTS
+FEWEST_BANDS = 8  # of the cameras it was trained with
 VIEWS = 1  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
@@ -123,7 +124,7 @@ def _view(images: Tensor, view: int, *, signed: bool = True) -> Tensor:
 
 
 def _bfloat16_is_fast(device: torch.device) -> bool:
-    """Whether bfloat16 takes less time than float32 (a third, where registers are wide; seven times as long on AVX2)."""
+    """Whether bfloat16 takes less time than float32: a third with AVX-512, seven times as long on AVX2."""
     return device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 

@@ -26,7 +26,7 @@ from training.examples import Examples, draw_examples, load_masks
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
-POOL, LOOKS = 96, 4  # examples of late, and how often one is looked at, each time turned anew: drawing takes longer
+POOL, LOOKS = 48, 2  # examples of late, and how often one is looked at: half the time goes into none that is new
 LOG_EVERY = 50  # steps
 
 
