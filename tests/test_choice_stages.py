@@ -124,7 +124,7 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
 
 
 def test_stages_are_plain_values():
-    stages = (Tv(200), NonLocal(0.5, 12, 0.8), Learned(2))
+    stages = (Tv(200), NonLocal(0.5, 12, 0.8), Learned(0.7, 2))
     values = as_list(stages)
     assert from_list(json.loads(json.dumps(values))) == stages
     for wrong in ([["none", 1]], [["tv", 1, 2]]):

@@ -235,11 +235,16 @@ class NonLocal:
 
 @dataclass(frozen=True)
 class Learned:
-    """A network unrolled through the camera (`cassi.solvers.unrolled`), the mean over so many views of the scene.
+    """A network unrolled through the camera (`cassi.solvers.unrolled`), relaxed: x <- x + share (network(x) - x).
 
     What of the cube lies outside the span of its smooth basis is left unchanged.
+
+    Attributes:
+        share: of its correction that is taken.
+        views: of the scene that the correction is the mean over.
     """
 
+    share: float = 1.0
     views: int = 1
 
     STAGE = 30.0  # cost
@@ -272,7 +277,7 @@ class Learned:
                 views=self.views,
                 monitor=watch.of(state.history, self.STAGE * self.views),
             )
-        x = result.x + rest
+        x = torch.lerp(state.x, result.x + rest, self.share)
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
         return state.followed_by(replace(result, x=x), run, self.name)
 
@@ -294,8 +299,8 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
         KeyError, TypeError: no such stage, or other numbers than it has.
 
     Example:
-        >>> from_list([["tv", 200], ["learned", 1]])
-        (Tv(num_iters=200), Learned(views=1))
+        >>> from_list([["tv", 200], ["learned", 0.7, 1]])
+        (Tv(num_iters=200), Learned(share=0.7, views=1))
     """
     return tuple(STAGES[name](*numbers) for name, *numbers in values)
 
