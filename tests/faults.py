@@ -151,7 +151,7 @@ FAULTS = [
     Fault("norm squared", "optics/single_disperser.py::CASSI.norm", "self._gram_or_computed().detach().max().sqrt()",
         "self._gram_or_computed().detach().max()", "test_optics_single_disperser.py", "dense"),
     Fault("gram handed out itself", "optics/single_disperser.py::CASSI.gram_diag", "self._gram.clone()", "self._gram",
-        "test_optics_single_disperser.py", "hidden"),
+        "test_optics_contract.py", "no_buffer"),
     Fault("mask shared with the caller", "optics/protocol.py::own",
         "tensor if tensor.requires_grad else tensor.clone()", "tensor", "test_optics_single_disperser.py",
         "keeps_its_own"),

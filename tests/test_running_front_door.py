@@ -59,28 +59,12 @@ def test_a_scene_of_flat_patches_is_recovered_better_than_by_least_squares(camer
     assert tv > linear + 5
 
 
-def test_least_squares_is_the_pseudo_inverse(camera, y):
-    result = reconstruct(y, camera.mask, step=STEP, num_bands=C, solver="least-squares")
-    torch.testing.assert_close(result.cube, camera.pinv(y))
-    assert result.residual < 1e-6
-
-
 def test_gap_tv_by_hand_gives_the_same_cube(camera, y):
     result = reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", num_iters=7, tv_weight=0.25)
     level = float(y.sum() / camera.forward(torch.ones(C, H, W)).sum())
     by_hand = gap_tv(camera, y / level, tv_weight=0.25, num_iters=7).x * level
     torch.testing.assert_close(result.cube, by_hand)
     assert [record.iteration for record in result.history] == list(range(1, 8))
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("factor", [1 / 64, 1000.0, 3.7e4])
-def test_a_measurement_in_other_units_gives_the_same_cube_in_those_units(camera, y, solver, factor):
-    reference = reconstruct(y, camera.mask, num_bands=C, solver=solver)
-    scaled = reconstruct(y * factor, camera.mask, num_bands=C, solver=solver)
-    assert (scaled.cube / factor - reference.cube).norm() < 2e-3 * reference.cube.norm()
-    assert len(scaled.history) == pytest.approx(len(reference.history), rel=0.1)
-    assert scaled.residual == pytest.approx(reference.residual, rel=0.05, abs=1e-6)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -181,17 +181,6 @@ def test_of_tiles_it_is_told_too(masks, tmp_path):
     assert not read_report(path).ok
 
 
-def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
-    y = _through(masks[0])
-    bad = torch.zeros(y.shape, dtype=torch.bool)
-    bad[3:9, 5:20] = True
-    spoiled = y.masked_fill(bad, float("nan"))
-    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
-    assert reconstruct(spoiled, masks[0], bad_pixels=bad, **ways).check.matches
-    A = CASSI.from_step(masks[0], 2, C)
-    assert reconstruct(spoiled, A, bad_pixels=bad, solver="gap-tv", num_iters=3).check.matches
-
-
 def test_the_mask_s_pattern_left_in_a_cube_is_told(masks, monkeypatch):
     """Of the default solver's; another may have run a few iterations, as the one above."""
     monkeypatch.setattr("cassi.running.front_door.imprint_on", lambda *_: 0.2)
