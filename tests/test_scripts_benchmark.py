@@ -13,7 +13,7 @@ from benchmarks import throughput as many
 from benchmarks import timing
 from benchmarks.quality import simulated_scenes
 from benchmarks.sections import replace_section
-from benchmarks.speed import Comparison, Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
+from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
 from benchmarks.work import work
 
@@ -47,12 +47,6 @@ def test_times_in_turns(monkeypatch):
     assert order.count("a") == 2 + 3 * (order.count("b") - 2)
 
 
-def test_quantiles_of_the_turns():
-    assert timing._quantile([5.0, 1.0, 2.0, 4.0], 0.5) == 3.0
-    assert timing._quantile([5.0, 1.0, 2.0, 4.0, 3.0], 0.25) == 2.0
-    assert timing._quantile([7.0], 0.25) == 7.0
-
-
 def test_allocations_are_those_of_torch():
     a = torch.zeros(1000)
     sizes = timing.allocations(lambda: torch.dist(a, a))
@@ -61,25 +55,10 @@ def test_allocations_are_those_of_torch():
     assert timing.peak_memory(lambda: [(torch.zeros(1000) + 1).sum() for _ in range(5)], CPU) < 3 * 4000
 
 
-def test_a_comparison_as_a_table():
-    row = Comparison("forward", "B=1", {"loop": 2.0, "ours": 0.5}, {"ours": 0.75})
-    assert row.speedup("ours") == 4
-    assert row.markdown().splitlines() == [
-        "| forward, B=1 | ms | speed against loop | of bandwidth |",
-        "|---|---|---|---|",
-        "| loop | 2e+03 | 1.00 |  |",
-        "| ours | 500 | 4.00 | 0.75 |",
-    ]
-
-
 def test_what_disagrees_is_not_timed():
     x = torch.ones(3)
     with pytest.raises(RuntimeError, match=r"b differs from a by 1\.0e\+00 of the largest value"):
         timing.check_agreement({"a": lambda: x, "b": lambda: 2 * x})
-
-
-def test_slope():
-    assert module._slope([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)
 
 
 @pytest.mark.parametrize("compare", [module.compare_forward, module.compare_inverse, module.compare_gradient])
