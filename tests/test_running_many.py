@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
 
@@ -399,6 +400,23 @@ def test_natural_order(folder):
     as_expanded = sorted(folder.iterdir())
     assert [frame.name for frame in find_frames(as_expanded)] == names
     assert [frame.name for frame in find_frames(as_expanded, leave_out=[folder / "frame10.h5"])] == names[:-1]
+
+
+def test_a_frame_of_a_run_that_is_over_is_not_written(folder, tmp_path):
+    """Its solver was stopped half-way: what it has is no cube."""
+    turn = cluster.ThreadTurn(1)
+
+    def solve(m, monitor):
+        turn.ended.set()
+        return SOLVE(m, monitor=monitor)
+
+    job = many.Job(0, Frame("frame0", str(folder / "frame0.h5")), "0" * 64)
+    store = stores.Folder(str(tmp_path))
+    with pytest.raises(CancelledError, match="interrupted"):
+        many._solve_and_write(
+            job, read=reader(folder), store=store, solve=solve, attributes={}, threads=None, turn=turn
+        )
+    assert not list(tmp_path.glob("*_cube.h5"))
 
 
 def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):

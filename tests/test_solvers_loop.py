@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi import Record, Result
-from cassi.solvers.loop import Loop, overwrite, relative_change, relative_norm
+from cassi.solvers.loop import Loop, _root_of_ratio, overwrite, relative_change, relative_norm
 
 V = torch.zeros(1)
 
@@ -145,6 +145,15 @@ def test_divergence_on_a_device_names_the_iteration_it_happened_in(monkeypatch, 
     values = [(0.5, math.nan if k >= at else 0.1) for k in range(1, 21)]
     _, _, told = on_device(values, monkeypatch)
     assert f"change nan at iteration {at};" in told
+
+
+def test_a_change_on_a_device_is_that_on_the_cpu(monkeypatch):
+    for difference in (0.0, 9.0, math.nan, math.inf):
+        for reference in (0.0, 4.0, math.nan, math.inf):
+            d, r = (torch.tensor(v, dtype=torch.float64).sqrt() for v in (difference, reference))
+            expected = relative_norm(d, r)
+            found = float(_root_of_ratio(torch.tensor([difference, reference], dtype=torch.float64)))
+            assert found == expected or (math.isnan(found) and not math.isfinite(expected)), (difference, reference)
 
 
 def test_relative_norm():
