@@ -159,7 +159,7 @@ def test_what_the_data_step_refuses():
         with pytest.raises(ValueError, match=rf"{name} must end in "):
             A.data_step_(*arguments)
         arguments[position] = torch.zeros((2, *(A.cube_shape if position < 2 else A.measurement_shape)))
-        with pytest.raises(ValueError, match="cube and measurement must have the same batch axes, got"):
+        with pytest.raises(ValueError, match="same batch axes"):
             A.data_step_(*arguments)
         arguments[position] = arguments[position][0].double()
         with pytest.raises(TypeError, match=rf"{name} is torch.float64"):

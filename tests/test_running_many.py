@@ -152,9 +152,7 @@ def test_another_parameter_is_noticed_and_named(folder, tmp_path):
     run(folder, out)
     before = times(out)
     other = partial(SOLVE, tv_weight=0.7)
-    with pytest.raises(
-        InputError, match=r"5 of 5 results were made otherwise .*tv_weight was not given, is 0\.7.*allow overwriting"
-    ):
+    with pytest.raises(InputError, match=r"5 of 5 .*tv_weight.* 0\.7"):
         run(folder, out, solve=other)
     assert times(out) == before
     assert run(folder, out, solve=other, overwrite=True).computed == N
@@ -168,7 +166,7 @@ def test_another_input_is_noticed_and_only_it_replaced(folder, tmp_path):
     run(folder, out)
     before = times(out)
     save(folder / "frame1.h5", measurement=2 * snapshots()[1])
-    with pytest.raises(InputError, match=r"1 of 5 results .*first frame1.*their input files have changed"):
+    with pytest.raises(InputError, match=r"1 of 5 .*frame1.*changed"):
         run(folder, out)
     assert run(folder, out, overwrite=True).computed == 1
     assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
@@ -262,7 +260,7 @@ def test_a_disk_that_is_full_stops_the_run_in_one_line(folder, tmp_path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(stores.Log, "add", full)
-    with pytest.raises(OutputError, match="out: cannot be written: the disk is full; free some space and start again"):
+    with pytest.raises(OutputError, match=r"out: .*disk is full"):
         run(folder, tmp_path / "out", batch=1)
 
 

@@ -144,7 +144,7 @@ def test_of_a_mask_out_of_place_that_was_found_nothing_is_told(tmp_path, capsys)
     scene = torch.linspace(0.3, 1, bands)[:, None, None] * torch.linspace(0.5, 1, size)[:, None].expand(size, size)
     y = CASSI.from_step(mask.roll(1, 1), 2, bands) @ scene.contiguous()
     ways = {"num_bands": bands, "solver": "gap-tv", "num_iters": 3}
-    with pytest.warns(UserWarning, match="displaced mask: it fits when moved by 1 column to the right"):
+    with pytest.warns(UserWarning, match="displaced mask"):
         assert not reconstruct(y, mask, camera="as-given", **ways).check.matches
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -293,7 +293,7 @@ NUMPY = {
 
 @pytest.mark.parametrize("name", NUMPY)
 def test_pieces_take_tensors_and_say_so(camera, y, name):
-    with pytest.raises(TypeError, match=r"tensor, got ndarray; convert it with torch\.as_tensor"):
+    with pytest.raises(TypeError, match=r"tensor, got ndarray"):
         NUMPY[name](camera, np.ones((C, H, W), np.float32), y.numpy())
 
 

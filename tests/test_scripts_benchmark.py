@@ -57,7 +57,7 @@ def test_allocations_are_those_of_torch():
 
 def test_what_disagrees_is_not_timed():
     x = torch.ones(3)
-    with pytest.raises(RuntimeError, match=r"b differs from a by 1\.0e\+00 of the largest value"):
+    with pytest.raises(RuntimeError, match=r"b differs from a"):
         timing.check_agreement({"a": lambda: x, "b": lambda: 2 * x})
 
 
@@ -163,7 +163,7 @@ def test_a_run_replaces_its_own_section_and_nothing_else(tmp_path):
         2 * "<!-- begin tiles --><!-- end tiles -->",
     ):
         page.write_text(text)
-        with pytest.raises(ValueError, match="expected one <!-- begin tiles --> and one <!-- end tiles --> after it"):
+        with pytest.raises(ValueError, match="begin tiles"):
             replace_section(page, "tiles", "Tiles", "run tiles", "new")
         assert page.read_text() == text
 
@@ -189,5 +189,5 @@ def test_every_way_to_work_through_frames(monkeypatch):
     text = many.throughput(8, size=16, num_bands=3, num_iters=2)
     assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
     assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
-    with pytest.raises(ValueError, match="count must be at least 8 to leave out start-up, got 7"):
+    with pytest.raises(ValueError, match="at least 8"):
         many.throughput(7)

@@ -398,7 +398,7 @@ def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
     A, _ = camera()
     y = noisy(A)
     y[2, 3] = bad
-    with pytest.raises(FloatingPointError, match=r"(GAP|ADMM|FISTA) diverged: residual .* at iteration 1;"):
+    with pytest.raises(FloatingPointError, match=r"(GAP|ADMM|FISTA) diverged.* at iteration 1;"):
         solve(A, y, num_iters=5)
 
 
@@ -406,7 +406,7 @@ def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_failing_denoiser_is_named_by_its_iteration(solve, dense, bad):
     A, _ = camera()
-    with pytest.raises(FloatingPointError, match=r"diverged: residual .* at iteration 3; check the measurement"):
+    with pytest.raises(FloatingPointError, match=r"diverged.* at iteration 3"):
         solve(A, noisy(A), lambda x, k: x * bad if k == 2 else x * 0.9, num_iters=9)
 
 
@@ -427,7 +427,7 @@ def test_what_solvers_refuse(solve):
             solve(A, y, num_iters=3, x0=torch.zeros(shape, dtype=F64))
     with pytest.raises(ValueError, match=r"measurement must end in \(5, 6\), got \(5, 7\)"):
         solve(A, torch.zeros(5, 7, dtype=F64), num_iters=3)
-    with pytest.raises(TypeError, match=r"measurement is torch.float32 on cpu, the camera torch.float64"):
+    with pytest.raises(TypeError, match=r"measurement is torch.float32"):
         solve(A, y.float(), num_iters=3)
 
 

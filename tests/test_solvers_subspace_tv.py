@@ -493,7 +493,7 @@ def test_a_prior_of_ones_own_in_place_of_tv(path):
 def test_errors():
     A = camera((4, 8, 9))
     y = A.forward(scene(A))
-    with pytest.raises(ValueError, match=r"basis must be \(K, 4\) for this camera, got \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"basis must be \(K, 4\)"):
         subspace_tv(A, y, smooth_basis(5, 3))
     with pytest.raises(ValueError, match=r"basis must be \(K, 4\)"):
         subspace_tv(A, y, torch.ones(4, dtype=F64))
