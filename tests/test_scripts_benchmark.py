@@ -100,22 +100,7 @@ def test_a_small_run_of_everything(hurried, monkeypatch):
     parts: list[str] = []
     text = speed(CPU, quick=True, report=parts.append)
     assert text == "\n\n".join(p.rstrip("\n") for p in parts) + "\n"
-    for piece in (
-        "processor",
-        "allocator",
-        "commit",
-        "Method 3",
-        "peak memory",
-        "GPU: not measured",
-        "siblings True",
-        "Frames a minute: not measured with --quick.",
-        "Tiles: not measured with --quick.",
-        "scikit-image loop",
-        "cassi, eager",
-        "| data step in a subspace |",
-        "not measured on CUDA in this run",
-        "of 6 at least 1; least",
-    ):
+    for piece in ("Method 3", "peak memory", "siblings True", "scikit-image loop", "| data step in a subspace |"):
         assert piece in text
     assert "| procedural | GAP-TV |" in time_to_quality(small, CPU)
 
