@@ -1,17 +1,15 @@
-"""By hand, minutes to hours: many frames while the program or its workers are killed; their memory; frames a minute.
+"""By hand, minutes to hours: many frames while their workers are killed, and the memory of a long run.
 
-    python tests/stress_batch.py kill --frames 200 --size 256 --bands 28
     python tests/stress_batch.py memory --frames 500
-    python tests/stress_batch.py throughput --frames 24
     python tests/stress_batch.py worker --frames 200 --workers 2
 
-What the small versions in test_running_many.py check, at the size of real work.
+What the small versions in test_running_many.py check, at the size of real work. `tests/kill.py` kills the program
+itself, and `python scripts/benchmark.py` counts frames a minute.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import subprocess
 import sys
@@ -61,46 +59,6 @@ def finished(output: Path) -> int:
     return sum(1 for _ in output.glob("*_cube.h5"))
 
 
-def kill(root: Path, args: argparse.Namespace) -> None:
-    """Kill at random moments; in the end every cube equals that of an uninterrupted run, none computed over twice."""
-    folder, whole, killed = root / "in", root / "whole", root / "killed"
-    make_frames(folder, args)
-    start = time.perf_counter()
-    subprocess.run(command(folder, whole, args), check=True)
-    seconds = time.perf_counter() - start
-    print(f"uninterrupted: {args.frames} frames in {seconds:.0f} s", flush=True)
-    draw = random.Random(args.seed)
-    begun: Counter[str] = Counter()
-    for k in range(args.kills):
-        before = finished(killed)
-        with subprocess.Popen(command(folder, killed, args)) as run:
-            moment = draw.uniform(0, seconds / args.kills)
-            while run.poll() is None and finished(killed) == before:
-                time.sleep(0.01)
-            time.sleep(moment)
-            run.kill()
-        for path in killed.glob("*_cube.h5"):
-            with h5py.File(path) as file:
-                assert file["cube"].shape == (args.bands, args.size, args.size)
-        print(f"kill {k + 1}: {finished(killed)} frames finished", flush=True)
-    lines = [json.loads(line) for line in (killed / "index.jsonl").read_text().splitlines()]
-    begun.update(line["frame"] for line in lines if line["status"] == "begun")
-    done = {path.name.removesuffix("_cube.h5") for path in killed.glob("*_cube.h5")}
-    stamps = {path: path.stat().st_mtime_ns for path in killed.glob("*_cube.h5")}
-    subprocess.run(command(folder, killed, args), check=True)
-    begun.update(f"frame{k:04d}" for k in range(args.frames) if f"frame{k:04d}" not in done)
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-    assert finished(killed) == args.frames
-    for path in whole.glob("*_cube.h5"):
-        with h5py.File(path) as one, h5py.File(killed / path.name) as other:
-            np.testing.assert_array_equal(one["cube"][:], other["cube"][:])
-    print(
-        f"{args.kills} kills: all {args.frames} cubes equal; begun at most {max(begun.values(), default=1)} times",
-        flush=True,
-    )
-    assert max(begun.values(), default=1) <= 2
-
-
 def memory(root: Path, args: argparse.Namespace) -> None:
     """Resident memory of one run, from the 50th frame to the last."""
     make_frames(root / "in", args)
@@ -119,18 +77,6 @@ def memory(root: Path, args: argparse.Namespace) -> None:
     print(
         f"{args.frames} frames: at most {early} MiB in the first 50, {late} MiB in the last 50: {late / early - 1:+.1%}"
     )
-
-
-def throughput(root: Path, args: argparse.Namespace) -> None:
-    """Frames a minute: one by one from Python, in one process, and by workers; start-up left out."""
-    from benchmarks.throughput import throughput
-
-    print(
-        throughput(
-            args.frames, size=args.size, num_bands=args.bands, solver=args.solver, num_iters=args.iterations,
-            report=lambda line: print(line, file=sys.stderr, flush=True),
-        )
-    )  # fmt: skip
 
 
 def noted(measurement: Measurement, monitor: Monitor, log: str, solver: str, iterations: int) -> Reconstruction:
@@ -203,7 +149,7 @@ def worker(root: Path, args: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=("kill", "memory", "throughput", "worker"))
+    p.add_argument("what", choices=("memory", "worker"))
     p.add_argument("--frames", type=int, default=200)
     p.add_argument("--size", type=int, default=256)
     p.add_argument("--bands", type=int, default=28)
@@ -214,4 +160,4 @@ if __name__ == "__main__":
     p.add_argument("--seed", type=int, default=0)
     given = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        {"kill": kill, "memory": memory, "throughput": throughput, "worker": worker}[given.what](Path(folder), given)
+        {"memory": memory, "worker": worker}[given.what](Path(folder), given)

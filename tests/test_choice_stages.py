@@ -319,13 +319,13 @@ def test_weights_from_a_file(shot, tmp_path):
 
 
 def test_what_does_not_go_together_is_refused(shot, tmp_path):
-    with pytest.raises(InputError, match="unknown prior 'x', expected one of auto, tv, nonlocal, learned"):
+    with pytest.raises(InputError, match="unknown prior 'x'"):
         Method(prior="x")
     with pytest.raises(InputError, match="prior 'tv' is a choice of solver \"auto\" without a plan"):
         Method("gap-tv", prior="tv")
-    with pytest.raises(InputError, match="quality fast has no non-local prior, got prior 'nonlocal'"):
+    with pytest.raises(InputError, match="no non-local prior"):
         Method(prior="nonlocal", quality="fast")
-    with pytest.raises(InputError, match="means total variation alone, got prior 'learned'"):
+    with pytest.raises(InputError, match="total variation alone"):
         Method(prior="learned", num_iters=5)
     with pytest.raises(InputError, match="weights of a learned prior are of no use"):
         Method(prior="tv", learned=stirred(SIZE))

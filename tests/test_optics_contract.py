@@ -457,9 +457,9 @@ def test_an_iterated_inverse_has_no_derivative_in_the_mask():
 def test_wrong_arguments_are_named(case):
     A = case.A
     x, y = pair(A)
-    with pytest.raises(TypeError, match="cube must be a torch tensor, got ndarray; convert"):
+    with pytest.raises(TypeError, match="cube must be a torch tensor"):
         A @ x.numpy()
-    with pytest.raises(TypeError, match="measurement must be a torch tensor, got ndarray; convert"):
+    with pytest.raises(TypeError, match="measurement must be a torch tensor"):
         A.T @ y.numpy()
     with pytest.raises(TypeError, match="move one of them"):
         A.forward(x.float())
@@ -470,9 +470,9 @@ def test_wrong_arguments_are_named(case):
     with pytest.raises(ValueError, match=r"measurement must end in .*, got "):
         A.adjoint(y[..., 1:])
     if A.measurement_shape != A.cube_shape[-2:]:  # else a cube is a batch of measurements
-        with pytest.raises(ValueError, match="this is a measurement: are the arguments swapped"):
+        with pytest.raises(ValueError, match="swapped"):
             A @ y
-        with pytest.raises(ValueError, match="this is a cube: are the arguments swapped"):
+        with pytest.raises(ValueError, match="swapped"):
             A.T @ x[None]
     if not isinstance(A, Sum | Weighted):
         with pytest.raises(ValueError, match="out must be"):
@@ -524,5 +524,5 @@ def test_solvers_tell_what_was_swapped(solver):
         SOLVERS[solver](torch.ones(4, 7), A)
     with pytest.raises(TypeError, match="must be a torch tensor, got ndarray"):
         SOLVERS[solver](A, np.ones((4, 7)))
-    with pytest.raises(ValueError, match="this is a cube: are the arguments swapped"):
+    with pytest.raises(ValueError, match="swapped"):
         SOLVERS[solver](A, torch.ones(3, 4, 5, dtype=F64))

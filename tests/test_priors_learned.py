@@ -101,7 +101,7 @@ def test_a_file_gives_the_prior_back_up_to_half_precision(tmp_path):
 
 def test_a_pickled_file_is_refused(tmp_path):
     torch.save(stirred().state_dict(), tmp_path / "p.safetensors")
-    with pytest.raises(ValueError, match=r"holds no learned prior as scripts/train\.py writes it"):
+    with pytest.raises(ValueError, match=r"holds no learned prior"):
         load_prior(tmp_path / "p.safetensors")
 
 

@@ -1,6 +1,5 @@
 """Non-local low-rank denoising: on photographs against total variation, and by its properties."""
 
-import contextlib
 import math
 
 import numpy as np
@@ -125,14 +124,12 @@ def test_a_rotation_of_the_images_among_each_other_rotates_the_result(scene):
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 5), (2, 5, 9), (1, 7, 30), (4, 13, 17)])
-@pytest.mark.parametrize(
-    "options", [{}, {"stride": 5}, {"stride": 1, "window": 3}, {"group": 1}, {"patch": 3, "stride": 2}]
-)
-def test_any_size_is_covered(shape, options):
+def test_any_size_is_covered(shape):
     y = 1 + 0.1 * noise_like(torch.empty(shape))
-    u, _ = nonlocal_lowrank(y, 0.1, **options)
-    assert u.shape == y.shape and bool(torch.isfinite(u).all())
-    assert float((u - 1).abs().max()) < 0.5
+    for options in ({}, {"stride": 5}, {"stride": 1, "window": 3}, {"group": 1}, {"patch": 3, "stride": 2}):
+        u, _ = nonlocal_lowrank(y, 0.1, **options)
+        assert u.shape == y.shape and bool(torch.isfinite(u).all())
+        assert float((u - 1).abs().max()) < 0.5, options
 
 
 def test_the_argument_and_the_thread_count_are_left_alone(scene):
@@ -205,14 +202,11 @@ def test_the_compiled_kernel_and_torch_agree(scene, dtype, patch, group, count):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("path", ["kernel", "torch"])
-@pytest.mark.parametrize("value", [0.0, 0.1, 3.7, 1e9])
-def test_constant_and_huge_images(value, path):
-    with eager() if path == "torch" else contextlib.nullcontext():
+def test_constant_and_huge_images(path):
+    for value in (0.0, 0.1, 3.7, 1e9):
         flat = torch.full((3, 39, 29), value)
         torch.testing.assert_close(nonlocal_lowrank(flat, 0.5, patch=2, stride=2, window=3, group=11)[0], flat)
-        large = 1e10 * noise_like(torch.zeros(3, 20, 20))
-        assert bool(torch.isfinite(nonlocal_lowrank(large, 0.5)[0]).all())
+    assert bool(torch.isfinite(nonlocal_lowrank(1e10 * noise_like(torch.zeros(3, 20, 20)), 0.5)[0]).all())
 
 
 def test_groups_of_another_image_are_refused(scene):

@@ -313,7 +313,7 @@ def test_what_is_refused():
         tv_prox(v, math.nan, num_iters=1)
     with pytest.raises(ValueError, match=r"weight must be >= 0, got -2\.0"):
         tv_prox(v, torch.tensor([1.0, -2.0])[:, None, None], num_iters=1)
-    with pytest.raises(ValueError, match=r"coupled TV has one weight for all bands, got weights of shape \(2, 1, 1\)"):
+    with pytest.raises(ValueError, match=r"one weight for all bands"):
         tv_prox(v, torch.ones(2, 1, 1), num_iters=1, coupled=True)
     with pytest.raises(ValueError, match=r"dual must be \(2, 2, 3, 4\), got \(2, 3, 4\)"):
         tv_prox(v, 1.0, num_iters=1, dual=torch.zeros(2, 3, 4))

@@ -59,28 +59,12 @@ def test_a_scene_of_flat_patches_is_recovered_better_than_by_least_squares(camer
     assert tv > linear + 5
 
 
-def test_least_squares_is_the_pseudo_inverse(camera, y):
-    result = reconstruct(y, camera.mask, step=STEP, num_bands=C, solver="least-squares")
-    torch.testing.assert_close(result.cube, camera.pinv(y))
-    assert result.residual < 1e-6
-
-
 def test_gap_tv_by_hand_gives_the_same_cube(camera, y):
     result = reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", num_iters=7, tv_weight=0.25)
     level = float(y.sum() / camera.forward(torch.ones(C, H, W)).sum())
     by_hand = gap_tv(camera, y / level, tv_weight=0.25, num_iters=7).x * level
     torch.testing.assert_close(result.cube, by_hand)
     assert [record.iteration for record in result.history] == list(range(1, 8))
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("factor", [1 / 64, 1000.0, 3.7e4])
-def test_a_measurement_in_other_units_gives_the_same_cube_in_those_units(camera, y, solver, factor):
-    reference = reconstruct(y, camera.mask, num_bands=C, solver=solver)
-    scaled = reconstruct(y * factor, camera.mask, num_bands=C, solver=solver)
-    assert (scaled.cube / factor - reference.cube).norm() < 2e-3 * reference.cube.norm()
-    assert len(scaled.history) == pytest.approx(len(reference.history), rel=0.1)
-    assert scaled.residual == pytest.approx(reference.residual, rel=0.05, abs=1e-6)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -278,6 +262,14 @@ ARRAYS = {
     "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is no light"),
     "thermal": ({"wavelengths": [8, 9, 10, 12]}, "8 to 12 nm is no light"),
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
+    "noise of no gain": ({"read_noise": 5.0}, "needs the gain too"),
+    "black level": ({"black_level": math.nan}, "black level must be a finite number"),
+    "bands": ({"num_bands": -1}, "number of bands must lie in"),
+    "many bands": ({"num_bands": 10**9}, "number of bands must lie in"),
+    "shifts": ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
+    "blur": ({"psf": -1}, "must be a positive standard deviation"),
+    "no blur": ({"psf": 0.0}, "must be a positive standard deviation"),
+    "blur nan": ({"psf": math.nan}, "must be a positive standard deviation"),
     "device": ({"device": "toaster"}, "unknown device 'toaster'"),
 }
 
@@ -458,21 +450,6 @@ def test_light_is_no_black_level(dim):
     assert "black_level" not in reconstruct(y, full.mask, shifts=(0, 0, 0), solver="least-squares").choice
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"black_level": math.nan, "num_bands": 8}, "black level must be a finite number"),
-        ({"num_bands": -1}, "number of bands must lie in 1..10000, got -1"),
-        ({"num_bands": 10**9}, "number of bands must lie in"),
-        ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
-    ],
-)
-def test_numbers_that_cannot_be(dim, settings, message):
-    A, y = dim
-    with pytest.raises(InputError, match=message):
-        reconstruct(y, A.mask, **settings)
-
-
 def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
     A, y = dim
     found = reconstruct(y, A.mask, num_bands=8, solver="least-squares", psf=1.0, num_iters=200)
@@ -485,17 +462,6 @@ def test_wavelengths_may_be_a_text(camera, y):
         for w in ("450:600:4", [450, 500, 550, 600])
     )
     assert list(one.wavelengths) == list(two.wavelengths) == [450, 500, 550, 600]
-
-
-def test_read_noise_needs_the_gain(camera, y):
-    with pytest.raises(InputError, match="needs the gain too"):
-        reconstruct(y, camera.mask, num_bands=4, read_noise=5.0)
-
-
-@pytest.mark.parametrize("psf", [-1, 0.0, math.nan])
-def test_a_blur_that_is_no_width_is_refused(camera, y, psf):
-    with pytest.raises(InputError, match=r"the blur \(psf\) must be a positive standard deviation"):
-        reconstruct(y, camera.mask, num_bands=4, psf=psf)
 
 
 def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkeypatch):

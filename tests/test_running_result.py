@@ -16,13 +16,12 @@ from cassi import CASSI, InputError, reconstruct
 from cassi.cli.main import main
 from cassi.files import read_cube, read_measurement, write_arrays
 from cassi.files.other_optics import read_scene
-from cassi.looking.report_data import _changes, read_report, report_of
+from cassi.looking.report_data import read_report, report_of
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.optics.protocol import Camera
-from cassi.solvers.loop import Record
 
 H, W, C = 20, 16, 4
 NM = [450.0, 500.0, 560.0, 650.0]
@@ -145,7 +144,7 @@ def test_of_a_mask_out_of_place_that_was_found_nothing_is_told(tmp_path, capsys)
     scene = torch.linspace(0.3, 1, bands)[:, None, None] * torch.linspace(0.5, 1, size)[:, None].expand(size, size)
     y = CASSI.from_step(mask.roll(1, 1), 2, bands) @ scene.contiguous()
     ways = {"num_bands": bands, "solver": "gap-tv", "num_iters": 3}
-    with pytest.warns(UserWarning, match="displaced mask: it fits when moved by 1 column to the right"):
+    with pytest.warns(UserWarning, match="displaced mask"):
         assert not reconstruct(y, mask, camera="as-given", **ways).check.matches
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -181,17 +180,6 @@ def test_of_tiles_it_is_told_too(masks, tmp_path):
     assert not read_report(path).ok
 
 
-def test_what_stands_at_a_bad_pixel_is_not_compared(masks):
-    y = _through(masks[0])
-    bad = torch.zeros(y.shape, dtype=torch.bool)
-    bad[3:9, 5:20] = True
-    spoiled = y.masked_fill(bad, float("nan"))
-    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
-    assert reconstruct(spoiled, masks[0], bad_pixels=bad, **ways).check.matches
-    A = CASSI.from_step(masks[0], 2, C)
-    assert reconstruct(spoiled, A, bad_pixels=bad, solver="gap-tv", num_iters=3).check.matches
-
-
 def test_the_mask_s_pattern_left_in_a_cube_is_told(masks, monkeypatch):
     """Of the default solver's; another may have run a few iterations, as the one above."""
     monkeypatch.setattr("cassi.running.front_door.imprint_on", lambda *_: 0.2)
@@ -213,11 +201,6 @@ def test_bad_pixels_that_are_named_say_nothing_against_a_snapshot(masks, value):
         reconstruct(y.masked_fill(bad, value), masks[0], num_bands=C, bad_pixels=bad, solver="gap-tv", num_iters=3)
 
 
-def test_a_gain_that_cannot_be_is_told(masks):
-    with pytest.warns(UserWarning, match="the gain says that noise exceeds signal"):
-        reconstruct(_through(masks[0]), masks[0], num_bands=C, gain=1e-6, camera="as-given", quality="fast")
-
-
 def test_who_has_told_already_is_not_told_again(masks):
     m = Measurement(y=_through(masks[0]).numpy(), mask=masks[1].numpy(), shifts=(0, 2, 4, 6))
     check = check_masks(m)
@@ -228,10 +211,16 @@ def test_who_has_told_already_is_not_told_again(masks):
     assert found.measurement.check is None, "it may get another mask"
 
 
-def test_a_cube_that_leaves_half_unexplained_is_told(masks):
+def test_what_speaks_against_a_snapshot_is_told(masks):
+    settings = {"num_bands": C, "camera": "as-given", "quality": "fast"}
     y = _through(masks[0])
-    with pytest.warns(UserWarning, match="leaves more than half of the snapshot unexplained"):
-        reconstruct(y, masks[0], num_bands=C, gain=1e-3, read_noise=5.0, quality="fast", num_iters=5)
+    with pytest.warns(UserWarning, match="noise exceeds signal"):
+        reconstruct(y, masks[0], gain=1e-6, **settings)
+    with pytest.warns(UserWarning, match="more than half of the snapshot unexplained"):
+        reconstruct(y, masks[0], gain=1e-3, read_noise=5.0, **settings | {"num_iters": 5})
+    flat = torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(6)) * masks[0]
+    with pytest.warns(UserWarning, match="4 bands lie at 1 place behind one mask"):
+        reconstruct(flat, masks[0], num_bands=C, solver="gap-tv", num_iters=3)
 
 
 class _Sum(Camera):
@@ -247,12 +236,6 @@ class _Sum(Camera):
     def adjoint(self, y, *, out=None, add=False):
         x = self.check_measurement(y).unsqueeze(-3).expand(*y.shape[:-2], *self.cube_shape)
         return x.clone() if out is None else out.add_(x) if add else out.copy_(x)
-
-
-def test_what_speaks_against_a_snapshot_is_told(masks):
-    ways = {"num_bands": C, "solver": "gap-tv", "num_iters": 3}
-    with pytest.warns(UserWarning, match="4 bands lie at 1 place behind one mask"):
-        reconstruct(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(6)) * masks[0], masks[0], **ways)
 
 
 def test_a_camera_without_a_mask_has_nothing_to_compare():
@@ -310,7 +293,7 @@ NUMPY = {
 
 @pytest.mark.parametrize("name", NUMPY)
 def test_pieces_take_tensors_and_say_so(camera, y, name):
-    with pytest.raises(TypeError, match=r"tensor, got ndarray; convert it with torch\.as_tensor"):
+    with pytest.raises(TypeError, match=r"tensor, got ndarray"):
         NUMPY[name](camera, np.ones((C, H, W), np.float32), y.numpy())
 
 
@@ -358,10 +341,6 @@ def test_what_it_was_made_of_in_one_line(camera, y):
     assert repr(BlurredCASSI(camera.mask, camera.shifts)) == f"<BlurredCASSI: {words}"
 
 
-def test_what_was_inferred_of_arrays_is_kept(result):
-    assert result.measurement.notes == ("step 2 px inferred from the widths 22 and 16 and 4 bands",)
-
-
 def test_in_a_notebook_and_drawn(result, camera, y):
     html = result._repr_html_()
     assert "data:image/png;base64," in html and "4 bands, 20 x 16 px" in html and "<script" not in html
@@ -391,10 +370,6 @@ def test_what_is_public_is_shown():
 
 
 def test_where_the_prior_changed_is_marked(camera, y):
-    """The choice says where each stage begins."""
-    history = [Record(1, 0.1, 0.1, 0.1)]
-    choice = {"stages": [[1, "total variation"], [201, "non-local, 0.5"], [213, "learned"]]}
-    assert _changes(choice, history) == [(201, "non-local, 0.5"), (213, "learned")]
-    assert _changes({"solver": "gap-tv"}, history) == [] and _changes(choice, []) == []
     found = reconstruct(y, camera.mask, num_bands=C, prior="nonlocal")
     assert report_of(found).markers == [(201, "non-local, 0.5")]
+    assert report_of(reconstruct(y, camera.mask, num_bands=C, solver="gap-tv", num_iters=2)).markers == []

@@ -147,11 +147,6 @@ def test_the_blur_is_worth_knowing(run):
     assert right > wrong + 1
 
 
-def test_the_published_table_is_marked_published(run):
-    _, rows = table(run[0], "| method (published")
-    assert all("(published)" in r[0] for r in rows)
-
-
 def test_the_loop_row_is_the_best_of_its_weights(run):
     """Chosen with the truth, as its heading says (the fixture holds the loop to three iterations)."""
     _, rows = table(run[0], "| scene | noise | auto |")

@@ -4,10 +4,8 @@ import pytest
 import torch
 from benchmarks import timing
 from benchmarks.siblings import (
-    Row,
     convolution_speed,
     covariance_speed,
-    markdown,
     milliseconds,
     patches_speed,
     siblings,
@@ -30,28 +28,6 @@ def test_every_way_to_compute_a_row_agrees():
 def test_a_wrong_way_is_refused():
     with pytest.raises(RuntimeError, match="b differs from a by"):
         milliseconds({"a": lambda: torch.ones(3), "b": lambda: torch.zeros(3)}, seconds=0, device="cpu")
-
-
-def test_the_table_of_a_task():
-    rows = [
-        Row("sum", "2", 1.0, {"loop": 3.0, "gemm": 2.0}, "fft"),
-        Row("sum", "30", 0.5, {"loop": 0.4}, "loop"),
-        Row("product", "5", 10.0, {"loop": 9.0}),
-    ]
-    assert markdown(rows).splitlines() == [
-        "| sum | way | cassi [ms] | loop [ms] | gemm [ms] | best other / cassi |",
-        "|---|---|---|---|---|---|",
-        "| 2 | fft | 1 | 3 | 2 | 2.00 |",
-        "| 30 | loop | 0.5 | 0.4 |  | 0.80 |",
-        "",
-        "sum: on 1 of 2 sizes at least 0.9 of the speed of the best other way; worst 0.80 (loop, 30).",
-        "",
-        "| product | cassi [ms] | loop [ms] | best other / cassi |",
-        "|---|---|---|---|",
-        "| 5 | 10 | 9 | 0.90 |",
-        "",
-        "product: on 1 of 1 sizes at least 0.9 of the speed of the best other way; worst 0.90 (loop, 5).",
-    ]
 
 
 def test_a_quick_look_at_every_primitive(monkeypatch):

@@ -2,10 +2,6 @@
 
 import importlib
 import math
-import runpy
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -278,26 +274,6 @@ def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, main):
         assert message in error and error.count("\n") == 1, error
     assert existing.read_bytes() == b"precious"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cube.h5", "there.h5"]
-
-
-def test_script_ends_with_exit_code_2_and_no_traceback(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["x", "--cube", str(tmp_path / "absent.h5"), "--output", str(tmp_path / "m.h5")])
-    terminated = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as caught:
-            runpy.run_path(SCRIPT, run_name="__main__")
-    finally:
-        signal.signal(signal.SIGTERM, terminated)
-    told = capsys.readouterr()
-    assert caught.value.code == 2 and not told.out
-    assert told.err.startswith("simulate.py: error: ") and told.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_script_teaches():
-    """A process of its own."""
-    done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    assert "examples:" in done.stdout and "--full-well" in done.stdout and "exit codes" in done.stdout
 
 
 def test_example_is_what_its_readme_says():
