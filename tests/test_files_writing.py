@@ -28,7 +28,7 @@ from cassi.files import (
     write_measurement,
 )
 from cassi.files.atomic import signals_held, write_text
-from cassi.files.cube_parts import cube_in_parts
+from cassi.files.cube_store import cube_store
 from cassi.optics.measurement import Measurement
 
 FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
@@ -422,20 +422,21 @@ def test_an_array_that_did_not_reach_the_file_is_noticed(tmp_path, forgetful):
     m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
     with pytest.raises(OutputError, match="'mask' did not reach the file"):
         write_measurement(tmp_path / "m.h5", m)
-    parts = cube_in_parts(tmp_path / "p.h5", (2, 3, 4), wavelengths=[500, 600])
-    with pytest.raises(OutputError, match="'wavelengths' did not reach"), parts:
-        pass
+    with pytest.raises(OutputError, match="'wavelengths' did not reach"), cube_store(tmp_path / "p.h5") as store:
+        store.put("wavelengths", np.array([500, 600]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_part_that_did_not_reach_the_file_is_noticed(tmp_path, monkeypatch):
-    writing = cube_in_parts(tmp_path / "p.h5", (2, 8, 8))
-    parts = writing.__enter__()
-    parts.add(slice(0, 4), slice(0, 8), np.ones((2, 4, 8), np.float32))
-    monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
-    parts.add(slice(4, 8), slice(0, 8), np.ones((2, 4, 8), np.float32))
-    with pytest.raises(OutputError, match="the cube did not reach the file whole"):
-        writing.__exit__(None, None, None)
+    part = np.ones((2, 4, 8), np.float32)
+    with (  # noqa: PT012
+        pytest.raises(OutputError, match="the cube did not reach the file whole"),
+        cube_store(tmp_path / "p.h5") as store,
+    ):
+        store.make("cube", (2, 8, 8))
+        store.add("cube", np.s_[:, 0:4], part)
+        monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
+        store.add("cube", np.s_[:, 4:8], part)
     assert list(tmp_path.iterdir()) == []
 
 
