@@ -133,8 +133,8 @@ def _hidden_folder(path: Path) -> Iterator[Path]:
     except OSError as error:
         # numpy says only "... requested and ... written".
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
-        cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
-        raise OutputError(f"{path}: cannot be written: {cure}") from error
+        cure = "the disk is full; free some space" if full else one_line(error)
+        raise OutputError(f"{path}: cannot be written, nothing was left behind: {cure}") from error
     finally:
         _remove(folder)
 

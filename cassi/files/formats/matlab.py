@@ -24,7 +24,6 @@ from cassi.files.container import (
     Selection,
     check_declared,
     damage_as_input_error,
-    without_warnings,
 )
 
 MATRIX, COMPRESSED = 14, 15
@@ -61,8 +60,7 @@ def open_matlab(path: Path) -> Container:
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         from scipy.io import loadmat
 
-        with without_warnings():
-            values = loadmat(os.fspath(path), appendmat=False, variable_names=[entry.name])[entry.name]
+        values = loadmat(os.fspath(path), appendmat=False, variable_names=[entry.name])[entry.name]
         return np.asarray(values, dtype=entry.dtype)[picked]
 
     return Container(path, "MATLAB v5", entries, read, bands_last=True)
