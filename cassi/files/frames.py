@@ -62,7 +62,8 @@ def _files_of(path: Path) -> list[Path]:
         return [path]
     else:
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
-    return sorted((file for file in found if file.is_file()), key=natural)
+    found = [file for file in found if file.is_file()]
+    return sorted(found, key=natural)
 
 
 def frame_name(stack: str, frame: int) -> str:

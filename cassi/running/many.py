@@ -86,8 +86,9 @@ def find_frames(
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
         return [Frame(frame_name(path.stem, k), str(path), k) for k in range(count)]
+    found = find_files(source, leave_out)
     frames: dict[str, Frame] = {}
-    for file in sorted(find_files(source, leave_out), key=natural):
+    for file in sorted(found, key=natural):
         if file.stem in frames:
             raise InputError(
                 f"{file} and {frames[file.stem].path} would have results of one name; rename one or leave it out"
