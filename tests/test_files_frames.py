@@ -30,7 +30,7 @@ def test_a_stack_is_read_frame_by_frame_with_one_scale(stack):
     path, counts = stack
     frames = open_frames(path)
     assert len(frames) == 12
-    assert frames.names[:2] == ("run_0000", "run_0001")
+    assert frames.names[:2] == ("run_000000", "run_000001")
     for i in (0, 7, -1):
         assert np.allclose(frames[i].y, counts[i] / 4095)  # frame 0 alone would be taken for 8 bits
         assert frames[i].scale == 4095

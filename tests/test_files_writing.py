@@ -28,7 +28,7 @@ from cassi.files import (
     write_measurement,
 )
 from cassi.files.atomic import signals_held, write_text
-from cassi.files.cube_parts import cube_in_parts
+from cassi.files.cube_store import cube_store, gather_cubes
 from cassi.optics.measurement import Measurement
 
 FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
@@ -422,21 +422,46 @@ def test_an_array_that_did_not_reach_the_file_is_noticed(tmp_path, forgetful):
     m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
     with pytest.raises(OutputError, match="'mask' did not reach the file"):
         write_measurement(tmp_path / "m.h5", m)
-    parts = cube_in_parts(tmp_path / "p.h5", (2, 3, 4), wavelengths=[500, 600])
-    with pytest.raises(OutputError, match="'wavelengths' did not reach"), parts:
-        pass
+    with pytest.raises(OutputError, match="'wavelengths' did not reach"), cube_store(tmp_path / "p.h5") as store:
+        store.put("wavelengths", np.array([500, 600]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_part_that_did_not_reach_the_file_is_noticed(tmp_path, monkeypatch):
-    writing = cube_in_parts(tmp_path / "p.h5", (2, 8, 8))
-    parts = writing.__enter__()
-    parts.add(slice(0, 4), slice(0, 8), np.ones((2, 4, 8), np.float32))
-    monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
-    parts.add(slice(4, 8), slice(0, 8), np.ones((2, 4, 8), np.float32))
-    with pytest.raises(OutputError, match="the cube did not reach the file whole"):
-        writing.__exit__(None, None, None)
+    part = np.ones((2, 4, 8), np.float32)
+    with (  # noqa: PT012
+        pytest.raises(OutputError, match="the cube did not reach the file whole"),
+        cube_store(tmp_path / "p.h5") as store,
+    ):
+        store.make("cube", (2, 8, 8))
+        store.add("cube", np.s_[:, 0:4], part)
+        monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
+        store.add("cube", np.s_[:, 4:8], part)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sequence_is_gathered_whole_with_what_all_its_frames_have(tmp_path, monkeypatch):
+    cubes = np.random.default_rng(0).random((3, 2, 4, 5)).astype(np.float32)
+    frames = []
+    for t, cube in enumerate(cubes):
+        extra = {"residual": np.full((3, 4, 6), t), **({"truth": cube} if t < 2 else {})}
+        stated = {"residual": 0.1 * t, "parameters": {"together": t}, "ok": t != 1, "verdict": "wrong mask"}
+        frames.append(write_cube(tmp_path / f"{t}.h5", cube, wavelengths=[500, 600], datasets=extra, attributes=stated))
+    with h5py.File(gather_cubes(tmp_path / "film.h5", frames, attributes={"command": "x"})) as file:
+        np.testing.assert_array_equal(file["cube"][:], cubes)
+        assert file["residual"].shape == (3, 4, 6)  # of each frame its own, not of those beside it
+        assert "truth" not in file and file["wavelengths"].attrs["units"] == "nm"
+        np.testing.assert_allclose(file["residuals"][:], [0, 0.1, 0.2], rtol=1e-6)
+        assert file["together"][:].tolist() == [0, 1, 2] and file.attrs["command"] == "x"
+        assert not file.attrs["ok"] and file.attrs["verdict"] == "1 of 3 frames do not fit the mask; wrong mask"
+    small = write_cube(tmp_path / "small.h5", cubes[0, :, :2])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"'cube' \(2, 2, 5\) differs from the first frame's \(2, 4, 5\)"):
+        gather_cubes(tmp_path / "second.h5", [frames[0], small])
+    monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
+    with pytest.raises(OutputError, match="the cube did not reach the file whole"):
+        gather_cubes(tmp_path / "second.h5", frames)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("suffix", [".mat", ".hdr", ".nc", ".tif"])

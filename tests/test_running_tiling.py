@@ -14,7 +14,7 @@ import torch
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.errors import InputError, OutputError
 from cassi.files import read_cube
-from cassi.files.cube_parts import cube_in_parts
+from cassi.files.cube_store import cube_store
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
@@ -189,8 +189,9 @@ def test_errors(tmp_path):
 
 
 def test_an_interrupted_file_leaves_nothing(tmp_path):
-    with pytest.raises(KeyboardInterrupt), cube_in_parts(tmp_path / "cube.h5", (1, 2, 2)) as parts:  # noqa: PT012
-        parts.add(slice(0, 2), slice(0, 2), np.ones((1, 2, 2), np.float32))
+    with pytest.raises(KeyboardInterrupt), cube_store(tmp_path / "cube.h5") as store:  # noqa: PT012
+        store.make("cube", (1, 2, 2))
+        store.add("cube", np.s_[:], np.ones((1, 2, 2), np.float32))
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 

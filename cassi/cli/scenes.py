@@ -105,7 +105,7 @@ def _scenes(args: argparse.Namespace) -> list[Frame]:
     from cassi.calibration.estimate import calibrated_frame_count
     from cassi.cli.reading import reading
     from cassi.files import frame_count, open_frames
-    from cassi.files.frames import find_files
+    from cassi.files.frames import find_files, frame_name
     from cassi.files.other_optics import is_stack, with_optics
     from cassi.running.stores import Frame
 
@@ -134,7 +134,7 @@ def _scenes(args: argparse.Namespace) -> list[Frame]:
             raise InputError(f"{files[0]}: holds {count or 1} snapshots, expected the {K} shots of a scene")
         scenes = [Frame(Path(file).stem, file) for file in files]
         if count > K:
-            scenes = [Frame(f"{Path(files[0]).stem}_{k:06d}", files[0], k) for k in range(count // K)]
+            scenes = [Frame(frame_name(Path(files[0]).stem, k), files[0], k) for k in range(count // K)]
     names = [scene.name for scene in scenes]
     if len(set(names)) < len(names):
         raise InputError(f"the results of {len(names)} scenes would have one name, {names[0]}; rename the files")

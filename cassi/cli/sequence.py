@@ -29,7 +29,7 @@ def run_sequence(args: argparse.Namespace) -> int:
     """
     from cassi.choice.plan import Method
     from cassi.files import check_output
-    from cassi.files.cube_film import gather_cubes
+    from cassi.files.cube_store import gather_cubes
     from cassi.running.many import reconstruct_many
     from cassi.running.sequence import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
 

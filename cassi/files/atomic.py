@@ -78,9 +78,7 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
         ...     _ = temporary.write_bytes(b"<html>")
     """
     path = check_place(path, overwrite)
-    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
-    try:
-        folder.mkdir()
+    with _hidden_folder(path) as folder:
         yield folder / path.name
         # The named file goes last: it is there only when all that belongs to it is.
         files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
@@ -94,13 +92,6 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
                 os.replace(file, path.parent / file.name)
             _flush(path.parent)
             shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
-    except OSError as error:
-        # numpy says only "... requested and ... written".
-        full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
-        cure = "the disk is full; free some space, nothing was left behind" if full else one_line(error)
-        raise OutputError(f"{path}: cannot be written: {cure}") from error
-    finally:
-        _remove(folder)
 
 
 @contextmanager
@@ -121,9 +112,7 @@ def replacing_folder(path: PathLike) -> Iterator[Path]:
         ['a.txt']
     """
     path = Path(path)
-    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
-    try:
-        folder.mkdir()
+    with _hidden_folder(path) as folder:
         yield folder
         for file in folder.iterdir():
             _flush(file)
@@ -132,8 +121,19 @@ def replacing_folder(path: PathLike) -> Iterator[Path]:
                 path.rmdir()
             os.replace(folder, path)
             _flush(path.parent)
+
+
+@contextmanager
+def _hidden_folder(path: Path) -> Iterator[Path]:
+    """Yield a new hidden folder beside `path`; in the end it is removed, with what is left in it."""
+    folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    try:
+        folder.mkdir()
+        yield folder
     except OSError as error:
-        cure = "the disk is full; free some space" if error.errno in DISK_FULL else one_line(error)
+        # numpy says only "... requested and ... written".
+        full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
+        cure = "the disk is full; free some space" if full else one_line(error)
         raise OutputError(f"{path}: cannot be written, nothing was left behind: {cure}") from error
     finally:
         _remove(folder)

@@ -137,35 +137,23 @@ class Container:
             return self.reader(entry, picked)
 
 
-class damage_as_input_error:
-    """Context that turns whatever a parser raises on a damaged file into one `InputError`.
+@contextmanager
+def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
+    """Turn whatever a parser raises on a damaged file into one `InputError`, and let none warn: the error says it.
 
     The parsers are third-party code fed with arbitrary bytes: their exceptions are not a documented set.
     """
-
-    def __init__(self, path: Path, file_format: str) -> None:
-        self.path, self.file_format = path, file_format
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, InputError) or not isinstance(error, Exception):
-            return
-        if isinstance(error, MemoryError):
-            raise InputError(f"{self.path}: not enough memory to read it ({one_line(error)})") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"{path}: not enough memory to read it ({one_line(error)})") from error
+    except Exception as error:
         detail = one_line(error) or type(error).__name__
-        raise InputError(
-            f"{self.path}: cannot be read as {self.file_format}, it is damaged or cut short ({detail})"
-        ) from error
-
-
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Keep a parser from warning about what is odd in a damaged file: the error says it in one line."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+        raise InputError(f"{path}: cannot be read as {file_format}, it is damaged or cut short ({detail})") from error
 
 
 def optional(path: Path, module: str) -> Any:

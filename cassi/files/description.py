@@ -83,18 +83,15 @@ def describe(*paths: PathLike, options: ReadOptions | None = None) -> Descriptio
     if not opened:
         raise problems[0]
 
-    source = next((c for c in opened if _holds(c, MEASUREMENT, key)), None)
-    if source is None:
-        source = next((c for c in opened if _lone_image(c) and c.path not in options.files), None)
+    source = _holder(opened, MEASUREMENT, key) or _holder([c for c in opened if c.path not in options.files])
     if source is None:
         lines.append("no measurement among the files: nothing to reconstruct")
         return Description("\n".join(lines), None, (), None, "no measurement among the files")
-    mask_path = mask
-    if mask_path is None and not _holds(source, MASK, mask_key):
+    if mask is None and _holder([source], MASK, mask_key) is None:
         others = [c for c in opened if c is not source]
-        mask_path = next((c.path for c in others if _holds(c, MASK, mask_key)), None)
-        mask_path = mask_path or next((c.path for c in others if _lone_image(c)), None)
-    return _pair(lines, source, replace(options, mask=mask_path))
+        beside = _holder(others, MASK, mask_key) or _holder(others)
+        options = replace(options, mask=None if beside is None else beside.path)
+    return _pair(lines, source, options)
 
 
 def _pair(lines: list[str], source: Container, options: ReadOptions) -> Description:
@@ -146,14 +143,15 @@ def _entry_line(container: Container, entry: Entry) -> str:
     return f"{entry}, {float(finite.min()):g} .. {float(finite.max()):g}{bad}{part}"
 
 
-def _holds(container: Container, names: Sequence[str], key: str | None) -> bool:
-    return (container.entry(key) if key is not None else find(container, tuple(names))) is not None
-
-
-def _lone_image(container: Container) -> bool:
-    """Say whether the file holds one image without a known name, which may be a snapshot or a mask."""
-    images = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
-    return len(images) == 1 and role_of(images[0]) is None
+def _holder(containers: Sequence[Container], names: tuple[str, ...] = (), key: str | None = None) -> Container | None:
+    """The first that has the array `key`, or one of these names; without names, one image of unknown name."""
+    for container in containers:
+        if names and (container.entry(key) if key is not None else find(container, names)) is not None:
+            return container
+        images = [e for e in container.entries if e.dtype is not None and len(e.shape) in (2, 3)]
+        if not names and len(images) == 1 and role_of(images[0]) is None:
+            return container
+    return None
 
 
 def listing(*paths: PathLike) -> str:

@@ -35,28 +35,45 @@ def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLi
         leave_out: files that are not snapshots, such as the mask's.
 
     Returns:
-        The files in natural order (2 before 10), without hidden ones and results (`*_cube.*`).
+        The files in natural order (2 before 10). Of several, hidden ones, results (`*_cube.*`) and those to leave out
+        are none; a shell expands a pattern to them, too.
 
     Raises:
         InputError: nothing found.
     """
-    if not isinstance(source, str | os.PathLike):
-        return [file for one in source for file in find_files(one, leave_out)]
-    path = Path(source)
+    sources = [source] if isinstance(source, str | os.PathLike) else source
+    found = [file for one in sources for file in _files_of(Path(one))]
+    if len(sources) == len(found) == 1 and Path(sources[0]) == found[0]:
+        return found
+    others = {Path(name).resolve() for name in leave_out}
+    found = [file for file in found if file.resolve() not in others]
+    found = [file for file in found if not file.name.startswith(".") and not file.stem.endswith("_cube")]
+    if not found:
+        expected = f"expected files ending in {', '.join(sorted(SUFFIXES))}"
+        raise InputError(f"{', '.join(map(str, sources))}: no measurement files found, {expected}")
+    return found
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a folder or a pattern in natural order; a name stands for itself, whether it is there or not."""
     if path.is_dir():
         found = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
     elif path.exists() or not glob.has_magic(str(path)):
         return [path]
     else:
         found = [Path(name) for name in glob.glob(str(path), recursive=True)]
-    others = {Path(name).resolve() for name in leave_out}
-    found = [file for file in found if file.is_file() and file.resolve() not in others]
-    found = [file for file in found if not file.name.startswith(".") and not file.stem.endswith("_cube")]
-    if not found:
-        raise InputError(
-            f"{source}: no measurement files found, expected files ending in {', '.join(sorted(SUFFIXES))}"
-        )
+    found = [file for file in found if file.is_file()]
     return sorted(found, key=natural)
+
+
+def frame_name(stack: str, frame: int) -> str:
+    """The name of one frame of a stack, and of its result.
+
+    Example:
+        >>> frame_name("run7", 12)
+        'run7_000012'
+    """
+    return f"{stack}_{frame:06d}"
 
 
 class Frames:
@@ -113,7 +130,7 @@ def open_frames(source: PathLike | Sequence[PathLike], options: ReadOptions | No
         ...     file["measurement"], file["mask"] = np.ones((3, 8, 14), np.float32), np.ones((8, 8), np.float32)
         >>> frames = open_frames(path)
         >>> frames.names, frames[1].y.shape
-        (('run_0000', 'run_0001', 'run_0002'), (8, 14))
+        (('run_000000', 'run_000001', 'run_000002'), (8, 14))
     """
     options = options or ReadOptions()
     files: dict[Path, OpenedMeasurement | InputError] = {}
@@ -146,7 +163,7 @@ def _names(places: Sequence[tuple[Path, int | None]]) -> tuple[str, ...]:
     names = []
     for path, frame in places:
         name = path.stem if len(stems[path.stem]) == 1 else path.name
-        name = name if frame is None else f"{name}_{frame:04d}"
+        name = name if frame is None else frame_name(name, frame)
         taken[name] = taken.get(name, 0) + 1
         names.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
     return tuple(names)

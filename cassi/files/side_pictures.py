@@ -9,7 +9,7 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 from cassi.files.atomic import replacing
-from cassi.files.wavelength_files import MAX_TEXT_BYTES
+from cassi.files.wavelength_files import read_table
 from cassi.optics.side_picture import RESPONSES, SidePicture, expected_response
 
 MAX_PIXELS = 200_000_000
@@ -107,19 +107,10 @@ def read_response(path: str | os.PathLike[str], wavelengths: np.ndarray) -> np.n
         InputError: no such table, negative values, or bands outside of it.
     """
     path = Path(path)
-    if path.stat().st_size > MAX_TEXT_BYTES:
-        raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short table of curves")
-    rows = []
-    for line in path.read_text(errors="replace").splitlines():
-        words = line.replace(",", " ").replace(";", " ").split()
-        try:
-            rows.append([float(word) for word in words])
-        except ValueError:
-            if rows:  # not a heading
-                raise InputError(f"{path}: expected numbers, got {one_line(line, 80)!r}") from None
-    rows = [row for row in rows if row]
+    expected = "numbers, a line each of a wavelength [nm] and one value for each channel"
+    rows = read_table(path, expected)
     if len(rows) < 2 or len({len(row) for row in rows}) != 1 or len(rows[0]) < 2:
-        raise InputError(f"{path}: expected lines of a wavelength [nm] and one value for each channel")
+        raise InputError(f"{path}: expected {expected}")
     table = np.array(sorted(rows))
     axis, curves = table[:, 0], table[:, 1:]
     if not np.isfinite(table).all() or (curves < 0).any():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.files.names import WAVELENGTHS, find
 from cassi.files.opening import open_container
 from cassi.optics.wavelengths import PRESETS, check_wavelengths
@@ -66,15 +66,32 @@ def _from_range(text: str) -> np.ndarray:
     return np.linspace(start, stop, int(count))
 
 
+def read_table(path: Path, expected: str) -> list[list[float]]:
+    """The numbers of a short text file, line by line, between blanks, commas or semicolons; a heading is passed over.
+
+    Raises:
+        InputError: a long file, no numbers, or a line after the heading that holds anything else.
+    """
+    if path.stat().st_size > MAX_TEXT_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of numbers")
+    rows: list[list[float]] = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            row = [float(word) for word in line.replace(",", " ").replace(";", " ").split()]
+        except ValueError:
+            if rows:
+                raise InputError(f"{path}: expected {expected}, got {one_line(line, 80)!r}") from None
+            continue
+        rows += [row] if row else []
+    if not rows:
+        raise InputError(f"{path}: expected {expected}, got none")
+    return rows
+
+
 def _from_file(path: Path) -> np.ndarray:
     if path.suffix.lower() in (".txt", ".csv", ".tsv"):
-        if path.stat().st_size > MAX_TEXT_BYTES:
-            raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of wavelengths")
-        words = path.read_text(errors="replace").replace(",", " ").replace(";", " ").split()
-        try:
-            return np.array([float(word) for word in words])
-        except ValueError as error:
-            raise InputError(f"{path}: expected numbers only, one wavelength [nm] per band ({error})") from None
+        rows = read_table(path, "numbers only, one wavelength [nm] per band")
+        return np.array([value for row in rows for value in row])
     container = open_container(path)
     entry = find(container, WAVELENGTHS)
     if entry is None:

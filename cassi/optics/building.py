@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.measurement import for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
@@ -32,7 +33,7 @@ def camera_of_shot(
     m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
 ) -> CASSI | BlurredCASSI:
     """The same of a measurement with one shot."""
-    mask = torch.as_tensor(m.mask, dtype=torch.float32, device=device)
+    mask = torch.as_tensor(for_kernels(m.mask), device=device)
     if isinstance(psf, float | int) and not (math.isfinite(psf) and psf > 0):
         raise InputError(
             f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; leave it out for none"

@@ -91,6 +91,18 @@ class Measurement:
         )
 
 
+def for_kernels(values: np.ndarray) -> np.ndarray:
+    """An array as the compiled kernels take it: float32, in C order, writable; copied only where it is not so yet.
+
+    `scipy.io.loadmat` hands over Fortran order, cameras integers, a memory map read-only pages.
+
+    Example:
+        >>> for_kernels(np.asfortranarray(np.ones((2, 3)))).flags.c_contiguous
+        True
+    """
+    return np.require(values, np.float32, ("C", "W"))
+
+
 def join_shots(shots: Sequence[Measurement]) -> Measurement:
     """K shots of one scene, each through its own mask, as one measurement.
 

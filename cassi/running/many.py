@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import file_sha256, write_text
-from cassi.files.frames import find_files, natural
+from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
@@ -85,11 +85,8 @@ def find_frames(
     """
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
-        return [Frame(f"{path.stem}_{k:06d}", str(path), k) for k in range(count)]
-    others = {Path(name).resolve() for name in leave_out}
-    found = [file for file in find_files(source, leave_out) if file.resolve() not in others]
-    if len(found) > 1:  # a shell expands a pattern to results of an earlier run, too
-        found = [file for file in found if not file.stem.endswith("_cube")]
+        return [Frame(frame_name(path.stem, k), str(path), k) for k in range(count)]
+    found = find_files(source, leave_out)
     frames: dict[str, Frame] = {}
     for file in sorted(found, key=natural):
         if file.stem in frames:

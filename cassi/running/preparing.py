@@ -22,7 +22,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import camera_of
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import check_step, infer_shifts
-from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.measurement import Measurement, check_arrays, for_kernels
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 
@@ -75,7 +75,7 @@ def prepare(
     on = pick_device(device)
     A: Camera = camera_of(m, on, psf)
     return _without_black(
-        A, torch.as_tensor(m.y, dtype=torch.float32, device=on), m.bad_pixels, black_level, m.wavelengths,
+        A, torch.as_tensor(for_kernels(m.y), device=on), m.bad_pixels, black_level, m.wavelengths,
         CameraNoise(m.gain, None if m.gain is None else m.read_noise), m.unit,
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def prepare_camera(
     """
     check_number("black level", black_level)
     shape = tuple(A.measurement_shape)
-    y = torch.as_tensor(plain(measurement), dtype=torch.float32)
+    y = torch.as_tensor(for_kernels(plain(measurement)))
     if y.shape[-len(shape) :] != shape or y.ndim > len(shape) + 1:
         raise InputError(f"the measurement must be {shape} for this camera, or a stack of such, got {tuple(y.shape)}")
     bad = None if bad_pixels is None else np.asarray(plain(bad_pixels))
@@ -216,8 +216,8 @@ def as_measurement(
         notes: list[str] = []
         shifts = infer_shifts(y_array.shape, mask_array.shape, stored, step, bands, notes)
         m = Measurement(
-            y=y_array.astype(np.float32),
-            mask=mask_array.astype(np.float32),
+            y=np.array(y_array, np.float32, order="C"),
+            mask=for_kernels(mask_array),
             shifts=shifts,
             unit="as the measurement",
             notes=tuple(notes),

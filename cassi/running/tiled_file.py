@@ -23,7 +23,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Progress, Run, check_prior
 from cassi.choice.stages import Watch, repeated
 from cassi.errors import InputError
-from cassi.files.cube_parts import CubeParts, cube_in_parts
+from cassi.files.cube_store import CubeStore, cube_store
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.cropping import Block, crop
 from cassi.optics.detector import brightness
@@ -137,8 +137,11 @@ def reconstruct_tiled(
     y = task.y / level
     with (
         shown(progress, tiled_steps(solver)) as told,
-        cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts,
+        cube_store(output, overwrite=overwrite) as store,
     ):
+        store.make("cube", A.cube_shape, axes="CHW")
+        if m.wavelengths is not None:
+            store.put("wavelengths", m.wavelengths)
         run = Run(seed, progress=told if solver == "auto" else None)
         one, found = tile_solver(
             A, y, wavelengths=m.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
@@ -147,20 +150,20 @@ def reconstruct_tiled(
         choice = chosen.as_dict() | {"tile": tile, "reach": reach}
 
         def add(rows: slice, columns: slice, values: Tensor) -> None:
-            parts.add(rows, columns, (values * level).cpu().numpy())
+            store.add("cube", np.s_[:, rows, columns], (values * level).cpu().numpy())
 
         history = solve_tiled(A, y, one, add, tile=tile, reach=reach, told=partial(told, TILES))
-        residual_image, residual = _misfit(A, task.y, parts)
+        residual_image, residual = _misfit(A, task.y, store)
         seconds = time.perf_counter() - start
-        parts.put("measurement", m.y)
-        parts.put("residual", residual_image)
+        store.put("measurement", m.y)
+        store.put("residual", residual_image)
         for name in Record._fields:
-            parts.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
+            store.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
         parameters = {
             "solver": solver, "num_iters": num_iters, "tv_weight": tv_weight, "tile": tile, "reach": reach,
             "device": str(device), "seed": seed, "shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise,
         }  # fmt: skip
-        parts.state(
+        store.state(
             {
                 "version": PROGRAM,
                 "input_name": m.source,
@@ -217,7 +220,7 @@ def tile_solver(
     return by_name, Outcome(Result(y.new_zeros(()), (), "max_iters"), method.solver, settings)
 
 
-def _misfit(A: Block, y: Tensor, parts: CubeParts) -> tuple[np.ndarray, float]:
+def _misfit(A: Block, y: Tensor, store: CubeStore) -> tuple[np.ndarray, float]:
     """y - Phi x, and |y - Phi x| / |y|, of the cube in the file; rows do not mix, so a strip is a camera of its own."""
     image = np.empty(tuple(y.shape), np.float32)
     squared = 0.0
@@ -225,7 +228,7 @@ def _misfit(A: Block, y: Tensor, parts: CubeParts) -> tuple[np.ndarray, float]:
     for first in range(0, height, STRIP):
         rows = slice(first, min(first + STRIP, height))
         strip, seen = crop(A, y, rows, slice(0, width))
-        misfit = seen - strip.forward(torch.from_numpy(parts.read(rows)).to(y.device))
+        misfit = seen - strip.forward(torch.from_numpy(store.read("cube", np.s_[:, rows])).to(y.device))
         squared += float(misfit.double().square().sum())
         image[..., rows, :] = misfit.cpu().numpy()
     total = float(y.double().norm())

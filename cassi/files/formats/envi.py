@@ -16,7 +16,6 @@ from cassi.files.container import (
     damage_as_input_error,
     declared_bytes,
     optional,
-    without_warnings,
 )
 
 MAX_HEADER_BYTES = 1 << 24
@@ -37,7 +36,7 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     envi = optional(path, "spectral.io.envi")
     if path.stat().st_size > MAX_HEADER_BYTES:
         raise InputError(f"{path}: an ENVI header of {path.stat().st_size} bytes, expected a short text")
-    with damage_as_input_error(path, "ENVI"), without_warnings():
+    with damage_as_input_error(path, "ENVI"):
         header = envi.read_envi_header(os.fspath(path))
         rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
         if min(rows, columns, bands) < 1:
@@ -66,8 +65,7 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
             return wavelengths
-        with without_warnings():
-            image = envi.open(os.fspath(path), os.fspath(data_path))
+        image = envi.open(os.fspath(path), os.fspath(data_path))
         mapped = image.open_memmap(interleave="bsq", writable=False).reshape(entry.shape)
         return np.array(mapped[picked], dtype=entry.dtype)
 

@@ -136,7 +136,7 @@ def _walk(path: Path, file: h5py.File, trusted: bool) -> list[Entry]:
             name, raw = prefix + _text(key), _raw(key)
             if len(entries) + len(seen) > MAX_OBJECTS:
                 raise InputError(f"{path}: more than {MAX_OBJECTS} objects: not a measurement file")
-            links = group.id.links
+            links = group.id.links  # by bytes: the text methods of h5py take UTF-8 only
             kind = links.get_info(raw).type
             if kind == h5py.h5l.TYPE_EXTERNAL:
                 elsewhere = _text(links.get_val(raw)[0])

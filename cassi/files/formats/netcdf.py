@@ -16,7 +16,6 @@ from cassi.files.container import (
     damage_as_input_error,
     declared_bytes,
     optional,
-    without_warnings,
 )
 
 # Names that files give to the axes of a cube, in lower case.
@@ -90,7 +89,7 @@ def open_netcdf_classic(path: Path) -> Container:
     from scipy.io import netcdf_file
 
     # Mapped files cannot be closed while an error holds on to their arrays: they are read whole.
-    with damage_as_input_error(path, "NetCDF"), without_warnings(), netcdf_file(path, "r", mmap=False) as file:
+    with damage_as_input_error(path, "NetCDF"), netcdf_file(path, "r", mmap=False) as file:
         entries = []
         for name, variable in file.variables.items():
             shape = tuple(int(n) for n in variable.shape)
@@ -105,7 +104,7 @@ def open_netcdf_classic(path: Path) -> Container:
         attributes = {name: _text(value) for name, value in file._attributes.items()}
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
-        with without_warnings(), netcdf_file(path, "r", mmap=False) as file:
+        with netcdf_file(path, "r", mmap=False) as file:
             values = file.variables[entry.name].data
             values = values[picked]
             return unpack(values.astype(values.dtype.newbyteorder("=")), entry.attributes)

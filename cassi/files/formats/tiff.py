@@ -63,7 +63,7 @@ def open_tiff(path: Path) -> Container:
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
             return wavelengths
-        return _read_pages(path, entry, picked)
+        return _read_pages(path, shape, entry, picked)
 
     return Container(path, "TIFF", tuple(entries), read)
 
@@ -123,22 +123,17 @@ def _description(
     return (shape, named, values) if known else (plain, axes, values)
 
 
-def _read_pages(path: Path, entry: Entry, picked: Selection) -> np.ndarray:
+def _read_pages(path: Path, page_shape: tuple[int, ...], entry: Entry, picked: Selection) -> np.ndarray:
+    """Read the pages that are picked; the axes before those of a page count them."""
     import tifffile
 
+    rank = len(entry.shape) - len(page_shape)
     with _quiet(), tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
-        if len(tiff.pages) == 1 and entry.axes == "CHW" and len(entry.shape) == 3 and entry.shape[0] > 1:
-            return _page_values(path, tiff.pages.first, entry.shape)[picked]
-        page_shape = entry.shape[1:] if entry.axes == "NCHW" and len(tiff.pages) == entry.shape[0] else entry.shape[-2:]
-        lead = entry.shape[: len(entry.shape) - len(page_shape)]
-        if not lead:
-            return _page_values(path, tiff.pages.first, page_shape)[picked]
-        index = np.arange(len(tiff.pages)).reshape(lead)[picked[: len(lead)]]
-        out = np.empty((index.size, *page_shape), dtype=entry.dtype)
-        for row, number in zip(out, index.reshape(-1), strict=True):
+        numbers = np.arange(len(tiff.pages)).reshape(entry.shape[:rank])[picked[:rank]]
+        out = np.empty((numbers.size, *page_shape), dtype=entry.dtype)
+        for row, number in zip(out, numbers.reshape(-1), strict=True):
             row[...] = _page_values(path, tiff.pages[int(number)], page_shape)
-    whole = tuple(slice(None) for _ in lead)
-    return out.reshape(*index.shape, *page_shape)[whole + picked[len(lead) :]]
+    return out.reshape(*numbers.shape, *page_shape)[(slice(None),) * rank + picked[rank:]]
 
 
 def _page_values(path: Path, page: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,0 +1,204 @@
+"""A cube written piece by piece: the tiles of a frame larger than memory, the frames of a sequence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cassi.errors import InputError, OutputError
+from cassi.files.atomic import hdf5_target, replacing, signals_held
+from cassi.files.opening import open_container
+from cassi.files.writing import check_output, check_written, plain_attributes
+
+if TYPE_CHECKING:
+    import h5py
+
+TOLERANCE = 1e-6  # relative, between what was added in float32 and in float64
+GATHERED = ("cube", "measurement", "residual", "truth")  # of each frame; what not all of them have is left out
+
+
+class CubeStore:
+    """An HDF5 result in the making; made by `cube_store`. Its arrays are zero at first and take pieces in any order."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._put: dict[str, np.ndarray] = {}
+        self._added: dict[str, np.ndarray] = {}  # sum of all values, and of their sizes
+
+    def make(self, name: str, shape: tuple[int, ...], *, axes: str = "", chunks: tuple[int, ...] | None = None) -> None:
+        """Make an array of zeros, float32; `axes` are the letters of its axes (N frame, C band, H row, W column)."""
+        with signals_held():
+            made = self._file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
+            if axes:
+                made.attrs["axes"] = np.bytes_(axes)
+        self._added[name] = np.zeros(2)
+
+    def add(self, name: str, where: Any, values: np.ndarray) -> None:
+        """Add values to an array there; `where` is an index of NumPy's."""
+        with signals_held():
+            self._file[name][where] += values
+        self._added[name] += values.sum(dtype=np.float64), np.abs(values).sum(dtype=np.float64)
+
+    def read(self, name: str, where: Any) -> np.ndarray:
+        """What an array holds there so far."""
+        return np.asarray(self._file[name][where])
+
+    def put(self, name: str, values: np.ndarray) -> None:
+        """Write another array at once; wavelengths are in nm."""
+        with signals_held():
+            made = self._file.create_dataset(name, data=values, track_times=False)
+            if name == "wavelengths":
+                made.attrs["units"] = "nm"
+        self._put[name] = np.asarray(values)
+
+    def leave_out(self, name: str) -> None:
+        """Take an array out again."""
+        with signals_held():
+            del self._file[name]
+        del self._added[name]
+
+    def state(self, attributes: Mapping[str, object]) -> None:
+        """Write attributes; what is neither text nor number becomes JSON."""
+        with signals_held():
+            self._file.attrs.update(plain_attributes(attributes))
+
+    def check(self, path: Path) -> None:
+        """Compare the closed file with what was put and, by its sum, with what was added.
+
+        Raises:
+            OutputError: something did not reach the file.
+        """
+        check_written(path, self._put)
+        container = open_container(path, trusted=True)
+        for name, (total, sizes) in self._added.items():
+            entry, found = container.entry(name), 0.0
+            if entry is not None:
+                rest = (slice(None),) * (len(entry.shape) - 1)
+                for first in range(entry.shape[0]):
+                    found += container.read(entry, (slice(first, first + 1), *rest)).sum(dtype=np.float64)
+            if entry is None or abs(found - total) > TOLERANCE * sizes:
+                raise OutputError(
+                    f"{path.name}: the {name} did not reach the file whole; nothing was left behind, try again"
+                )
+
+
+@contextmanager
+def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[CubeStore]:
+    """Yield a `CubeStore` to fill; at the end of the block the file is moved into place, whole or not at all.
+
+    Args:
+        path: the .h5 or .hdf5 file to make.
+        overwrite: replace an existing file.
+
+    Raises:
+        OutputError: no HDF5 suffix; the file exists, its folder does not, or the disk is full; nothing is left behind.
+
+    Example:
+        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
+        >>> with cube_store(path) as store:
+        ...     store.make("cube", (2, 3, 4), axes="CHW")
+        ...     store.add("cube", np.s_[:, 0:2, 1:4], np.ones((2, 2, 3), np.float32))
+        >>> from cassi.files import read_cube
+        >>> read_cube(path)[0].sum()
+        np.float32(12.0)
+    """
+    import h5py
+
+    path = check_output(path, overwrite)
+    if path.suffix.lower() not in (".h5", ".hdf5"):
+        raise OutputError(f"{path}: only HDF5 is written piece by piece, expected the suffix .h5 or .hdf5")
+    with replacing(path, overwrite) as temporary:
+        with hdf5_target(temporary) as target:
+            file = h5py.File(target, "w")
+            try:
+                store = CubeStore(file)
+                yield store
+            finally:
+                with signals_held():  # it writes what HDF5 still holds
+                    file.close()
+        with signals_held():
+            store.check(temporary)
+
+
+def gather_cubes(
+    path: str | os.PathLike[str],
+    results: Sequence[str | os.PathLike[str]],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the results of the frames of a sequence into one HDF5 file, a frame in memory at a time.
+
+    Args:
+        path: .h5 or .hdf5 file to make: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
+            `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each; the
+            attributes `ok` and `verdict` say whether all of them fit the mask.
+        results: files as `cassi.running.result.write_result` makes them, in the order of time.
+        attributes: provenance by name; unit and scale are those of the first frame.
+        overwrite: replace an existing file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: no results, or cubes that differ in size.
+        OutputError: see `cube_store`.
+
+    Example:
+        >>> from cassi.files import read_cube, write_cube
+        >>> folder = tempfile.mkdtemp()
+        >>> frames = [write_cube(os.path.join(folder, f"{t}.h5"), np.full((2, 3, 4), t)) for t in (1, 2)]
+        >>> read_cube(gather_cubes(os.path.join(folder, "film.h5"), frames))[0].shape
+        (2, 2, 3, 4)
+    """
+    import h5py
+
+    if not results:
+        raise InputError("no frames to gather; give one result at least")
+    residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
+    with cube_store(path, overwrite=overwrite) as store:
+        for t, result in enumerate(results):
+            with h5py.File(result) as frame:
+                if t == 0:
+                    shapes = {name: _own(frame, name).shape for name in GATHERED if name in frame}
+                    for name, shape in shapes.items():
+                        store.make(
+                            name, (len(results), *shape), axes="NCHW" if name == "cube" else "", chunks=(1, *shape)
+                        )
+                    if "wavelengths" in frame:
+                        store.put("wavelengths", frame["wavelengths"][:])
+                    kept = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
+                    store.state({name: frame.attrs[name] for name in kept} | dict(attributes or {}))
+                if "cube" not in frame:
+                    raise InputError(f"{result}: no cube in it, expected the result of a run")
+                for name, shape in list(shapes.items()):
+                    if name not in frame:
+                        store.leave_out(name)
+                        del shapes[name]
+                        continue
+                    values = _own(frame, name)
+                    if values.shape != shape:
+                        raise InputError(f"{result}: '{name}' {values.shape} differs from the first frame's {shape}")
+                    store.add(name, t, values)
+                residuals[t] = frame.attrs.get("residual", np.nan)
+                together[t] = json.loads(frame.attrs.get("parameters", "{}")).get("together", 0)
+                if not frame.attrs.get("ok", True):
+                    misfits.append(str(frame.attrs.get("verdict", "")))
+        store.put("residuals", residuals)
+        store.put("together", together)
+        if misfits:
+            verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
+            store.state({"ok": False, "verdict": verdict})
+    return Path(path)
+
+
+def _own(frame: h5py.File, name: str) -> np.ndarray:
+    """A frame's own part: the first snapshot of those beside it."""
+    values = np.asarray(frame[name])
+    return values[0] if name in ("measurement", "residual") and values.ndim == 3 else values

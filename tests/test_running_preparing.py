@@ -1,0 +1,71 @@
+"""Arrays as users hand them over reach the compiled kernels."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import CASSI
+from cassi.choice.noise import CameraNoise
+from cassi.kernels import cpu
+from cassi.kernels.dispatch import kernels
+from cassi.optics.measurement import Measurement
+from cassi.running.preparing import as_measurement, prepare, prepare_camera
+
+RNG = np.random.default_rng(0)
+SHIFTS = (0, 2, 4)
+Y, MASK, MASKS = (np.round(100 * RNG.random(shape)) for shape in ((16, 16), (16, 12), (3, 16, 12)))
+
+
+def read_only(values):
+    values = values.astype(np.float32)
+    values.flags.writeable = False
+    return values
+
+
+FORMS = {
+    "float64": lambda values: values,
+    "Fortran order": lambda values: np.asfortranarray(values, dtype=np.float32),
+    "integers": lambda values: values.astype(np.int16),
+    "big-endian": lambda values: values.astype(">f4"),
+    "read-only": read_only,
+    "a turned view": lambda values: np.flip(np.flip(values, (-1, -2)).copy(), (-1, -2)),
+}
+
+
+def by_camera(y, mask):
+    """The mask as a tensor of the same strides, where torch has such."""
+    held = torch.as_tensor(mask if mask.flags.f_contiguous and mask.flags.writeable else mask.astype(np.float32).copy())
+    return prepare_camera(
+        CASSI(held.float(), SHIFTS), y, wavelengths=None, bad_pixels=None, noise=CameraNoise(), black_level=None
+    )
+
+
+WAYS = {
+    "arrays": lambda y, mask: prepare(as_measurement(y, mask, None, 2, None, None)),
+    "a Measurement": lambda y, mask: prepare(Measurement(y=y, mask=mask, shifts=SHIFTS)),
+    "a camera": by_camera,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mask", [MASK, MASKS], ids=["one mask", "a mask per band"])
+def test_the_compiled_kernels_take_them(way, form, mask):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        task = WAYS[way](FORMS[form](Y), FORMS[form](mask))
+    assert kernels(task.y, task.A.mask) is cpu
+    np.testing.assert_array_equal(task.A.mask.numpy(), mask)
+    np.testing.assert_allclose(task.y.numpy() + task.black_levels[0], Y, rtol=1e-5)
+
+
+def test_a_memory_map_is_taken_and_a_mask_per_band_is_not_copied(tmp_path):
+    np.save(tmp_path / "y.npy", np.asfortranarray(Y))
+    masks = MASKS.astype(np.float32)
+    m = as_measurement(np.load(tmp_path / "y.npy", mmap_mode="r"), masks, None, 2, None, None)
+    assert kernels(*(torch.from_numpy(values) for values in (m.y, m.mask))) is cpu
+    assert np.shares_memory(m.mask, masks)
