@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm, to_hex
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -66,14 +66,14 @@ def draw_bands(
         colored = map_(share if signed else share**GAMMA, bytes=True)
         mosaic[y : y + tile.height, x : x + tile.width] = np.asarray(colored)[..., :3]
         if names:
-            parts = [(0.0, 8.5, INK, band_name(centers, index))]
-            if not tint and center is not None and VISIBLE[0] <= center <= VISIBLE[1]:
-                parts = [(8.0, *parts[0][1:]), (0.0, 7.0, to_hex((*wavelength_to_srgb(center),)), "■")]
-            for right, size, color, words in parts:
-                axes.annotate(
-                    words, (x - 0.5, y - 0.5), xytext=(right, 2.5), textcoords="offset points", fontsize=size,
-                    color=color, annotation_clip=False,
-                )  # fmt: skip
+            sampled = not tint and center is not None and VISIBLE[0] <= center <= VISIBLE[1]
+            if sampled and center is not None:
+                above = y - tile.square // 2
+                mosaic[above - tile.square : above, x : x + tile.square] = (255 * wavelength_to_srgb(center)).round()
+            axes.annotate(
+                band_name(centers, index), (x - 0.5, y - 0.5), xytext=(8.0 * sampled, 2.5), textcoords="offset points",
+                fontsize=8.5, color=INK, annotation_clip=False,
+            )  # fmt: skip
     show(axes, mosaic)
     if limits is not None:
         norm = Normalize(limits.low, limits.high) if signed else PowerNorm(GAMMA, limits.low, limits.high)
@@ -83,13 +83,17 @@ def draw_bands(
 
 
 class _Tile(NamedTuple):
-    """A band in a picture of many [pixel]; `pitch` is from row to row, with room for a line of words."""
+    """A band in a picture of many [pixel].
+
+    `pitch` is from row to row, with room for words; `square` the side of the sample of the band's color.
+    """
 
     shrink: int
     height: int
     width: int
     gap: int
     pitch: int
+    square: int
     pixels_per_inch: float
 
     @classmethod
@@ -100,7 +104,8 @@ class _Tile(NamedTuple):
         gap = max(1, round(0.03 * across))
         pixels_per_inch = (columns * (across + gap) - gap) / width
         text = max(1, round(0.25 * pixels_per_inch)) if names else 0
-        return cls(shrink, down, across, gap, down + max(text, gap), pixels_per_inch)
+        square = max(1, round(0.08 * pixels_per_inch))
+        return cls(shrink, down, across, gap, down + max(text, gap), square, pixels_per_inch)
 
 
 def draw_spectra(
@@ -122,7 +127,7 @@ def draw_spectra(
     legend: dict[str, Artist] = {}
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
-    style = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
+    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
     tops = [_top_at(point, values, truth) for point in chosen]
     highest, lowest = max(tops), 0.0
     for k, (axes, (row, column, kind)) in enumerate(zip(panels, chosen, strict=True)):
@@ -230,7 +235,7 @@ def _draw_seconds(axes: Axes, at: np.ndarray, seconds: np.ndarray) -> None:
     above = axes.secondary_xaxis("top")
     above.set_xticks(ticks, [f"{t:.{digits}f}" for t in times])
     above.set_xlabel("time of this run [s]", fontsize=8)
-    up = 0.3 / (axes.get_position().height * axes.figure.get_figheight())
+    up = 0.3 / (axes.get_position().height * cast(Figure, axes.figure).get_figheight())
     above.xaxis.set_label_coords(0.5, 1 + up, transform=axes.transAxes)
     above.spines["top"].set_visible(False)
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -362,21 +362,21 @@ def summary(
         )
         if side > LOWEST:
             break
-    strip = {"columns": max(len(shown), 6), "width": PAGE - BAR - EDGE}
+    columns, width = max(len(shown), 6), PAGE - BAR - EDGE
     warning = "\n".join(data.problems())
     caption = "\n".join(filter(None, (caption, *textwrap.wrap(data.found_camera, WORDS))))
     below = 0.1 + 0.3 + 0.2 * (caption.count("\n") + bool(caption)) + (0.3 + 0.18 * warning.count("\n")) * bool(warning)
     pitch = ABOVE + side + 3 * LINE
     bands_at = below + pitch * -(-len(drawings) // beside)
-    spectra_at = bands_at + strip_height(values.shape, len(shown), **strip) + 2 * LINE + 2 * ABOVE
+    spectra_at = bands_at + strip_height(values.shape, len(shown), columns=columns, width=width) + 2 * LINE + 2 * ABOVE
     figure = page(PAGE, spectra_at + 1.7 + BELOW)
     _write_heading(figure, data.title, caption, warning)
     for k, (_, draw) in enumerate(drawings):
         left = EDGE + sum(aspects[k - k % beside : k]) * side + k % beside * BAR
         draw(place(figure, left, below + ABOVE + k // beside * pitch, aspects[k] * side, side))
     draw_bands(
-        figure, EDGE, bands_at, values, centers, shown, **strip, limits=shown_range(values, "zero"),
-        label=value_label(data.unit),
+        figure, EDGE, bands_at, values, centers, shown, columns=columns, width=width,
+        limits=shown_range(values, "zero"), label=value_label(data.unit),
     )  # fmt: skip
     across = (PAGE - LEFT - 3.75) / len(chosen)
     panels = [place(figure, LEFT + k * across, spectra_at, across - 0.2, 1.7) for k in range(len(chosen))]
@@ -438,8 +438,11 @@ def difference(
     columns = max(len(shown), 4)
     width = PAGE - LEFT - BAR
     bands_at = 2 * ABOVE + side + BELOW + ABOVE
-    pitch = strip_height(values.shape, len(shown), columns=columns, width=width) + 2 * LINE
-    figure = page(PAGE, bands_at + 3 * pitch, heading)
+    named, bare = (
+        strip_height(values.shape, len(shown), columns=columns, width=width, names=names) + 2 * LINE
+        for names in (True, False)
+    )
+    figure = page(PAGE, bands_at + named + 2 * bare, heading)
 
     rms = np.sqrt((delta**2).mean(axis=0))
     angles = spectral_angles(values, other).cpu().numpy()
@@ -472,8 +475,8 @@ def difference(
     )
     for k, (name, cube, limits) in enumerate(strips):
         axes = draw_bands(
-            figure, LEFT, bands_at + k * pitch, cube, centers, shown, columns=columns, width=width, limits=limits,
-            label=value_label(unit),
+            figure, LEFT, bands_at + named * bool(k) + bare * max(k - 1, 0), cube, centers, shown, columns=columns,
+            width=width, limits=limits, label=value_label(unit), names=k == 0,
         )  # fmt: skip
         axes.text(-0.02, 0.5, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
     return figure
@@ -659,7 +662,7 @@ def _painted(figure: Figure, dpi: float) -> np.ndarray:
     """The pixels of a figure, (H, W, 3): without transparency they are packed faster and smaller."""
     own = figure.dpi
     figure.set_dpi(dpi)
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     figure.set_dpi(own)
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])

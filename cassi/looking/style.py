@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import rc_context
@@ -62,6 +62,7 @@ _STYLE: Any = {
     "legend.fontsize": 8.0,
     "lines.linewidth": 1.6,
     "image.interpolation": "nearest",
+    "image.interpolation_stage": "rgba",  # a pixel of the data is colored once, not each of the page
     "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
 }
@@ -171,9 +172,10 @@ def note_below(axes: Axes, *lines: str, labelled: bool = True) -> None:
 
 def color_bar(axes: Axes, mappable: ScalarMappable, limits: Limits, *, ticks: int = 5) -> None:
     """A color bar right of a picture, as high as it; arrows say that values lie beyond its ends."""
-    box, width = axes.get_position(), axes.figure.get_figwidth()
-    beside = axes.figure.add_axes((box.x1 + 0.08 / width, box.y0, 0.12 / width, box.height))
-    bar = axes.figure.colorbar(mappable, cax=beside, extend=limits.extend)
+    box, figure = axes.get_position(), cast(_Figure, axes.figure)
+    width = figure.get_figwidth()
+    beside = figure.add_axes((box.x1 + 0.08 / width, box.y0, 0.12 / width, box.height))
+    bar = figure.colorbar(mappable, cax=beside, extend=limits.extend)
     bar.outline.set(edgecolor=MUTED, linewidth=0.5)  # the arrow of a cut scale can be as white as the page
     bar.locator = MaxNLocator(ticks)
     bar.update_ticks()
