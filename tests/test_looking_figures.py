@@ -385,6 +385,8 @@ def test_the_summary_warns_in_red(cube):
     assert red > 2 * green
     unexplained = result(cube, BANDS, residual=np.pad(0.7 * cube[0], ((0, 0), (0, 14))))
     assert "explains less than half of the snapshot: 70% is left" in words(figures.summary(unexplained))
+    errors = (0.29, 0.31)  # the second is what the choice itself calls bad
+    assert [len(result(cube, choice={"held_out_error": error}).problems()) for error in errors] == [0, 1]
 
 
 @pytest.fixture(scope="module")

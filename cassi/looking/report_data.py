@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.outcome import FAIR
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.opening import open_container
@@ -178,7 +179,7 @@ class ReportData:
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
         if (share := self.unexplained) is not None and not share < 0.5:
             found.append(f"The cube explains less than half of the snapshot: {share:.0%} is left.")
-        if (error := self.held_out_error) is not None and not error < 0.5:
+        if (error := self.held_out_error) is not None and error > FAIR:
             found.append(f"The cube does not predict pixels it has not seen: their error is {error:.0%}.")
         if (left := self.imprint) is not None and left > STAMPED:
             found.append(
