@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cassi.files.atomic import replacing
 from cassi.kernels.covariance import covariance_sum, pixel_mean
-from cassi.looking.color import Limits, is_visible, render, shown_range, value_label, white_level
+from cassi.looking.color import Limits, as_array, is_visible, render, shown_range, value_label, white_level
 from cassi.looking.drawing import (
     check_points,
     draw_bands,
@@ -50,7 +50,6 @@ from cassi.looking.style import (
     WARNING,
     Array,
     Figure,
-    as_array,
     as_centers,
     as_cube,
     as_picture,

@@ -19,6 +19,7 @@ from cassi.choice.outcome import FAIR
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.opening import open_container
+from cassi.looking.color import as_array
 from cassi.looking.metrics import score
 from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck
@@ -240,7 +241,7 @@ def report_of(
     def one(values: Tensor | Array | None, rank: int) -> Array | None:
         if values is None:
             return None
-        array: Array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        array = as_array(values)
         return array[frame] if array.ndim > rank else array
 
     cube = one(result.cube, 3)

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cassi.looking.color import Limits, shown_range
+from cassi.looking.color import Limits, as_array, shown_range
 
 Array = Tensor | np.ndarray
 
@@ -182,12 +182,6 @@ def color_bar(axes: Axes, mappable: ScalarMappable, limits: Limits, *, ticks: in
 
 
 # What figures are given, checked
-
-
-def as_array(values: Array) -> np.ndarray:
-    """A tensor or an array as an array in memory."""
-    array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    return array
 
 
 def as_picture(y: Array, name: str) -> np.ndarray:
