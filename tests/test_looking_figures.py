@@ -166,7 +166,7 @@ def test_bands_name_what_they_show(cube):
     shown = words(figure)
     assert "450 nm" in shown and "650 nm" in shown
     assert "8 bands, all bands on one scale" in shown and "counts; highest 7.5" in shown
-    _, bar = figure.axes
+    (bar,) = figure.axes[0].child_axes
     assert bar.get_ylim() == (0, pytest.approx(np.percentile(bright, 99.5)))
     shown = words(figures.bands(cube, None, count=3, scale="band"))
     assert [f"band {k}" in shown for k in (1, 2, 8)] == [True, False, True]

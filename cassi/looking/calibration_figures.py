@@ -102,7 +102,7 @@ def masks(calibration: Calibration) -> Figure:
     detail = (slice(top, top + size), slice(left, left + size))
     panels = [(calibration.mask[0], f"{calibration.wavelengths[0]:.1f} nm")]
     panels += [
-        (calibration.mask[c][detail], f"{calibration.wavelengths[c]:.1f} nm, middle {size} x {size} px")
+        (calibration.mask[c][detail], f"{calibration.wavelengths[c]:.1f} nm, {size} x {size} px in the middle")
         for c in (0, count // 2, count - 1)
     ]
     limits = shown_range(calibration.mask, "zero", percent=99.9)

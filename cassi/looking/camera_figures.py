@@ -111,7 +111,7 @@ def masks(camera: RefinedCamera) -> Figure:
     height, width = given.shape
     top, left = (height - min(DETAIL, height)) // 2, (width - min(DETAIL, width)) // 2
     detail = (slice(top, top + DETAIL), slice(left, left + DETAIL))
-    heading = f"as given, middle {given[detail].shape[0]} x {given[detail].shape[1]} px"
+    heading = f"as given, {given[detail].shape[0]} x {given[detail].shape[1]} px in the middle"
     panels = [(given[detail], heading)] + [(found[c][detail], f"band {c + 1}") for c in evenly(count, 3)]
     return row_of_masks(panels, shown_range(given, "zero", percent=99.9))
 

@@ -172,9 +172,9 @@ def note_below(axes: Axes, *lines: str, labelled: bool = True) -> None:
 
 def color_bar(axes: Axes, mappable: ScalarMappable, limits: Limits, *, ticks: int = 5) -> None:
     """A color bar right of a picture, as high as it; arrows say that values lie beyond its ends."""
-    box, figure = axes.get_position(), cast(_Figure, axes.figure)
-    width = figure.get_figwidth()
-    beside = figure.add_axes((box.x1 + 0.08 / width, box.y0, 0.12 / width, box.height))
+    figure = cast(_Figure, axes.figure)
+    width = axes.get_position().width * figure.get_figwidth()
+    beside = axes.inset_axes((1 + 0.08 / width, 0, 0.12 / width, 1))
     bar = figure.colorbar(mappable, cax=beside, extend=limits.extend)
     bar.outline.set(edgecolor=MUTED, linewidth=0.5)  # the arrow of a cut scale can be as white as the page
     bar.locator = MaxNLocator(ticks)
