@@ -32,7 +32,7 @@ def bands_of(paths: list[str]) -> Figure:
             for row, words in ((pair, "as given"), (pair + 1, "found")):
                 title = f"{words}, band {band + 1}" if column == 0 else f"band {band + 1}"
                 picture = np.clip(cubes[row][band][::every, ::every] / white, 0, 1) ** 0.7
-                show(grid[row, column], picture, title, cmap="gray", vmin=0, vmax=1)
+                show(grid[row, column], picture, title, cmap="gray", vmin=0, vmax=1, aspect="equal")
     return figure
 
 

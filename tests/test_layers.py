@@ -92,7 +92,7 @@ ROOMS = {  # what each room may import besides itself; the order is that of the 
     "choice": {"errors", "kernels", "optics", "priors", "solvers"},
     "calibration": {"errors", "kernels", "optics", "priors", "solvers", "files", "choice"},
     "simulation": {"errors", "kernels", "optics", "files"},
-    "looking": {"errors", "kernels", "optics", "solvers", "files", "calibration"},
+    "looking": {"errors", "kernels", "optics", "solvers", "files", "choice", "calibration"},
     "running": {"errors", "kernels", "optics", "priors", "solvers", "files", "choice", "calibration", "looking"},
     "cli": {
         "errors", "kernels", "optics", "priors", "solvers", "files", "choice", "calibration", "simulation", "looking",

@@ -7,7 +7,21 @@ import numpy as np
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
 from cassi.looking.color import shown_range
-from cassi.looking.style import PALETTE, Figure, draw_map, layout, styled
+from cassi.looking.style import (
+    ABOVE,
+    EDGE,
+    LEFT,
+    LINE,
+    PALETTE,
+    Figure,
+    draw_map,
+    page,
+    picture_size,
+    place,
+    row,
+    row_of_masks,
+    styled,
+)
 
 
 @styled
@@ -29,23 +43,22 @@ def dispersion(calibration: Calibration) -> Figure:
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)
-    figure = Figure(figsize=(6.8, 4.6), layout=layout())
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    figure = page(6.8, 4.6)
+    upper = place(figure, LEFT, ABOVE, 6.8 - LEFT - EDGE, 2.7)
+    lower = place(figure, LEFT, 3.15, 6.8 - LEFT - EDGE, 0.95)
     upper.plot(grid, curve(grid), color=PALETTE[0], label=f"{curve.model}, {len(curve.coefficients)} coefficients")
     bands = np.asarray(calibration.shifts) + calibration.remainders
     upper.plot(calibration.wavelengths, bands, "|", color=PALETTE[0], markersize=9, label=f"{len(bands)} bands")
     upper.plot(curve.wavelengths, curve.measured, "o", color=PALETTE[1], label="measured")
-    upper.set_ylabel("displacement [px]")
-    upper.set_title("Dispersion")
+    upper.set(ylabel="displacement [px]", title="Dispersion")
+    upper.tick_params(labelbottom=False)
     upper.grid(True)
     upper.legend()
     lower.axhline(0, color=PALETTE[0], linewidth=1)
     lower.plot(curve.wavelengths, curve.residuals, "o", color=PALETTE[1], label="measured - fitted")
     lower.plot(curve.wavelengths, curve.across, "s", color=PALETTE[2], markersize=4, label="across the dispersion")
     limit = 1.3 * max(0.02, float(np.abs(curve.residuals).max()), float(np.abs(curve.across).max()))
-    lower.set_ylim(-limit, limit)
-    lower.set_ylabel("[px]")
-    lower.set_xlabel("wavelength [nm]")
+    lower.set(xlim=upper.get_xlim(), ylim=(-limit, limit), xlabel="wavelength [nm]", ylabel="[px]")
     lower.grid(True)
     lower.legend(loc="best", ncols=2)
     return figure
@@ -61,14 +74,15 @@ def detector(calibration: Calibration) -> Figure:
     Returns:
         The figure.
     """
-    figure = Figure(figsize=(9.6, 3.9), layout=layout())
     rows, columns = np.nonzero(calibration.bad_pixels)
+    width, height = picture_size(calibration.dark.shape, 3.6)
+    bad = f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %"
+    figure, places = row([max(width, 2.5)] * 2, height, title=bad, left=EDGE, below=3 * LINE)
     panels = ((calibration.dark, "Dark level", "counts"), (calibration.flat, "Relative response", "of the mean"))
-    for axes, (picture, heading, label) in zip(figure.subplots(1, 2), panels, strict=True):
+    for axes, (picture, heading, label) in zip(places, panels, strict=True):
         draw_map(axes, picture, heading, label, limits=shown_range(picture, percent=99))
         if len(rows):
             axes.scatter(columns, rows, s=14, facecolors="none", edgecolors=PALETTE[1], linewidths=0.7)
-    figure.suptitle(f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %", fontsize=9)
     return figure
 
 
@@ -82,7 +96,6 @@ def masks(calibration: Calibration) -> Figure:
     Returns:
         The figure.
     """
-    figure = Figure(figsize=(12.0, 2.6), layout=layout())
     count, height, width = calibration.mask.shape
     size = min(48, height, width)
     top, left = (height - size) // 2, (width - size) // 2
@@ -93,9 +106,7 @@ def masks(calibration: Calibration) -> Figure:
         for c in (0, count // 2, count - 1)
     ]
     limits = shown_range(calibration.mask, "zero", percent=99.9)
-    for axes, (picture, heading) in zip(figure.subplots(1, 4), panels, strict=True):
-        draw_map(axes, picture, heading, "transmission", limits=limits, colors="gray")
-    return figure
+    return row_of_masks(panels, limits)
 
 
 @styled
@@ -114,8 +125,7 @@ def blur(calibration: Calibration) -> Figure:
     spread = calibration.line_spread
     if spread is None:
         raise ValueError("the calibration was made without slit frames: its blur is unknown")
-    figure = Figure(figsize=(9.6, 3.6), layout=layout())
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = row((4.0, 4.0), 2.8, right=EDGE)
     grid = np.linspace(spread.offsets[0], spread.offsets[-1], 400)
     for n in sorted({0, len(spread.sigma) - 1}):
         color = PALETTE[n > 0]
@@ -123,19 +133,15 @@ def blur(calibration: Calibration) -> Figure:
         sharp = " or less" if spread.sigma[n] <= SHARPEST else ""
         label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px{sharp}"
         left.plot(grid, slit_profile(grid, float(spread.sigma[n]), spread.slit_width), color=color, label=label)
-    left.set_xlim(-8, 8)
-    left.set_xlabel("distance from the slit [px]")
-    left.set_ylabel("light of a total of 1")
-    left.set_title(f"Image of a slit {spread.slit_width:g} px wide")
+    left.set(xlabel="distance from the slit [px]", ylabel="light of a total of 1")
+    left.set(title=f"Image of a slit {spread.slit_width:g} px wide", xlim=(-8, 8))
     left.grid(True)
     left.set_ylim(top=1.4 * float(np.nanmax(spread.profiles)))  # room for the legend above the curves
     left.legend(loc="upper left")
     right.plot(spread.wavelengths, spread.sigma, "o-", color=PALETTE[0])
     right.axhline(NEGLIGIBLE, color=PALETTE[1], linewidth=1, label="negligible below")
+    right.set(xlabel="wavelength [nm]", ylabel="standard deviation [px]", title="Blur along the dispersion")
     right.set_ylim(0, 1.3 * max(NEGLIGIBLE, float(spread.sigma.max())))
-    right.set_xlabel("wavelength [nm]")
-    right.set_ylabel("standard deviation [px]")
-    right.set_title("Blur along the dispersion")
     right.grid(True)
     right.legend()
     return figure

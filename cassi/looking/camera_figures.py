@@ -7,7 +7,22 @@ import numpy as np
 from cassi.calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import shown_range
-from cassi.looking.style import PALETTE, Figure, draw_map, evenly, layout, styled
+from cassi.looking.style import (
+    ABOVE,
+    BELOW,
+    LEFT,
+    LINE,
+    PALETTE,
+    Figure,
+    draw_map,
+    evenly,
+    page,
+    picture_size,
+    place,
+    row,
+    row_of_masks,
+    styled,
+)
 
 ARROWS = 11  # on each side of the field
 DETAIL = 48  # side of the part of the masks that is shown [pixel]
@@ -27,18 +42,19 @@ def moved(camera: RefinedCamera) -> Figure:
     height, width = camera.given.shape[-2:]
     x, y = coordinates((ARROWS, ARROWS))
     bands = band_positions(len(camera.together.shifts))
-    figure = Figure(figsize=(8.6, 4.4), layout=layout())
+    size = picture_size((height, width), 3.4)
+    figure, places = row([max(size[0], 2.5)] * 2, size[1], right=0.2)
     fields = [(polynomial(model.right, x, y, t), polynomial(model.down, x, y, t)) for t in (bands[0], bands[-1])]
     longest = max(0.05, *(float(np.hypot(right, down).max()) for right, down in fields))
     titles = ("first band", "last band")
-    for axes, (right, down), title in zip(figure.subplots(1, 2), fields, titles, strict=True):
+    for axes, (right, down), title in zip(places, fields, titles, strict=True):
         columns, rows = (x + 1) / 2 * (width - 1), (y + 1) / 2 * (height - 1)
         arrows = axes.quiver(
             columns, rows, np.broadcast_to(right, columns.shape), np.broadcast_to(down, rows.shape), color=PALETTE[0],
             angles="xy", scale=longest * ARROWS, width=0.004,
         )  # fmt: skip
-        axes.quiverkey(arrows, 0.86, 1.04, longest, f"{longest:.2f} px", labelpos="E", fontproperties={"size": 8})
-        axes.set(xlim=(-width * 0.08, width * 1.08), ylim=(height * 1.08, -height * 0.08), aspect="equal")
+        axes.quiverkey(arrows, 0.78, 1.04, longest, f"{longest:.2f} px", labelpos="E", fontproperties={"size": 8})
+        axes.set(xlim=(-width * 0.08, width * 1.08), ylim=(height * 1.08, -height * 0.08))
         axes.set(title=f"Mask moved, {title}", xlabel="column [px]", ylabel="row [px]")
     return figure
 
@@ -55,8 +71,8 @@ def sharpness(camera: RefinedCamera) -> Figure:
     """
     model, count = camera.together.model, len(camera.together.shifts)
     t = band_positions(count)
-    figure = Figure(figsize=(9.6, 3.6), layout=layout())
-    left, right = figure.subplots(1, 2)
+    width, height = picture_size(camera.given.shape[-2:], 2.8)
+    figure, (left, right) = row((4.0, max(width, 2.5)), height, below=BELOW + LINE)
     places = {
         "middle": (0, 0),
         "upper left": (-1, -1),
@@ -97,11 +113,7 @@ def masks(camera: RefinedCamera) -> Figure:
     detail = (slice(top, top + DETAIL), slice(left, left + DETAIL))
     heading = f"as given, {given[detail].shape[0]} x {given[detail].shape[1]} px in the middle"
     panels = [(given[detail], heading)] + [(found[c][detail], f"band {c + 1}") for c in evenly(count, 3)]
-    figure = Figure(figsize=(12.0, 2.8), layout=layout())
-    limits = shown_range(given, "zero", percent=99.9)
-    for axes, (picture, heading) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        draw_map(axes, picture, heading, "transmission", limits=limits, colors="gray")
-    return figure
+    return row_of_masks(panels, shown_range(given, "zero", percent=99.9))
 
 
 @styled
@@ -115,8 +127,13 @@ def agreement(camera: RefinedCamera) -> Figure:
         The figure.
     """
     values, scatter = camera.values(), camera.scatter()
-    figure = Figure(figsize=(12.0, 5.2), layout=layout())
-    panels = figure.subplots(2, (len(values) + 2) // 2).ravel()
+    columns = (len(values) + 2) // 2
+    across, down = 12.0 / columns, ABOVE + 1.7 + BELOW
+    figure = page(12.0, 2 * down)
+    panels = [
+        place(figure, LEFT + k % columns * across, ABOVE + k // columns * down, across - LEFT, 1.7)
+        for k in range(len(values) + 1)
+    ]
     for axes, (name, (together, *alone)) in zip(panels, values.items(), strict=False):
         axes.axhline(together, color=PALETTE[1], linewidth=1.2, label="together")
         if np.isfinite(scatter[name]):
@@ -135,8 +152,6 @@ def agreement(camera: RefinedCamera) -> Figure:
     axes.set(title="held-out error [%]", xticks=range(1, len(camera.errors) + 1))
     axes.set_ylim(0, 150 * float(camera.errors.max()) or 1)
     axes.legend()
-    for axes in panels[: len(values) + 1]:
+    for axes in panels:
         axes.set_xlabel("capture")
-    for axes in panels[len(values) + 1 :]:
-        axes.set_axis_off()
     return figure

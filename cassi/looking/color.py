@@ -139,7 +139,7 @@ def render(
     known = wavelengths is not None
     centers = np.asarray(wavelengths, dtype=np.float64) if known else np.arange(1.0, len(cube) + 1)
     nearest = [int(np.abs(centers - one).argmin()) for one in wanted]
-    bands = [np.nan_to_num(_numpy(cube[k]).astype(np.float32), posinf=0, neginf=0) for k in nearest]
+    bands = [np.nan_to_num(as_array(cube[k]).astype(np.float32), posinf=0, neginf=0) for k in nearest]
     picture = np.stack([_encode(np.clip(band / top_of(band), 0, 1)) for band in bands], axis=-1).astype(np.float32)
     names = ", ".join(f"{centers[k]:.0f}" for k in nearest)
     return picture, f"false color: {names} nm" if known else f"false color: bands {names}"
@@ -237,7 +237,7 @@ def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, illuminant: str) -> np.ndarray:
     """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN and Inf become black."""
-    values = _numpy(cube)
+    values = as_array(cube)
     if values.ndim != 3:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
     weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
@@ -246,7 +246,8 @@ def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | No
     return linear
 
 
-def _numpy(values: Tensor | np.ndarray) -> np.ndarray:
+def as_array(values: Tensor | np.ndarray) -> np.ndarray:
+    """A tensor or an array as an array in memory."""
     array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     return array
 

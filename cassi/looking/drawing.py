@@ -2,106 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm, to_hex
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from cassi.looking.color import VISIBLE, Limits, shown_range, value_label, wavelength_to_srgb
 from cassi.looking.metrics import spectral_angles
 from cassi.looking.spectra_points import Point
-from cassi.looking.style import INK, MUTED, PALETTE, color_bar, show, spectral_axis
+from cassi.looking.style import INK, MUTED, PALETTE, Figure, color_bar, note_below, place, show, spectral_axis
 from cassi.solvers.loop import Record
 
 GAMMA = 1 / 2.2  # light is linear and the display is not: nearly the curve of the sRGB picture
 MAX_TILE = 512  # [px] of a band in a strip of bands
 
 
+def strip_height(shape: tuple[int, ...], count: int, *, columns: int, width: float, names: bool = True) -> float:
+    """How high `count` bands of this shape are that `draw_bands` draws `width` inches wide [inch]."""
+    tile = _Tile.of(shape, columns, width, names)
+    return -(-count // columns) * tile.pitch / tile.pixels_per_inch
+
+
 def draw_bands(
-    axes: Axes,
+    figure: Figure,
+    left: float,
+    top: float,
     values: np.ndarray,
     centers: np.ndarray | None,
     chosen: Sequence[int],
     *,
     columns: int,
-    page: float,
+    width: float,
     limits: Limits | None,
     label: str = "",
     tint: bool = False,
     names: bool = True,
-) -> float:
-    """One picture of all chosen bands with their names, `page` inches wide; returns its height in inches.
+) -> Axes:
+    """One picture of all chosen bands with their names, `width` inches wide, at this place on the page [inch].
 
     Limits: one range for all bands, with a color bar and a line below that names it and says what is cut; where they
     reach below zero, blue to red around it. None: each band its own range, without a bar. `tint`: in the color of the
     wavelength, instead of grey.
     """
-    shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
-    height, width = (len(range(0, size, shrink)) for size in values.shape[1:])
-    gap = max(1, round(0.03 * width))
-    pixels_per_inch = (columns * (width + gap) - gap) / page
-    text = max(1, round(0.25 * pixels_per_inch)) if names else 0  # room for a line above each band
-    pitch = height + max(text, gap)
-    rows = -(-len(chosen) // columns)
+    tile = _Tile.of(values.shape, columns, width, names)
     signed = limits is not None and limits.low < 0
     colors: Colormap = _RED_BLUE if signed else _GREY
-    mosaic = np.ones((rows * pitch, columns * (width + gap) - gap, 3), dtype=np.float32)
+    rows = -(-len(chosen) // columns)
+    mosaic = np.full((rows * tile.pitch, columns * (tile.width + tile.gap) - tile.gap, 3), 255, dtype=np.uint8)
+    axes = place(figure, left, top, width, len(mosaic) / tile.pixels_per_inch)
     for k, index in enumerate(chosen):
-        band = np.nan_to_num(values[index][::shrink, ::shrink], posinf=0, neginf=0)
-        norm = _norm(limits if limits is not None else shown_range(band, "zero"))
-        y, x = (k // columns) * pitch + pitch - height, (k % columns) * (width + gap)
+        band = np.nan_to_num(values[index][:: tile.shrink, :: tile.shrink], posinf=0, neginf=0)
+        low, high = (limits if limits is not None else shown_range(band, "zero"))[:2]
+        share = np.clip((band - low) / (high - low), 0, 1)
+        y, x = (k // columns) * tile.pitch + tile.pitch - tile.height, (k % columns) * (tile.width + tile.gap)
         center = None if centers is None else float(centers[index])
         map_ = _tint(center) if tint and not signed else colors
-        mosaic[y : y + height, x : x + width] = map_(np.asarray(norm(np.clip(band, norm.vmin, norm.vmax))))[..., :3]
+        colored = map_(share if signed else share**GAMMA, bytes=True)
+        mosaic[y : y + tile.height, x : x + tile.width] = np.asarray(colored)[..., :3]
         if names:
-            parts = [(0.0, 8.5, INK, band_name(centers, index))]
-            if not tint and center is not None and VISIBLE[0] <= center <= VISIBLE[1]:
-                parts = [(8.0, *parts[0][1:]), (0.0, 7.0, to_hex((*wavelength_to_srgb(center),)), "■")]
-            for right, size, color, words in parts:
-                axes.annotate(
-                    words, (x - 0.5, y - 0.5), xytext=(right, 2.5), textcoords="offset points", fontsize=size,
-                    color=color, annotation_clip=False,
-                )  # fmt: skip
+            sampled = not tint and center is not None and VISIBLE[0] <= center <= VISIBLE[1]
+            if sampled and center is not None:
+                above = y - tile.square // 2
+                mosaic[above - tile.square : above, x : x + tile.square] = (255 * wavelength_to_srgb(center)).round()
+            axes.annotate(
+                band_name(centers, index), (x - 0.5, y - 0.5), xytext=(8.0 * sampled, 2.5), textcoords="offset points",
+                fontsize=8.5, color=INK, annotation_clip=False,
+            )  # fmt: skip
     show(axes, mosaic)
     if limits is not None:
-        color_bar(axes, ScalarMappable(_norm(limits), colors), "", limits, width=0.01)
-        told = "; ".join(part for part in (label, limits.clipped) if part)
-        axes.set_xlabel(told, fontsize=8, color=MUTED, loc="left")
-    return len(mosaic) / pixels_per_inch
+        norm = Normalize(limits.low, limits.high) if signed else PowerNorm(GAMMA, limits.low, limits.high)
+        color_bar(axes, ScalarMappable(norm, colors), limits, ticks=2)
+        note_below(axes, "; ".join(part for part in (label, limits.clipped) if part), labelled=False)
+    return axes
+
+
+class _Tile(NamedTuple):
+    """A band in a picture of many [pixel].
+
+    `pitch` is from row to row, with room for words; `square` the side of the sample of the band's color.
+    """
+
+    shrink: int
+    height: int
+    width: int
+    gap: int
+    pitch: int
+    square: int
+    pixels_per_inch: float
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], columns: int, width: float, names: bool) -> _Tile:
+        """The tiles of bands (C, H, W) that stand in so many columns on `width` inches."""
+        shrink = max(1, -(-max(shape[1:]) // MAX_TILE))
+        down, across = (len(range(0, size, shrink)) for size in shape[1:])
+        gap = max(1, round(0.03 * across))
+        pixels_per_inch = (columns * (across + gap) - gap) / width
+        text = max(1, round(0.25 * pixels_per_inch)) if names else 0
+        square = max(1, round(0.08 * pixels_per_inch))
+        return cls(shrink, down, across, gap, down + max(text, gap), square, pixels_per_inch)
 
 
 def draw_spectra(
-    panels: np.ndarray,
+    panels: Sequence[Axes],
     values: np.ndarray,
     centers: np.ndarray | None,
     chosen: Sequence[Point],
     truth: np.ndarray | None,
     uncertainty: np.ndarray | None,
+    *,
+    columns: int,
     unit: str,
     calibrated: bool,
 ) -> dict[str, Artist]:
-    """One panel per point, all on one axis; a dim spectrum is drawn larger, and its panel says how much.
+    """One panel per point, all on one scale; a dim spectrum is drawn larger, and its panel says how much.
 
     Returns what a legend needs, name to artist.
     """
     legend: dict[str, Artist] = {}
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
-    rows, columns = panels.shape
-    style = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
+    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
     tops = [_top_at(point, values, truth) for point in chosen]
-    highest = max(tops)
-    lowest = 0.0
-    for k, axes in enumerate(panels.flat):
-        if k >= len(chosen):
-            axes.set_axis_off()
-            continue
-        row, column, kind = chosen[k]
+    highest, lowest = max(tops), 0.0
+    for k, (axes, (row, column, kind)) in enumerate(zip(panels, chosen, strict=True)):
         factor = _magnification(tops[k], highest)
         color = PALETTE[k % len(PALETTE)]
         spectrum = factor * values[order, row, column]
@@ -122,37 +151,34 @@ def draw_spectra(
             angle = spectral_angles(values[:, row, column, None, None], truth[:, row, column, None, None]).item()
             heading += f" · {angle:.1f}°"
         axes.set_title(heading, fontsize=8.5, x=0.08)
-        told = ", ".join(part for part in (kind, f"drawn x {factor:g}" if factor > 1 else "") if part)
-        if told:
-            axes.annotate(told, (0.99, 0.98), xycoords="axes fraction", ha="right", va="top", fontsize=8, color=MUTED)
+        said = ", ".join(part for part in (kind, f"drawn x {factor:g}" if factor > 1 else "") if part)
+        if said:
+            axes.text(0.99, 0.98, said, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=MUTED)
         axes.annotate(
-            str(k + 1),
-            (0, 1),
-            xycoords="axes fraction",
-            xytext=(3, 8.5),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=8,
-            fontweight="bold",
-            color="white",
+            str(k + 1), (0, 1), xycoords="axes fraction", xytext=(3, 8.5), textcoords="offset points", ha="center",
+            va="center", fontsize=8, fontweight="bold", color="white", annotation_clip=False,
             bbox={"boxstyle": "circle,pad=0.22", "facecolor": color, "edgecolor": "none"},
-            annotation_clip=False,
-        )
+        )  # fmt: skip
         axes.grid(True)
         axes.margins(x=0.02)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        if k // columns == rows - 1 or k + columns >= len(chosen):
-            axes.set_xlabel(label)
-            axes.tick_params(labelbottom=True)
-        if k % columns == 0:
-            axes.set_ylabel(value_label(unit))
-        else:
-            axes.tick_params(labelleft=False)
-    for axes in list(panels.flat)[: len(chosen)]:
+        last = k + columns >= len(chosen)  # of its column
+        axes.tick_params(labelbottom=last, labelleft=k % columns == 0)
+        axes.set(xlabel=label if last else "", ylabel=value_label(unit) if k % columns == 0 else "")
+    for axes in panels:
         axes.set_ylim(1.05 * lowest, 1.18 * highest)  # room for words above the curves
     return legend
+
+
+def draw_legend(figure: Figure, left: float, top: float, legend: Mapping[str, Artist]) -> None:
+    """What lines mean, in a line of words at this place [inch]; nothing where there is one kind of line."""
+    if len(legend) > 1:
+        width, height = figure.get_size_inches()
+        figure.legend(
+            list(legend.values()), list(legend), loc="upper left", bbox_to_anchor=(left / width, 1 - top / height),
+            ncols=3, borderaxespad=0, borderpad=0,
+        )  # fmt: skip
 
 
 def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tuple[int, str]] = ()) -> None:
@@ -162,55 +188,64 @@ def draw_convergence(axes: Axes, history: Sequence[Record], markers: Sequence[tu
         axes.set_axis_off()
         axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=MUTED)
         return
-    at, seconds = (np.array([getattr(record, name) for record in history], float) for name in ("iteration", "seconds"))
+    at, seconds, residual, change = np.array(history, dtype=float).T
     if (np.diff(at) <= 0).any():  # frames of a stack, one after the other
         at, seconds = np.arange(1.0, len(history) + 1), np.zeros(len(history))
         axes.set_xlabel("iteration, frames one after the other")
-    drawn, lowest, highest = False, [], []
-    for name, text, color, dash in (
-        ("residual", "residual |y - Φx| / |y|", PALETTE[0], "-"),
-        ("change", "change |x - x'| / |x'|, x' one before", PALETTE[1], (0, (4, 1.5))),
+    lowest, highest = [], []
+    for series, text, color, dash in (
+        (residual, "residual |y - Φx| / |y|", PALETTE[0], "-"),
+        (change, "change |x - x'| / |x'|, x' one before", PALETTE[1], (0, (4, 1.5))),
     ):
-        series = np.array([getattr(record, name) for record in history], dtype=float)
         shown = np.isfinite(series) & (series > 0)
         if shown.any():
             marker = "o" if shown.sum() < 3 else None
             axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, markersize=4, label=text)
             lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
             highest.append(series[shown].max())
-            drawn = True
-    axes.set_yscale("log")
+    logarithmic(axes)
     if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
         bottom, top = min(lowest) / 2, 2 * max(highest)
-        axes.set_ylim(bottom, top * (top / bottom) ** 0.25)  # room for the legend above the curves
-    named = [words for _, words in markers if words]
-    if lowest:  # and for the words of the markers below them, one above the other
-        bottom, top = axes.get_ylim()
-        axes.set_ylim(bottom * (bottom / top) ** (0.08 * len(named)))
+        top *= (top / bottom) ** 0.25  # room for the legend above the curves
+        bottom *= (bottom / top) ** (0.08 * sum(bool(words) for _, words in markers))  # and for words below them
+        axes.set_ylim(bottom, top)
+        axes.legend(loc="upper right", fontsize=7.5, frameon=True, framealpha=1, edgecolor="none")  # hides lines below
     for k, (iteration, words) in enumerate(markers):
         axes.axvline(iteration, color=MUTED, linewidth=0.8, linestyle=":")
         late = iteration > at.mean()
-        note = axes.annotate(
+        axes.annotate(
             f"{words} \u25b8" if late and words else words, (iteration, 0.02 + 0.06 * k),
             xycoords=("data", "axes fraction"), xytext=(-3 if late else 3, 0), textcoords="offset points",
-            ha="right" if late else "left", va="bottom", fontsize=7.5, color=MUTED,
+            ha="right" if late else "left", va="bottom", fontsize=7.5, color=MUTED, path_effects=_HALO,
         )  # fmt: skip
-        note.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
     axes.grid(True)
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if len(at) > 1 and (np.diff(seconds) > 0).all():
-        ticks = np.linspace(at[0], at[-1], 4)
-        top_axis = axes.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
-        times = np.interp(ticks, at, seconds)
-        digits = 0 if times[-1] >= 20 else 1 if times[-1] >= 2 else 2
-        while digits < 2 and len({f"{t:.{digits}f}" for t in times}) < len(times):
-            digits += 1
-        top_axis.set_xticks(ticks, [f"{t:.{digits}f}" for t in times])
-        top_axis.set_xlabel("time of this run [s]", fontsize=8)
-        top_axis.spines["top"].set_visible(False)
-    if drawn:
-        axes.legend(loc="upper right", fontsize=7.5, frameon=True, framealpha=1, edgecolor="none")  # hides lines below
+        _draw_seconds(axes, at, seconds)
+
+
+def _draw_seconds(axes: Axes, at: np.ndarray, seconds: np.ndarray) -> None:
+    """The time of four iterations, on an axis above."""
+    ticks = np.linspace(at[0], at[-1], 4)
+    times = np.interp(ticks, at, seconds)
+    digits = 0 if times[-1] >= 20 else 1 if times[-1] >= 2 else 2
+    while digits < 2 and len({f"{t:.{digits}f}" for t in times}) < len(times):
+        digits += 1
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(ticks, [f"{t:.{digits}f}" for t in times])
+    above.set_xlabel("time of this run [s]", fontsize=8)
+    up = 0.3 / (axes.get_position().height * cast(Figure, axes.figure).get_figheight())
+    above.xaxis.set_label_coords(0.5, 1 + up, transform=axes.transAxes)
+    above.spines["top"].set_visible(False)
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic y-axis with plain numbers at some powers of ten."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: "10" + f"{np.log10(value):.0f}".translate(_RAISED)))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def draw_points(axes: Axes, points: Sequence[Point]) -> None:
@@ -222,20 +257,11 @@ def draw_points(axes: Axes, points: Sequence[Point]) -> None:
             axes.plot(
                 column, row, "o", markersize=7, markerfacecolor="none", markeredgecolor=edge, markeredgewidth=thickness
             )
-        dx = -10 if column > 0.9 * width else 10
-        dy = -9 if row < 0.1 * height else 9
-        text = axes.annotate(
-            str(k + 1),
-            (column, row),
-            xytext=(dx, dy),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=9,
-            fontweight="bold",
-            color=color,
-        )
-        text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        axes.annotate(
+            str(k + 1), (column, row), xytext=(-10 if column > 0.9 * width else 10, -9 if row < 0.1 * height else 9),
+            textcoords="offset points", ha="center", va="center", fontsize=9, fontweight="bold", color=color,
+            path_effects=_HALO,
+        )  # fmt: skip
 
 
 def check_points(points: Sequence[tuple[int, int]], values: np.ndarray) -> list[Point]:
@@ -261,14 +287,10 @@ def band_name(centers: np.ndarray | None, index: int) -> str:
     return f"{centers[index]:.1f} nm" if dense else f"{centers[index]:.0f} nm"
 
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_HALO = (withStroke(linewidth=2.5, foreground="white"),)
 _GREY = LinearSegmentedColormap.from_list("grey", ["black", "white"])
 _RED_BLUE = LinearSegmentedColormap.from_list("difference", ["#2166ac", "#92c5de", "#f7f7f7", "#f4a582", "#b2182b"])
-
-
-def _norm(limits: Limits) -> Normalize:
-    if limits.low < 0:
-        return Normalize(limits.low, limits.high)
-    return PowerNorm(GAMMA, limits.low, limits.high)
 
 
 def _tint(wavelength: float | None) -> Colormap:

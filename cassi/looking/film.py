@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from matplotlib.animation import PillowWriter
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import render, white_level
@@ -56,21 +55,13 @@ def write_film(
     first = frame(0)
     every = thinning(first.shape[-2], first.shape[-1], SIDE)
     white = white_level(first, wavelengths)
-    height, width = first[0, ::every, ::every].shape
-    figure = Figure(figsize=(width / 100, height / 100), dpi=100)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    picture = axes.imshow(np.zeros((height, width, 3)), interpolation="nearest", aspect="auto")
-    writer = PillowWriter(fps=rate)
-    with replacing(path, overwrite) as temporary:
-        gif = temporary.with_name(f"{temporary.name}.gif")
-        try:
-            with writer.saving(figure, str(gif), dpi=100):
-                for t in range(count):
-                    cube = first if t == 0 else frame(t)
-                    picture.set_data(render(cube[:, ::every, ::every], wavelengths, white=white)[0])
-                    writer.grab_frame()
-            gif.replace(temporary)
-        finally:
-            gif.unlink(missing_ok=True)
+
+    def picture(t: int) -> Image.Image:
+        cube = frame(t) if t else first
+        colors, _ = render(cube[:, ::every, ::every], wavelengths, white=white)
+        return Image.fromarray((255 * colors).round().astype(np.uint8))
+
+    with replacing(path, overwrite) as temporary, temporary.open("wb") as file:
+        later = (picture(t) for t in range(1, count))
+        picture(0).save(file, "GIF", save_all=True, append_images=later, duration=int(1000 / rate), loop=0)
     return path

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.outcome import FAIR
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.opening import open_container
+from cassi.looking.color import as_array
 from cassi.looking.metrics import score
 from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck
@@ -178,7 +180,7 @@ class ReportData:
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
         if (share := self.unexplained) is not None and not share < 0.5:
             found.append(f"The cube explains less than half of the snapshot: {share:.0%} is left.")
-        if (error := self.held_out_error) is not None and not error < 0.5:
+        if (error := self.held_out_error) is not None and error > FAIR:
             found.append(f"The cube does not predict pixels it has not seen: their error is {error:.0%}.")
         if (left := self.imprint) is not None and left > STAMPED:
             found.append(
@@ -239,7 +241,7 @@ def report_of(
     def one(values: Tensor | Array | None, rank: int) -> Array | None:
         if values is None:
             return None
-        array: Array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        array = as_array(values)
         return array[frame] if array.ndim > rank else array
 
     cube = one(result.cube, 3)

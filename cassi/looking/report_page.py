@@ -252,7 +252,7 @@ def _pack(planes: CubeLike, bits: int) -> _Packed:
         folded[p] = (change << 1) ^ (change >> 31)
         lows.append(low)
         steps.append(step)
-    deflate = zlib.compressobj(6)
+    deflate = zlib.compressobj(4)  # a hundredth larger than by the usual level, in two thirds of the time
     packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
     text = base64.b64encode(packed + deflate.flush()).decode("ascii")
     layout = {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from cassi.looking.color import as_array
+
 
 class Point(NamedTuple):
     """A pixel, counted from 0, and what makes it difficult: "edge", "vivid" or nothing."""
@@ -41,7 +43,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int =
         >>> sorted(point.column < 16 for point in choose_points(cube, 2, difficult=0))
         [False, True]
     """
-    values = cube.detach().cpu().numpy() if isinstance(cube, Tensor) else np.asarray(cube)
+    values = as_array(cube)
     if values.ndim != 3 or 0 in values.shape:
         raise ValueError(f"cube must be (bands, height, width) and not empty, got shape {values.shape}")
     stride = max(1, min(values.shape[1:]) // 512)  # of a large frame a part is enough

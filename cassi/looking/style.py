@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure as _Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cassi.looking.color import Limits, shown_range
+from cassi.looking.color import Limits, as_array, shown_range
 
 Array = Tensor | np.ndarray
 
@@ -45,10 +43,12 @@ _STYLE: Any = {
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
     "axes.titlepad": 5.0,
+    "axes.titley": 1.0,  # put by hand: else the extent of every tick is measured
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": False,
+    "axes.formatter.useoffset": False,
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
@@ -62,31 +62,65 @@ _STYLE: Any = {
     "legend.fontsize": 8.0,
     "lines.linewidth": 1.6,
     "image.interpolation": "nearest",
+    "image.interpolation_stage": "rgba",  # a pixel of the data is colored once, not each of the page
     "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
 }
 styled = rc_context(_STYLE)  # decorates a function that draws; matplotlib's settings are as before when it returns
 
 
-def layout() -> ConstrainedLayoutEngine:
-    """The room around and between the parts of a figure."""
-    return ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06, wspace=0.02, hspace=0.02)
+# Room beside axes for their words and numbers [inch]. All is placed by hand: a layout that measures every word before
+# it draws takes longer than the drawing.
+LEFT, ABOVE, BELOW, BAR, EDGE = 0.65, 0.3, 0.45, 0.8, 0.12
+LINE = 0.15  # of small words
 
 
-def size_for(shape: tuple[int, ...], *, extra: tuple[float, float], side: float = 6.0) -> tuple[float, float]:
-    """Figure size [inch] for a picture of this shape, its longer side `side` inches, and `extra` around it."""
+def page(width: float, height: float, title: str = "") -> Figure:
+    """An empty page [inch] with its title in the upper left corner."""
+    figure = Figure(figsize=(width, height))
+    if title:
+        write(figure, EDGE, EDGE, title, fontsize=11)
+    return figure
+
+
+def write(figure: Figure, left: float, top: float, words: str, **how: Any) -> None:
+    """Words whose upper left corner is `left` and `top` inches from that of the page; `how` goes to `Figure.text`."""
+    width, height = figure.get_size_inches()
+    figure.text(left / width, 1 - top / height, words, va="top", **how)
+
+
+def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes whose upper left corner is `left` and `top` inches from that of the page."""
+    across, down = figure.get_size_inches()
+    axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+    axes.xaxis.set_label_coords(0.5, -0.27 / height)
+    axes.yaxis.set_label_coords(-0.48 / width, 0.5)
+    return axes
+
+
+def row(
+    widths: Sequence[float], height: float, *, title: str = "", above: float = ABOVE, below: float = BELOW,
+    left: float = LEFT, right: float = BAR,
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """A page with axes side by side, `widths` and `height` in inches, with room around each of them."""
+    above += ABOVE * bool(title)
+    figure = page(max(sum(widths) + len(widths) * (left + right), 3.2), above + height + below, title)
+    at = [sum(widths[:k]) + k * (left + right) + left for k in range(len(widths))]
+    return figure, [place(figure, x, above, width, height) for x, width in zip(at, widths, strict=True)]
+
+
+def picture_size(shape: tuple[int, ...], side: float = 6.0) -> tuple[float, float]:
+    """Width and height [inch] of a picture of this shape, its longer side `side` inches."""
     height, width = shape
     scale = side / max(height, width)
-    return max(width * scale, 2.5) + extra[0], max(height * scale, 1.2) + extra[1]
+    return max(width * scale, 0.2), max(height * scale, 0.2)
 
 
 def show(axes: Axes, picture: np.ndarray, title: str = "", **how: Any) -> Any:
-    """A picture without axis and frame, in the upper left of its place; `how` goes to `imshow`."""
-    image = axes.imshow(picture, **how)
-    axes.set(xticks=[], yticks=[], title=title)
-    axes.set_anchor("NW")
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    """A picture without axis and frame, which fills its place; `how` goes to `imshow`."""
+    image = axes.imshow(picture, **{"aspect": "auto"} | how)
+    axes.set_title(title)
+    axes.set_axis_off()
     return image
 
 
@@ -99,34 +133,55 @@ def draw_map(
     limits: Limits | None = None,
     colors: str = "cividis",
     ticks: bool = False,
+    note: str = "",
 ) -> None:
-    """A picture of numbers with its color bar, which says what is cut; `ticks` adds rows and columns."""
+    """A picture of numbers with its color bar; below it what the numbers are, what is cut and a note.
+
+    `ticks` adds rows and columns.
+    """
     limits = shown_range(picture) if limits is None else limits
     image = show(axes, picture, title, cmap=colors, vmin=limits.low, vmax=limits.high)
-    color_bar(axes, image, label, limits)
+    color_bar(axes, image, limits)
     if ticks:
+        axes.set_axis_on()
+        axes.spines[:].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set(xlabel="column [px]", ylabel="row [px]")
+    note_below(axes, "; ".join(part for part in (label, limits.clipped) if part), note, labelled=ticks)
 
 
-def color_bar(axes: Axes, mappable: ScalarMappable, label: str, limits: Limits, *, width: float = 0.03) -> Colorbar:
-    """A color bar right of a picture, as high as it; arrows and words say what lies beyond its ends."""
-    bar = axes.figure.colorbar(mappable, cax=axes.inset_axes((1 + width / 2, 0, width, 1)), extend=limits.extend)
+def row_of_masks(panels: Sequence[tuple[np.ndarray, str]], limits: Limits) -> Figure:
+    """Masks with their names side by side, all on one scale."""
+    height = 2.0
+    widths = [max(2.0, height * mask.shape[1] / mask.shape[0]) for mask, _ in panels]
+    figure, places = row(widths, height, left=EDGE, below=2 * LINE)
+    for axes, (mask, heading) in zip(places, panels, strict=True):
+        draw_map(axes, mask, heading, "transmission", limits=limits, colors="gray")
+    return figure
+
+
+def note_below(axes: Axes, *lines: str, labelled: bool = True) -> None:
+    """Small words below axes, and below their ticks and label where they are `labelled`."""
+    words = "\n".join(line for line in lines if line)
+    axes.annotate(
+        words, (0, 0), xycoords="axes fraction", xytext=(0, -31 if labelled else -4), textcoords="offset points",
+        va="top", fontsize=8, color=MUTED, annotation_clip=False,
+    )  # fmt: skip
+
+
+def color_bar(axes: Axes, mappable: ScalarMappable, limits: Limits, *, ticks: int = 5) -> None:
+    """A color bar right of a picture, as high as it; arrows say that values lie beyond its ends."""
+    figure = cast(_Figure, axes.figure)
+    width = axes.get_position().width * figure.get_figwidth()
+    beside = axes.inset_axes((1 + 0.08 / width, 0, 0.12 / width, 1))
+    bar = figure.colorbar(mappable, cax=beside, extend=limits.extend)
     bar.outline.set(edgecolor=MUTED, linewidth=0.5)  # the arrow of a cut scale can be as white as the page
-    bar.set_label("\n".join(part for part in (label, limits.clipped) if label and part), fontsize=8)
-    bar.locator = MaxNLocator(5 if label else 2)
+    bar.locator = MaxNLocator(ticks)
     bar.update_ticks()
-    return bar
 
 
 # What figures are given, checked
-
-
-def as_array(values: Array) -> np.ndarray:
-    """A tensor or an array as an array in memory."""
-    array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    return array
 
 
 def as_picture(y: Array, name: str) -> np.ndarray:
