@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+from cassi.errors import Note
 from cassi.optics.measurement import Measurement, without_scene
 
 HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
@@ -47,6 +48,8 @@ class MaskCheck:
         chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
         displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
         steps: (bands, step, share) of the geometries that span the same columns; `share` of the R^2 of step 1.
+        kind: what is wrong, for programs: "wrong mask", "displaced", "turned", "reversed", "bands or blur"; else "".
+        turn: the flip or turn that would fit, by its name among the scores, or None.
     """
 
     matches: bool
@@ -55,6 +58,8 @@ class MaskCheck:
     chance: float
     displacement: tuple[int, int]
     steps: tuple[tuple[int, int, float], ...]
+    kind: str = ""
+    turn: str | None = None
 
     def __str__(self) -> str:
         lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
@@ -181,7 +186,9 @@ def check_mask(
         )
     if not matches and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
         matches, verdict = True, f"{masks.shape[1]} x {masks.shape[2]} pixels are too few to tell whether the mask fits"
-    return MaskCheck(matches, verdict, scores, chance, displacement, steps)
+    kind = "" if matches else getattr(verdict, "kind", "")
+    turn = max(scores, key=lambda name: scores[name]) if kind == "turned" else None
+    return MaskCheck(matches, str(verdict), scores, chance, displacement, steps, kind, turn)
 
 
 def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -337,20 +344,23 @@ def _verdict(
     if scores[best] == 0:
         return False, "nothing to compare: the measurement or the mask has no detail"
     if scores[best] < MATCH * chance:
-        return False, (
+        text = (
             f"wrong mask: no orientation of it correlates with the measurement "
             f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
         )
+        return False, Note(text, "wrong mask")
     steps_fit, text = _step_verdict(given, chance, steps, others, lags)
     if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
         return False, text  # a comb of the wrong pitch fits a little better beside its place
     if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
-        return False, (
+        text = (
             f"displaced mask: it fits when moved by {_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
         )
+        return False, Note(text, "displaced")
     if not best.startswith(("as given", "displaced")) and scores[best] > 1.5 * given:
         what = "wrong direction" if "dispersion" in best else "flipped or turned mask"
-        return False, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
+        text = f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
+        return False, Note(text, "reversed" if "dispersion" in best else "turned")
     return steps_fit, text
 
 
@@ -430,10 +440,11 @@ def _step_verdict(
     if own is not None and own < ENOUGH:
         if not others:
             return True, good
-        return False, (
+        text = (
             f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
             f"{bands} bands with step {coarsest} explain {share:.0%}; or {MASK_WRONG}"
         )
+        return False, Note(text, "bands or blur")
     if own is not None and coarsest > step and share >= ALL:
         return False, (
             f"wrong number of bands: {bands} bands with step {coarsest} explain all that {lags.size} bands with step "

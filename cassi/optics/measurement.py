@@ -196,6 +196,8 @@ def check_arrays(m: Measurement) -> None:
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     if m.gain is not None and not (math.isfinite(m.gain) and m.gain > 0):
-        raise InputError(f"the gain must be positive [electrons per unit of the measurement], got {m.gain}")
+        raise InputError(
+            f"the gain must be positive [electrons per unit of the measurement], got {m.gain}", cures=("gain",)
+        )
     if m.read_noise is not None and not (math.isfinite(m.read_noise) and m.read_noise >= 0):
         raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")

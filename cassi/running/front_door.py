@@ -32,7 +32,6 @@ from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
-from cassi.running.beside import check_side, solve_beside
 from cassi.running.evidence import as_found, compared, of_check, of_imprint, of_result
 from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
@@ -284,6 +283,8 @@ def _outcomes(
     if side is not None:
         if not isinstance(side, SidePicture):
             raise InputError(f"side must be a cassi.SidePicture(picture), got {type(side).__name__}")
+        from cassi.running.beside import check_side  # loads much that no other run needs
+
         check_side(side, task, method, run)
     found = []
     for k, (frame, black) in enumerate(zip(task.frames, task.black_levels, strict=True)):
@@ -305,6 +306,8 @@ def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePictu
     found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
     if side is not None:
         run.tell(SIDE, 0.0)
+        from cassi.running.beside import solve_beside
+
         found = solve_beside(task.A, y / level, found, side, task.wavelengths, method.quality, run)
     return found.scaled(level)
 
