@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+import threading
 import time
 from concurrent.futures import CancelledError
 from functools import partial
@@ -350,8 +351,9 @@ def test_a_running_scheduler_is_used(folder, tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path, monkeypatch):
-    pool, kinds = cluster._Pool, iter([FORKS])  # the one that dies; the next one is started as always
-    monkeypatch.setattr(cluster, "_Pool", lambda *n, mp_context, **o: pool(*n, mp_context=next(kinds, mp_context), **o))
+    kinds = iter([FORKS])  # the one that dies; the next one is started as always
+    spawned = cluster.multiprocessing.get_context("spawn")
+    monkeypatch.setattr(cluster.multiprocessing, "get_context", lambda _: next(kinds, spawned))
     report = run(folder, tmp_path / "out", workers=1, solve=partial(die_once, flag=tmp_path / "died"))
     assert (tmp_path / "died").exists()
     assert (report.computed, report.failed) == (N, {})
@@ -416,18 +418,16 @@ def test_natural_order(folder):
 
 def test_a_frame_of_a_run_that_is_over_is_not_written(folder, tmp_path):
     """Its solver was stopped half-way: what it has is no cube."""
-    turn = cluster.ThreadTurn(1)
+    ended = threading.Event()
 
     def solve(m, monitor):
-        turn.ended.set()
+        ended.set()
         return SOLVE(m, monitor=monitor)
 
     job = many.Job(0, Frame("frame0", str(folder / "frame0.h5")), "0" * 64)
     store = stores.Folder(str(tmp_path))
     with pytest.raises(CancelledError, match="interrupted"):
-        many._solve_and_write(
-            job, read=reader(folder), store=store, solve=solve, attributes={}, threads=None, turn=turn
-        )
+        many._solve_and_write(job, read=reader(folder), store=store, solve=solve, attributes={}, over=ended.is_set)
     assert not list(tmp_path.glob("*_cube.h5"))
 
 
