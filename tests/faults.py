@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         "Python tells nothing of a mask that does not belong", "cassi/running/front_door.py",
-        "told_before = as_stated.check is not None", "told_before = True", "test_running_result.py", "does_not_belong",
+        "is_checked = isinstance(loaded, Measurement) and loaded.check is not None", "is_checked = True", "test_running_result.py", "does_not_belong",
     ),
     Fault(
         "a sequence tells nothing of its mask", "cassi/cli/sequence.py", "    warn_of(args, report)\n", "",
@@ -1034,7 +1034,7 @@ FAULTS = [
     ),
     Fault(
         "an interrupted frame is written all the same", "cassi/running/many.py",
-        "    if turn.over():\n        raise CancelledError",
+        "    if over():\n        raise CancelledError",
         "    if False:\n        raise CancelledError",
         "test_running_many.py", "over",
     ),

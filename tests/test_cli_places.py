@@ -132,7 +132,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--save-camera", "camera.png"), "expected the suffix .h5"),
         (("--save-camera", "c.h5", "--camera", "as-given"), "with --camera as-given none is looked for"),
         (("--save-camera", "c.h5", "--psf", 1), "with --psf none is looked for"),
-        (("--save-camera", "c.h5", "--tile", 32), "with --tile none is looked for"),
         (("--save-camera", "c.h5", "--align"), "with --align none is looked for"),
         (("--save-camera", "c.h5", "--calibration", "mask.h5"), "with --calibration none is looked for"),
         (("--batch", 0), "--batch must be at least 1, got 0"),

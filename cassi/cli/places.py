@@ -86,7 +86,6 @@ def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = (), *
     others = {
         "--camera as-given": args.camera == "as-given",
         "--psf": args.psf is not None,
-        "--tile": args.tile is not None,
         "--align": args.align,
         "--calibration": args.calibration,
     }

@@ -156,9 +156,8 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
             f"{args.calibration}: its bands lie between pixels, which is put right for single snapshots only; "
             "calibrate with --spacing dispersion"
         )
-    if calibration.psf is not None and (args.psf is not None or args.tile is not None):
-        option = "--tile" if args.psf is None else "--psf"
-        raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out {option}")
+    if calibration.psf is not None and args.psf is not None:
+        raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out --psf")
     one = Reading(options, args.calibration, "none", args.gain, args.read_noise)
     if shots is None:
         return one
@@ -269,7 +268,7 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
 def looked_for(args: argparse.Namespace) -> bool:
     """Whether a run looks for the camera of a single snapshot."""
     how = method(args)
-    return args.tile is None and args.shots is None and how["camera"] == "find" and how["psf"] is None
+    return args.shots is None and how["camera"] == "find" and how["psf"] is None
 
 
 def _near(check: MaskCheck) -> bool:

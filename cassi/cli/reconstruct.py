@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
     from cassi.running.result import Reconstruction
+    from cassi.running.tiled_file import TiledResult
 
 EXAMPLES = """\
 examples:
@@ -309,7 +310,7 @@ def steps_of(args: argparse.Namespace, figures: Path | None, report: Path | None
     from cassi.running.progress import tiled_steps, usual_steps
 
     if args.tile is not None:
-        solving = tiled_steps(args.solver)
+        solving = tiled_steps(args.solver, find=looked_for(args))
     else:
         solving = usual_steps(
             solver=args.solver,
@@ -374,7 +375,7 @@ def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, re
     return code
 
 
-def save_camera(args: argparse.Namespace, result: Reconstruction) -> int:
+def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) -> int:
     """Write the camera where --save-camera says; the exit code. The result stands, whatever becomes of it."""
     if not args.save_camera or result.camera is None:
         return 0
@@ -462,12 +463,8 @@ def check_tiles(args: argparse.Namespace) -> None:
     args.figures = "none"
     given = {
         "--white": args.white,
-        "--quality": args.quality != "default",
-        "--prior": args.prior != "auto",
-        "--weights": args.weights,
         "--budget": args.budget,
         "--uncertainty": args.uncertainty,
-        "--psf": args.psf is not None,
     }
     for option in (name for name, value in given.items() if value):
         raise InputError(f"{option} does not go with --tile; leave one of them out")
@@ -486,7 +483,7 @@ def run_tiled(
     from cassi.running.evidence import of_result
     from cassi.running.tiled_file import reconstruct_tiled
 
-    whole = {"quality", "prior", "weights", "budget", "uncertainty", "psf", "camera"}
+    whole = {"budget", "uncertainty"}
     method = {name: value for name, value in reading.method(args).items() if name not in whole}
     result = reconstruct_tiled(
         m,
@@ -497,12 +494,15 @@ def run_tiled(
         overwrite=args.overwrite,
         progress=steps,
     )
+    if result.camera is not None and result.camera.accepted:
+        say(args, f"  {result.camera.message}")
     for text in of_result(result.residual):
         warn(args.prog, text)
+    code = save_camera(args, result)
     write_report_of(args, output, report, steps)
     tiles = f"{len(result.history)} tiles"
     say(args, f"{tiles}, residual {result.residual:.2%}, {result.seconds:.1f} s -> {output}")
-    return 0
+    return code
 
 
 def is_many(args: argparse.Namespace) -> bool:
