@@ -25,7 +25,7 @@ class Workers(NamedTuple):
     """An executor, how many frames it computes at a time, and whether a frame that it computes is wanted no more."""
 
     executor: Executor
-    count: int
+    at_once: int
     over: Callable[[], bool]
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
@@ -340,7 +340,7 @@ def _compute(
     work: Callable[..., dict[str, Any]],
     todo: Sequence[Job],
     log: Log,
-) -> Iterator[tuple[Job, dict[str, Any] | BaseException]]:
+) -> Generator[tuple[Job, dict[str, Any] | BaseException], None, None]:
     """Keep the workers busy; yields each frame with what is known of its cube, or with the reason it has none.
 
     A process that dies takes its executor along. What was being computed begins again, one at a time: a frame whose
@@ -353,7 +353,7 @@ def _compute(
         running: dict[Future[dict[str, Any]], Job] = {}
         with start(alone=alone) as workers:
             while running or (queue and not broken):
-                while queue and not broken and len(running) < workers.count:
+                while queue and not broken and len(running) < workers.at_once:
                     try:
                         future = workers.executor.submit(work, queue[0], over=workers.over)
                     except BrokenExecutor:  # a process died that had nothing to do

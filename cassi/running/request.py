@@ -24,6 +24,10 @@ from cassi.solvers.loop import Monitor
 
 Array = Tensor | np.ndarray
 CAMERAS = ("find", "as-given")
+RECORDED = (
+    "num_iters", "tv_weight", "quality", "prior", "weights", "budget", "uncertainty", "spectral_prior", "black_level",
+    "psf", "plan", "camera", "side", "device", "seed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,34 +100,21 @@ class Request:
         return Run(self.seed, left, monitor)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the record; of what is no plain value, that it was given."""
-        spectra = self.spectral_prior
-        files = () if spectra is None or isinstance(spectra, SpectralPrior) else tuple(spectra)
-        psf = (
-            self.psf if self.psf is None or isinstance(self.psf, float | int) else np.asarray(plain(self.psf)).tolist()
-        )
-        return {
-            "solver": self.method.solver,
-            "num_iters": self.num_iters,
-            "tv_weight": self.tv_weight,
-            "quality": self.quality,
-            "prior": self.prior,
-            "weights": os.path.basename(self.weights) if isinstance(self.weights, str | os.PathLike) else None,
-            "budget": self.budget,
-            "uncertainty": self.uncertainty,
-            "spectral_prior": [os.path.basename(path) for path in files] or _stated(spectra, "given as numbers"),
-            "black_level": self.black_level,
-            "psf": psf,
-            "plan": _stated(self.plan),
-            "camera": self.camera if isinstance(self.camera, str) else "given",
-            "side": _stated(self.side),
-            "device": str(self.device),
-            "seed": self.seed,
-        }
+        """Plain values, for the record."""
+        return {name: _recorded(getattr(self, name)) for name in RECORDED} | {"solver": self.method.solver}
 
 
-def _stated(value: object, word: str = "given") -> str | None:
-    return None if value is None else word
+def _recorded(value: Any) -> Any:
+    """A plain value: of files their names, of what is no plain value that it was given."""
+    if isinstance(value, str | os.PathLike):
+        return os.path.basename(value)
+    if isinstance(value, list | tuple):
+        return [_recorded(one) for one in value]
+    if isinstance(value, Tensor | np.ndarray):
+        return plain(value).tolist()
+    if isinstance(value, torch.device):
+        return str(value)
+    return value if value is None or isinstance(value, int | float | np.number) else "given"
 
 
 def plain(value: Array | float | None) -> Any:
