@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from dying import FORKS, SOLVE, die_always, die_once
+from dying import FORKS, SOLVE, die_always, die_once, linger
 from dying import command as reconstruct_command
 
 from cassi import CASSI, InputError, reconstruct
@@ -367,6 +367,23 @@ def test_a_frame_that_kills_its_process_fails_alone(folder, tmp_path, monkeypatc
     report = run(folder, tmp_path / "out", workers=2, solve=die_always)
     assert (report.computed, set(report.failed)) == (N - 1, {"frame1"})
     assert report.failed["frame1"] == "ChildProcessError: its process died, twice"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_an_interrupt_ends_the_processes(folder, tmp_path, monkeypatch):
+    add = stores.Log.add
+
+    def interrupted(self, name, status, what):
+        add(self, name, status, what)
+        if status == "done":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores.Log, "add", interrupted)
+    monkeypatch.setattr(cluster.multiprocessing, "get_context", lambda _: FORKS)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, tmp_path / "out", workers=2, solve=linger)
+    assert not cluster.multiprocessing.active_children()
+    assert list(times(tmp_path / "out")) == ["frame0_cube.h5"]
 
 
 def test_no_scheduler_there(folder, tmp_path, monkeypatch):
