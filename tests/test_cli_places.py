@@ -135,7 +135,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
             "--save-camera does not go with --camera: no camera is looked for",
         ),
         (("--save-camera", "c.h5", "--psf", 1), "--save-camera does not go with --psf"),
-        (("--save-camera", "c.h5", "--tile", 32), "--save-camera does not go with --tile"),
         (("--save-camera", "c.h5", "--align"), "--save-camera does not go with --align"),
         (
             ("--save-camera", "c.h5", "--calibration", "mask.h5"),
@@ -147,8 +146,8 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--side-response", "rgb"), "--side-response needs --side"),
         (
-            ("--tile", 32, "--white", "white.h5", "--prior", "tv"),
-            "--tile does not go with --white, --prior: tiles never",
+            ("--tile", 32, "--white", "white.h5", "--uncertainty"),
+            "--tile does not go with --white, --uncertainty: tiles",
         ),
         (("--prior", "learned", "--iterations", 5), "total variation alone"),
         (("--white", "none.h5"), "none.h5"),

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+import threading
 import time
 from concurrent.futures import CancelledError
 from functools import partial
@@ -15,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from dying import FORKS, SOLVE, die_always, die_once
+from dying import FORKS, SOLVE, die_always, die_once, linger
 from dying import command as reconstruct_command
 
 from cassi import CASSI, InputError, reconstruct
@@ -302,7 +303,7 @@ def test_what_a_zarr_store_holds_is_read_back(stack, tmp_path, monkeypatch):
     with pytest.raises(OutputError, match="reads back other"):
         run(stack, out)
     monkeypatch.undo()
-    assert not zarr.open_group(out, mode="r")["fingerprint"][1].any()
+    assert not (out / "finished" / "1.json").exists()
 
 
 def test_a_zarr_store_goes_on_too(stack, tmp_path):
@@ -310,7 +311,7 @@ def test_a_zarr_store_goes_on_too(stack, tmp_path):
     run(stack, out)
     group = zarr.open_group(out, mode="r+")
     expected = group["cube"][:]
-    group["fingerprint"][2] = 0
+    (out / "finished" / "2.json").unlink()
     group["cube"][2] = -1
     (out / "cube" / "c" / "2" / "0" / "0" / "0.12ab.partial").write_text("half")
     report = run(stack, out)
@@ -350,8 +351,9 @@ def test_a_running_scheduler_is_used(folder, tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_killed_worker_costs_nothing_but_its_time(folder, tmp_path, monkeypatch):
-    pool, kinds = cluster._Pool, iter([FORKS])  # the one that dies; the next one is started as always
-    monkeypatch.setattr(cluster, "_Pool", lambda *n, mp_context, **o: pool(*n, mp_context=next(kinds, mp_context), **o))
+    kinds = iter([FORKS])  # the one that dies; the next one is started as always
+    spawned = cluster.multiprocessing.get_context("spawn")
+    monkeypatch.setattr(cluster.multiprocessing, "get_context", lambda _: next(kinds, spawned))
     report = run(folder, tmp_path / "out", workers=1, solve=partial(die_once, flag=tmp_path / "died"))
     assert (tmp_path / "died").exists()
     assert (report.computed, report.failed) == (N, {})
@@ -365,6 +367,23 @@ def test_a_frame_that_kills_its_process_fails_alone(folder, tmp_path, monkeypatc
     report = run(folder, tmp_path / "out", workers=2, solve=die_always)
     assert (report.computed, set(report.failed)) == (N - 1, {"frame1"})
     assert report.failed["frame1"] == "ChildProcessError: its process died, twice"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_an_interrupt_ends_the_processes(folder, tmp_path, monkeypatch):
+    add = stores.Log.add
+
+    def interrupted(self, name, status, what):
+        add(self, name, status, what)
+        if status == "done":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores.Log, "add", interrupted)
+    monkeypatch.setattr(cluster.multiprocessing, "get_context", lambda _: FORKS)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, tmp_path / "out", workers=2, solve=linger)
+    assert not cluster.multiprocessing.active_children()
+    assert list(times(tmp_path / "out")) == ["frame0_cube.h5"]
 
 
 def test_no_scheduler_there(folder, tmp_path, monkeypatch):
@@ -416,18 +435,16 @@ def test_natural_order(folder):
 
 def test_a_frame_of_a_run_that_is_over_is_not_written(folder, tmp_path):
     """Its solver was stopped half-way: what it has is no cube."""
-    turn = cluster.ThreadTurn(1)
+    ended = threading.Event()
 
     def solve(m, monitor):
-        turn.ended.set()
+        ended.set()
         return SOLVE(m, monitor=monitor)
 
     job = many.Job(0, Frame("frame0", str(folder / "frame0.h5")), "0" * 64)
     store = stores.Folder(str(tmp_path))
     with pytest.raises(CancelledError, match="interrupted"):
-        many._solve_and_write(
-            job, read=reader(folder), store=store, solve=solve, attributes={}, threads=None, turn=turn
-        )
+        many._solve_and_write(job, read=reader(folder), store=store, solve=solve, attributes={}, over=ended.is_set)
     assert not list(tmp_path.glob("*_cube.h5"))
 
 

@@ -67,7 +67,7 @@ def test_tiles_are_told(tmp_path):
         iters = None if solver == "least-squares" else 2
         path = tmp_path / f"{solver}.h5"
         reconstruct_tiled(m, path, tile=24, reach=4, solver=solver, num_iters=iters, progress=told)
-        assert list(told.steps) == list(tiled_steps(solver))
+        assert list(told.steps) == list(tiled_steps(solver, find=True))
         assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
 
 

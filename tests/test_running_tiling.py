@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from cassi.calibration.camera_model import CameraModel
+from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.errors import InputError, OutputError
 from cassi.files import read_cube
@@ -164,6 +166,31 @@ def test_auto_in_tiles_has_no_seam(tmp_path):
     again = tmp_path / "again.h5"
     reconstruct_tiled(m, again, tile=48, num_iters=60, seed=3, device="cpu")
     np.testing.assert_array_equal(read_cube(again)[0], x.numpy())
+
+
+def test_tiles_repeat_the_plan_of_the_whole_frame(tmp_path):
+    A, y, _ = frame(height=64)
+    m = measurement(A, y)
+    plan = reconstruct(m, prior="nonlocal", camera="as-given", device="cpu").plan
+    whole = reconstruct(m, plan=plan, camera="as-given", device="cpu")
+    reconstruct_tiled(m, tmp_path / "cube.h5", tile=48, plan=plan, camera="as-given", device="cpu")
+    assert psnr(torch.from_numpy(read_cube(tmp_path / "cube.h5")[0]), whole.cube) > 50
+
+
+def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
+    A, y, _ = frame()
+    moved = A.mask.roll(1, dims=0)
+    found = FoundCamera(A.mask.expand(BANDS, -1, -1).numpy(), A.shifts, CameraModel(down={"1": -1.0}), True)
+    monkeypatch.setattr("cassi.running.front_door.find_camera", lambda m, **settings: found)
+    ways = {"tile": 48, "solver": "least-squares", "device": "cpu"}
+    right, wrong = (Measurement(y=y.numpy(), mask=mask.numpy(), shifts=A.shifts) for mask in (A.mask, moved))
+    reconstruct_tiled(right, tmp_path / "right.h5", camera="as-given", **ways)
+    result = reconstruct_tiled(wrong, tmp_path / "found.h5", **ways)
+    np.testing.assert_allclose(read_cube(tmp_path / "found.h5")[0], read_cube(tmp_path / "right.h5")[0], atol=1e-5)
+    assert result.camera is found and result.check.matches
+    with h5py.File(tmp_path / "found.h5") as file:
+        assert json.loads(file.attrs["camera"])["accepted"]
+        np.testing.assert_array_equal(file["camera_mask"][:], found.mask)
 
 
 def test_errors(tmp_path):

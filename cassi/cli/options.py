@@ -296,7 +296,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "write the camera that was used, to be given as --mask: mask of each band, shifts, mask_3d_shift "
                 "(.h5)",
                 value="FILE",
-                excludes=("--camera", "--psf", "--tile", "--align", "--calibration", SHOTS, OTHER_OPTICS),
+                excludes=("--camera", "--psf", "--align", "--calibration", SHOTS, OTHER_OPTICS),
                 why="no camera is looked for", writes=True),
             Option("--align",
                 "estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts "
@@ -334,8 +334,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--tile",
                 "frames larger than memory: reconstruct in tiles of this size",
                 value="PX", type=int,
-                excludes=("--figures", "--white", "--quality", "--prior", "--weights", "--budget", "--uncertainty",
-                "--psf", MANY),
+                excludes=("--figures", "--white", "--budget", "--uncertainty", MANY),
                 why="tiles never see the whole cube"),
             Option("--side",
                 "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of "

@@ -143,9 +143,8 @@ def reading(args: argparse.Namespace, many: bool = False) -> Reading:
             f"{path}: its bands lie between pixels, which is put right for single snapshots only; "
             "calibrate with --spacing dispersion"
         )
-    if calibration.psf is not None and (args.psf is not None or args.tile is not None):
-        option = "--tile" if args.psf is None else "--psf"
-        raise InputError(f"{path}: the camera's blur is part of the calibration; leave out {option}")
+    if calibration.psf is not None and args.psf is not None:
+        raise InputError(f"{path}: the camera's blur is part of the calibration; leave out --psf")
     if args.shots is None:
         return replace(one, calibration=path)
     return replace(one, shots=tuple(replace(one, calibration=path) for path in args.calibrations))
@@ -252,7 +251,7 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
 def looked_for(args: argparse.Namespace) -> bool:
     """Whether a run looks for the camera of a single snapshot."""
     how = method(args)
-    return args.tile is None and args.shots is None and how["camera"] == "find" and how["psf"] is None
+    return args.shots is None and how["camera"] == "find" and how["psf"] is None
 
 
 def _near(check: MaskCheck) -> bool:

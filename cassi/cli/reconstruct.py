@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
     from cassi.optics.side_picture import SidePicture
     from cassi.running.result import Reconstruction
+    from cassi.running.tiled_file import TiledResult
 
 EXAMPLES = """\
 examples:
@@ -113,7 +114,7 @@ def run_single(args: argparse.Namespace, output: Path) -> int:
         m, check = read(args)
         steps.expect(steps_of(args, figures, report, m.num_scenes))
         if args.tile is not None:
-            line, code = run_tiled(args, m, check, output, steps), 0
+            line, code = run_tiled(args, m, check, output, steps)
             drawn: Callable[[], None] | None = None
         else:
             m, result = solve(args, m, check, steps)
@@ -144,7 +145,7 @@ def steps_of(args: argparse.Namespace, figures: Path | None, report: Path | None
     from cassi.running.progress import tiled_steps, usual_steps
 
     if args.tile is not None:
-        solving = tiled_steps(args.solver)
+        solving = tiled_steps(args.solver, find=reading.looked_for(args))
     else:
         usual = partial(usual_steps, solver=args.solver)
         solving = usual(
@@ -188,11 +189,16 @@ def solve(
 
 
 def write(args: argparse.Namespace, m: Measurement, result: Reconstruction, output: Path) -> int:
-    """Write cube and camera; the exit code. The result stands, whatever becomes of the camera."""
+    """Write cube and camera; the exit code."""
     from cassi.running.result import write_result
 
     write_result(output, m, result, attributes=reading.provenance(args), overwrite=args.overwrite)
     say(args, f"  the cube is written: {output}")
+    return save_camera(args, result)
+
+
+def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) -> int:
+    """Write the camera where --save-camera says; the exit code. The result stands, whatever becomes of it."""
     if not args.save_camera or result.camera is None:
         return 0
     try:
@@ -210,14 +216,16 @@ def draw(m: Measurement, result: Reconstruction, caption: str, folder: Path) -> 
     save_figures(figures_of(report_of(result, m), caption=caption), folder)
 
 
-def run_tiled(args: argparse.Namespace, m: Measurement, check: MaskCheck, output: Path, steps: Progress) -> str:
-    """Reconstruct tile by tile into the result's file; what came of it in words."""
+def run_tiled(
+    args: argparse.Namespace, m: Measurement, check: MaskCheck, output: Path, steps: Progress
+) -> tuple[str, int]:
+    """Reconstruct tile by tile into the result's file; what came of it in words, and the exit code."""
     from cassi.running.evidence import of_result
     from cassi.running.tiled_file import reconstruct_tiled
 
     m, _, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
-    whole = {"quality", "prior", "weights", "budget", "uncertainty", "psf", "camera"}
+    whole = {"budget", "uncertainty"}
     result = reconstruct_tiled(
         replace(m, notes=(*m.notes, check.verdict), check=check),
         output,
@@ -227,9 +235,12 @@ def run_tiled(args: argparse.Namespace, m: Measurement, check: MaskCheck, output
         overwrite=args.overwrite,
         progress=steps,
     )
+    if result.camera is not None and result.camera.accepted:
+        say(args, f"  {result.camera.message}")
     for text in of_result(result.residual):
         warn(args, text)
-    return f"{len(result.history)} tiles, residual {result.residual:.2%}, {result.seconds:.1f} s"
+    code = save_camera(args, result)
+    return f"{len(result.history)} tiles, residual {result.residual:.2%}, {result.seconds:.1f} s", code
 
 
 def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:

@@ -18,7 +18,7 @@ from cassi.errors import InputError
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture, expected_response
 from cassi.optics.similarity import Similarity
-from cassi.running.preparing import Prepared
+from cassi.running.preparing import Scene
 
 DOUBT, TONE_DOUBT = 0.03, 0.1  # of a `Photograph` whose values are stated or of a usual coding, or fitted
 TONE_HARM = 0.12  # HARM where they are fitted
@@ -30,7 +30,7 @@ AGREES, AGREES_AT_ALL, NO_BETTER = 0.2, 0.3, 0.8
 TONE = 0.85  # a fitted tone curve has to leave less than this share of what the better of the two usual codings leaves
 
 
-def check_side(side: SidePicture, task: Prepared, method: Method, run: Run) -> None:
+def check_side(side: SidePicture, task: Scene, method: Method, run: Run) -> None:
     """Raise InputError for a side picture that cannot be used here, or settings that do not go with one."""
     bands = task.A.cube_shape[0]
     if isinstance(side.response, np.ndarray) and side.response.shape[1] != bands:

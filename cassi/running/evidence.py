@@ -6,12 +6,18 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
 from cassi.errors import Note
+from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
-from cassi.running.preparing import prepare
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.protocol import Camera
+from cassi.running.preparing import Scene, prepare
+from cassi.running.request import Request
+from cassi.running.result import Reconstruction
 
 HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 
@@ -32,15 +38,41 @@ def compared(m: Measurement) -> MaskCheck:
     return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
 
 
+def compared_through(A: Camera, y: Tensor) -> MaskCheck | None:
+    """The comparison with the mask of a camera that was given; None where it has no mask."""
+    several = isinstance(A, MultiShot)
+    shots = [shot for shot in getattr(A, "shots", (A,)) if isinstance(shot, CodedAperture)]
+    if not shots:
+        return None
+    masks = np.stack([shot.mask.detach().cpu().numpy() for shot in shots])
+    left_out = np.stack(
+        [
+            np.zeros(shot.measurement_shape, bool) if shot.weights is None else shot.weights.cpu().numpy() == 0
+            for shot in shots
+        ]
+    )
+    return check_masks(
+        Measurement(
+            y=y.detach().cpu().numpy(),
+            mask=masks if several else masks[0],
+            shifts=tuple(shots[0].shifts),
+            bad_pixels=left_out if several else left_out[0],
+            shots=len(shots) if several else None,
+        )
+    )
+
+
 def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
     """The comparison of a measurement with a camera that was found: with that one's mask, where only it fits."""
     again = check if check.matches else compared(replace(m, check=None))
     return again if again.matches else check
 
 
-def of_check(check: MaskCheck, m: Measurement) -> tuple[str, ...]:
-    """What speaks against a measurement, the comparison with its mask first."""
-    return (*(() if check.matches else (check.verdict,)), *of_measurement(m))
+def of_scene(scene: Scene) -> tuple[str, ...]:
+    """All that speaks against snapshots and camera, the comparison with the mask first."""
+    check, m = scene.check, scene.measurement
+    wrong = () if check is None or check.matches else (check.verdict,)
+    return (*wrong, *(() if m is None else of_measurement(m)))
 
 
 def of_saturation(m: Measurement) -> tuple[str, ...]:
@@ -190,6 +222,12 @@ def of_noise(m: Measurement) -> tuple[str, ...]:
     )
 
 
+def of_cube(result: Reconstruction, *, finished: bool) -> tuple[str, ...]:
+    """All that speaks against a result. Of a mask that is wrong anyway, or a run cut short, no imprint is expected."""
+    fits = result.check is None or result.check.matches
+    return (*of_result(result.residual), *(of_imprint(result.imprint) if fits and finished else ()))
+
+
 def of_result(residual: float) -> tuple[str, ...]:
     """A cube that explains less than half of its snapshot; `residual` is |y - Phi x| / |y|."""
     if residual <= HALF:
@@ -219,4 +257,4 @@ def black_level_left(m: Measurement, psf: float | np.ndarray | None = None, blac
     Raises:
         InputError: what a reconstruction would refuse of the snapshot, with the black level told, if any.
     """
-    return prepare(m, psf=psf, black_level=black_level, device="cpu").black_levels[0]
+    return prepare(m, Request(psf=psf, black_level=black_level, device="cpu")).black_levels[0]

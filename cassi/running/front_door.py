@@ -1,4 +1,4 @@
-"""One call from a measurement to a spectral cube: measurement and settings checked, frame by frame solved."""
+"""One call from a measurement to a spectral cube: load, find the camera, prepare, solve, say how far to trust it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,24 @@ from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
-from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver, check_number, check_plan, check_prior
+from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver
 from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
-from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
-from cassi.optics.mask_match import MaskCheck, check_masks
-from cassi.optics.measurement import Measurement, check_arrays
-from cassi.optics.multi_shot import MultiShot
-from cassi.optics.outliers import without_impulses
+from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
-from cassi.priors.learned import LearnedPrior, load_prior
-from cassi.running.evidence import as_found, compared, of_check, of_imprint, of_result
-from cassi.running.preparing import Array, Prepared, as_measurement, as_wavelengths, plain, prepare, prepare_camera
+from cassi.priors.learned import LearnedPrior
+from cassi.running.evidence import as_found, compared, compared_through, of_cube, of_scene
+from cassi.running.preparing import Scene, load, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
+from cassi.running.request import Array, Request
+from cassi.running.request import read_weights as read_weights
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
-
-CAMERAS = ("find", "as-given")
 
 
 def reconstruct(
@@ -146,121 +141,62 @@ def reconstruct(
         torch.Size([4, 16, 16])
     """
     start = time.perf_counter()
-    if isinstance(spectral_prior, str | os.PathLike):
-        spectral_prior = (spectral_prior,)
-    solver = str(solver).replace("_", "-")
-    parameters = {
-        "solver": solver,
-        "num_iters": num_iters,
-        "tv_weight": tv_weight,
-        "quality": quality,
-        "prior": prior,
-        "weights": os.path.basename(weights) if isinstance(weights, str | os.PathLike) else None,
-        "budget": budget,
-        "uncertainty": uncertainty,
-        "spectral_prior": _named(spectral_prior),
-        "black_level": black_level,
-        "psf": psf if psf is None or isinstance(psf, float | int) else np.asarray(plain(psf)).tolist(),
-        "plan": None if plan is None else "given",
-        "camera": camera if isinstance(camera, str) else "given",
-        "side": None if side is None else "given",
-        "device": str(device),
-        "seed": seed,
-    }
-    if isinstance(camera, str) and camera not in CAMERAS:
-        raise InputError(f"camera must be one of {', '.join(CAMERAS)}, or a FoundCamera, got {camera!r}")
-    found: FoundCamera | None = None
-    learned = read_weights(weights) if isinstance(weights, str | os.PathLike) else weights
-    method = Method(solver, num_iters, tv_weight, quality, uncertainty, plan=plan, prior=prior, learned=learned)
-    idle = {"spectral_prior": spectral_prior, "gain": gain, "read_noise": read_noise}
-    check_plan(plan, {name: value is not None for name, value in idle.items()})
-    run = Run(seed, budget, monitor)
-    as_given: Measurement | None = None
-    check: MaskCheck | None = None
-    told_before = False
-    steps = partial(usual_steps, solver=solver, uncertainty=uncertainty, side=side is not None)
-    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
-        for name, value in (("gain", gain), ("read noise", read_noise)):
-            check_number(name, value)
-        m = as_given = as_measurement(measurement, mask, shifts, step, num_bands, wavelengths)
-        overrides = {"bad_pixels": bad_pixels, "gain": gain, "read_noise": read_noise}
-        m = replace(m, **{name: plain(value) for name, value in overrides.items() if value is not None})
-        if read_noise is not None:
-            CameraNoise(m.gain, read_noise)  # what a file states of it may lack the gain, an argument may not
-        check_arrays(m)
-        if plan is not None:
-            plan.check_bands(len(m.shifts))
-        m = as_stated = without_impulses(m)  # with the mask as given, bad pixels and noise as stated
-        as_given = replace(as_given, notes=m.notes)
-        find = camera == "find" and psf is None
-        with shown(progress, steps(find=find, frames=m.num_scenes)) as told:
-            if isinstance(camera, FoundCamera):
-                found = camera
-            elif find:
-                found = find_camera(m, black_level=black_level, seed=seed, told=partial(told, CAMERA))
-            if found is not None:
-                m = found.in_place(m)
-            if budget is not None:  # what the camera took is spent
-                run = replace(run, budget=max(1e-9, budget - (time.perf_counter() - start)))
-            task = prepare(m, psf=psf, black_level=black_level, device=device)
-            told_before = as_stated.check is not None
-            check = compared(as_stated)
-            if found is not None and found.accepted:
-                check = as_found(check, m)
-            as_given = replace(as_given, check=None)  # it may get another mask
-            _warn(() if told_before else of_check(check, as_stated))
-            parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
-            outcomes = _outcomes(task, method, run, side, spectral_prior, told)
-    else:
-        if not hasattr(mask, "check_measurement"):
-            raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(mask).__name__}")
-        given = {"shifts": shifts, "step": step, "num_bands": num_bands, "psf": psf}
-        if twice := [name for name, value in given.items() if value is not None]:
-            raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
-        if isinstance(measurement, Measurement | str | os.PathLike):
-            raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
-        task = prepare_camera(
-            mask,
-            measurement,
-            wavelengths=as_wavelengths(wavelengths, mask.cube_shape[0]),
-            bad_pixels=bad_pixels,
-            noise=CameraNoise(gain, read_noise),
-            black_level=black_level,
-        )
-        check = _compared_with(task)
-        _warn(() if check is None or check.matches else (check.verdict,))
-        parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
-        with shown(progress, steps(find=False, frames=len(task.frames))) as told:
-            outcomes = _outcomes(task, method, run, side, spectral_prior, told)
-    result = replace(assembled(task, outcomes, parameters, found, as_given, start), check=check)
-    fits = check is None or check.matches  # else it was told: one reason is enough
-    finished = method.solver == "auto"  # others may have been given a few iterations
-    stamped = of_imprint(result.imprint) if fits and finished else ()
-    _warn(() if told_before else (*of_result(result.residual), *stamped))
+    request = Request(
+        shifts=shifts, step=step, num_bands=num_bands, wavelengths=wavelengths, solver=solver, num_iters=num_iters,
+        tv_weight=tv_weight, quality=quality, prior=prior, weights=weights, budget=budget, uncertainty=uncertainty,
+        spectral_prior=spectral_prior, psf=psf, bad_pixels=bad_pixels, black_level=black_level, gain=gain,
+        read_noise=read_noise, plan=plan, camera=camera, side=side, device=device, seed=seed,
+    )  # fmt: skip
+    as_data = isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None)
+    loaded = load(measurement, mask, request) if as_data else _through(mask, measurement, request)  # type: ignore[arg-type]
+    is_checked = isinstance(loaded, Measurement) and loaded.check is not None  # who did so has told what it found
+    with shown(progress, _steps(loaded, request)) as told:
+        scene = loaded if isinstance(loaded, Scene) else prepare_found(loaded, request, told)
+        _warn(() if is_checked else of_scene(scene))
+        outcomes = _solved(scene, request, request.run(start, monitor), told)
+    result = assembled(scene, outcomes, request.as_dict(), start)
+    _warn(() if is_checked else of_cube(result, finished=request.method.solver == "auto"))
     return result
 
 
-def _compared_with(task: Prepared) -> MaskCheck | None:
-    """The comparison with the mask of a camera that was given; None where it has no mask."""
-    several = isinstance(task.A, MultiShot)
-    shots = [shot for shot in getattr(task.A, "shots", (task.A,)) if isinstance(shot, CodedAperture)]
-    if not shots:
-        return None
-    masks = np.stack([shot.mask.detach().cpu().numpy() for shot in shots])
-    left_out = np.stack([np.broadcast_to(_weights(shot) == 0, shot.measurement_shape) for shot in shots])
-    return check_masks(
-        Measurement(
-            y=task.y.detach().cpu().numpy(),
-            mask=masks if several else masks[0],
-            shifts=tuple(shots[0].shifts),
-            bad_pixels=left_out if several else left_out[0],
-            shots=len(shots) if several else None,
-        )
+def _through(A: Camera, measurement: Array, request: Request) -> Scene:
+    """The scene of a camera that was given itself, and is believed."""
+    if not hasattr(A, "check_measurement"):
+        raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
+    scene = prepare_camera(A, measurement, request)
+    return replace(scene, check=compared_through(scene.A, scene.y))
+
+
+def _steps(loaded: Measurement | Scene, request: Request) -> dict[str, float]:
+    """The steps that will be told."""
+    is_read = isinstance(loaded, Measurement)
+    return usual_steps(
+        solver=request.method.solver,
+        find=is_read and request.finds,
+        uncertainty=request.uncertainty,
+        side=request.side is not None,
+        frames=loaded.num_scenes,
     )
 
 
-def _weights(A: CodedAperture) -> np.ndarray:
-    return np.ones(1) if A.weights is None else A.weights.detach().cpu().numpy()
+def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
+    """A measurement with the camera that is found from it where that is asked for, ready to be solved.
+
+    The camera comes first: through a mask out of place, dark pixels tell a black level that is not there.
+
+    Args:
+        m: as `load` returns it.
+        request: see there.
+        told: called with the name of the step and the share of it that is done.
+    """
+    check = compared(m)
+    m = replace(m, check=check)
+    fit = request.camera if isinstance(request.camera, FoundCamera) else None
+    if request.finds:
+        fit = find_camera(m, black_level=request.black_level, seed=request.seed, told=partial(told, CAMERA))
+    in_place = m if fit is None else fit.in_place(m)
+    check = as_found(check, in_place) if fit is not None and fit.accepted else check
+    return replace(prepare(in_place, request), measurement=replace(m, check=None), fit=fit, check=check)
 
 
 def _warn(sentences: Sequence[str]) -> None:
@@ -268,59 +204,48 @@ def _warn(sentences: Sequence[str]) -> None:
         warnings.warn(sentence, stacklevel=3)
 
 
-def _outcomes(
-    task: Prepared,
-    method: Method,
-    run: Run,
-    side: SidePicture | None,
-    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None,
-    told: Progress,
-) -> list[Outcome]:
+def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Outcome]:
     """Solve the snapshots one after the other."""
-    check_prior(method.solver, spectral_prior)
-    spectra = as_spectral_prior(spectral_prior, task.A.cube_shape[0], task.wavelengths)
-    method = replace(method, spectral_prior=spectra)
+    method, side = method_for(scene, request), request.side
     if side is not None:
-        if not isinstance(side, SidePicture):
-            raise InputError(f"side must be a cassi.SidePicture(picture), got {type(side).__name__}")
         from cassi.running.beside import check_side  # loads much that no other run needs
 
-        check_side(side, task, method, run)
+        check_side(side, scene, method, run)
     found = []
-    for k, (frame, black) in enumerate(zip(task.frames, task.black_levels, strict=True)):
-        one = replace(run, progress=partial(_numbered, told, one_of(k, len(task.frames))))
-        found.append(replace(_solved(task, frame, method, one, side), black_level=black, black_level_told=task.told))
+    for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
+        one = replace(run, progress=partial(_numbered, told, one_of(k, scene.num_scenes)))
+        found.append(replace(_solved_one(scene, y, method, one, side), black_level=black, black_level_told=scene.told))
     return found
+
+
+def method_for(scene: Scene, request: Request) -> Method:
+    """The method with the spectra to expect."""
+    spectra = as_spectral_prior(request.spectral_prior, scene.A.cube_shape[0], scene.wavelengths)
+    return replace(request.method, spectral_prior=spectra)
 
 
 def _numbered(told: Progress, before: str, step: str, share: float) -> None:
     told(before + step, share)
 
 
-def _solved(task: Prepared, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
+def _solved_one(scene: Scene, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
     """Solve one snapshot at brightness 1; the cube is in the unit of y again."""
-    level = brightness(task.A, y)
+    level = brightness(scene.A, y)
     if method.plan is not None:
         method = replace(method, plan=method.plan.scaled(1 / level))
-    noise = task.noise.scaled(1 / level)
-    found = solve(task.A, y / level, wavelengths=task.wavelengths, noise=noise, method=method, run=run)
+    noise = scene.noise.scaled(1 / level)
+    found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
     if side is not None:
-        run.tell(SIDE, 0.0)
         from cassi.running.beside import solve_beside
 
-        found = solve_beside(task.A, y / level, found, side, task.wavelengths, method.quality, run)
+        run.tell(SIDE, 0.0)
+        found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, run)
     return found.scaled(level)
 
 
-def assembled(
-    task: Prepared,
-    outcomes: list[Outcome],
-    parameters: dict[str, Any],
-    found: FoundCamera | None,
-    given: Measurement | None,
-    start: float,
-) -> Reconstruction:
-    A, y = task.A, task.y
+def assembled(scene: Scene, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:
+    """The result from what each snapshot came to; `parameters` are completed by the camera's."""
+    A, y = scene.A, scene.y
     single = y.ndim == len(A.measurement_shape)
     cube = outcomes[0].result.x if single else torch.stack([one.result.x for one in outcomes])
     spreads = [one.uncertainty for one in outcomes if one.uncertainty is not None]
@@ -328,37 +253,19 @@ def assembled(
     order = ("stopped", "max_iters", "converged")
     return Reconstruction(
         cube=cube,
-        wavelengths=task.wavelengths,
+        wavelengths=scene.wavelengths,
         history=tuple(record for one in outcomes for record in one.result.history),
         status=min((one.result.status for one in outcomes), key=order.index),
         residual=relative_norm(residual_image, y),
         residual_image=residual_image,
         seconds=time.perf_counter() - start,
         outcomes=tuple(outcomes),
-        parameters=parameters,
-        unit=task.unit,
+        parameters=parameters | scene.parameters,
+        unit=scene.unit,
         uncertainty=None if not spreads else spreads[0] if single else torch.stack(spreads),
         visibility=A.visibility() if spreads else None,
-        camera=found,
+        camera=scene.fit,
         imprint=imprint_on(cube if cube.ndim == 3 else cube[0], A),
-        measurement=given,
+        measurement=scene.measurement,
+        check=scene.check,
     )
-
-
-def read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
-    """A learned prior from its file.
-
-    Raises:
-        InputError: there is none.
-    """
-    try:
-        return load_prior(path)
-    except (OSError, ValueError) as error:
-        raise InputError(str(error)) from error
-
-
-def _named(given: SpectralPrior | Sequence[str | os.PathLike[str]] | None) -> list[str] | str | None:
-    """A spectral prior as a plain value, for the record."""
-    if given is None or isinstance(given, SpectralPrior):
-        return None if given is None else "given as numbers"
-    return [os.path.basename(path) for path in given]

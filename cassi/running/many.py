@@ -12,9 +12,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from cassi.files.frames import find_files, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
-from cassi.running.cluster import Engine, Turn, processes, scheduler_at, threads
+from cassi.running.cluster import Workers, processes, scheduler_at, threads
 from cassi.running.evidence import of_imprint, of_measurement, of_result
 from cassi.running.front_door import reconstruct
 from cassi.running.result import Reconstruction
@@ -166,14 +166,15 @@ def reconstruct_many(
             write_text(root / "run.json", json.dumps(common, indent=1))
             if first is not None:
                 store.prepare(first)
-            work = partial(_solve_and_write, read=read, store=store, solve=solve)
+            start_workers = partial(_workers, first, batch, workers, scheduler, solve)
+            work = partial(_solve_and_write, read=read, store=store, solve=solve, attributes=dict(attributes or {}))
             with (
-                _engine(first, batch, workers, scheduler, solve) as engine,
+                closing(_compute(start_workers, work, todo, log)) as outcomes,
                 tqdm(
                     total=len(frames), initial=len(finished), disable=not progress, bar_format=BAR, dynamic_ncols=True
                 ) as bar,
             ):
-                for job, outcome in _compute(engine, work, todo, dict(attributes or {}), log):
+                for job, outcome in outcomes:
                     if isinstance(outcome, OutputError):
                         raise outcome
                     if isinstance(outcome, BaseException):
@@ -314,14 +315,20 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _engine(
-    first: Measurement | None, batch: int | None, workers: int | None, scheduler: str | None, solve: object
-) -> AbstractContextManager[Engine]:
-    """What computes the frames; closed at the end."""
+def _workers(
+    first: Measurement | None,
+    batch: int | None,
+    workers: int | None,
+    scheduler: str | None,
+    solve: object,
+    *,
+    alone: bool,
+) -> AbstractContextManager[Workers]:
+    """What computes the frames, or one `alone` in a process of its own."""
     if scheduler is not None:
         return scheduler_at(scheduler)
     if workers is not None:
-        return processes(workers)
+        return processes(1 if alone else workers)
     if batch is None:
         device = solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto"
         shape = (1, 1, 1) if first is None else (len(first.shifts), *first.mask.shape[-2:])
@@ -330,41 +337,41 @@ def _engine(
 
 
 def _compute(
-    engine: Engine, work: Callable[..., dict[str, Any]], todo: Sequence[Job], attributes: dict[str, object], log: Log
-) -> Iterator[tuple[Job, dict[str, Any] | BaseException]]:
-    """Keep the engine busy; yields each frame with what is known of its cube, or with the reason it has none.
+    start: Callable[..., AbstractContextManager[Workers]],
+    work: Callable[..., dict[str, Any]],
+    todo: Sequence[Job],
+    log: Log,
+) -> Generator[tuple[Job, dict[str, Any] | BaseException], None, None]:
+    """Keep the workers busy; yields each frame with what is known of its cube, or with the reason it has none.
 
-    Where a process dies, all that were computing begin again, one at a time: who then dies alone has failed.
+    A process that dies takes its executor along. What was being computed begins again, one at a time: a frame whose
+    process then dies too has failed.
     """
-    executor, jobs, again = engine.start(), deque(todo), deque[Job]()
-    running: dict[Future[dict[str, Any]], Job] = {}
-
-    def submit(job: Job) -> None:
-        log.add(job.frame.name, "begun", {})
-        future = executor.submit(work, job, attributes=attributes, threads=engine.threads, turn=engine.turn)
-        running[future] = job
-
-    while running or again or jobs:
-        alone = bool(again)
-        while (again or jobs) and len(running) < (1 if alone else engine.window):
-            job = again.popleft() if again else jobs.popleft()
-            try:
-                submit(job)
-            except BrokenExecutor:  # a process died that had nothing to do
-                executor = engine.start()
-                submit(job)
-        done = wait(running, return_when=FIRST_COMPLETED).done
-        if any(isinstance(_error(future), BrokenExecutor) for future in done):
-            done = wait(running).done
-            executor = engine.start()
-        for future in done:
-            job, error = running.pop(future), _error(future)
-            if not isinstance(error, BrokenExecutor):
-                yield job, future.result() if error is None else error
-            elif alone:
-                yield job, ChildProcessError("its process died, twice")
-            else:
-                again.append(job)
+    jobs, again = deque(todo), deque[Job]()
+    while jobs or again:
+        alone, broken = bool(again), False
+        queue = again if alone else jobs
+        running: dict[Future[dict[str, Any]], Job] = {}
+        with start(alone=alone) as workers:
+            while running or (queue and not broken):
+                while queue and not broken and len(running) < workers.at_once:
+                    try:
+                        future = workers.executor.submit(work, queue[0], over=workers.over)
+                    except BrokenExecutor:  # a process died that had nothing to do
+                        broken = True
+                        break
+                    running[future] = queue.popleft()
+                    log.add(running[future].frame.name, "begun", {})
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job, error = running.pop(future), _error(future)
+                    if not isinstance(error, BrokenExecutor):
+                        yield job, future.result() if error is None else error
+                        continue
+                    broken = True
+                    if alone:
+                        yield job, ChildProcessError("its process died, twice")
+                    else:
+                        again.append(job)
 
 
 def _error(future: Future[Any]) -> BaseException | None:
@@ -390,24 +397,20 @@ def _solve_and_write(
     store: Store,
     solve: Callable[..., Reconstruction],
     attributes: Mapping[str, object],
-    threads: int | None,
-    turn: Turn,
+    over: Callable[[], bool],
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
     m = _read(read, job.frame)
-    if threads is not None:
-        torch.set_num_threads(threads)
 
-    def closing(record: Record, cube: Tensor) -> bool:
-        return turn.over()
+    def ending(record: Record, cube: Tensor) -> bool:
+        return over()
 
-    with turn:
-        check = check_masks(m)
-        result = solve(replace(m, check=check), monitor=closing)
-        check = result.check or check  # of a window of frames, that of its own
-        against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
-        m = replace(m, notes=(*m.notes, check.verdict, *against))
-    if turn.over():
+    check = check_masks(m)
+    result = solve(replace(m, check=check), monitor=ending)
+    check = result.check or check  # of a window of frames, that of its own
+    against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
+    m = replace(m, notes=(*m.notes, check.verdict, *against))
+    if over():
         raise CancelledError("the run was interrupted")
     known = {
         "fingerprint": job.fingerprint,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
@@ -22,17 +23,19 @@ from cassi.kernels.dispatch import pick_device
 from cassi.optics.building import camera_of
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import check_step, infer_shifts
+from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement, check_arrays
+from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
+from cassi.running.request import Array, Request, plain
 
-Array = Tensor | np.ndarray
 MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A camera and its snapshots.
+class Scene:
+    """Snapshots and the camera they were taken with: every step is handed it, and none changes it.
 
     Attributes:
         A: the camera, row weight 0 at bad pixels.
@@ -42,6 +45,9 @@ class Prepared:
         wavelengths: (C,) float64 [nm], or None.
         noise: of the camera.
         unit: of y, in words.
+        measurement: what it was made of, with the camera as given; None where a camera took the mask's place.
+        fit: the camera as it was found; None where it was not looked for.
+        check: how snapshot and mask compare; None where the camera has no mask.
     """
 
     A: Camera
@@ -51,60 +57,67 @@ class Prepared:
     wavelengths: np.ndarray | None
     noise: CameraNoise
     unit: str
+    measurement: Measurement | None = None
+    fit: FoundCamera | None = None
+    check: MaskCheck | None = None
 
     @property
     def frames(self) -> Tensor:
         """(N, *A.measurement_shape)."""
         return self.y.reshape(-1, *self.A.measurement_shape)
 
+    @property
+    def num_scenes(self) -> int:
+        """N."""
+        return len(self.frames)
 
-def prepare(
-    m: Measurement,
-    *,
-    psf: float | Array | None = None,
-    black_level: float | None = None,
-    device: str | torch.device = "auto",
-) -> Prepared:
-    """The camera of a measurement on its device, and the snapshots less their black levels, told by themselves if None.
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The camera in plain values, for the record."""
+        m = self.measurement
+        if m is None:
+            return {"camera": type(self.A).__name__, "gain": self.noise.gain, "read_noise": self.noise.read_noise}
+        shifts = m.shifts if self.fit is None or not self.fit.accepted else self.fit.shifts
+        return {"shifts": list(shifts), "gain": m.gain, "read_noise": m.read_noise}
+
+
+def prepare(m: Measurement, request: Request) -> Scene:
+    """The camera of a measurement on its device, and the snapshots less their black levels.
 
     Raises:
         InputError: what the measurement holds cannot be used, or is negative.
     """
-    check_number("black level", black_level)
     check_arrays(m)
-    on = pick_device(device)
-    A: Camera = camera_of(m, on, psf)
-    return _without_black(
-        A, torch.as_tensor(m.y, dtype=torch.float32, device=on), m.bad_pixels, black_level, m.wavelengths,
-        CameraNoise(m.gain, None if m.gain is None else m.read_noise), m.unit,
-    )  # fmt: skip
+    on = pick_device(request.device)
+    A: Camera = camera_of(m, on, request.psf)
+    y = torch.as_tensor(m.y, dtype=torch.float32, device=on)
+    noise = CameraNoise(m.gain, None if m.gain is None else m.read_noise)
+    return _without_black(A, y, m.bad_pixels, request.black_level, m.wavelengths, noise, m.unit)
 
 
-def prepare_camera(
-    A: Camera,
-    measurement: Array,
-    *,
-    wavelengths: np.ndarray | None,
-    bad_pixels: Array | None,
-    noise: CameraNoise,
-    black_level: float | None,
-) -> Prepared:
+def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
     """The same for a camera that is there already; its device is taken.
 
     Raises:
-        InputError: the measurement is not of the shape that the camera makes, not finite, or negative.
+        InputError: the measurement is not of the shape that the camera makes, not finite, or negative; or the request
+            brings a geometry too.
     """
-    check_number("black level", black_level)
+    names = ("shifts", "step", "num_bands", "psf")
+    if twice := [name for name in names if getattr(request, name) is not None]:
+        raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
+    if isinstance(measurement, Measurement | str | os.PathLike):
+        raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
     shape = tuple(A.measurement_shape)
     y = torch.as_tensor(plain(measurement), dtype=torch.float32)
     if y.shape[-len(shape) :] != shape or y.ndim > len(shape) + 1:
         raise InputError(f"the measurement must be {shape} for this camera, or a stack of such, got {tuple(y.shape)}")
-    bad = None if bad_pixels is None else np.asarray(plain(bad_pixels))
+    bad = None if request.bad_pixels is None else np.asarray(plain(request.bad_pixels))
     if bad is not None and (bad.dtype != bool or bad.shape not in (shape, shape[-2:]) or bad.all()):
         raise InputError(f"bad_pixels must be bool {shape[-2:]} and not all True, got {bad.dtype} {bad.shape}")
     if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    return _without_black(A, y.to(A.device), bad, black_level, wavelengths, noise, "as the measurement")
+    wavelengths = as_wavelengths(request.wavelengths, A.cube_shape[0])
+    return _without_black(A, y.to(A.device), bad, request.black_level, wavelengths, request.noise, "as the measurement")
 
 
 def _without_black(
@@ -115,7 +128,7 @@ def _without_black(
     wavelengths: np.ndarray | None,
     noise: CameraNoise,
     unit: str,
-) -> Prepared:
+) -> Scene:
     good = None if bad_pixels is None else torch.as_tensor(~bad_pixels, device=y.device)
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
@@ -131,7 +144,7 @@ def _without_black(
     check_light(y)
     for frame in y.reshape(-1, *A.measurement_shape):
         _check_noise(noise, brightness(A, frame))
-    return Prepared(A, y, black, black_level is None, wavelengths, noise, unit)
+    return Scene(A, y, black, black_level is None, wavelengths, noise, unit)
 
 
 def _check_noise(noise: CameraNoise, level: float) -> None:
@@ -144,100 +157,105 @@ def _check_noise(noise: CameraNoise, level: float) -> None:
         )
 
 
-def plain(value: Array | float | None) -> Any:
-    """A tensor as an array in memory; anything else as it is."""
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
-
-
-def as_measurement(
+def load(
     measurement: Array | Measurement | str | os.PathLike[str],
     mask: Array | str | os.PathLike[str] | None,
-    shifts: Sequence[float] | None,
-    step: float | None,
-    num_bands: int | None,
-    wavelengths: str | Sequence[float] | Array | None,
+    request: Request,
 ) -> Measurement:
-    """What a call was given as a Measurement: a file is read, arrays are checked, one that was read passes through."""
+    """What a call was given as one Measurement: a file is read once, arrays are checked, hot pixels are left out.
+
+    Raises:
+        InputError: anything that cannot be used.
+    """
     if isinstance(measurement, str | os.PathLike):
-        return _read(measurement, mask, shifts, step, num_bands, wavelengths)
-    if isinstance(measurement, Camera):
+        m = _read(measurement, mask, request)
+    elif isinstance(measurement, Camera):
         raise InputError("the measurement comes first and the camera second: reconstruct(y, A); they are swapped")
-    if isinstance(mask, str | os.PathLike):
+    elif isinstance(mask, str | os.PathLike):
         raise InputError(f"the mask is a file ({mask}) and the measurement is not; give both as files or as arrays")
-    if isinstance(measurement, Measurement):
-        given = {"mask": mask, "shifts": shifts, "step": step, "num_bands": num_bands}
-        twice = [name for name, value in given.items() if value is not None]
-        if twice:
+    elif isinstance(measurement, Measurement):
+        given = {"mask": mask} | {name: getattr(request, name) for name in ("shifts", "step", "num_bands")}
+        if twice := [name for name, value in given.items() if value is not None]:
             raise InputError(f"the measurement brings its own mask and shifts along; leave out {', '.join(twice)}")
         m = measurement
     else:
-        if mask is None:
-            raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
-        if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
-            raise InputError("the masked values of a masked array would count; give its data, and bad_pixels=y.mask")
-        y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
-        if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
-            raise InputError(
-                f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens "
-                "it; are the two swapped? The measurement comes first"
-            )
-        for name, values, axes in (
-            ("measurement", y_array, "(H, W') or (N, H, W')"),
-            ("mask", mask_array, "(H, W) or (C, H, W)"),
-        ):
-            if values.dtype.kind not in "fiub" or values.ndim not in (2, 3) or 0 in values.shape:
-                raise InputError(f"the {name} must be {axes}, real and not empty, got {values.dtype} {values.shape}")
-        if shifts is not None and step is not None:
-            raise InputError("shifts and step say the same; give one of them")
-        stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
-        if stored is not None and not np.isfinite(stored).all():
-            raise InputError("the shifts hold NaN or Inf")
-        check_number("step", step)
-        check_step(step)
-        if num_bands is not None and not isinstance(num_bands, int | np.integer):
-            raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
-        if num_bands is not None and not 1 <= num_bands <= 10_000:
-            raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
-        bands = num_bands if stored is None or num_bands is None else _same_count(stored.size, num_bands)
-        if mask_array.shape[-2] != y_array.shape[-2]:
-            raise InputError(
-                f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
-                "or transpose both where the dispersion runs down"
-            )
-        if (
-            mask_array.min() < 0 and mask_array.max() <= 0
-        ):  # of both signs is a camera, too: the difference of two shots
-            raise InputError(
-                f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
-            )
-        notes: list[str] = []
-        shifts = infer_shifts(y_array.shape, mask_array.shape, stored, step, bands, notes)
-        m = Measurement(
-            y=y_array.astype(np.float32),
-            mask=mask_array.astype(np.float32),
-            shifts=shifts,
-            unit="as the measurement",
-            notes=tuple(notes),
-        )
-    return m if wavelengths is None else replace(m, wavelengths=as_wavelengths(wavelengths, len(m.shifts)))
+        m = _from_arrays(measurement, mask, request)
+    wavelengths = as_wavelengths(request.wavelengths, len(m.shifts))
+    m = m if wavelengths is None else replace(m, wavelengths=wavelengths)
+    stated = {name: plain(getattr(request, name)) for name in ("bad_pixels", "gain", "read_noise")}
+    m = replace(m, **{name: value for name, value in stated.items() if value is not None})
+    if request.read_noise is not None:
+        CameraNoise(m.gain, request.read_noise)  # what a file states of it may lack the gain, an argument may not
+    check_arrays(m)
+    if request.plan is not None:
+        request.plan.check_bands(len(m.shifts))
+    return without_impulses(m)
 
 
-def _read(
-    path: str | os.PathLike[str],
-    mask: Array | str | os.PathLike[str] | None,
-    shifts: Sequence[float] | None,
-    step: float | None,
-    num_bands: int | None,
-    wavelengths: str | Sequence[float] | Array | None,
-) -> Measurement:
-    if shifts is not None:
+def _read(path: str | os.PathLike[str], mask: Array | str | os.PathLike[str] | None, request: Request) -> Measurement:
+    if request.shifts is not None:
         raise InputError("a file brings its shifts along, or is given step and num_bands; leave out shifts")
     beside = None if mask is None else mask if isinstance(mask, str | os.PathLike) else np.asarray(plain(mask))
-    text = wavelengths if wavelengths is None or isinstance(wavelengths, str) else np.asarray(plain(wavelengths))  # type: ignore[arg-type]
-    return read_scene(path, options=ReadOptions(mask=beside, step=step, num_bands=num_bands, wavelengths=text))
+    known = request.wavelengths
+    text = known if known is None or isinstance(known, str) else np.asarray(plain(known))  # type: ignore[arg-type]
+    options = ReadOptions(mask=beside, step=request.step, num_bands=request.num_bands, wavelengths=text)
+    return read_scene(path, options=options)
+
+
+def _from_arrays(measurement: Array, mask: Array | None, request: Request) -> Measurement:
+    if mask is None:
+        raise InputError("a mask is needed beside the measurement: (H, W), or (C, H, W) with one per band")
+    if np.ma.is_masked(measurement) or np.ma.is_masked(mask):
+        raise InputError("the masked values of a masked array would count; give its data, and bad_pixels=y.mask")
+    y_array, mask_array = (np.asarray(plain(values)) for values in (measurement, mask))
+    if y_array.shape[-2:-1] == mask_array.shape[-2:-1] and y_array.shape[-1] < mask_array.shape[-1]:
+        raise InputError(
+            f"the measurement {y_array.shape} is narrower than the mask {mask_array.shape}, but dispersion widens "
+            "it; are the two swapped? The measurement comes first"
+        )
+    for name, values, axes in (
+        ("measurement", y_array, "(H, W') or (N, H, W')"),
+        ("mask", mask_array, "(H, W) or (C, H, W)"),
+    ):
+        if values.dtype.kind not in "fiub" or values.ndim not in (2, 3) or 0 in values.shape:
+            raise InputError(f"the {name} must be {axes}, real and not empty, got {values.dtype} {values.shape}")
+    if mask_array.shape[-2] != y_array.shape[-2]:
+        raise InputError(
+            f"the mask has {mask_array.shape[-2]} rows and the measurement {y_array.shape[-2]}; crop both alike, "
+            "or transpose both where the dispersion runs down"
+        )
+    if mask_array.min() < 0 and mask_array.max() <= 0:  # of both signs is a camera, too: the difference of two shots
+        raise InputError(
+            f"the mask holds only negative values, down to {mask_array.min():g}; a mask transmits, expected 0 to 1"
+        )
+    notes: list[str] = []
+    shifts = infer_shifts(y_array.shape, mask_array.shape, *_geometry(request), notes)
+    return Measurement(
+        y=y_array.astype(np.float32),
+        mask=mask_array.astype(np.float32),
+        shifts=shifts,
+        unit="as the measurement",
+        notes=tuple(notes),
+    )
+
+
+def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | None]:
+    """Shifts, step and number of bands, as far as they are stated."""
+    shifts, step, num_bands = request.shifts, request.step, request.num_bands
+    if shifts is not None and step is not None:
+        raise InputError("shifts and step say the same; give one of them")
+    stored = None if shifts is None else np.asarray(shifts, dtype=np.float64).reshape(-1)
+    if stored is not None and not np.isfinite(stored).all():
+        raise InputError("the shifts hold NaN or Inf")
+    check_number("step", step)
+    check_step(step)
+    if num_bands is not None and not isinstance(num_bands, int | np.integer):
+        raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
+    if num_bands is not None and not 1 <= num_bands <= 10_000:
+        raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
+    if stored is not None and num_bands is not None and stored.size != num_bands:
+        raise InputError(f"{stored.size} shifts were given for {num_bands} bands; give one per band")
+    return stored, step, num_bands
 
 
 def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:
@@ -251,9 +269,3 @@ def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) 
     if isinstance(given, str):
         return parse_wavelengths(given, num_bands)
     return check_wavelengths(np.asarray(plain(given)), num_bands, "wavelengths")  # type: ignore[arg-type]
-
-
-def _same_count(stored: int, num_bands: int) -> int:
-    if stored != num_bands:
-        raise InputError(f"{stored} shifts were given for {num_bands} bands; give one per band")
-    return num_bands

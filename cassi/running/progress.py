@@ -48,9 +48,10 @@ def usual_steps(
     return steps | {f"{of}{one_of(k, frames)}{name}": USUAL[name] for k in range(frames) for name in each}
 
 
-def tiled_steps(solver: str) -> dict[str, float]:
+def tiled_steps(solver: str, *, find: bool = False) -> dict[str, float]:
     """The same of a frame that is reconstructed in tiles."""
-    return ({TRIALS: USUAL[TRIALS]} if solver == "auto" else {}) | {TILES: 2.0}
+    wanted = {CAMERA: find, TRIALS: solver == "auto"}
+    return {name: USUAL[name] for name, so in wanted.items() if so} | {TILES: 2.0}
 
 
 def one_of(k: int, frames: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -216,34 +215,36 @@ def write_result(
         history=result.history,
         datasets={name: values for name, values in datasets.items() if values is not None},
         attributes={
-            "version": PROGRAM,
-            **_origin(measurement),
+            **provenance(measurement, result.camera, result.check),
             "unit": result.unit,
             "status": result.status,
             "residual": result.residual,
             "seconds": result.seconds,
-            "choice": json.dumps(result.choice),
-            "parameters": json.dumps(dict(result.parameters)),
+            "choice": result.choice,
+            "parameters": dict(result.parameters),
             "imprint": result.imprint,
             "uncertainty_calibrated": result.calibrated if result.uncertainty is not None else None,
-            "camera": None if result.camera is None else json.dumps(result.camera.as_dict()),
-            "verdict": None if result.check is None else result.check.verdict,
-            "ok": None if result.check is None else result.check.matches,
             **(attributes or {}),
         },
         overwrite=overwrite,
     )
 
 
-def _origin(m: Measurement | None) -> dict[str, object]:
-    if m is None:
-        return {}
-    return {
+def provenance(m: Measurement | None, camera: FoundCamera | None, check: MaskCheck | None) -> dict[str, object]:
+    """What a result's file says of what it was made of, by name; None where nothing is known."""
+    origin = {} if m is None else {
         "input_name": m.source,
         "input_sha256": m.sha256,
         "scale": m.scale,
         "notes": list(m.notes),
         "shifts": [float(d) for d in m.shifts],
+    }  # fmt: skip
+    return {
+        "version": PROGRAM,
+        **origin,
+        "camera": None if camera is None else camera.as_dict(),
+        "verdict": None if check is None else check.verdict,
+        "ok": None if check is None else check.matches,
     }
 
 

@@ -21,10 +21,11 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
-from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
+from cassi.running.evidence import compared
 from cassi.running.front_door import assembled, reconstruct
 from cassi.running.preparing import prepare
+from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 from cassi.running.stores import Frame
 from cassi.solvers.loop import Monitor
@@ -102,7 +103,7 @@ class InSequence:
 
     Attributes:
         plan: common to all frames, see `sequence_plan`.
-        prior: as for `cassi.reconstruct`, of frames that stay alone.
+        prior, quality, weights: as for `cassi.reconstruct`, of frames that stay alone.
         camera, psf, black_level, device, seed: as there.
     """
 
@@ -113,6 +114,8 @@ class InSequence:
     black_level: float | None = None
     device: str = "auto"
     seed: int = 0
+    quality: str = "default"
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         known: dict[str, Alone] = {}  # of the frames looked at last; no part of the value
@@ -126,30 +129,29 @@ class InSequence:
         """
         start = time.perf_counter()
         own = replace(m, y=m.y[0], check=None)
-        own = replace(own, check=check_masks(own))
-        found = self.camera if isinstance(self.camera, FoundCamera) else None
-        task = prepare(
-            m if found is None else found.in_place(m), psf=self.psf, black_level=self.black_level, device=self.device
-        )
-        frames = [self._alone(task.A, y) for y in task.frames]
+        own = replace(own, check=compared(own))
+        fit = self.camera if isinstance(self.camera, FoundCamera) else None
+        request = Request(psf=self.psf, black_level=self.black_level, device=self.device)
+        scene = prepare(m if fit is None else fit.in_place(m), request)
+        frames = [self._alone(scene.A, y) for y in scene.frames]
         joined = together(frames[0], frames[1:], self.plan, Run(self.seed, monitor=monitor))
         if joined is None:
             result = reconstruct(
                 own, psf=self.psf, black_level=self.black_level, camera=self.camera, device=self.device,
-                seed=self.seed, monitor=monitor, prior=self.prior,
+                seed=self.seed, monitor=monitor, prior=self.prior, quality=self.quality, weights=self.weights,
             )  # fmt: skip
             alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
             return replace(result, parameters={**result.parameters, **alone_too})
-        level = brightness(task.A, task.frames[0])
         before, after = joined.errors
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
         outcome = Outcome(
-            joined.result, "subspace-tv", settings, joined.plan, brightness=level, black_level=task.black_levels[0],
-            black_level_told=task.told,
+            joined.result, "subspace-tv", settings, joined.plan, brightness=brightness(scene.A, scene.frames[0]),
+            black_level=scene.black_levels[0], black_level_told=scene.told,
         )  # fmt: skip
-        single = replace(task, y=task.frames[0], black_levels=task.black_levels[:1])
-        parameters = {"solver": "auto", "seed": self.seed, "shifts": list(m.shifts), **settings}
-        return replace(assembled(single, [outcome], parameters, found, m, start), check=own.check)
+        first = replace(
+            scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit, check=own.check
+        )
+        return assembled(first, [outcome], {"solver": "auto", "seed": self.seed, **settings}, start)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done."""
@@ -183,5 +185,7 @@ def sequence_plan(
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
-    task = prepare(_stacked(measurements), psf=psf, black_level=black_level, device=device)
-    return common_plan(task.A, task.frames, wavelengths=task.wavelengths, noise=task.noise, method=method, seed=seed)
+    scene = prepare(_stacked(measurements), Request(psf=psf, black_level=black_level, device=device))
+    return common_plan(
+        scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, method=method, seed=seed
+    )

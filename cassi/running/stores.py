@@ -19,7 +19,6 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import DISK_FULL, write_text
-from cassi.running.evidence import of_result
 from cassi.running.result import Reconstruction, write_result
 from cassi.version import PROGRAM
 
@@ -74,13 +73,19 @@ class Folder:
 
     def prepare(self, first: Measurement) -> None:
         """Remove what a killed run left of a file it was writing."""
-        for left in Path(self.root).glob(".*.part"):
-            shutil.rmtree(left, ignore_errors=True)
+        _clear(self.root)
 
     def write(
         self, number: int, frame: Frame, m: Measurement, result: Reconstruction, attributes: dict[str, object]
     ) -> None:
         write_result(self._path(frame), m, result, attributes=attributes, overwrite=True)
+
+
+def _clear(root: str) -> None:
+    for left in Path(root).rglob(".*.part"):
+        shutil.rmtree(left, ignore_errors=True)
+    for left in Path(root).rglob("*.partial"):
+        left.unlink(missing_ok=True)
 
 
 def _stated(path: Path) -> dict[str, Any]:
@@ -96,10 +101,13 @@ def _stated(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ZarrStore:
-    """One Zarr store, a chunk per frame; a frame's fingerprint is written after its cube."""
+    """One Zarr store, a chunk per frame; what is known of a finished one is in a file, written after its cube."""
 
     root: str
     names: tuple[str, ...]
+
+    def _mark(self, number: int) -> Path:
+        return Path(self.root, "finished", f"{number}.json")
 
     def known(self, frames: Sequence[Frame]) -> list[dict[str, Any] | None]:
         """What the store knows of each frame, None where its cube is not finished.
@@ -110,29 +118,18 @@ class ZarrStore:
         group = self._open()
         if group is None:
             return [None] * len(frames)
-        if tuple(group.attrs["names"]) != self.names:
-            raise InputError(f"{self.root}: the store was made for other frames; choose another output")
-        marks, residual, seconds, ok = (group[name][:] for name in ("fingerprint", "residual", "seconds", "ok"))
-        return [
-            {
-                "fingerprint": bytes(mark).hex(),
-                "residual": float(residual[k]),
-                "seconds": float(seconds[k]),
-                "verdict": "" if ok[k] else "the mask does not fit",
-                "ok": bool(ok[k]),
-                "against": "; ".join(of_result(float(residual[k]))),
-            }
-            if mark.any()
-            else None
-            for k, mark in enumerate(marks)
-        ]
+        if tuple(group.attrs["names"]) != self.names or "fingerprint" in group:
+            raise InputError(
+                f"{self.root}: the store was made for other frames, or by an earlier version; choose another output"
+            )
+        marks = [self._mark(number) for number in range(len(frames))]
+        return [json.loads(mark.read_text()) if mark.exists() else None for mark in marks]
 
     def prepare(self, first: Measurement) -> None:
-        """Make the store, or remove what a killed run left of a chunk it was writing."""
+        """Make the store, or remove what a killed run left of what it was writing."""
         import zarr
 
-        for left in Path(self.root).rglob("*.partial"):
-            left.unlink(missing_ok=True)
+        _clear(self.root)
         if self._open() is not None:
             return
         # with its first byte the group says whose it is: what a run killed while making it left is made over
@@ -140,20 +137,13 @@ class ZarrStore:
         ours = "made_by" in group.attrs
         band = "band" if first.wavelengths is None else "wavelength"
         cube = (len(first.shifts), *first.mask.shape[-2:])
-        arrays: dict[str, tuple[tuple[int, ...], str, float, tuple[str, ...]]] = {
-            "cube": (cube, "float32", np.nan, (band, "y", "x")),
-            "fingerprint": ((32,), "uint8", 0, ("byte",)),
-            "residual": ((), "float64", np.nan, ()),
-            "seconds": ((), "float64", np.nan, ()),
-            "ok": ((), "uint8", 1, ()),
-        }
-        for name, (shape, dtype, fill, names) in arrays.items():
-            group.create_array(
-                name, shape=(len(self.names), *shape), chunks=(1, *shape), dtype=dtype, fill_value=fill,
-                dimension_names=("frame", *names), overwrite=ours,
-            )  # fmt: skip
+        group.create_array(
+            "cube", shape=(len(self.names), *cube), chunks=(1, *cube), dtype="float32", fill_value=np.nan,
+            dimension_names=("frame", band, "y", "x"), overwrite=ours,
+        )  # fmt: skip
         if first.wavelengths is not None:
             group.create_array("wavelength", data=first.wavelengths, dimension_names=("wavelength",), overwrite=ours)
+        self._mark(0).parent.mkdir(exist_ok=True)
         group.attrs.update({"unit": first.unit, "names": list(self.names)})
 
     def write(
@@ -162,27 +152,22 @@ class ZarrStore:
         group = self._open()
         if group is None:
             raise OutputError(f"{self.root}: the store is gone")
-        cube = result.cube.cpu().numpy()
+        cube, mark = result.cube.cpu().numpy(), self._mark(number)
         if cube.shape != group["cube"].shape[1:]:
             raise InputError(
                 f"{frame.path}: a cube {cube.shape}, the store holds {group['cube'].shape[1:]}; use a folder"
             )
         try:
-            if group["fingerprint"][number].any():  # of a cube that goes: with the new one beside it, it would lie
-                group["fingerprint"][number] = 0
+            mark.unlink(missing_ok=True)  # of a cube that goes: with the new one beside it, it would lie
             group["cube"][number] = cube
-            group["residual"][number] = result.residual
-            group["seconds"][number] = result.seconds
-            group["ok"][number] = attributes["ok"]
             if not np.array_equal(group["cube"][number], cube, equal_nan=True):
                 raise OutputError(f"{self.root}: the cube of {frame.name} reads back other than it was written")
             # the cube reaches the disk before the mark that says so
-            chunk = Path(self.root, "cube", "c", str(number), "0", "0", "0")
-            with chunk.open("rb") as file:
+            with Path(self.root, "cube", "c", str(number), "0", "0", "0").open("rb") as file:
                 os.fsync(file.fileno())
-            group["fingerprint"][number] = np.frombuffer(bytes.fromhex(str(attributes["fingerprint"])), np.uint8)
         except OSError as error:
             raise OutputError(f"{self.root}: cannot be written: {one_line(error)}") from error
+        write_text(mark, json.dumps({name: attributes.get(name, usual) for name, usual in KNOWN.items()}))
 
     def _open(self) -> Any:
         """The group, or None where it was not made, or not whole."""

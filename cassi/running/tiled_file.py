@@ -1,4 +1,4 @@
-"""A frame larger than memory, reconstructed tile by tile into a file."""
+"""A frame larger than memory: prepared and planned as any other, solved tile by tile into a file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.automatic import choose_plan
 from cassi.choice.by_name import gaussian_variance, solve
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Progress, Run, check_prior
+from cassi.choice.plan import Method, Plan, Progress, Run
 from cassi.choice.stages import Watch, repeated
 from cassi.errors import InputError
 from cassi.files.cube_parts import CubeParts, cube_in_parts
-from cassi.files.spectral_libraries import as_spectral_prior
-from cassi.optics.cropping import Block, crop
+from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
+from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
-from cassi.running.evidence import compared, of_check, of_result
-from cassi.running.preparing import prepare
+from cassi.priors.learned import LearnedPrior
+from cassi.running.evidence import of_result, of_scene
+from cassi.running.front_door import method_for, prepare_found
+from cassi.running.preparing import load
 from cassi.running.progress import TILES, shown, tiled_steps
+from cassi.running.request import Array, Request
+from cassi.running.result import provenance
 from cassi.running.tiling import REACH, Solve, solve_tiled
 from cassi.solvers.loop import Record, Result
-from cassi.version import PROGRAM
 
 STRIP = 64  # rows of the residual image computed at a time
 
@@ -50,6 +54,8 @@ class TiledResult:
         residual: |y - Phi x| / |y| over the good detector pixels of the frame.
         seconds: wall time.
         choice: what was chosen, once for all tiles, and on what evidence; plain values.
+        camera: as it was found from the snapshot, or left; None where it was not looked for.
+        check: whether snapshot and mask belong together (`cassi.optics.mask_match`).
     """
 
     path: Path
@@ -58,6 +64,8 @@ class TiledResult:
     residual: float
     seconds: float
     choice: Mapping[str, Any] = field(default_factory=dict)
+    camera: FoundCamera | None = None
+    check: MaskCheck | None = None
 
 
 def reconstruct_tiled(
@@ -69,8 +77,14 @@ def reconstruct_tiled(
     solver: str = "auto",
     num_iters: int | None = None,
     tv_weight: float | None = None,
+    quality: str = "default",
+    prior: str = "auto",
+    weights: str | os.PathLike[str] | LearnedPrior | None = None,
     spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
+    psf: float | Array | None = None,
     black_level: float | None = None,
+    plan: Plan | None = None,
+    camera: str | FoundCamera = "find",
     device: str | torch.device = "auto",
     seed: int = 0,
     attributes: Mapping[str, object] | None = None,
@@ -79,8 +93,9 @@ def reconstruct_tiled(
 ) -> TiledResult:
     """Reconstruct a frame larger than memory: in overlapping tiles, written to an HDF5 file one by one.
 
-    Scale, noise, spectral basis and number of iterations are chosen once, "auto" from the central tile, and are the
-    same everywhere. The memory taken depends on the tile, and on the measurement, but not on the cube.
+    Camera, scale, noise, spectral basis and stages are chosen once, as `cassi.reconstruct` does it for the whole frame,
+    and are the same everywhere. The memory taken depends on the tile, and on the measurement, but not on the cube; a
+    camera that is found has a mask for each band, as many numbers as the cube.
 
     Args:
         measurement: one snapshot with its mask and shifts.
@@ -88,8 +103,8 @@ def reconstruct_tiled(
             `/measurement`, and `/residual`.
         tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
-        solver, num_iters, tv_weight, device, seed: as for `cassi.reconstruct`.
-        spectral_prior, black_level: as for `cassi.reconstruct`.
+        solver, num_iters, tv_weight, quality, prior, weights, spectral_prior, psf, black_level, plan, camera, device,
+            seed: as for `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
         progress: show a bar; or a function that is told the name of each step and the share of it that
@@ -115,70 +130,60 @@ def reconstruct_tiled(
         (3, 8, 40)
     """
     start = time.perf_counter()
-    m = measurement
-    if m.y.ndim != (2 if m.shots is None else 3):
+    if measurement.y.ndim != (2 if measurement.shots is None else 3):
         raise InputError(
-            f"tiles are for single scenes (H, W') or (K, H, W'), got {m.y.shape}; give one frame at a time"
+            f"tiles are for single scenes (H, W') or (K, H, W'), got {measurement.y.shape}; give one frame at a time"
         )
     if tile < max(1, reach) or reach < 0:
         raise InputError(
             f"tiles of {tile} px with {reach} px around them are all border; take {max(1, reach)} px or more, the more "
             "the faster"
         )
-    method = Method(solver, num_iters, tv_weight)
-    task = prepare(m, black_level=black_level, device=device)
-    check = compared(m)
-    for text in () if m.check else of_check(check, m):
-        warnings.warn(text, stacklevel=2)
-    A: Any = task.A
-    check_prior(solver, spectral_prior)
-    method = replace(method, spectral_prior=as_spectral_prior(spectral_prior, A.num_bands, m.wavelengths))
-    level = brightness(A, task.y)
-    y = task.y / level
-    with (
-        shown(progress, tiled_steps(solver)) as told,
-        cube_in_parts(output, A.cube_shape, wavelengths=m.wavelengths, overwrite=overwrite) as parts,
-    ):
-        run = Run(seed, progress=told if solver == "auto" else None)
-        one, found = tile_solver(
-            A, y, wavelengths=m.wavelengths, noise=task.noise.scaled(1 / level), method=method, run=run
-        )
-        chosen = replace(found.scaled(level), black_level=task.black_levels[0], black_level_told=task.told)
-        choice = chosen.as_dict() | {"tile": tile, "reach": reach}
+    request = Request(
+        solver=solver, num_iters=num_iters, tv_weight=tv_weight, quality=quality, prior=prior, weights=weights,
+        spectral_prior=spectral_prior, psf=psf, black_level=black_level, plan=plan, camera=camera, device=device,
+        seed=seed,
+    )  # fmt: skip
+    m = load(measurement, None, request)
+    with shown(progress, tiled_steps(request.method.solver, find=request.finds)) as told:
+        scene = prepare_found(m, request, told)
+        for text in () if m.check else of_scene(scene):
+            warnings.warn(text, stacklevel=2)
+        A, level = scene.A, brightness(scene.A, scene.y)
+        if not croppable(A):
+            raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
+        y, method = scene.y / level, method_for(scene, request)
+        if method.plan is not None:
+            method = replace(method, plan=method.plan.scaled(1 / level))
+        with cube_in_parts(output, A.cube_shape, wavelengths=scene.wavelengths, overwrite=overwrite) as parts:
+            run = Run(seed, progress=told if method.solver == "auto" else None)
+            noise = scene.noise.scaled(1 / level)
+            one, found = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
+            chosen = replace(found.scaled(level), black_level=scene.black_levels[0], black_level_told=scene.told)
+            choice = chosen.as_dict() | {"tile": tile, "reach": reach}
 
-        def add(rows: slice, columns: slice, values: Tensor) -> None:
-            parts.add(rows, columns, (values * level).cpu().numpy())
+            def add(rows: slice, columns: slice, values: Tensor) -> None:
+                parts.add(rows, columns, (values * level).cpu().numpy())
 
-        history = solve_tiled(A, y, one, add, tile=tile, reach=reach, told=partial(told, TILES))
-        residual_image, residual = _misfit(A, task.y, parts)
-        seconds = time.perf_counter() - start
-        parts.put("measurement", m.y)
-        parts.put("residual", residual_image)
-        for name in Record._fields:
-            parts.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
-        parameters = {
-            "solver": solver, "num_iters": num_iters, "tv_weight": tv_weight, "tile": tile, "reach": reach,
-            "device": str(device), "seed": seed, "shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise,
-        }  # fmt: skip
-        parts.state(
-            {
-                "version": PROGRAM,
-                "input_name": m.source,
-                "input_sha256": m.sha256,
-                "unit": m.unit,
-                "scale": m.scale,
-                "notes": [*m.notes, *of_result(residual)],
-                "status": "max_iters",
-                "residual": residual,
-                "seconds": seconds,
-                "choice": choice,
-                "parameters": parameters,
-                "verdict": check.verdict,
-                "ok": check.matches,
-                **(attributes or {}),
-            }
-        )
-    return TiledResult(Path(output), A.cube_shape, history, residual, seconds, choice)
+            history = solve_tiled(A, y, one, add, tile=tile, reach=reach, told=partial(told, TILES))
+            residual_image, residual = _misfit(A, scene.y, parts)
+            seconds = time.perf_counter() - start
+            parts.put("measurement", m.y)
+            parts.put("residual", residual_image)
+            if scene.fit is not None and scene.fit.accepted:
+                parts.put("camera_mask", scene.fit.mask)
+            for name in Record._fields:
+                parts.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
+            stated = replace(m, notes=(*m.notes, *of_result(residual)))
+            facts = {"status": "max_iters", "residual": residual, "seconds": seconds, "choice": choice}
+            parameters = request.as_dict() | {"tile": tile, "reach": reach} | scene.parameters
+            parts.state(
+                provenance(stated, scene.fit, scene.check)
+                | {"unit": scene.unit, "parameters": parameters}
+                | facts
+                | dict(attributes or {})
+            )
+    return TiledResult(Path(output), A.cube_shape, history, residual, seconds, choice, scene.fit, scene.check)
 
 
 def tile_solver(
@@ -197,7 +202,9 @@ def tile_solver(
         wavelengths, noise, method, run: as for `cassi.choice.by_name.solve`.
     """
     if method.solver == "auto":
-        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
+        plan, evidence = method.plan, None
+        if plan is None:
+            plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
         level = brightness(A, y)
 
         def planned(a: Block, b: Tensor) -> Tensor:
