@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from cassi.running.result import Reconstruction
 
 NEAR = 3  # [pixel] by which a displaced mask is found where the camera is looked for
-TRANSFORMS = {  # option: the same in the words of the comparison with the mask, and (transposed, rows, columns)
-    "flip-columns": ("flipped left-right", (False, 1, -1)),
-    "flip-rows": ("flipped up-down", (False, -1, 1)),
-    "rotate-180": ("turned by 180 degrees", (False, -1, -1)),
-    "transpose": ("transposed", (True, 1, 1)),
-    "rotate-270": ("transposed, flipped left-right", (True, 1, -1)),
-    "rotate-90": ("transposed, flipped up-down", (True, -1, 1)),
-    "anti-transpose": ("transposed, turned by 180 degrees", (True, -1, -1)),
+TRANSFORMS = {  # option: the same in the words of `cassi.optics.mask_match.TURNS`
+    "flip-columns": "flipped left-right",
+    "flip-rows": "flipped up-down",
+    "rotate-180": "turned by 180 degrees",
+    "transpose": "transposed",
+    "rotate-270": "transposed, flipped left-right",
+    "rotate-90": "transposed, flipped up-down",
+    "anti-transpose": "transposed, turned by 180 degrees",
 }
 
 
@@ -111,20 +111,18 @@ class Reading:
 
 
 def _turned(m: Measurement, name: str) -> Measurement:
-    transpose, rows, columns = TRANSFORMS[name][1]
+    from cassi.optics.mask_match import TURNS
+
+    transpose, rows, columns = TURNS[TRANSFORMS[name]]
     if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
         raise InputError(f"--mask-transform {name} needs a square mask, got {m.mask.shape[-2]} x {m.mask.shape[-1]}")
     mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
-    return replace(
-        m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name][0]}, as told")
-    )
+    return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}, as told"))
 
 
 def transform_that_fits(check: MaskCheck) -> str | None:
     """The option that makes the mask fit, where it is a turned one."""
-    if check.matches:
-        return None
-    return next((name for name, (words, _) in TRANSFORMS.items() if f"it fits when {words} (" in check.verdict), None)
+    return next((name for name, turn in TRANSFORMS.items() if turn == check.turn), None)
 
 
 def reading(args: argparse.Namespace, many: bool = False) -> Reading:
@@ -274,10 +272,8 @@ def looked_for(args: argparse.Namespace) -> bool:
 
 def _near(check: MaskCheck) -> bool:
     """Whether a search for the camera may put right what does not fit."""
-    from cassi.optics.mask_match import MASK_WRONG
-
-    displaced = check.verdict.startswith("displaced mask") and max(map(abs, check.displacement)) <= NEAR
-    return displaced or MASK_WRONG in check.verdict
+    displaced = check.kind == "displaced" and max(map(abs, check.displacement)) <= NEAR
+    return displaced or check.kind == "bands or blur"
 
 
 def compare_again(args: argparse.Namespace, before: MaskCheck, result: Reconstruction) -> None:

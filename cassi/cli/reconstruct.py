@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassi.calibration.estimate import Calibration
-    from cassi.calibration.pose import Alignment
+    from cassi.calibration.found_camera import FoundCamera
     from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
     from cassi.running.result import Reconstruction
@@ -576,21 +576,19 @@ def with_true_camera(
     Raises:
         InputError: tiles, whose bands nobody would put in place; a mask that does not belong to the snapshot.
     """
-    cameras: list[Calibration | Alignment] = []
+    cameras: list[Calibration | FoundCamera] = []
     moved = False
     if args.calibration:
         from cassi.calibration.estimate import Calibration
 
         cameras.append(Calibration.load(args.calibration))
     if args.align:
-        import torch
-
         from cassi.calibration.pose import align_measurement
 
         steps.begin("align")
-        if check.verdict.startswith("wrong mask"):
+        if check.kind == "wrong mask":
             raise InputError(f"there is nothing to align: {check.verdict}; leave out --align, or give another --mask")
-        m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
+        m, alignment = align_measurement(m, seed=args.seed)
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         moved = alignment.accepted
