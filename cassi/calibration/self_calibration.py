@@ -9,13 +9,14 @@ detail of the snapshot, divided by its local brightness, and m~_c that of the ma
 
 g_l is the mask blurred by the variance `BLURS[l]`. The products of these images with each other and with y~, summed
 over each block once (`gather`), give r for any camera nearby in a few small matrices (`Blocks.log_residual`).
-`fit_pose` minimizes its mean; the mask is then moved, and the products are taken anew. `select_terms` adds to theta what
-lowers r in blocks that it was not fitted to (`Fit`). The last fit has the blur as it was found, more spectra, and finer
-detail, which mistakes less of the scene for the mask (`refit_fine`).
+`fit_pose` minimizes its mean; the mask is then moved, and the products are taken anew. `select_terms` adds to theta
+what lowers r in blocks that it was not fitted to (`Fit`). The last fit has the blur as it was found, more spectra, and
+finer detail, which mistakes less of the scene for the mask (`refit_fine`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ TOLERANCE = (
     1e-5  # of a mean log residual: a hundredth of `GAIN`; less moved no mask by 0.005 px, and took twice as long
 )
 REACH = 3  # displacements looked for [pixel]
+STRETCHES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of the spectrum's ends, from which another dispersion is looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
@@ -490,10 +492,11 @@ class Fit:
         """The same directions fitted about another model."""
         return Fit.of(self.search, model, self.used, more=False)
 
-    @property
+    @cached_property
     def fitted(self) -> CameraModel:
-        """The model moved to where the fits to both colors agree best: their mean."""
-        return moved(self.model, self.used, self.values.mean(0))
+        """The model moved to where a fit to all blocks has it."""
+        all_blocks = Family.of(self.blocks, self.used, self.model.blur, self.values.mean(0))
+        return moved(self.model, self.used, all_blocks.fit_pose())
 
     def with_terms(self, more: Sequence[Direction]) -> Fit:
         """With more directions, started from the values of those before."""
@@ -597,7 +600,8 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
         if select_terms(given, near) is given:
             return fit_contrast(search, exact, Family.of(given.blocks, (), {}), np.zeros(0)), 0.0, 0.0
     told(0.3)
-    pose = (*search.pose, *blur)  # the blur goes along: a place is found of masks as sharp as they are
+    # The blur goes along: the place is that of masks as sharp as they are.
+    pose = (*search.pose, *(terms["dispersion"] if "t" in start.right else ()), *blur)
     fit = Fit.of(search, start, pose)
     if not start.exact:
         fit = Fit.of(search, replace(fit.fitted, blur={}), pose)
@@ -609,6 +613,8 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     candidates = []
     for name, group in terms.items():
         candidates.append(adding(*group))
+        if name == "dispersion":  # trades against the place: what counts is where the brightest bands lie
+            candidates.append(adding(*terms["place"], *group))
         if name.startswith("blur "):  # may need a level of its own that alone helps little
             candidates.append(adding(*blur, *group))
     fit = select_terms(Fit.of(search, fit.model if start.exact else replace(fit.fitted, blur={})), candidates)
@@ -639,7 +645,7 @@ def refit_fine(search: Search, model: CameraModel, masks: np.ndarray) -> tuple[C
     used = search.pose if model.down or model.right else ()
     used = (*used, *search.terms.get("dispersion", ())) if "t" in model.right else used
     fit = Fit(search, replace(model, blur={}), blocks).with_terms(used)
-    values = fit.values.mean(0)
+    values = Family.of(blocks, used, {}, fit.values.mean(0)).fit_pose()
     down, right, _ = Family.of(blocks, used, {}).at(torch.as_tensor((fit.values[0] - fit.values[1]) / 2))
     error = float((down.square() + right.square()).mean().sqrt())
     return fit_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values), error
@@ -659,35 +665,37 @@ def _coarse(search: Search, blocks: Blocks) -> CameraModel:
     Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
     displacements costs little. Where the camera as given explains as much, it stays.
     """
-    grid = _displaced_residual(search)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)
     x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
     weight = (blocks.count / blocks.count.sum()).numpy()
     steps = np.arange(-REACH, REACH + 0.25, 0.5)
     downs, rights, scales = steps[:, None, None], steps[None, abs(steps) <= 2.5, None], steps[abs(steps) <= 2]
-    best, lowest = (0.0, 0.0, 0.0, 0.0), math.inf
-    for turn in steps:
-        for scale in scales:
+    best, lowest = CameraModel(), math.inf
+    for stretch in STRETCHES if search.dispersion else (0.0,):
+        grid = _displaced_residual(search, CameraModel(right={"t": stretch} if stretch else {}))
+        for turn, scale in itertools.product(steps, scales):
             down, right = downs + turn * x + scale * y, rights + scale * x - turn * y
             places = np.stack(np.broadcast_arrays(np.arange(len(x)), down + REACH, right + REACH))
             values = ndimage.map_coordinates(grid, places, order=1, mode="nearest") @ weight
             # of equals, the one that moves least
-            values += 1e-3 * (abs(downs) + abs(rights) + abs(turn) + abs(scale))[..., 0]
+            moves = (abs(downs) + abs(rights) + abs(turn) + abs(scale))[..., 0] + abs(stretch)
+            values += 1e-3 * moves + (GAIN if stretch else 0)
             i, j = np.unravel_index(values.argmin(), values.shape)
             if values[i, j] < lowest:
-                best, lowest = (downs[i, 0, 0], rights[0, j, 0], turn, scale), values[i, j]
-    a, b, turn, scale = best
-    return (
-        CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})
-        if any(best)
-        else CameraModel()
-    )
+                lowest = values[i, j]
+                down_terms = {"1": downs[i, 0, 0], "x": turn * w, "y": scale * h}
+                right_terms = {"1": rights[0, j, 0], "x": scale * w, "y": -turn * h, "t": stretch}
+                best = CameraModel(
+                    down={name: float(c) for name, c in down_terms.items() if moves[i, j]},
+                    right={name: float(c) for name, c in right_terms.items() if moves[i, j] and (c or name != "t")},
+                )
+    return best
 
 
-def _displaced_residual(search: Search) -> np.ndarray:
-    """The log residual of each block with the masks displaced by -REACH to REACH pixels each way, (blocks, n, n)."""
-    masks = BlurredMasks.of(CameraModel(), search.mask, search.shifts)
+def _displaced_residual(search: Search, model: CameraModel) -> np.ndarray:
+    """The log residual of each block with a model's masks moved by -REACH to REACH pixels each way, (blocks, n, n)."""
+    masks = BlurredMasks.of(model, search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good
     flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
     rests = []
