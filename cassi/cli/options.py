@@ -18,14 +18,14 @@ EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the o
 MANY, SHOTS, OTHER_OPTICS, DOUBLE = (
     "several snapshots", "several shots", "other optics than sd", "a double disperser",
 )  # fmt: skip
-TRANSFORMS = {  # name: in the words of the comparison with the mask, and (transposed, rows, columns)
-    "flip-columns": ("flipped left-right", (False, 1, -1)),
-    "flip-rows": ("flipped up-down", (False, -1, 1)),
-    "rotate-180": ("turned by 180 degrees", (False, -1, -1)),
-    "transpose": ("transposed", (True, 1, 1)),
-    "rotate-270": ("transposed, flipped left-right", (True, 1, -1)),
-    "rotate-90": ("transposed, flipped up-down", (True, -1, 1)),
-    "anti-transpose": ("transposed, turned by 180 degrees", (True, -1, -1)),
+TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
+    "flip-columns": "flipped left-right",
+    "flip-rows": "flipped up-down",
+    "rotate-180": "turned by 180 degrees",
+    "transpose": "transposed",
+    "rotate-270": "transposed, flipped left-right",
+    "rotate-90": "transposed, flipped up-down",
+    "anti-transpose": "transposed, turned by 180 degrees",
 }
 
 

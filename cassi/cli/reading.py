@@ -105,18 +105,18 @@ class Reading:
 
 
 def _turned(m: Measurement, name: str) -> Measurement:
-    transpose, rows, columns = TRANSFORMS[name][1]
+    from cassi.optics.mask_match import TURNS
+
+    transpose, rows, columns = TURNS[TRANSFORMS[name]]
     if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
         raise InputError(f"--mask-transform {name} needs a square mask, got {m.mask.shape[-2]} x {m.mask.shape[-1]}")
     mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
-    return replace(
-        m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name][0]}, as told")
-    )
+    return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}, as told"))
 
 
 def transform_that_fits(check: MaskCheck) -> str | None:
     """The option that makes the mask fit, where it is a turned one."""
-    return next((name for name, (turn, _) in TRANSFORMS.items() if turn == check.turn), None)
+    return next((name for name, turn in TRANSFORMS.items() if turn == check.turn), None)
 
 
 def reading(args: argparse.Namespace, many: bool = False) -> Reading:
