@@ -154,7 +154,7 @@ def steps_of(args: argparse.Namespace, figures: Path | None, report: Path | None
         solving |= usual(find=False, of=WHITE) if args.white else {}
         solving |= {"write": 0.01}
     expected = {"read": 0.01} | ({"align": 0.5} if args.align else {}) | solving
-    return expected | ({"draw": 0.1} if figures else {}) | ({"report": 0.1} if report else {})
+    return expected | ({"draw": 0.06} if figures else {}) | ({"report": 0.1} if report else {})
 
 
 def read(args: argparse.Namespace) -> tuple[Measurement, MaskCheck]:

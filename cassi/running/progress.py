@@ -18,7 +18,7 @@ CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "side picture", "tiles",
 )  # fmt: skip
 # Shares of the time that steps usually take, measured on frames of 256 x 256 pixels and 28 bands.
-USUAL = {CAMERA: 0.05, TRIALS: 0.18, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
+USUAL = {CAMERA: 0.05, TRIALS: 0.05, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
 DRAWN = 0.1  # [s] between two states of the bar
 LOGGED = 60.0  # [s] after which a log gets a line although no step begins; twice that, and so on
 WORTH_A_LINE = 0.05  # share of the time from which on a step is a line in a log
