@@ -1,4 +1,6 @@
-"""The error every reader and writer raises: one clear line for the user."""
+"""What is said to the user: a note, and the error every reader and writer raises, one clear line each."""
+
+from __future__ import annotations
 
 
 def one_line(text: object, limit: int = 300) -> str:
@@ -15,11 +17,41 @@ def one_line(text: object, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
-class InputError(ValueError):
-    """A file or a value from the user that cannot be used, said in one line: what, expected, got, cure."""
+class Note(str):
+    """A sentence for the user, on one line, and what it is about, so that no program need read the words.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message, limit=1000))
+    Args:
+        text: the sentence; of another note, what that one is about holds for this one too.
+        kind: one word for programs, "" where none asks.
+        cures: settings that put it right, by their names in `cassi.reconstruct` and `cassi.files.ReadOptions`.
+
+    Example:
+        >>> Note("much light lies below 0; check the black level", cures=("black_level",)).cures
+        ('black_level',)
+    """
+
+    kind: str
+    cures: tuple[str, ...]
+
+    def __new__(cls, text: object, kind: str = "", cures: tuple[str, ...] = ()) -> Note:
+        note = super().__new__(cls, one_line(text, limit=1000))
+        note.kind = kind or getattr(text, "kind", "")
+        note.cures = cures or getattr(text, "cures", ())
+        return note
+
+
+class InputError(ValueError):
+    """A file or a value from the user that cannot be used, said in one line: what, expected, got, cure.
+
+    Args:
+        message: the line; a `Note` brings its kind and cures along.
+        kind, cures: as those of a `Note`.
+    """
+
+    def __init__(self, message: object, kind: str = "", cures: tuple[str, ...] = ()) -> None:
+        note = Note(message, kind, cures)
+        self.kind, self.cures = note.kind, note.cures
+        super().__init__(str(note))
 
 
 class OutputError(InputError):

@@ -7,12 +7,10 @@ Each stands in its page between `<!-- table: NAME -->` and `<!-- end of table --
 
 from __future__ import annotations
 
-import argparse
 import re
-from importlib import import_module
 from pathlib import Path
 
-from cassi.cli.main import COMMANDS
+from cassi.cli.options import TABLE, options_of
 from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS
 from cassi.optics.wavelengths import PRESETS
 
@@ -28,33 +26,24 @@ PARTS = (
     ("true mean over bands", MEAN_BAND, "(H, W)", "as y"),
     ("bad pixels", BAD_PIXELS, "(H, W'), nonzero is bad", ""),
 )
-SUBCOMMANDS = {name.replace("-", "_"): name for name in COMMANDS if name != "benchmark"} | {
-    "refine": "calibrate refine"
-}
 
 
 def tables() -> dict[str, str]:
     """Every table, by name."""
-    made = {name: options(module, name) for module, name in SUBCOMMANDS.items()}
+    made = {"calibrate refine" if command == "refine" else command: options(command) for command in TABLE}
     return made | {"names": names(), "presets": presets()}
 
 
-def options(module: str, name: str) -> str:
-    """The options of a subcommand, in the order and the words of its help."""
-    parser: argparse.ArgumentParser = import_module(f"cassi.cli.{module}").parser(f"cassi {name}")
+def options(command: str) -> str:
+    """The options of a command, in the order and the words of its help."""
     rows = []
-    for action in parser._actions:
-        if action.dest in ("help", "version"):
-            continue
-        words = action.metavar or (
-            None if action.nargs == 0 else "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
-        )
-        words = None if action.nargs == 0 else " ".join(words) if isinstance(words, tuple) else words
-        several = " ..." if action.nargs in ("*", "+") else ""
-        words = f"[{words}]" if action.nargs == "?" else words
-        called = ", ".join(f"`{option}`" for option in action.option_strings)
-        value = "" if words is None else f"`{words}{several}`"
-        rows.append((f"{called} {value}".strip(), (action.help or "") % vars(action)))
+    for option in options_of(command):
+        names = [option.name, *option.also] if option.name.startswith("-") else []
+        value = option.value or "|".join(option.choices or ())
+        several = " ..." if option.nargs in ("*", "+") else ""
+        value = f"[{value}]" if option.nargs == "?" else value
+        cells = [", ".join(f"`{name}`" for name in names), f"`{value}{several}`" if value else ""]
+        rows.append((" ".join(cells).strip(), option.words))
     return table(("option", "what it does"), rows)
 
 

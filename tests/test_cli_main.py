@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import signal
@@ -70,6 +71,21 @@ def test_every_command_teaches(name, capsys):
         assert capsys.readouterr().out == f"cassi {__version__}\n"
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_idle_threads_sleep_unless_the_user_says_otherwise(before, after):
+    """It is settled before torch is loaded, which reads it once."""
+    code = (
+        "import os, sys; from cassi.cli.main import main\n"
+        "try: main(['view', '--help'])\nexcept SystemExit: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if before is None else {"OMP_WAIT_POLICY": before}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == f"{after} False"
+
+
 def test_the_help_of_reconstruct_says_when_to_take_what(capsys):
     with pytest.raises(SystemExit):
         main(["reconstruct", "--help"])
@@ -128,7 +144,7 @@ def test_benchmarks_are_those_of_the_clone(capfd):
 @pytest.mark.parametrize(
     ("raised", "code", "words"),
     [
-        (InputError("no mask found"), 2, "no mask found (--mask, --mask-key)"),
+        (InputError("no mask found", cures=("mask", "mask_key")), 2, "no mask found (--mask, --mask-key)"),
         (KeyboardInterrupt(), 130, "interrupted; no half file was left"),
         (FloatingPointError("diverged"), 1, "diverged"),
         (MemoryError("1 GiB"), 1, "out of memory: 1 GiB"),
@@ -136,13 +152,11 @@ def test_benchmarks_are_those_of_the_clone(capfd):
     ],
 )
 def test_what_goes_wrong_is_one_line_and_a_code(raised, code, words, capsys):
-    import argparse
-
     def fail() -> int:
         raise raised
 
-    args = argparse.Namespace(debug=False, mask=None, mask_key=None)
-    assert shell.guarded(args, "cassi x", fail) == code
+    args = argparse.Namespace(debug=False, mask=None, mask_key=None, prog="cassi x")
+    assert shell.guarded(args, fail) == code
     err = capsys.readouterr().err
     assert err.startswith(f"cassi x: error: {words}") and err.count("\n") == 1
 
@@ -161,8 +175,8 @@ def test_interrupted_before_the_command_has_begun_it_ends_like_later(monkeypatch
 
 
 def test_messages_steer_no_terminal(capsys):
-    shell.warn("cassi", "a\x1b[31mred\x07")
-    assert capsys.readouterr().err == "cassi: warning: a?[31mred?\n"
+    shell.warn(argparse.Namespace(prog="cassi"), "a\x1b[31mred\x07")
+    assert capsys.readouterr().err == "cassi: warning: a\\x1b[31mred\\x07\n"
 
 
 def test_two_cubes_are_compared(tmp_path, capsys):

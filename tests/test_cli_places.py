@@ -120,7 +120,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
     before = (night / "m.h5").read_bytes()
     argv = [night, "--mask", bench / "mask.h5", "--num-bands", C, "--save-camera", night / "m.h5", "--overwrite"]
     assert main(["reconstruct", *map(str, argv)]) == 2
-    assert "would replace a snapshot" in error_of(capsys)
+    assert "would replace an input, that of --measurement" in error_of(capsys)
     assert (night / "m.h5").read_bytes() == before
 
 
@@ -130,16 +130,25 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--save-camera", "nowhere/c.h5"), "does not exist; make it first"),
         (("--save-camera", "white.h5"), "exists already"),
         (("--save-camera", "camera.png"), "expected the suffix .h5"),
-        (("--save-camera", "c.h5", "--camera", "as-given"), "with --camera as-given none is looked for"),
-        (("--save-camera", "c.h5", "--psf", 1), "with --psf none is looked for"),
-        (("--save-camera", "c.h5", "--align"), "with --align none is looked for"),
-        (("--save-camera", "c.h5", "--calibration", "mask.h5"), "with --calibration none is looked for"),
-        (("--batch", 0), "--batch must be at least 1, got 0"),
-        (("--workers", 0), "--workers must be at least 1, got 0"),
-        (("--batch", 2), "--batch is for many snapshots"),
-        (("--workers", 2), "--workers is for many snapshots"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler is for many snapshots"),
-        (("--sequence", "--white", "white.h5"), "--white does not go with --sequence"),
+        (
+            ("--save-camera", "c.h5", "--camera", "as-given"),
+            "--save-camera does not go with --camera: no camera is looked for",
+        ),
+        (("--save-camera", "c.h5", "--psf", 1), "--save-camera does not go with --psf"),
+        (("--save-camera", "c.h5", "--align"), "--save-camera does not go with --align"),
+        (
+            ("--save-camera", "c.h5", "--calibration", "mask.h5"),
+            "--calibration does not go with --mask, --num-bands: it",
+        ),
+        (("--batch", 2), "--batch needs several snapshots"),
+        (("--workers", 2), "--workers needs several snapshots"),
+        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler needs several snapshots"),
+        (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
+        (("--side-response", "rgb"), "--side-response needs --side"),
+        (
+            ("--tile", 32, "--white", "white.h5", "--uncertainty"),
+            "--tile does not go with --white, --uncertainty: tiles",
+        ),
         (("--prior", "learned", "--iterations", 5), "total variation alone"),
         (("--white", "none.h5"), "none.h5"),
         (("--white", "two.h5"), "the white reference must be one snapshot like the scene's"),

@@ -106,11 +106,10 @@ def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
         ((scene, "--shots", 3), "is not one mask per shot"),
         ((scene, "--mask", mask, mask, mask), "holds 2 snapshots, expected the 3 shots"),
         ((scene, "--mask", mask, mask, "--shots", 3), "2 files of --mask for 3 shots"),
-        ((scene, "--shots", 0), "--shots must be at least 1"),
-        ((scene, "--align"), "--align looks for the camera of a single disperser's single shot, not of 2 shots"),
-        ((single, "--save-camera", "c.h5"), "not of --optics dd"),
-        ((single, "--mask-transform", "flip-rows"), "turned in its file"),
-        ((single, "--calibration", mask), "a calibration describes a single disperser"),
+        ((scene, "--align"), "--align does not go with several shots"),
+        ((single, "--save-camera", "c.h5"), "--save-camera does not go with other optics than sd"),
+        ((single, "--mask-transform", "flip-rows"), "its mask is turned in its file"),
+        ((single, "--calibration", mask), "does not go with other optics than sd"),
         ((scene, "--calibration", mask), "give one for each of the 2 shots"),
     ):
         assert run(*argv) == 2, argv
@@ -145,7 +144,7 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     assert "1 frames in" in capsys.readouterr().out
     np.testing.assert_array_equal(read_cube(tmp_path / "film_sequence.h5")[0], values)
     for argv, words in (
-        ((*command, "--tile", 40), "--tile does not go with --sequence"),
+        ((*command, "--tile", 40), "--tile does not go with several snapshots"),
         ((*command, "--output", tmp_path / "x.zarr"), "a sequence becomes one file"),
         (("--sequence", simulate(tmp_path / "one.h5")), "one snapshot is no sequence"),
     ):

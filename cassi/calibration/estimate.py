@@ -20,10 +20,10 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
+from cassi.calibration.camera_model import shift_columns
 from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
 from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, scatter, sharpen
-from cassi.calibration.pose import shift_columns
-from cassi.errors import InputError
+from cassi.errors import InputError, Note
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import BIT_DEPTHS, read_leading
@@ -409,7 +409,9 @@ def read_calibrated(
     counts = read_leading(container, entry, 0 if len(entry.shape) == 3 else None, frames)
     y, bad = calibration.correct(counts)
     bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
-    notes = [f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated"]
+    notes: list[str] = [
+        Note(f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated", "counts")
+    ]
     if np.abs(calibration.remainders).max() > 1e-6:
         notes.append(
             f"bands up to {np.abs(calibration.remainders).max():.2f} px off whole pixels, moved back at the end"

@@ -43,11 +43,13 @@ class CameraNoise:
 
     def __post_init__(self) -> None:
         if self.gain is not None and not (math.isfinite(self.gain) and self.gain > 0):
-            raise InputError(f"the gain must be positive [electrons per unit of y], got {self.gain}")
+            raise InputError(f"the gain must be positive [electrons per unit of y], got {self.gain}", cures=("gain",))
         if self.read_noise is not None and not (math.isfinite(self.read_noise) and self.read_noise >= 0):
             raise InputError(f"the read noise must be >= 0 [electrons], got {self.read_noise}")
         if self.read_noise is not None and self.gain is None:
-            raise InputError("the read noise is in electrons and needs the gain too [electrons per unit of y]")
+            raise InputError(
+                "the read noise is in electrons and needs the gain too [electrons per unit of y]", cures=("gain",)
+            )
 
     def scaled(self, factor: float) -> CameraNoise:
         """The same camera for measurements times `factor`."""

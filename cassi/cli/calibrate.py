@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.cli.places import keep_inputs
-from cassi.cli.shell import Parser, say
+from cassi.cli.shell import say
 
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration
@@ -27,52 +27,6 @@ examples:
 then
       {reconstruct} --calibration calibration.h5 --measurement snapshot.png
 """
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    frames = p.add_argument_group("frames")
-    frames.add_argument("folder", nargs="?", metavar="FOLDER", help="where files dark_*, flat_* and mask_* are")
-    frames.add_argument("--dark", nargs="+", metavar="FILE", help="frames without light")
-    frames.add_argument("--flat", nargs="+", metavar="FILE", help="frames of even white light, aperture taken out")
-    frames.add_argument("--mask-frames", nargs="+", metavar="FILE", help="the aperture under narrow-band light")
-    frames.add_argument(
-        "--slit",
-        nargs="+",
-        metavar="FILE",
-        help="a narrow slit across the dispersion under the light of the mask frames, or one frame: tells the blur",
-    )
-    frames.add_argument(
-        "--slit-width", type=float, default=1.0, metavar="PX", help="of the slit's image, sharp (default: 1)"
-    )
-    frames.add_argument(
-        "--wavelengths",
-        metavar="NM",
-        help="of the mask frames: a list 450,500,..., start:stop:count, or a file (default: wavelengths.txt in the "
-        "folder, or the files' names, mask_532nm.png)",
-    )
-    frames.add_argument("--bit-depth", type=int, metavar="N", help="bits of the counts (default: what holds them)")
-
-    bands = p.add_argument_group("bands")
-    bands.add_argument("--step", type=float, metavar="PX", help="dispersion between neighboring bands (default: 2)")
-    bands.add_argument("--num-bands", type=int, metavar="C", help="bands (default: what covers the wavelengths)")
-    bands.add_argument(
-        "--spacing",
-        choices=("dispersion", "wavelength"),
-        default="dispersion",
-        help="bands equally far apart on the detector (default: exact, on whole pixels) or in wavelength",
-    )
-    bands.add_argument(
-        "--model",
-        choices=("polynomial", "cauchy"),
-        default="polynomial",
-        help="of the dispersion: in the wavelength (default) or in its inverse square, for a prism",
-    )
-    bands.add_argument("--order", type=int, default=3, metavar="P", help="its highest power (default: 3)")
-
-    p.add_calibration_file("calibration.h5")
-    p.add_manners()
-    return p
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cassi.cli.shell import Parser, say
+from cassi.cli.shell import say
 from cassi.errors import OutputError
 
 EXAMPLES = """\
@@ -16,19 +16,6 @@ examples:
   what another solver, mask or setting changes, as a figure too
       {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
 """
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    p.add_argument("cube", metavar="A", help="a result")
-    p.add_argument(
-        "reference", metavar="B", nargs="?", default="truth", help="another cube, or truth: that of A (default)"
-    )
-    p.add_argument("--frame", type=int, default=0, help="which cube of a stack, from 0 (default: %(default)s)")
-    p.add_argument("--figure", metavar="FILE", help="also draw the difference: .png, .pdf or .svg")
-    p.add_argument("--overwrite", action="store_true", help="replace an existing figure")
-    p.add_manners()
-    return p
 
 
 def run(args: argparse.Namespace) -> int:

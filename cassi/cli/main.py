@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from cassi.cli.shell import INTERRUPTED, Parser, guarded
+from cassi.cli.options import Parser, parser_of
+from cassi.cli.shell import INTERRUPTED, guarded
 from cassi.version import PROGRAM
 
 COMMANDS = {
@@ -57,14 +58,16 @@ def script(name: str) -> Callable[..., int]:
 
 def run(name: str, argv: list[str], prog: str) -> int:
     """Parse and run one subcommand; returns its exit code."""
+    # Before torch is loaded: its idle threads sleep. Spinning, they take the cores from other programs and from ours.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if name == "calibrate" and argv[:1] == ["refine"]:
         name, argv, prog = "refine", argv[1:], f"{prog} refine"
     command = import_module(f"cassi.cli.{name.replace('-', '_')}")
     if name == "benchmark":
         return int(command.run(argv))
-    args: argparse.Namespace = command.parser(prog).parse_args(argv)
+    args = parser_of(name, prog, command.__doc__, command.EXAMPLES).parse_args(argv)
     args.prog, args.argv = prog, argv
-    return guarded(args, prog, lambda: int(command.run(args)))
+    return guarded(args, lambda: int(command.run(args)))
 
 
 def program(entry: Callable[..., int] = main) -> NoReturn:

@@ -5,26 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
-from cassi.errors import InputError, OutputError
+from cassi.cli.options import files_read
+from cassi.errors import InputError, OutputError, one_line
 
-
-def inputs(args: argparse.Namespace) -> dict[Path, str]:
-    """Every file that a run may read, resolved, and the option that names it."""
-    given: dict[str, Iterable[str | None]] = {
-        "--measurement": args.files,
-        "--mask": args.masks,
-        "--calibration": args.calibrations,
-        "--bad-pixels": (args.bad_pixels,),
-        "--white": (args.white,),
-        "--wavelengths": (args.wavelengths,),
-        "--weights": (args.weights,),
-        "--spectral-prior": args.spectral_prior or (),
-        "--side": (args.side,),
-        "--side-response": (args.side_response,),
-    }
-    return {_place(name): option for option, names in given.items() for name in names if name}
+HDF5 = (".h5", ".hdf5")
 
 
 def _place(name: str | Path) -> Path:
@@ -38,17 +25,19 @@ def keep_inputs(output: str, read: Iterable[str | Path | None]) -> None:
         raise InputError(f"{output}: the result would replace an input; choose another --output")
 
 
-def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
-    """Check the files to be made against those to be read, and against each other.
+def check_places(args: argparse.Namespace, output: Path | None = None, snapshots: Iterable[str] = ()) -> None:
+    """Check the files that `reconstruct` makes against those that it reads, and against each other.
 
     Args:
         args: whose `save_camera` and `report` are made too.
         output: the result.
+        snapshots: files that a folder or a pattern stands for.
 
     Raises:
         InputError: one would replace an input, or another of them.
     """
-    read = inputs(args)
+    read = {_place(name): "--measurement" for name in snapshots}
+    read |= {_place(name): option for name, option in files_read("reconstruct", args).items()}
     made: dict[Path, str] = {}
     for option, name in (("--output", output), ("--save-camera", args.save_camera), ("--report", args.report)):
         if not name:
@@ -66,36 +55,62 @@ def check_places(args: argparse.Namespace, output: Path | None = None) -> None:
             made[place] = option
 
 
-def check_camera_file(args: argparse.Namespace, snapshots: Iterable[str] = (), *, many: bool = False) -> None:
-    """Find out before the computation whether --save-camera can do what it says.
+def check_camera_file(args: argparse.Namespace, *, many: bool) -> None:
+    """Find out before the computation whether --save-camera can be written.
 
     Args:
         args: the options.
-        snapshots: files that a folder or a pattern stands for.
         many: the run goes on with what an earlier one left; a file of another camera is refused when it is known.
 
     Raises:
-        InputError: no camera is looked for, or it would replace a snapshot.
-        OutputError: the file cannot be written, or exists.
+        OutputError: it cannot, or exists.
     """
     if not args.save_camera:
         return
     from cassi.files.atomic import check_place
 
     path = Path(args.save_camera)
-    others = {
-        "--camera as-given": args.camera == "as-given",
-        "--psf": args.psf is not None,
-        "--align": args.align,
-        "--calibration": args.calibration,
-    }
-    for option in (name for name, given in others.items() if given):
-        raise InputError(
-            f"--save-camera writes the camera that is found from the snapshot; with {option} none is looked for, leave "
-            "one of them out"
-        )
-    if path.suffix.lower() not in (".h5", ".hdf5"):
+    if path.suffix.lower() not in HDF5:
         raise OutputError(f"{path}: a camera is an HDF5 file, expected the suffix .h5")
-    if _place(path) in {_place(name) for name in snapshots}:
-        raise InputError(f"{path}: --save-camera's file would replace a snapshot; choose another --save-camera")
     check_place(path, args.overwrite or many)
+
+
+def figures_folder(args: argparse.Namespace, output: Path) -> Path | None:
+    """Where the figures go (None: none).
+
+    Raises:
+        OutputError: the folder cannot be made.
+    """
+    if args.figures == "none":
+        return None
+    folder = Path(args.figures or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
+    there = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not there:  # a run that fails leaves nothing behind
+            folder.rmdir()
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: the figures' folder cannot be made ({one_line(error)}); use --figures DIR or none"
+        ) from error
+    return folder
+
+
+def report_file(args: argparse.Namespace, output: Path) -> Path | None:
+    """Where the report goes (None: no report).
+
+    Raises:
+        InputError: it exists, is no HTML file, or cannot be made.
+    """
+    if args.report is None:
+        return None
+    from cassi.files.atomic import check_place
+
+    path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
+    if find_spec("bokeh") is None:
+        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
+    if output.suffix.lower() not in HDF5:
+        raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise OutputError(f"{path}: a report is an HTML file, expected the suffix .html")
+    return check_place(path, args.overwrite)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cassi.cli.shell import command_line, say, warn, with_options
-from cassi.errors import InputError
+from cassi.cli.options import TRANSFORMS
+from cassi.cli.shell import command_line, say, warn
+from cassi.errors import InputError, Note
 
 if TYPE_CHECKING:
     from cassi.files import ReadOptions
@@ -16,16 +17,9 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
     from cassi.running.result import Reconstruction
 
+# What puts right a mask that does not fit.
+CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
 NEAR = 3  # [pixel] by which a displaced mask is found where the camera is looked for
-TRANSFORMS = {  # option: the same in the words of the comparison with the mask, and (transposed, rows, columns)
-    "flip-columns": ("flipped left-right", (False, 1, -1)),
-    "flip-rows": ("flipped up-down", (False, -1, 1)),
-    "rotate-180": ("turned by 180 degrees", (False, -1, -1)),
-    "transpose": ("transposed", (True, 1, 1)),
-    "rotate-270": ("transposed, flipped left-right", (True, 1, -1)),
-    "rotate-90": ("transposed, flipped up-down", (True, -1, 1)),
-    "anti-transpose": ("transposed, turned by 180 degrees", (True, -1, -1)),
-}
 
 
 @dataclass(frozen=True)
@@ -90,12 +84,12 @@ class Reading:
         """The gain in electrons per unit of y: a count is 1 / scale of it."""
         from cassi.optics.measurement import check_arrays
 
-        counts = any(note.startswith(("counts scaled", "dark and flat")) for note in m.notes)
+        counts = any(Note(note).kind == "counts" for note in m.notes)
         gain = m.gain if self.gain is None else self.gain * (m.scale if counts else 1.0)
         m = replace(m, gain=gain, read_noise=m.read_noise if self.read_noise is None else self.read_noise)
         check_arrays(m)
         if self.read_noise is not None and m.gain is None:
-            raise InputError("the read noise is in electrons and needs the gain too")
+            raise InputError("the read noise is in electrons and needs the gain too", cures=("gain",))
         return m
 
     def _with_mask(self, m: Measurement) -> Measurement:
@@ -111,56 +105,48 @@ class Reading:
 
 
 def _turned(m: Measurement, name: str) -> Measurement:
-    transpose, rows, columns = TRANSFORMS[name][1]
+    from cassi.optics.mask_match import TURNS
+
+    transpose, rows, columns = TURNS[TRANSFORMS[name]]
     if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
         raise InputError(f"--mask-transform {name} needs a square mask, got {m.mask.shape[-2]} x {m.mask.shape[-1]}")
     mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
-    return replace(
-        m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name][0]}, as told")
-    )
+    return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}, as told"))
 
 
 def transform_that_fits(check: MaskCheck) -> str | None:
     """The option that makes the mask fit, where it is a turned one."""
-    if check.matches:
-        return None
-    return next((name for name, (words, _) in TRANSFORMS.items() if f"it fits when {words} (" in check.verdict), None)
+    return next((name for name, turn in TRANSFORMS.items() if turn == check.turn), None)
 
 
 def reading(args: argparse.Namespace, many: bool = False) -> Reading:
     """How snapshots are read, as the options say.
 
     Raises:
-        InputError: a calibration that cannot be used, or options that say what it says.
+        InputError: a calibration that cannot be used.
     """
     from cassi.files import Levels, ReadOptions
 
-    levels = {field.name: getattr(args, field.name) for field in fields(Levels)}
-    given = {field.name: getattr(args, field.name) for field in fields(ReadOptions) if field.name != "levels"}
-    options = ReadOptions(**given, levels=Levels(**levels))
-    shots = getattr(args, "shots", None)
-    if not args.calibration:
-        if args.optics == "dd" and args.mask_transform != "none":
-            raise InputError("a double disperser's mask is turned in its file, not by --mask-transform; leave that out")
-        one = Reading(options, None, args.mask_transform, args.gain, args.read_noise, args.optics)
-        return one if shots is None else replace(one, shots=_each_shot(args, one))
+    levels = Levels(**{field.name: getattr(args, field.name) for field in fields(Levels)})
+    names = [field.name for field in fields(ReadOptions) if field.name not in ("levels", "mask")]
+    mask = args.masks[0] if len(args.masks) == 1 else None
+    options = ReadOptions(mask=mask, levels=levels, **{name: getattr(args, name) for name in names})
+    one = Reading(options, None, args.mask_transform, args.gain, args.read_noise, args.optics)
+    if not args.calibrations:
+        return one if args.shots is None else replace(one, shots=_each_shot(args, one))
     from cassi.calibration.estimate import Calibration
 
-    twice = [name for name, value in (given | levels).items() if name != "key" and value is not None]
-    if twice or args.mask_transform != "none":
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in twice or ["mask_transform"])
-        raise InputError(f"the calibration brings these along; leave out {names}")
-    calibration = Calibration.load(args.calibration)
+    path = args.calibrations[0]
+    calibration = Calibration.load(path)
     if many and any(calibration.remainders):
         raise InputError(
-            f"{args.calibration}: its bands lie between pixels, which is put right for single snapshots only; "
+            f"{path}: its bands lie between pixels, which is put right for single snapshots only; "
             "calibrate with --spacing dispersion"
         )
     if calibration.psf is not None and args.psf is not None:
-        raise InputError(f"{args.calibration}: the camera's blur is part of the calibration; leave out --psf")
-    one = Reading(options, args.calibration, "none", args.gain, args.read_noise)
-    if shots is None:
-        return one
+        raise InputError(f"{path}: the camera's blur is part of the calibration; leave out --psf")
+    if args.shots is None:
+        return replace(one, calibration=path)
     return replace(one, shots=tuple(replace(one, calibration=path) for path in args.calibrations))
 
 
@@ -177,10 +163,10 @@ def _each_shot(args: argparse.Namespace, one: Reading) -> tuple[Reading, ...]:
 def method(args: argparse.Namespace) -> dict[str, Any]:
     """How measurements are reconstructed, as the options say: keywords of `cassi.reconstruct`."""
     psf: Any = args.psf
-    if args.calibration and psf is None:
+    if args.calibrations and psf is None:
         from cassi.calibration.estimate import Calibration
 
-        psf = Calibration.load(args.calibration).psf
+        psf = Calibration.load(args.calibrations[0]).psf
     names = (
         "solver", "tv_weight", "quality", "prior", "weights", "budget", "uncertainty", "spectral_prior", "device",
         "seed",
@@ -188,16 +174,16 @@ def method(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names} | {
         "num_iters": args.iterations,
         "psf": psf,
-        "camera": "as-given" if args.align or args.calibration else args.camera,
+        "camera": "as-given" if args.align or args.calibrations else args.camera,
         "black_level": None if args.black_level is None else 0.0,  # reading took it off
     }
 
 
-def check_options(args: argparse.Namespace) -> None:
-    """Check what the method's options say, before any file is opened.
+def check_method(args: argparse.Namespace) -> None:
+    """Check what the method's options say, before any snapshot is opened.
 
     Raises:
-        InputError: values out of range, or options that do not go together.
+        InputError: values out of range, or a method that is none.
     """
     from cassi.choice.noise import CameraNoise
     from cassi.choice.plan import Method, Run, check_prior
@@ -210,15 +196,13 @@ def check_options(args: argparse.Namespace) -> None:
     check_prior(args.solver, args.spectral_prior)
     Run(args.seed, args.budget)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
-    for option, count in (("--batch", args.batch), ("--workers", args.workers)):
-        if count is not None and count < 1:
-            raise InputError(f"{option} must be at least 1, got {count}")
 
 
-def verdict(check: MaskCheck) -> str:
+def verdict(check: MaskCheck) -> Note:
     """The comparison with the mask in words, and the option that puts it right."""
     fits = transform_that_fits(check)
-    return check.verdict if fits is None else f"{check.verdict}; --mask-transform {fits} puts it right"
+    cure = "" if fits is None else f"; --mask-transform {fits} puts it right"
+    return Note(f"{check.verdict}{cure}", check.kind, CURES.get(check.kind, ()))
 
 
 def read_and_tell(args: argparse.Namespace) -> Measurement:
@@ -228,7 +212,6 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
         InputError: it cannot be read, or there is nothing in it.
     """
     from cassi.optics.measurement import without_scene
-    from cassi.optics.outliers import TOO_MANY
     from cassi.running.evidence import of_measurement
 
     m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
@@ -241,13 +224,13 @@ def read_and_tell(args: argparse.Namespace) -> Measurement:
         f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}",
     )
     for note in m.notes:
-        if TOO_MANY in note:
-            warn(args.prog, with_options(note, args))
+        if Note(note).kind == "too many":
+            warn(args, note)
         else:
             say(args, f"  {note}")
     against = of_measurement(m)
     for text in against:
-        warn(args.prog, with_options(text, args))
+        warn(args, text)
     return replace(m, notes=(*m.notes, *against))
 
 
@@ -261,7 +244,7 @@ def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
     elif (args.align or looked_for(args)) and _near(check):
         say(args, f"  {check.verdict}; the camera is looked for")
     else:
-        warn(args.prog, with_options(verdict(check), args))
+        warn(args, verdict(check))
     return check
 
 
@@ -273,10 +256,8 @@ def looked_for(args: argparse.Namespace) -> bool:
 
 def _near(check: MaskCheck) -> bool:
     """Whether a search for the camera may put right what does not fit."""
-    from cassi.optics.mask_match import MASK_WRONG
-
-    displaced = check.verdict.startswith("displaced mask") and max(map(abs, check.displacement)) <= NEAR
-    return displaced or MASK_WRONG in check.verdict
+    displaced = check.kind == "displaced" and max(map(abs, check.displacement)) <= NEAR
+    return displaced or check.kind == "bands or blur"
 
 
 def compare_again(args: argparse.Namespace, before: MaskCheck, result: Reconstruction) -> None:
@@ -286,7 +267,7 @@ def compare_again(args: argparse.Namespace, before: MaskCheck, result: Reconstru
     if result.check.matches:
         say(args, f"  as found, {result.check.verdict}")
     elif looked_for(args) and _near(before):  # in vain
-        warn(args.prog, with_options(before.verdict, args))
+        warn(args, verdict(before))
 
 
 def compare_with_blur(args: argparse.Namespace, m: Measurement) -> tuple[str, ...]:
@@ -304,7 +285,7 @@ def compare_with_blur(args: argparse.Namespace, m: Measurement) -> tuple[str, ..
         f"the blur of {args.psf:g} px predicts pixels left out {before / after:.1f} times worse ({before:.1%}) than "
         f"{words} ({after:.1%}); check --psf, or leave it out and the camera is looked for"
     )
-    warn(args.prog, text)
+    warn(args, text)
     return (text,)
 
 
@@ -314,7 +295,7 @@ def contents(args: argparse.Namespace, path: str) -> str:
     Raises:
         InputError: the measurement cannot be reconstructed.
     """
-    if args.calibration:
+    if args.calibrations:
         return ""
     if args.shots is not None or args.optics != "sd":
         from cassi.files.description import listing
@@ -324,7 +305,7 @@ def contents(args: argparse.Namespace, path: str) -> str:
 
     found = describe(path, options=reading(args).options)
     if found.problem is not None:
-        print(found.text.replace(f"cannot be reconstructed: {found.problem}", "").strip())
+        print("\n".join(line for line in found.text.splitlines() if not line.endswith(found.problem)).strip())
         raise InputError(found.problem)
     return found.text
 
@@ -383,31 +364,23 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def outcome(result: Reconstruction, verbose: bool) -> list[str]:
-    """What was chosen, in a few sentences; with verbose the evidence. Of a stack, for its first frame."""
-    return [*camera_lines(result), *method_lines(result, verbose)]
-
-
-def camera_lines(result: Reconstruction) -> list[str]:
-    """The camera that was used, and what is left of its mask in the cube."""
-    lines = [] if result.camera is None else [result.camera.message]
-    if result.imprint is not None:
-        lines.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
-    return lines
-
-
-def method_lines(result: Reconstruction, verbose: bool) -> list[str]:
-    """How the method was chosen, in at most three sentences."""
+    """What was found out and chosen, a line each of camera and method. Of a stack, for its first frame."""
     from cassi.solvers.loop import ENDED
 
+    camera = [] if result.camera is None else [result.camera.message]
+    if result.imprint is not None:
+        camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
     found = result.outcomes[0]
     if found.plan is not None:
-        return [f"solver: {found.solver}", result.explain(verbose=verbose)]
-    words = {"solver": found.solver, **found.settings, "level": found.level}
-    if found.black_level:
-        words["black_level"] = found.black_level
-    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
-    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in shown.items() if name != "status"]
-    return [*lines, f"the run {ENDED.get(result.status, result.status)}"]
+        how = f"solver: {found.solver}. {result.explain(verbose=verbose)}"
+    else:
+        words = {**found.settings, "level": found.level}
+        if found.black_level:
+            words["black_level"] = found.black_level
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
+        listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if name != "status")
+        how = f"solver: {found.solver}, {listed}; the run {ENDED.get(result.status, result.status)}"
+    return [" ".join(camera), how] if camera else [how]
 
 
 def _size(shape: tuple[int, ...]) -> str:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import glob
-import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cassi.cli.beside import add_side, check_side_options, side_in_words, side_of
-from cassi.cli.places import check_camera_file, check_places
-from cassi.cli.shell import Parser, Steps, say, warn
-from cassi.errors import InputError, OutputError, one_line
+from cassi.cli import reading
+from cassi.cli.places import check_camera_file, check_places, figures_folder, report_file
+from cassi.cli.shell import say, warn
+from cassi.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassi.calibration.estimate import Calibration
-    from cassi.calibration.pose import Alignment
+    from cassi.calibration.found_camera import FoundCamera
+    from cassi.choice.asked_for import Progress
     from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
+    from cassi.optics.side_picture import SidePicture
     from cassi.running.result import Reconstruction
     from cassi.running.tiled_file import TiledResult
 
@@ -65,193 +66,7 @@ when to take
 """
 
 
-def duration(text: str) -> float:
-    """Seconds from "10", "10s", "2min", "1m30s" or "1h"."""
-    number = r"(\d+(?:\.\d+)?)"
-    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s?)?", text.strip())
-    if not match or not any(match.groups()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
-    seconds = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
-    return seconds
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    p.add_argument("files", nargs="*", metavar="FILE", help="the same as --measurement")
-    _add_files(p.add_argument_group("files"))
-    _add_camera(p.add_argument_group("camera (what is not given is inferred, and said)"))
-    _add_method(p.add_argument_group("method"))
-    many = p.add_argument_group("many snapshots")
-    many.add_argument(
-        "--sequence",
-        action="store_true",
-        help="the snapshots follow each other, of a scene that moves little: each is reconstructed with those beside "
-        "it, into one file with a time axis (default: NAME_sequence.h5), and a film",
-    )
-    many.add_argument("--batch", type=int, metavar="N", help="snapshots computed at a time (default: what fits)")
-    many.add_argument("--workers", type=int, metavar="N", help="compute in N processes of one thread each instead")
-    many.add_argument(
-        "--scheduler", metavar="ADDRESS", help="use the Dask scheduler running there, tcp://host:port (extra batch)"
-    )
-    p.add_argument("--dry-run", action="store_true", help="say what is in the files and what would be done, then stop")
-    p.add_argument("--verbose", action="store_true", help="say also on what evidence the method was chosen")
-    p.add_manners()
-    return p
-
-
-def _add_files(files: argparse._ArgumentGroup) -> None:
-    files.add_argument(
-        "--measurement",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth too. "
-        "Or many: files, a folder, a pattern, or a stack",
-    )
-    files.add_argument(
-        "--mask",
-        nargs="+",
-        metavar="FILE",
-        help="the coded aperture, where it is not in the measurement's file; of several shots one each",
-    )
-    files.add_argument(
-        "--calibration",
-        nargs="+",
-        metavar="FILE",
-        help="corrects the raw counts, brings mask, bands and bad pixels; see the subcommand calibrate",
-    )
-    files.add_argument(
-        "--output",
-        metavar="FILE",
-        help="the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: "
-        "NAME_cube.h5); of many snapshots a folder or NAME.zarr",
-    )
-    files.add_argument("--overwrite", action="store_true", help="replace an existing result")
-    files.add_argument(
-        "--figures", metavar="DIR", help='where the figures go, or "none" (default: NAME_figures beside the result)'
-    )
-    files.add_argument(
-        "--report",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="also write one HTML page to look at the result in a browser (default: NAME_report.html)",
-    )
-    files.add_argument("--key", metavar="NAME", help="the measurement's name in its file, if it is an unusual one")
-    files.add_argument("--mask-key", metavar="NAME", help="the mask's name in its file, if it is an unusual one")
-    from cassi.cli.reading import TRANSFORMS
-
-    files.add_argument(
-        "--mask-transform",
-        choices=("none", *TRANSFORMS, "auto"),
-        default="none",
-        help="turn the mask before it is used; auto takes the one that fits, where one does (default: none)",
-    )
-
-
-def _add_camera(camera: argparse._ArgumentGroup) -> None:
-    from cassi.cli.scenes import add_options
-
-    add_options(camera)
-    camera.add_argument("--num-bands", type=int, metavar="C", help="number of bands")
-    camera.add_argument("--step", type=float, metavar="PX", help="displacement between neighboring bands, any sign")
-    camera.add_argument(
-        "--wavelengths",
-        metavar="NM",
-        help="band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31), a file, or "
-        '"unknown"',
-    )
-    camera.add_argument("--bad-pixels", metavar="FILE", help="map that is nonzero where a detector pixel is bad")
-    camera.add_argument("--bit-depth", type=int, metavar="N", help="bits of integer counts")
-    camera.add_argument(
-        "--black-level",
-        type=float,
-        metavar="VALUE",
-        help="value of a dark pixel as stored, subtracted (default: told from pixels that no light reaches; 0 keeps "
-        "it)",
-    )
-    camera.add_argument("--white-level", type=float, metavar="COUNTS", help="count that becomes 1")
-    camera.add_argument(
-        "--white",
-        metavar="FILE",
-        help="capture of a white reference by the same camera under the same light: the cube becomes reflectance",
-    )
-    camera.add_argument("--saturation", type=float, metavar="COUNTS", help="count from which on a pixel is bad")
-    camera.add_argument(
-        "--camera",
-        choices=("find", "as-given"),
-        default="find",
-        help="find: where and how sharp the mask really is, found from the snapshot and taken where the evidence is "
-        "clear (default); as-given: leave it",
-    )
-    camera.add_argument(
-        "--save-camera",
-        metavar="FILE",
-        help="write the camera that was used, to be given as --mask: mask of each band, shifts, mask_3d_shift (.h5)",
-    )
-    camera.add_argument(
-        "--align",
-        action="store_true",
-        help="estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts pixels "
-        "held out better",
-    )
-    camera.add_argument(
-        "--psf",
-        type=float,
-        metavar="SIGMA",
-        help="the instrument's blur along the dispersion, standard deviation of a Gaussian [px]",
-    )
-    camera.add_argument(
-        "--gain",
-        type=float,
-        metavar="E",
-        help="electrons a count, as data sheets have it; of floats that are no counts, electrons per unit",
-    )
-    camera.add_argument("--read-noise", type=float, metavar="E", help="read noise [electrons]")
-
-
-def _add_method(method: argparse._ArgumentGroup) -> None:
-    from cassi.choice.asked_for import PRIORS, SOLVERS
-
-    method.add_argument(
-        "--solver",
-        choices=SOLVERS,
-        type=lambda name: name.replace("_", "-"),
-        default="auto",
-        help="default: auto, which needs no settings",
-    )
-    method.add_argument(
-        "--quality",
-        choices=("fast", "default", "best"),
-        default="default",
-        help="fast: half the time, 1 to 2 dB less; best: more iterations, 3 to 17 times as long, up to 3 dB better",
-    )
-    method.add_argument(
-        "--prior",
-        choices=PRIORS,
-        default="auto",
-        help="of the last run: tv, then perhaps non-local, then perhaps learned (default: what predicts best)",
-    )
-    method.add_argument("--weights", metavar="FILE", help="of a learned prior that you trained (scripts/train.py)")
-    method.add_argument("--budget", type=duration, metavar="TIME", help="be done in 10s, 2min ...")
-    method.add_argument(
-        "--uncertainty", action="store_true", help="also estimate how far each voxel's value may be off"
-    )
-    method.add_argument("--iterations", type=int, metavar="N", help="iterations (default: the solver's own)")
-    method.add_argument(
-        "--tv-weight", type=float, metavar="W", help="weight of TV, relative to the cube's mean level (not for auto)"
-    )
-    method.add_argument(
-        "--spectral-prior", nargs="+", metavar="FILE", help="cubes that show what spectra to expect (auto, gaussian)"
-    )
-    method.add_argument(
-        "--tile", type=int, metavar="PX", help="frames larger than memory: reconstruct in tiles of this size"
-    )
-    add_side(method)
-    method.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
-    method.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
+WHITE = "white reference, "  # before the steps of its reconstruction
 
 
 def run(args: argparse.Namespace) -> int:
@@ -260,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InputError: options or files that cannot be used.
     """
-    from cassi.cli import reading
-    from cassi.cli.scenes import settle
+    from cassi.cli.scenes import is_many, settle
     from cassi.kernels.dispatch import pick_device
 
     args.files = [*args.files, *args.measurement]
@@ -273,106 +87,114 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"no measurement given, expected a file, several, a folder or a pattern{cure}")
     pick_device(args.device)
     settle(args)
-    check_camera_file(args, many=args.sequence or is_many(args))
-    reading.check_options(args)
-    check_side_options(args, many=is_many(args))
-    if args.sequence:
-        from cassi.cli.sequence import run_sequence
-
-        return run_sequence(args)
-    if is_many(args):
-        from cassi.cli.folder import run_many
+    many = args.sequence or is_many(args)
+    check_camera_file(args, many=many)
+    reading.check_method(args)
+    if many:
+        from cassi.cli.many import run_many
 
         return run_many(args)
-    check_tiles(args)
-    check_single(args)
-    output, figures = output_paths(args)
+    source = Path(args.files[0])
+    output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
     check_places(args, output)
-    if args.dry_run:
-        return dry_run(args, output)
-    return run_single(args, output, figures)
+    return dry_run(args, output) if args.dry_run else run_single(args, output)
 
 
-def run_single(args: argparse.Namespace, output: Path, figures: Path | None) -> int:
-    """One snapshot, or one stack into one cube."""
+def run_single(args: argparse.Namespace, output: Path) -> int:
+    """One snapshot, or one stack into one cube: read, reconstruct, write, report."""
     from cassi.files import check_output
+    from cassi.running.progress import StepBar
 
     check_output(output, args.overwrite)
-    check_figures(figures)
-    report = report_path(args, output)
-    with Steps(args, steps_of(args, figures, report)) as steps:
-        return _run_single(args, output, figures, report, steps)
+    if args.tile is not None:
+        args.figures = "none"
+    figures, report = figures_folder(args, output), report_file(args, output)
+    with StepBar(steps_of(args, figures, report), shown=not args.quiet) as steps:
+        steps("read")
+        m, check = read(args)
+        steps.expect(steps_of(args, figures, report, m.num_scenes))
+        if args.tile is not None:
+            line, code = run_tiled(args, m, check, output, steps)
+            drawn: Callable[[], None] | None = None
+        else:
+            m, result = solve(args, m, check, steps)
+            steps("write")
+            code = write(args, m, result, output)
+            line = summary_line(m, result)
+            drawn = None if figures is None else partial(draw, m, result, line, figures)
+        try:
+            if drawn is not None:
+                steps("draw")
+                drawn()
+            if report is not None:
+                from cassi.looking.report_page import write_report
+
+                steps("report")
+                write_report(report, output, overwrite=args.overwrite)
+        except KeyboardInterrupt:
+            text = f"interrupted; the cube is complete in {output}, what is drawn of it is not: `cassi view` shows it"
+            warn(args, text, kind="error")
+            return 130
+    made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
+    say(args, f"{line} -> {', '.join(made)}")
+    return code
 
 
 def steps_of(args: argparse.Namespace, figures: Path | None, report: Path | None, frames: int = 1) -> dict[str, float]:
     """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
-    from cassi.cli.reading import looked_for
     from cassi.running.progress import tiled_steps, usual_steps
 
     if args.tile is not None:
-        solving = tiled_steps(args.solver, find=looked_for(args))
+        solving = tiled_steps(args.solver, find=reading.looked_for(args))
     else:
-        solving = usual_steps(
-            solver=args.solver,
-            find=looked_for(args),
-            uncertainty=args.uncertainty,
-            side=bool(args.side),
-            frames=frames,
+        usual = partial(usual_steps, solver=args.solver)
+        solving = usual(
+            find=reading.looked_for(args), uncertainty=args.uncertainty, side=bool(args.side), frames=frames
         )
-        solving |= usual_steps(solver=args.solver, find=False, of="white reference, ") if args.white else {}
-    expected = {"read": 0.02} | ({"align": 0.5} if args.align else {}) | solving
-    expected |= {} if args.tile is not None else {"write": 0.02}
-    return expected | ({"draw": 0.2} if figures else {}) | ({"report": 0.2} if report else {})
+        solving |= usual(find=False, of=WHITE) if args.white else {}
+        solving |= {"write": 0.01}
+    expected = {"read": 0.01} | ({"align": 0.5} if args.align else {}) | solving
+    return expected | ({"draw": 0.06} if figures else {}) | ({"report": 0.1} if report else {})
 
 
-def _run_single(args: argparse.Namespace, output: Path, figures: Path | None, report: Path | None, steps: Steps) -> int:
-    from cassi.cli import reading
+def read(args: argparse.Namespace) -> tuple[Measurement, MaskCheck]:
+    """The measurement, and how its mask compares with it."""
+    m = reading.read_and_tell(args)
+    return m, reading.compare_with_mask(args, m)
+
+
+def solve(
+    args: argparse.Namespace, m: Measurement, check: MaskCheck, steps: Progress
+) -> tuple[Measurement, Reconstruction]:
+    """The cube, with its camera as it is found to be; the measurement gets what was found out of it."""
     from cassi.running.evidence import of_imprint, of_result
     from cassi.running.front_door import reconstruct
-    from cassi.running.result import write_result
 
-    steps.begin("read")
-    m = reading.read_and_tell(args)
-    steps.expect(steps_of(args, figures, report, m.num_scenes))
     side = side_of(args, m)
-    check = reading.compare_with_mask(args, m)
     m, put_in_place, moved = with_true_camera(args, m, check, steps)
     check = reading.compare_with_mask(args, m) if moved else check
     m = replace(m, notes=(*m.notes, *reading.compare_with_blur(args, m)), check=check)
     if args.white:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
-    attributes = reading.provenance(args)
-    if args.tile is not None:
-        return run_tiled(args, replace(m, notes=(*m.notes, check.verdict)), output, report, attributes, steps)
     white = read_white(args, m)
     result = put_in_place(reconstruct(m, **reading.method(args), side=side, progress=steps))
-    result, uneven = in_reflectance(args, result, white, steps)
+    result, against = in_reflectance(args, result, white, steps)
     reading.compare_again(args, check, result)
     for line in reading.outcome(result, args.verbose):
         say(args, f"  {line}")
-    against = (*uneven, *of_result(result.residual), *of_imprint(result.imprint))
+    against = (*against, *of_result(result.residual), *of_imprint(result.imprint))
     for text in against:
-        warn(args.prog, text)
-    steps.begin("write")
-    m = replace(m, notes=(*m.notes, (result.check or check).verdict, *against))
-    write_result(output, m, result, attributes=attributes, overwrite=args.overwrite)
-    code = save_camera(args, result)
-    line = summary_line(m, result)
-    try:
-        if figures is not None:
-            from cassi.looking.figures import figures_of, save_figures
-            from cassi.looking.report_data import report_of
+        warn(args, text)
+    return replace(m, notes=(*m.notes, (result.check or check).verdict, *against)), result
 
-            steps.begin("draw")
-            save_figures(figures_of(report_of(result, m), caption=line), figures)
-        write_report_of(args, output, report, steps)
-    except KeyboardInterrupt:
-        told = f"interrupted; the cube is complete in {output}, what is drawn of it is not: `cassi view` shows it"
-        warn(args.prog, told, kind="error")
-        return 130
-    made = [str(output), *([f"{figures}/"] if figures else []), *([str(report)] if report else [])]
-    say(args, f"{line} -> {', '.join(made)}")
-    return code
+
+def write(args: argparse.Namespace, m: Measurement, result: Reconstruction, output: Path) -> int:
+    """Write cube and camera; the exit code."""
+    from cassi.running.result import write_result
+
+    write_result(output, m, result, attributes=reading.provenance(args), overwrite=args.overwrite)
+    say(args, f"  the cube is written: {output}")
+    return save_camera(args, result)
 
 
 def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) -> int:
@@ -382,9 +204,43 @@ def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) 
     try:
         result.camera.save(args.save_camera, overwrite=args.overwrite)
     except OutputError as error:
-        warn(args.prog, f"the cube is written, the camera is not: {error}", kind="error")
+        warn(args, f"the cube is written, the camera is not: {error}", kind="error")
         return 2
     return 0
+
+
+def draw(m: Measurement, result: Reconstruction, caption: str, folder: Path) -> None:
+    from cassi.looking.figures import figures_of, save_figures
+    from cassi.looking.report_data import report_of
+
+    save_figures(figures_of(report_of(result, m), caption=caption), folder)
+
+
+def run_tiled(
+    args: argparse.Namespace, m: Measurement, check: MaskCheck, output: Path, steps: Progress
+) -> tuple[str, int]:
+    """Reconstruct tile by tile into the result's file; what came of it in words, and the exit code."""
+    from cassi.running.evidence import of_result
+    from cassi.running.tiled_file import reconstruct_tiled
+
+    m, _, moved = with_true_camera(args, m, check, steps)
+    check = reading.compare_with_mask(args, m) if moved else check
+    whole = {"budget", "uncertainty"}
+    result = reconstruct_tiled(
+        replace(m, notes=(*m.notes, check.verdict), check=check),
+        output,
+        tile=args.tile,
+        **{name: value for name, value in reading.method(args).items() if name not in whole},
+        attributes=reading.provenance(args),
+        overwrite=args.overwrite,
+        progress=steps,
+    )
+    if result.camera is not None and result.camera.accepted:
+        say(args, f"  {result.camera.message}")
+    for text in of_result(result.residual):
+        warn(args, text)
+    code = save_camera(args, result)
+    return f"{len(result.history)} tiles, residual {result.residual:.2%}, {result.seconds:.1f} s", code
 
 
 def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:
@@ -395,8 +251,6 @@ def read_white(args: argparse.Namespace, m: Measurement) -> Measurement | None:
     """
     if args.white is None:
         return None
-    from cassi.cli import reading
-
     white = reading.reading(args)(args.white)
     if white.y.shape != m.y.shape or m.y.ndim != 2:
         raise InputError(
@@ -416,159 +270,24 @@ def white_in_words(args: argparse.Namespace, m: Measurement) -> list[str]:
 
 
 def in_reflectance(
-    args: argparse.Namespace, result: Reconstruction, m: Measurement | None, steps: Steps
+    args: argparse.Namespace, result: Reconstruction, m: Measurement | None, steps: Progress
 ) -> tuple[Reconstruction, tuple[str, ...]]:
     """Divided by the cube of the white reference, where one is given: same camera, same solver. And what speaks
     against the reference."""
     if m is None:
         return result, ()
-    from cassi.cli import reading
     from cassi.running.front_door import reconstruct
     from cassi.running.white import of_structure, reflectance, structure
 
     method = reading.method(args) | {"uncertainty": False, "camera": result.camera or "as-given"}
-    white = reconstruct(m, **method, progress=lambda step, share: steps(f"white reference, {step}", share))
+    white = reconstruct(m, **method, progress=lambda step, share: steps(WHITE + step, share))
     name = Path(args.white).name
     say(args, f"  divided by the light on the white reference {name}: the cube is reflectance")
     return reflectance(result, white), of_structure(structure(white))
 
 
-def write_report_of(args: argparse.Namespace, output: Path, report: Path | None, steps: Steps) -> None:
-    if report is not None:
-        from cassi.looking.report_page import write_report
-
-        steps.begin("report")
-        write_report(report, output, overwrite=args.overwrite)
-
-
-def check_single(args: argparse.Namespace) -> None:
-    """Raise InputError for options that say how many snapshots are computed, where there is one cube."""
-    given = {"--batch": args.batch, "--workers": args.workers, "--scheduler": args.scheduler}
-    for option in (name for name, value in given.items() if value is not None):
-        raise InputError(
-            f"{option} is for many snapshots, a cube each, and here is one; leave it out, or give --output FOLDER"
-        )
-
-
-def check_tiles(args: argparse.Namespace) -> None:
-    """Tiles never see the whole cube: what needs it is refused.
-
-    Raises:
-        InputError: an option that does not go with --tile.
-    """
-    if args.tile is None:
-        return
-    if args.figures and args.figures.lower() != "none":
-        raise InputError("figures need the whole cube in memory; leave out --figures or --tile")
-    args.figures = "none"
-    given = {
-        "--white": args.white,
-        "--budget": args.budget,
-        "--uncertainty": args.uncertainty,
-    }
-    for option in (name for name, value in given.items() if value):
-        raise InputError(f"{option} does not go with --tile; leave one of them out")
-
-
-def run_tiled(
-    args: argparse.Namespace,
-    m: Measurement,
-    output: Path,
-    report: Path | None,
-    attributes: dict[str, object],
-    steps: Steps,
-) -> int:
-    """Reconstruct tile by tile into the result's file."""
-    from cassi.cli import reading
-    from cassi.running.evidence import of_result
-    from cassi.running.tiled_file import reconstruct_tiled
-
-    whole = {"budget", "uncertainty"}
-    method = {name: value for name, value in reading.method(args).items() if name not in whole}
-    result = reconstruct_tiled(
-        m,
-        output,
-        tile=args.tile,
-        **method,
-        attributes=attributes,
-        overwrite=args.overwrite,
-        progress=steps,
-    )
-    if result.camera is not None and result.camera.accepted:
-        say(args, f"  {result.camera.message}")
-    for text in of_result(result.residual):
-        warn(args.prog, text)
-    code = save_camera(args, result)
-    write_report_of(args, output, report, steps)
-    tiles = f"{len(result.history)} tiles"
-    say(args, f"{tiles}, residual {result.residual:.2%}, {result.seconds:.1f} s -> {output}")
-    return code
-
-
-def is_many(args: argparse.Namespace) -> bool:
-    """Whether the input is several files, a folder or a pattern, or the output a place for many cubes."""
-    source, output = Path(args.files[0]), args.output
-    several = (
-        len(args.scenes) > 1
-        if args.scenes
-        else len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
-    )
-    return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
-
-
-def output_paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
-    """The result's file and the figures' folder (None: no figures)."""
-    source = Path(args.files[0])
-    output = Path(args.output) if args.output else source.with_name(f"{source.stem}_cube.h5")
-    if args.figures and args.figures.lower() == "none":
-        return output, None
-    default = output.with_name(f"{output.stem.removesuffix('_cube')}_figures")
-    return output, Path(args.figures) if args.figures else default
-
-
-def report_path(args: argparse.Namespace, output: Path) -> Path | None:
-    """Where the report goes (None: no report).
-
-    Raises:
-        InputError: it exists, is no HTML file, or cannot be made.
-    """
-    if args.report is None:
-        return None
-    from importlib.util import find_spec
-
-    from cassi.files.atomic import check_place
-
-    path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
-    if find_spec("bokeh") is None:
-        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
-    if output.suffix.lower() not in (".h5", ".hdf5"):
-        raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise OutputError(f"{path}: a report is an HTML file, expected the suffix .html")
-    return check_place(path, args.overwrite)
-
-
-def check_figures(folder: Path | None) -> None:
-    """Find out before the computation whether the figures can be written.
-
-    Raises:
-        OutputError: they cannot.
-    """
-    if folder is None:
-        return
-    there = folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not there:  # a run that fails leaves nothing behind
-            folder.rmdir()
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: the figures' folder cannot be made ({one_line(error)}); use --figures DIR or none"
-        ) from error
-
-
 def with_true_camera(
-    args: argparse.Namespace, m: Measurement, check: MaskCheck, steps: Steps
+    args: argparse.Namespace, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Callable[[Reconstruction], Reconstruction], bool]:
     """The measurement with its camera as it is found to be, what puts the bands of its cube in place, and whether the
     mask was moved.
@@ -576,21 +295,19 @@ def with_true_camera(
     Raises:
         InputError: tiles, whose bands nobody would put in place; a mask that does not belong to the snapshot.
     """
-    cameras: list[Calibration | Alignment] = []
+    cameras: list[Calibration | FoundCamera] = []
     moved = False
-    if args.calibration:
+    if args.calibrations:
         from cassi.calibration.estimate import Calibration
 
-        cameras.append(Calibration.load(args.calibration))
+        cameras.append(Calibration.load(args.calibrations[0]))
     if args.align:
-        import torch
-
         from cassi.calibration.pose import align_measurement
 
-        steps.begin("align")
-        if check.verdict.startswith("wrong mask"):
+        steps("align", 0.0)
+        if check.kind == "wrong mask":
             raise InputError(f"there is nothing to align: {check.verdict}; leave out --align, or give another --mask")
-        m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
+        m, alignment = align_measurement(m, seed=args.seed)
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         moved = alignment.accepted
@@ -604,6 +321,28 @@ def with_true_camera(
         return result
 
     return m, put_in_place, moved
+
+
+def side_of(args: argparse.Namespace, m: Measurement) -> SidePicture | None:
+    """The photograph, None where there is none."""
+    if args.side is None:
+        return None
+    from cassi.files.side_pictures import read_side_picture
+
+    return read_side_picture(args.side, args.side_response, m.wavelengths)
+
+
+def side_in_words(args: argparse.Namespace, m: Measurement) -> list[str]:
+    """What would be done with the photograph."""
+    side = side_of(args, m)
+    if side is None:
+        return []
+    height, width = side.picture.shape[:2]
+    how = "a table" if isinstance(side.response, type(side.picture)) else side.response or "by its channels"
+    return [
+        f"side picture {args.side}: {height} x {width} pixels, {side.channels} channels, {side.picture.dtype}, "
+        f"response {how}; it would be registered to the snapshot, and used unless held-out pixels speak against it"
+    ]
 
 
 def summary_line(m: Measurement, result: Reconstruction) -> str:
@@ -628,18 +367,13 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     Raises:
         InputError: the measurement cannot be reconstructed.
     """
-    from cassi.cli import reading
     from cassi.files import check_output
 
     print(reading.contents(args, args.files[0]))
-    m = reading.read_and_tell(args)
-    check = reading.compare_with_mask(args, m)
+    m, check = read(args)
     reading.compare_with_blur(args, m)
-    for line in (
-        *reading.what_would_be_used(m, args, fits=check.matches),
-        *white_in_words(args, m),
-        *side_in_words(args, m),
-    ):
+    used = reading.what_would_be_used(m, args, fits=check.matches)
+    for line in (*used, *white_in_words(args, m), *side_in_words(args, m)):
         print(f"  {line}")
     size = " x ".join(str(n) for n in (len(m.shifts), *m.mask.shape[-2:]))
     doubt = "" if check.matches else ", although the mask does not fit"
@@ -648,5 +382,5 @@ def dry_run(args: argparse.Namespace, output: Path) -> int:
     try:
         check_output(output, args.overwrite)
     except OutputError as error:
-        warn(args.prog, f"as it is, nothing could be written: {error}")
+        warn(args, f"as it is, nothing could be written: {error}")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.cli.places import keep_inputs
-from cassi.cli.shell import Parser, say, warn
+from cassi.cli.shell import say, warn
 
 if TYPE_CHECKING:
     from cassi.calibration.found_camera import FoundCamera
@@ -23,30 +23,6 @@ examples:
 then every snapshot by that camera
       {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
 """
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    p.add_argument(
-        "--measurement", nargs="+", required=True, metavar="FILE", help="captures; a folder or a pattern too"
-    )
-    p.add_argument("--mask", metavar="FILE", help="the coded aperture as believed, where the captures do not hold it")
-    p.add_argument("--key", metavar="NAME", help="the measurement's name in its file, if it is an unusual one")
-    p.add_argument("--mask-key", metavar="NAME", help="the mask's name in its file, if it is an unusual one")
-    p.add_argument("--num-bands", type=int, metavar="C", help="number of bands")
-    p.add_argument("--step", type=float, metavar="PX", help="displacement between neighboring bands, any sign")
-    p.add_argument("--bad-pixels", metavar="FILE", help="map that is nonzero where a detector pixel is bad")
-    p.add_argument("--bit-depth", type=int, metavar="N", help="bits of integer counts")
-    p.add_argument(
-        "--black-level",
-        type=float,
-        metavar="VALUE",
-        help="value of a dark pixel as stored (default: told by the captures)",
-    )
-    p.add_argument("--seed", type=int, default=0, help="seed of the held-out pixels (default: 0)")
-    p.add_calibration_file("camera.h5")
-    p.add_manners()
-    return p
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for m in measurements:
         if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
-            warn(args.prog, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
+            warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     output = found.together.save(args.output, overwrite=args.overwrite)
     made = [str(output)]
     if (args.figures or "").lower() != "none":
@@ -107,7 +83,7 @@ def _each_once(args: argparse.Namespace, files: Sequence[Path]) -> list[Path]:
         same = first.setdefault(file_sha256(file), file)
         if same is not file:
             what = "is given twice" if file.samefile(same) else f"holds the same as {same}"
-            warn(args.prog, f"{file} {what}: it is counted once")
+            warn(args, f"{file} {what}: it is counted once")
     return list(first.values())
 
 

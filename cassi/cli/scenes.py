@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, check, options_of
 from cassi.errors import InputError
 
 if TYPE_CHECKING:
     from cassi.running.stores import Frame
 
 
-def add_options(camera: argparse._ArgumentGroup) -> None:
-    camera.add_argument(
-        "--optics",
-        choices=("sd", "dd", "cacti"),
-        help="sd: single disperser; dd: double disperser, its mask as wide as the scene and the spread of the bands; "
-        "cacti: video camera, a mask for each frame (default: what the file says, else sd)",
-    )
-    camera.add_argument(
-        "--shots",
-        type=int,
-        metavar="K",
-        help="each scene was photographed K times, through K masks: files one after the other, or a stack (default: "
-        "as many as masks or calibrations are given, or what the file says)",
-    )
-
-
 def settle(args: argparse.Namespace) -> None:
-    """Fill in `masks`, `calibrations`, `optics`, `shots` (None: one) and, of several shots, `scenes`.
+    """Fill in `masks`, `calibrations`, `optics`, `shots` (None: one) and, of several shots, `scenes`; check what goes
+    with what.
 
     Raises:
         InputError: options that contradict each other, or files that do not make whole scenes.
@@ -37,10 +24,6 @@ def settle(args: argparse.Namespace) -> None:
     if args.calibration and all(map(holds_camera, args.calibration)):
         _take_cameras(args)
     args.masks, args.calibrations = args.mask or [], args.calibration or []
-    args.mask = args.masks[0] if len(args.masks) == 1 else None
-    args.calibration = args.calibrations[0] if args.calibrations else None
-    if args.shots is not None and args.shots < 1:
-        raise InputError(f"--shots must be at least 1, got {args.shots}")
     stated = _stated(args.files[0]) if Path(args.files[0]).is_file() else (None, None)
     args.optics = args.optics or stated[0] or "sd"
     given = max(len(args.masks), len(args.calibrations))
@@ -50,34 +33,36 @@ def settle(args: argparse.Namespace) -> None:
     for option, count in (("--mask", len(args.masks)), ("--calibration", len(args.calibrations))):
         if count > 1 and count != shots:
             raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
-    if args.calibration and args.optics != "sd":
-        raise InputError(
-            f"a calibration describes a single disperser, not --optics {args.optics}; leave one of them out"
-        )
     if args.calibration and shots > len(args.calibrations):
         raise InputError(f"a calibration holds one mask; give one for each of the {shots} shots")
-    alone = {"--align": args.align, "--save-camera": args.save_camera}
-    for option in (name for name, value in alone.items() if value):
-        if shots > 1 or args.optics != "sd":
-            what = f"{shots} shots" if shots > 1 else f"--optics {args.optics}"
-            raise InputError(
-                f"{option} looks for the camera of a single disperser's single shot, not of {what}; leave it out"
-            )
     if args.shots is not None:
         args.scenes = _scenes(args)
+    situations = {
+        MANY: args.sequence or is_many(args),
+        SHOTS: shots > 1,
+        OTHER_OPTICS: args.optics != "sd",
+        DOUBLE: args.optics == "dd",
+    }
+    check("reconstruct", args, [name for name, so in situations.items() if so])
+
+
+def is_many(args: argparse.Namespace) -> bool:
+    """Whether the input is several files, a folder or a pattern, or the output a place for many cubes."""
+    source, output = Path(args.files[0]), args.output
+    several = (
+        len(args.scenes) > 1
+        if args.scenes
+        else len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    )
+    return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
 
 
 def _take_cameras(args: argparse.Namespace) -> None:
     """Cameras found from snapshots are masks, one per band, that are believed."""
-    brought = {
-        "mask": args.mask,
-        "mask-transform": args.mask_transform != "none",
-        "psf": args.psf is not None,
-        "save-camera": args.save_camera,
-    }
-    names = ", ".join(f"--{name}" for name, value in brought.items() if value)
+    brought = ("--mask", "--mask-transform", "--psf", "--save-camera")
+    names = ", ".join(o.name for o in options_of("reconstruct") if o.name in brought and o.given(args))
     if names:
-        raise InputError(f"the calibration brings these along; leave out {names}")
+        raise InputError(f"--calibration does not go with {names}: it brings these along; leave one of them out")
     args.mask, args.calibration, args.camera = args.calibration, None, "as-given"
 
 
@@ -95,7 +80,7 @@ def _stated(path: str) -> tuple[str | None, int | None]:
     try:
         return stated_camera(path)
     except InputError as error:
-        if "optics must be" in str(error):
+        if error.kind == "optics":
             raise
         return None, None  # what is wrong with the file is told when it is read
 
@@ -127,7 +112,7 @@ def _scenes(args: argparse.Namespace) -> list[Frame]:
         first = reading(args).shots[0]
         count = (
             calibrated_frame_count(files[0], key=args.key)
-            if args.calibration
+            if args.calibrations
             else frame_count(files[0], with_optics(files[0], first.options, args.optics))
         )
         if count is None or count % K or (len(files) > 1 and count != K):
@@ -139,7 +124,7 @@ def _scenes(args: argparse.Namespace) -> list[Frame]:
     if len(set(names)) < len(names):
         raise InputError(f"the results of {len(names)} scenes would have one name, {names[0]}; rename the files")
     args.scenes = scenes
-    if args.bit_depth is None and not args.calibration:
+    if args.bit_depth is None and not args.calibrations:
         one = reading(args).shots[0].options
         try:
             args.bit_depth = open_frames(files, with_optics(files[0], one, args.optics)).bit_depth

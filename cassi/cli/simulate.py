@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi.cli.options import options_of
 from cassi.cli.places import keep_inputs
-from cassi.cli.shell import Parser, command_line, say
+from cassi.cli.shell import command_line, say
 from cassi.errors import InputError, one_line
 
 if TYPE_CHECKING:
@@ -52,130 +53,14 @@ MASK_KINDS = ("binary", "grey", "blue-noise")
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 
 
-def size(text: str) -> tuple[int, int]:
-    """Height and width from "256" or "256x384"."""
-    match = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", text.strip().lower())
-    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if height < 1 or width < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, expected for example 256 or 256x384 (height x width)")
-    return height, width
-
-
-def pose(text: str) -> tuple[float, ...]:
-    """Scale, angle and displacement from "1.5,1,2,-2"."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if len(values) != 4 or not all(abs(v) < 1e4 for v in values) or not 0.1 <= values[0] <= 10:
-        raise argparse.ArgumentTypeError(f"{text!r} is no pose, expected four numbers such as 1.5,1,2,-2")
-    return values
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    add_scene(p)
-    add_cameras(p)
-    p.add_argument("--seed", type=int, default=0, help="seed of scene, mask and noise (default: 0)")
-    made = p.add_mutually_exclusive_group(required=True)
-    made.add_argument("--output", metavar="FILE", help="the measurement to write: .h5 or .hdf5")
-    made.add_argument(
-        "--bench",
-        metavar="DIR",
-        help="instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
-        "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size "
-        f"(default: {BENCH_SIZE[0]}x{BENCH_SIZE[1]}), --num-bands, --step and --seed",
-    )
-    p.add_argument("--frame-format", choices=("png", "tif", "h5"), default="png", help="of the bench's frames (png)")
-    p.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    p.add_manners()
-    return p
-
-
-def add_scene(p: Parser) -> None:
-    """The options that say what is photographed."""
-    scene = p.add_argument_group("scene")
-    source = scene.add_mutually_exclusive_group()
-    source.add_argument("--scene", choices=("procedural",), default="procedural", help="a painted scene (the default)")
-    source.add_argument("--cube", metavar="FILE", help="a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI, NetCDF")
-    scene.add_argument("--key", metavar="NAME", help="the cube's name in its file, if it is an unusual one")
-    scene.add_argument(
-        "--size", type=size, metavar="HxW", help="pixels (default: 256x256, or those of the cube or the mask file)"
-    )
-    scene.add_argument("--num-bands", type=int, metavar="C", help="bands (default: 28); of a cube file, its last C")
-    scene.add_argument(
-        "--wavelengths",
-        metavar="NM",
-        help="band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31) or a file "
-        "(default: 450 to 650 nm, or those of the cube file)",
-    )
-    scene.add_argument(
-        "--truth-bits",
-        type=int,
-        metavar="N",
-        help="round the cube to multiples of 2^-N before it is photographed: it stays exact and compresses well",
-    )
-    scene.add_argument("--no-truth", action="store_true", help="do not write the cube into the output")
-
-
-def add_cameras(p: Parser) -> None:
-    """The options of the camera and of the second one beside it."""
-    optics = p.add_argument_group("optics")
-    optics.add_argument(
-        "--mask", default="binary", metavar="KIND|FILE", help="binary, grey, blue-noise, or a file (default: binary)"
-    )
-    optics.add_argument("--transmission", type=float, default=0.5, help="mean transmission of a drawn mask (0.5)")
-    optics.add_argument("--step", type=int, default=2, metavar="PX", help="displacement between bands, any sign (2)")
-
-    optics.add_argument(
-        "--optics",
-        choices=("sd", "dd", "cacti"),
-        default="sd",
-        help="single disperser, double disperser, or video camera with a mask for each frame (default: sd)",
-    )
-    optics.add_argument(
-        "--shots", type=int, default=1, metavar="K", help="snapshots of the scene, each through another mask (1)"
-    )
-    optics.add_argument(
-        "--frames", type=int, default=1, metavar="T", help="snapshots that follow each other, for --sequence (1)"
-    )
-    optics.add_argument(
-        "--motion", type=float, default=0.8, metavar="PX", help="how far the scene moves from frame to frame (0.8)"
-    )
-
-    camera = p.add_argument_group("camera (without these options: no noise)")
-    camera.add_argument(
-        "--full-well",
-        "--photons",
-        type=float,
-        metavar="E",
-        help="electrons in the brightest pixel: photon noise (Poisson)",
-    )
-    camera.add_argument("--read-noise", type=float, default=0.0, metavar="E", help="read noise [electrons] (Gaussian)")
-    camera.add_argument(
-        "--bit-depth", type=int, metavar="N", help="digitize to 2^N levels, the brightest pixel highest"
-    )
-
-    side = p.add_argument_group("a photograph beside it")
-    side.add_argument("--side", metavar="FILE", help="also photograph the scene with a second camera: a PNG of 8 bits")
-    side.add_argument(
-        "--side-response", default="rgb", metavar="rgb|pan|FILE", help="its curves: a preset or a table (default: rgb)"
-    )
-    side.add_argument(
-        "--side-pose",
-        type=pose,
-        default=(1.5, 1.0, 2.0, -2.0),
-        metavar="SCALE,DEG,DOWN,RIGHT",
-        help="picture pixels a scene pixel, by how much it is turned, and moved [scene px] (default: 1.5,1,2,-2)",
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Make the scene and the mask, photograph, write, report.
 
     Raises:
         InputError: an argument that cannot be.
     """
+    if (args.bench is None) == (args.output is None):
+        raise InputError("give --output FILE for a measurement, or --bench DIR for the frames of a calibration")
     try:
         return run_bench(args) if args.bench is not None else run_scene(args)
     except InputError:
@@ -316,11 +201,10 @@ def run_bench(args: argparse.Namespace) -> int:
 
     from cassi.simulation.optical_bench import simulate_bench, write_bench
 
-    taken = {"size", "num_bands", "step", "seed", "bench", "frame_format", "quiet", "debug", "prog", "argv"}
-    usual = parser(args.prog)
-    ignored = [n for n, v in vars(args).items() if n not in taken and v != usual.get_default(n)]
+    taken = ("--size", "--num-bands", "--step", "--seed", "--bench", "--frame-format", "--quiet", "--debug")
+    ignored = [o.name for o in options_of("simulate") if o.name not in taken and o.given(args)]
     if ignored:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        names = ", ".join(ignored)
         raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {names}")
     height, width = args.size or BENCH_SIZE
     bench = simulate_bench(

@@ -5,29 +5,12 @@ from __future__ import annotations
 import argparse
 import webbrowser
 
-from cassi.cli.shell import Parser
-
 EXAMPLES = """\
 examples:
   {view} m_cube.h5
   a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
       {view} m_cube.h5 --no-browser --port 8000
 """
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    p.add_argument("result", help="result file (.h5)")
-    p.add_argument("--frame", type=int, default=0, help="which cube of a stack, from 0 (default: %(default)s)")
-    p.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: %(default)s, this machine alone; 0.0.0.0 lets anyone on the network look)",
-    )
-    p.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
-    p.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
-    p.add_manners()
-    return p
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from cassi.cli.shell import Parser, say
+from cassi.cli.shell import say
 
 EXAMPLES = """\
 examples:
@@ -16,12 +16,6 @@ examples:
 Compiled code is kept beside the program, or in the user's cache where that cannot be written; the environment variable
 NUMBA_CACHE_DIR names another place.
 """
-
-
-def parser(prog: str) -> Parser:
-    p = Parser(prog=prog, description=__doc__, examples=EXAMPLES)
-    p.add_manners()
-    return p
 
 
 def run(args: argparse.Namespace) -> int:

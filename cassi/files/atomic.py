@@ -58,7 +58,9 @@ def check_place(path: PathLike, overwrite: bool = False) -> Path:
         raise OutputError(f"{path}: is a folder, expected the name of a file")
     for existing in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
         if existing.exists() and not overwrite:
-            raise OutputError(f"{existing}: exists already; choose another name or allow overwriting")
+            raise OutputError(
+                f"{existing}: exists already; choose another name or allow overwriting", cures=("overwrite",)
+            )
     return path
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import MASK, MEASUREMENT, find, role_of
@@ -86,7 +86,9 @@ def describe(*paths: PathLike, options: ReadOptions | None = None) -> Descriptio
     source = _holder(opened, MEASUREMENT, key) or _holder([c for c in opened if c.path not in options.files])
     if source is None:
         lines.append("no measurement among the files: nothing to reconstruct")
-        return Description("\n".join(lines), None, (), None, "no measurement among the files")
+        return Description(
+            "\n".join(lines), None, (), None, Note("no measurement among the files", "", ("key", "mask_key"))
+        )
     if mask is None and _holder([source], MASK, mask_key) is None:
         others = [c for c in opened if c is not source]
         beside = _holder(others, MASK, mask_key) or _holder(others)
@@ -102,10 +104,10 @@ def _pair(lines: list[str], source: Container, options: ReadOptions) -> Descript
     except InputError as error:
         lines.append(f"cannot be reconstructed: {error}")
         if options.step is None and options.num_bands is None:
-            return Description("\n".join(lines), None, (), None, str(error))
+            return Description("\n".join(lines), None, (), None, Note(error))
         lines.append("without the step and the number of bands given:")
         without = _pair(lines, source, replace(options, step=None, num_bands=None))
-        return replace(without, measurement=None, problem=str(error))
+        return replace(without, measurement=None, problem=Note(error))
     lines += ["", f"as a measurement: y {m.y.shape} [{m.unit}], mask {m.mask.shape}, {len(m.shifts)} bands"]
     lines += [f"  {note}" for note in m.notes]
     difference = m.y.shape[-1] - m.mask.shape[-1]

@@ -66,7 +66,8 @@ def pick(container: Container, names: tuple[str, ...], what: str, key: str | Non
             0
         ], f"{container.path.name}: '{unnamed[0].name}', the only image in the file, is taken as the {what}"
     raise InputError(
-        f"{container.path}: no {what} found, expected one of {', '.join(names[:6])}; found {container.listing()}"
+        f"{container.path}: no {what} found, expected one of {', '.join(names[:6])}; found {container.listing()}",
+        cures=("mask" if what == "mask" else "key", "mask_key"),
     )
 
 

@@ -84,7 +84,7 @@ def stated_camera(path: PathLike) -> tuple[str | None, int | None]:
     container = open_container(Path(path))
     optics, shots = container.attributes.get("optics"), container.attributes.get("num_shots")
     if optics is not None and str(optics) not in OPTICS:
-        raise InputError(f"{path}: the optics must be one of {', '.join(OPTICS)}, got {optics!r}")
+        raise InputError(f"{path}: the optics must be one of {', '.join(OPTICS)}, got {optics!r}", kind="optics")
     return None if optics is None else str(optics), None if shots is None else int(float(str(shots)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError, one_line
+from cassi.errors import InputError, Note, one_line
 from cassi.files.atomic import PathLike, file_sha256
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import stack_order
@@ -141,7 +141,7 @@ class OpenedMeasurement:
             scale=scale,
             gain=None if gain is None else gain * counts.scale,
             read_noise=_number(container, "read_noise"),
-            notes=tuple(one_line(note) for note in notes),
+            notes=tuple(Note(note) for note in notes),
             source=container.path.name,
             sha256=file_sha256(container.path),
         )
@@ -196,7 +196,9 @@ def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Cont
     container = open_container(Path(path))
     if options.key is None and is_result(container):
         raise InputError(
-            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the snapshot"
+            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the "
+            "snapshot",
+            kind="result",
         )
     entry, note = pick(container, MEASUREMENT, "measurement", options.key)
     notes += [note] if note else []
@@ -221,7 +223,8 @@ def mask_source(
         if entry_here is None:
             raise InputError(
                 f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own; "
-                f"found {container.listing()}"
+                f"found {container.listing()}",
+                cures=("mask", "mask_key"),
             )
         return container, entry_here
     mask_container = open_container(Path(mask))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cassi.errors import InputError
+from cassi.errors import InputError, Note
 from cassi.files.container import Container, Entry
 from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_SIZES
@@ -122,7 +122,7 @@ def plan_counts(
     )
     depth_note = f", bit depth {source}" if dtype.kind != "f" else ""
     note = f"counts scaled to y = (counts - {black:g}) / {white - black:g}, unit: {unit}{depth_note}"
-    return Counts(black, white - black, saturation, unit, note)
+    return Counts(black, white - black, saturation, unit, Note(note, "counts"))
 
 
 def check_bit_depth(values: np.ndarray, bit_depth: int | None, name: str) -> None:

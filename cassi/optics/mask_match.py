@@ -11,12 +11,13 @@ of unit-norm y and m. What chance gives is measured, not assumed: the same score
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from cassi.optics.measurement import Measurement, without_scene
+from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, without_scene
+
+__all__ = ["TURNS", "MaskCheck", "check_mask", "check_masks"]
 
 HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
 CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
@@ -31,40 +32,7 @@ ALL = 0.98  # a camera's step finer than the true one is wrong if that explains 
 MISPLACED = 1.4  # a displaced mask must score this many times better: bands of the edge change it a little
 FLAT = 1e-6  # detail below this share of the values is rounding
 MAX_ROWS = 256  # of masks per band, for memory
-MASK_WRONG = "the mask is blurred or displaced by part of a pixel, which looks alike"
 FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
-
-
-@dataclass(frozen=True)
-class MaskCheck:
-    """What the comparison of a measurement with a mask gave.
-
-    Attributes:
-        matches: the mask as given fits the measurement, at the place, in the orientation and with the shifts given; or
-            the two are too small to tell.
-        verdict: one sentence: what fits, or what is wrong and what would fit.
-        scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
-        chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
-        displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
-        steps: (bands, step, share) of the geometries that span the same columns; `share` of the R^2 of step 1.
-    """
-
-    matches: bool
-    verdict: str
-    scores: Mapping[str, float]
-    chance: float
-    displacement: tuple[int, int]
-    steps: tuple[tuple[int, int, float], ...]
-
-    def __str__(self) -> str:
-        lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
-        lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
-        if self.steps and self.scores["as given"] >= MATCH * self.chance:
-            lines.append(
-                "share explained by step and number of bands (the camera's: the coarsest step with about all):"
-            )
-            lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
-        return "\n".join(lines)
 
 
 def check_masks(m: Measurement) -> MaskCheck:
@@ -78,7 +46,7 @@ def check_masks(m: Measurement) -> MaskCheck:
         'the shots are not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1'
     """
     if nothing := without_scene(m):
-        return MaskCheck(False, nothing, {"as given": 0.0}, 0.0, (0, 0), ())
+        return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
     shots = m.each_shot
     checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in shots]
     if len(checks) == 1:
@@ -89,7 +57,7 @@ def check_masks(m: Measurement) -> MaskCheck:
     if not wrong:
         own = [check.scores["as given"] for check in checks]
         verdict = f"the masks fit their shots (correlation {min(own):.3f} to {max(own):.3f}, {chance:.3f} by chance)"
-        return MaskCheck(True, verdict, scores, chance, (0, 0), ())
+        return MaskCheck("fits", verdict, scores, chance)
     others = {
         k: next(
             (
@@ -103,14 +71,16 @@ def check_masks(m: Measurement) -> MaskCheck:
     }
     if all(other is not None for other in others.values()):
         fits = ", ".join(f"shot {k + 1} fits mask {other + 1}" for k, other in others.items() if other is not None)
+        kind: MaskKind = "shots swapped"
         verdict = f"the shots are not in the order of the masks: {fits}"
     else:
+        kind = next(checks[k].kind for k, other in others.items() if other is None)
         verdict = "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k, other in others.items() if other is None)
-    return MaskCheck(False, verdict, scores, chance, (0, 0), ())
+    return MaskCheck(kind, verdict, scores, chance)
 
 
-# Flips and turns of the mask; the transposed ones only where it is square.
-TURNS = {
+# Flips and turns of the mask, (transposed, rows, columns); the transposed ones only where it is square.
+TURNS: dict[str, tuple[bool, int, int]] = {
     "flipped left-right": (False, 1, -1),
     "flipped up-down": (False, -1, 1),
     "turned by 180 degrees": (False, -1, -1),
@@ -172,16 +142,18 @@ def check_mask(
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
     steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
     others = _other_bands(given, spectrum, lags, steps)
-    matches, verdict = _verdict(scores, chance, displacement, steps, others, lags)
-    if matches and given.inverted(spectrum, lags):
-        matches = False
+    kind, verdict = _verdict(scores, chance, displacement, steps, others, lags)
+    if kind == "fits" and given.inverted(spectrum, lags):
+        kind = "inverted"
         verdict = (
             "inverted mask or snapshot: the mask fits where it is closed instead of open (correlation "
             f"{score:.3f}, {chance:.3f} by chance); give 1 - mask, or the largest value less y"
         )
-    if not matches and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
-        matches, verdict = True, f"{masks.shape[1]} x {masks.shape[2]} pixels are too few to tell whether the mask fits"
-    return MaskCheck(matches, verdict, scores, chance, displacement, steps)
+    if kind != "fits" and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
+        kind = "too small"
+        verdict = f"{masks.shape[1]} x {masks.shape[2]} pixels are too few to tell whether the mask fits"
+    turn = max(TURNS.keys() & scores.keys(), key=lambda name: scores[name]) if kind == "turned" else None
+    return MaskCheck(kind, verdict, scores, chance, displacement, steps, turn)
 
 
 def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -331,27 +303,28 @@ def _verdict(
     steps: tuple[tuple[int, int, float], ...],
     others: bool,
     lags: np.ndarray,
-) -> tuple[bool, str]:
+) -> tuple[MaskKind, str]:
     given = scores["as given"]
     best = max(scores, key=lambda name: scores[name])
     if scores[best] == 0:
-        return False, "nothing to compare: the measurement or the mask has no detail"
+        return "no detail", "nothing to compare: the measurement or the mask has no detail"
     if scores[best] < MATCH * chance:
-        return False, (
+        return "wrong mask", (
             f"wrong mask: no orientation of it correlates with the measurement "
             f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
         )
-    steps_fit, text = _step_verdict(given, chance, steps, others, lags)
-    if best.startswith("displaced") and displacement[0] == 0 and not steps_fit:
-        return False, text  # a comb of the wrong pitch fits a little better beside its place
+    of_steps, text = _step_verdict(given, chance, steps, others, lags)
+    if best.startswith("displaced") and displacement[0] == 0 and of_steps != "fits":
+        return of_steps, text  # a comb of the wrong pitch fits a little better beside its place
     if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
-        return False, (
+        return "displaced", (
             f"displaced mask: it fits when moved by {_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
         )
     if not best.startswith(("as given", "displaced")) and scores[best] > 1.5 * given:
-        what = "wrong direction" if "dispersion" in best else "flipped or turned mask"
-        return False, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
-    return steps_fit, text
+        kind: MaskKind = "turned" if best in TURNS else "reversed"
+        what = "flipped or turned mask" if best in TURNS else "wrong direction"
+        return kind, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
+    return of_steps, text
 
 
 def _moved(rows: int, columns: int) -> str:
@@ -418,25 +391,26 @@ def _smooth_weights(count: int) -> np.ndarray:
 
 def _step_verdict(
     given: float, chance: float, steps: tuple[tuple[int, int, float], ...], others: bool, lags: np.ndarray
-) -> tuple[bool, str]:
+) -> tuple[MaskKind, str]:
     """Whether the camera's step is not clearly another one, and what to say."""
     good = f"the mask fits the measurement (correlation {given:.3f}, {chance:.3f} by chance)"
     differences = np.diff(np.sort(lags))
     if len(steps) < 2 or not np.allclose(differences, differences[0]):
-        return True, good
+        return "fits", good
     step = float(differences[0])
     bands, coarsest, share = _coarsest(steps)
     own = next((s[2] for s in steps if math.isclose(s[1], step)), None)
     if own is not None and own < ENOUGH:
         if not others:
-            return True, good
-        return False, (
+            return "fits", good
+        return "bands or blur", (
             f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
-            f"{bands} bands with step {coarsest} explain {share:.0%}; or {MASK_WRONG}"
+            f"{bands} bands with step {coarsest} explain {share:.0%}; or the mask is blurred or "
+            "displaced by part of a pixel, which looks alike"
         )
     if own is not None and coarsest > step and share >= ALL:
-        return False, (
+        return "bands", (
             f"wrong number of bands: {bands} bands with step {coarsest} explain all that {lags.size} bands with step "
             f"{step:g} do ({share:.1%})"
         )
-    return True, good
+    return "fits", good

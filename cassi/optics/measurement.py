@@ -3,21 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 
 from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
 
-if TYPE_CHECKING:
-    from cassi.optics.mask_match import MaskCheck
-
 MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
 ROUNDING = 1e-6  # of values: what differs by less is the same
 REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
+
+
+MaskKind = Literal[
+    "fits",
+    "too small",  # to tell
+    "no scene",
+    "no detail",
+    "wrong mask",
+    "displaced",
+    "reversed",  # dispersion
+    "turned",
+    "inverted",
+    "bands",  # another number of bands explains more
+    "bands or blur",  # or a mask that is blurred or displaced by part of a pixel does
+    "shots swapped",
+]
+
+
+@dataclass(frozen=True)
+class MaskCheck:
+    """What the comparison of a measurement with its mask gave (`cassi.optics.mask_match`).
+
+    Attributes:
+        kind: whether the mask fits, at the place, in the orientation and with the shifts given, or what is wrong.
+        verdict: the same in one sentence, with what would fit.
+        scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
+        chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
+        displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
+        steps: (bands, step, share) of the geometries that span the same columns; `share` of the R^2 of step 1.
+        turn: the key of `cassi.optics.mask_match.TURNS` that makes a turned mask fit, else None.
+    """
+
+    kind: MaskKind
+    verdict: str
+    scores: Mapping[str, float]
+    chance: float
+    displacement: tuple[int, int] = (0, 0)
+    steps: tuple[tuple[int, int, float], ...] = ()
+    turn: str | None = None
+
+    @property
+    def matches(self) -> bool:
+        """Whether the mask fits, or snapshot and mask are too small to tell."""
+        return self.kind in ("fits", "too small")
+
+    def __str__(self) -> str:
+        lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
+        lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
+        if self.steps and self.kind in ("fits", "bands", "bands or blur"):
+            lines.append(
+                "share explained by step and number of bands (the camera's: the coarsest step with about all):"
+            )
+            lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -208,6 +259,8 @@ def check_arrays(m: Measurement) -> None:
     if not np.isfinite(m.y if bad is None else m.y[..., ~bad]).all():
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     if m.gain is not None and not (math.isfinite(m.gain) and m.gain > 0):
-        raise InputError(f"the gain must be positive [electrons per unit of the measurement], got {m.gain}")
+        raise InputError(
+            f"the gain must be positive [electrons per unit of the measurement], got {m.gain}", cures=("gain",)
+        )
     if m.read_noise is not None and not (math.isfinite(m.read_noise) and m.read_noise >= 0):
         raise InputError(f"the read noise must be >= 0 [electrons], got {m.read_noise}")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cassi.errors import Note
 from cassi.optics.measurement import Measurement
 
 REACH, ACROSS = 4, 8  # neighbors on either side, along the dispersion and across
@@ -88,7 +89,7 @@ def without_impulses(m: Measurement) -> Measurement:
     count = np.count_nonzero(fresh)
     if count > MOST * fresh.size:
         cure = "none is left out; if they are hot pixels, give a map of bad pixels"
-        note = f"{count / fresh.size:.1%} of the pixels {TOO_MANY}: {cure}"
+        note: str = Note(f"{count / fresh.size:.1%} of the pixels {TOO_MANY}: {cure}", "too many", ("bad_pixels",))
         return m if note in m.notes else replace(m, notes=(*m.notes, note))
     what = "pixel stands" if count == 1 else "pixels stand"
     counts = "counts as bad: a hot pixel or a cosmic ray" if count == 1 else "count as bad: hot pixels or cosmic rays"

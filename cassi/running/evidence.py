@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from cassi.errors import Note
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck, check_masks
@@ -87,10 +88,11 @@ def of_saturation(m: Measurement) -> tuple[str, ...]:
     dark_or_painted = not values[-1] > 0 or counts[-1] < counts[1:].max(initial=0)
     if dark_or_painted or counts[-1] < 2 or share < PLATEAU:
         return ()
-    return (
+    text = (
         f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
-        "the value from which on a pixel is bad",
+        "the value from which on a pixel is bad"
     )
+    return (Note(text, cures=("saturation",)),)
 
 
 def of_order(m: Measurement) -> tuple[str, ...]:
@@ -150,10 +152,11 @@ def of_black(m: Measurement) -> tuple[str, ...]:
     below, above = (float(np.maximum(sign * y, 0).sum(dtype=np.float64)) for sign in (-1, 1))
     if not below > BELOW * above:
         return ()
-    return (
+    text = (
         f"what lies below 0 is {below / above if above else 1:.0%} of the light: the black level is too high or was "
-        "taken off twice, or there is little but noise; check the black level",
+        "taken off twice, or there is little but noise; check the black level"
     )
+    return (Note(text, cures=("black_level",)),)
 
 
 def of_shots(m: Measurement) -> tuple[str, ...]:

@@ -227,7 +227,8 @@ def _plan(
         differ = _differences(json.loads(before.read_text()) if before.exists() else {}, common)
         raise InputError(
             f"{store.root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): "
-            f"{differ or 'their input files have changed'}; choose another output or allow overwriting"
+            f"{differ or 'their input files have changed'}; choose another output or allow overwriting",
+            cures=("overwrite",),
         )
     return finished, todo
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,12 @@ CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "side picture", "tiles",
 )  # fmt: skip
 # Shares of the time that steps usually take, measured on frames of 256 x 256 pixels and 28 bands.
-USUAL = {CAMERA: 0.25, TRIALS: 0.25, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
-LOGGED = 10.0  # [s] between two states of the bar where no terminal shows them, but a file keeps them all
-BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
+USUAL = {CAMERA: 0.05, TRIALS: 0.05, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
+DRAWN = 0.1  # [s] between two states of the bar
+LOGGED = 60.0  # [s] after which a log gets a line although no step begins; twice that, and so on
+WORTH_A_LINE = 0.05  # share of the time from which on a step is a line in a log
+TELLS = 0.02  # share from which on the time that is left can be told
+BAR = "{desc} |{bar}| {percentage:2.0f}%{postfix}"
 
 
 def usual_steps(
@@ -71,7 +75,10 @@ def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Pro
 
 
 class StepBar:
-    """A bar on stderr: which step of how many, how much of all of them is done, and how long the rest may take.
+    """On a terminal a bar: which step of how many, how much of all is done, how long the rest may take. In a log lines.
+
+    Where stderr is no terminal, a line is written when a step begins that takes its time, and later ones each time that
+    the run has become twice as old: a log grows by a few lines, without a bar's letters.
 
     Args:
         expected: the steps in order, by name, and the share of the time that each is expected to take.
@@ -83,11 +90,16 @@ class StepBar:
         ...     bar("solve", 0.5)
         ...     bar.done
         0.625
+        >>> bar.done
+        1.0
     """
 
     def __init__(self, expected: Mapping[str, float], *, shown: bool = True) -> None:
         self._step, self.done = "", 0.0
-        self._shown, self._start = shown, time.time()
+        self._start = time.monotonic()
+        self._drawn = shown and on_screen()
+        self._next = 0.0 if self._drawn else LOGGED  # [s] after the start, when the next line is due
+        self._logged = shown and not self._drawn
         self._bar: tqdm[NoReturn] | None = None
         self.expect(expected)
 
@@ -101,22 +113,49 @@ class StepBar:
         """So much of a step is done, and all before it; none goes back. What was not expected is not shown."""
         if step not in self._share:
             return
-        done = self._before[step] + min(max(share, 0.0), 1.0) * self._share[step]
-        self.done, ahead = max(self.done, done), max(0.0, done - self.done)
-        if self._bar is None and self._shown and self.done > 0:  # what fails at once is one line without a bar
-            often = 0.1 if sys.stderr.isatty() else LOGGED
-            self._bar = tqdm(total=1.0, leave=False, smoothing=0, dynamic_ncols=True, bar_format=BAR, mininterval=often)
-            self._bar.start_t = self._start
+        self.done = max(self.done, self._before[step] + min(max(share, 0.0), 1.0) * self._share[step])
+        begins, self._step = step != self._step, step
+        what = f"step {list(self._share).index(step) + 1} of {len(self._share)}: {step}"
+        if self._drawn:
+            self._draw(what)
+        elif self._logged and (self._age() > self._next or (begins and self._share[step] >= WORTH_A_LINE)):
+            self._next = max(self._next, 2 * self._age())
+            said = [what, f"{self.done:.0%} done", *self._time_left()]
+            print(", ".join(said), file=sys.stderr, flush=True)
+
+    def _age(self) -> float:
+        return time.monotonic() - self._start
+
+    def _time_left(self) -> list[str]:
+        """In words, as soon as there is something to tell it from."""
+        if self.done < TELLS:
+            return []
+        so_far, left = (tqdm.format_interval(t) for t in (self._age(), self._age() * (1 / self.done - 1)))
+        return [f"{so_far} so far, about {left} left"]
+
+    def _draw(self, what: str) -> None:
+        if self.done == 0 or (self._bar is not None and what == self._bar.desc and self._age() < self._next):
+            return  # what fails at once is one line without a bar
         if self._bar is None:
-            return
-        if step != self._step:
-            self._step = step
-            self._bar.set_description_str(f"step {list(self._share).index(step) + 1} of {len(self._share)}: {step}")
-        self._bar.update(ahead)
+            self._bar = tqdm(total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR)
+        self._next = self._age() + DRAWN
+        self._bar.n = self.done
+        self._bar.set_postfix_str(*self._time_left(), refresh=False)
+        self._bar.set_description_str(what)
 
     def __enter__(self) -> StepBar:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
+        """The end: all is done, unless something went wrong."""
+        if failed is None:
+            self.done = 1.0
         if self._bar is not None:
+            self._bar.n = self.done
+            self._bar.refresh()
             self._bar.close()
+
+
+def on_screen() -> bool:
+    """Whether someone looks on: stderr is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")
