@@ -444,7 +444,7 @@ def test_align_on_the_command_line_says_what_it_found(bench, tmp_path, capsys):
         file["measurement"], file["mask"], file["shifts"] = y.numpy(), mask.numpy(), np.array(bench.shifts)
     told = ["--measurement", str(tmp_path / "m.h5"), "--solver", "gap-tv", "--figures", "none", "--align"]
     assert script("reconstruct").main(told) == 0
-    assert "Camera found from the snapshot: mask moved by (+1.0" in capsys.readouterr().out
+    assert "aligned: mask moved by (+1.0" in capsys.readouterr().out
 
 
 def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path, capsys):

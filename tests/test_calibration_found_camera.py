@@ -9,9 +9,10 @@ import pytest
 import torch
 from scipy import ndimage
 
-from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred, move_mask
-from cassi.calibration.found_camera import ShortRun, _compared, _simplified, better_blur, find_camera, predictions
-from cassi.calibration.self_calibration import FINE, Family, Search, Snapshots, directions, gather, refit_fine
+from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred
+from cassi.calibration.found_camera import _compared, _simplified, _Trial, better_blur, find_camera, predictions
+from cassi.calibration.pose import move_mask
+from cassi.calibration.self_calibration import FINE, Search, Snapshots, descend, directions, gather, settled
 from cassi.errors import InputError
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.building import camera_of_shot
@@ -131,11 +132,10 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
     x = torch.as_tensor(spectra[regions].transpose(2, 0, 1).astype(np.float32))
     y = CASSI(torch.as_tensor(mask), shifts).forward(x).numpy()
     blocks = Search(Snapshots.of(y[None]), mask, shifts).blocks(CameraModel())
-    assert np.abs(Family.of(blocks, directions(mask.shape)["place"], {}).fit_pose()).max() < 0.04
+    assert np.abs(descend(blocks, directions(mask.shape)["place"], {})).max() < 0.04
     closely = Search(Snapshots.of(y[None], None, FINE), mask, shifts)
     beside = CameraModel(down={"1": -0.05}, right={"1": 0.05})
-    found, place_error = refit_fine(closely, beside, beside.masks(mask, shifts))
-    assert place_error < 0.01
+    found = settled(closely, beside, beside.masks(mask, shifts))
     assert abs(found.down["1"]) < 0.01 and abs(found.right["1"]) < 0.01
     assert found.contrast == 1
 
@@ -181,7 +181,7 @@ def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatc
     """However much better it predicts: of another mask's snapshot both cameras predict badly."""
     ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
     monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: (SHARPENED, 0.1, 0.01))
-    monkeypatch.setattr("cassi.calibration.found_camera.refit_fine", lambda search, model, mask: (model, 0.0))
+    monkeypatch.setattr("cassi.calibration.found_camera.settled", lambda search, model, mask: model)
     monkeypatch.setattr("cassi.calibration.found_camera._compared", lambda *_: (True, False))
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted and "neither the mask as given nor another" in found.message
@@ -248,7 +248,7 @@ def test_contrast_is_let_go_where_the_imprint_falls_and_the_error_hardly_rises(c
     def trials(model):
         plain = model.contrast == 1
         squares = torch.full((100,), (1 + rise) ** 2 if plain else 1.0, dtype=torch.float64)
-        return [ShortRun(squares, torch.full_like(squares, 1e4), 0.1 * (imprint if plain else 1))]
+        return [_Trial(squares, torch.full_like(squares, 1e4), 0.1 * (imprint if plain else 1))]
 
     model, kept = _simplified(CameraModel(contrast=contrast), trials)
     assert model.contrast == left and kept[0].imprint == trials(model)[0].imprint
@@ -264,15 +264,15 @@ def test_more_pixels_are_held_out_where_the_first_leave_it_open(fall, noise, imp
     """1,000 squared errors about 1 that fall by so much on average, give or take `noise` each."""
     change = noise * torch.tensor([1.0, -1.0]).repeat(500).double() - fall
     light = torch.full((1000,), 1e4, dtype=torch.float64)
-    before = [ShortRun(torch.ones(1000, dtype=torch.float64), light, 0.1)]
-    assert _compared(before, [ShortRun(1 + change, light, imprint)]) == verdict
+    before = [_Trial(torch.ones(1000, dtype=torch.float64), light, 0.1)]
+    assert _compared(before, [_Trial(1 + change, light, imprint)]) == verdict
 
 
 @pytest.mark.parametrize(("fall", "verdict"), [(0.1, (False, False)), (0.6, (True, False))])
 def test_where_hardly_anything_is_predicted_the_other_must_do_much_better(fall, verdict):
     """Errors of half the light: a trial with smooth spectra of light in single lines."""
     light, squares = torch.full((1000,), 4.0, dtype=torch.float64), torch.ones(1000, dtype=torch.float64)
-    before, after = ([ShortRun(squares * (1 - less), light, 0.1)] for less in (0, fall))
+    before, after = ([_Trial(squares * (1 - less), light, 0.1)] for less in (0, fall))
     assert _compared(before, after) == verdict
 
 

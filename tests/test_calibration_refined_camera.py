@@ -12,8 +12,9 @@ import torch
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
-from cassi.calibration.camera_model import WIDEST, CameraModel, move_mask
+from cassi.calibration.camera_model import WIDEST, CameraModel
 from cassi.calibration.found_camera import FoundCamera
+from cassi.calibration.pose import move_mask
 from cassi.calibration.refined_camera import refine_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-import torch
 from scipy import ndimage
 from torch import Tensor
 
@@ -228,45 +227,6 @@ def beyond(shape: tuple[int, ...], rows: np.ndarray, columns: np.ndarray) -> np.
     outside = [-rows, rows - (shape[0] - 1), -columns, columns - (shape[1] - 1)]
     share: np.ndarray = np.maximum.reduce(outside).clip(0, 1)
     return share
-
-
-def move_mask(mask: Tensor, *, dx: float, dy: float, rotation: float = 0.0, scale: float = 1.0) -> Tensor:
-    """Turn and magnify a mask about its center, then move it: cubic splines, kept within the values of the mask.
-
-        moved(p) = mask(c + R^{-1} (p - c - (dy, dx)) / scale)
-
-    Args:
-        mask: (..., H, W); beyond its border stands its local mean.
-        dx, dy: to the right and downwards [pixel].
-        rotation: counterclockwise as displayed [degree].
-        scale: magnification, > 0.
-
-    Returns:
-        Like `mask`.
-
-    Example:
-        >>> move_mask(torch.tensor([[0.0, 1.0, 0.0]]), dx=1.0, dy=0.0)
-        tensor([[0.1111, 0.0000, 1.0000]])
-    """
-    height, width = mask.shape[-2:]
-    turn = math.radians(rotation)
-    c, s = math.cos(turn) / scale, math.sin(turn) / scale
-    i, j = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
-    rows = c * (i - dy) + s * (j - dx) + (height - 1) / 2
-    columns = c * (j - dx) - s * (i - dy) + (width - 1) / 2
-    images = mask.detach().cpu().double().reshape(-1, height, width).numpy()
-    moved = torch.as_tensor(np.stack([sampled(image, rows, columns) for image in images])).reshape(mask.shape)
-    return torch.where(moved > 1e-3 * mask.max(), moved, 0).to(mask)  # a trace of light where it is closed is ringing
-
-
-def shift_columns(images: Tensor, displacements: Sequence[float]) -> Tensor:
-    """Move band c of (..., C, H, W) by displacements[c] pixels to the right, by cubic splines."""
-    stack = images.detach().cpu().double().reshape(-1, *images.shape[-3:]).numpy()
-    moved = np.empty_like(stack)
-    for target, source in zip(moved, stack, strict=True):
-        for c, d in enumerate(displacements):
-            ndimage.shift(source[c], (0, d), output=target[c], order=3, mode="nearest")
-    return torch.as_tensor(moved).reshape(images.shape).to(images)
 
 
 def unseen_pixels(mask: np.ndarray, shares: Sequence[np.ndarray], shifts: Shifts) -> np.ndarray | None:

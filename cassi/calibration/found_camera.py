@@ -16,26 +16,23 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     coordinates,
-    shift_columns,
     unseen_pixels,
 )
 from cassi.calibration.self_calibration import (
     BLOCK,
-    COARSE,
     FEWEST_BLOCKS,
     FINE,
-    Look,
     Search,
     Snapshots,
     find_model,
-    refit_fine,
+    settled,
     tiles,
 )
 from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Shot, crop
+from cassi.optics.cropping import Block, Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
 from cassi.optics.mask_match import check_masks
@@ -46,23 +43,21 @@ from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
 FRAMES = 4  # of a stack that are looked at
-WINDOW = 192  # side of the part that is reconstructed to compare two cameras [pixel]
-HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that reconstruction
-# Of the cube whose imprint is looked at: variance per y of brightness 1, TV weight, and iterations from there on, which
-# forget the mask's pattern that Phi^T y, the start, is full of.
-DAMPING, SMOOTHER, IMPRINT_ITERATIONS = 0.02, 5.0, 60
-SEARCH = 0.5  # share of the time that the fit takes; the rest are short reconstructions
-# How two cameras compare, held-out errors first: on simulated snapshots of exact cameras (CAVE, KAIST, the example) the
-# errors fell by less than `LEAST_FALL` or 3 standard errors, where the mask was wrong by more.
-SIGMAS, LEAST_FALL = 3.0, 0.01
+WINDOW = 192  # side of the part that the last test reconstructs [pixel]
+HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
+# Of the cube whose imprint is looked at: variance per y of brightness 1, weights, and iterations: early ones hold the
+# mask's pattern, which the first, Phi^T y, is full of.
+DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
+SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
+SIGMAS = 3.0  # by so many standard errors its squared errors must fall
+LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
-POOR_FIT, POOR_FIT_GAIN = 0.3, 0.25  # above such an error it must fall by this share: light in single lines
-LEAST_FADE, HIGHER = 0.2, 0.05  # or the imprint by the one, where the error rises by no more than chance and the other
-# A simpler model is taken where the error rises by no more than `EQUAL` and the imprint falls to `FAINTER`: feathers
-# and superballs pass for masks of 0.85 to 1.15 times the contrast. `SHARPER`: the same of masks sharper or deeper.
-EQUAL, FAINTER, SHARPER = 0.012, 0.95, 0.03
+EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
+SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
 CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
-SURE = 0.05  # standard error of the mask's place above which it is called uncertain [pixel]
+BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
+LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
+HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +74,6 @@ class FoundCamera:
         imprints: of the mask on those reconstructions.
         reason: why it was not looked for, in words; empty where it was.
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture; or None.
-        place_error: standard error of the mask's place, root mean square over the field [pixel].
     """
 
     mask: np.ndarray
@@ -91,7 +85,6 @@ class FoundCamera:
     imprints: tuple[float, float] | None = None
     reason: str = ""
     left_out: np.ndarray | None = None
-    place_error: float = 0.0
 
     @classmethod
     def as_given(cls, m: Measurement) -> FoundCamera:
@@ -122,8 +115,6 @@ class FoundCamera:
                 f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
                 f"magnified by {self.magnification:+.2f} %"
             )
-        if "t" in self.model.right:
-            words.append(f"dispersed over {self.stretch:+.2f} px more")
         low, high = self.blur_range
         if high > 0.05:
             from_to = f"{low:.1f} to " if f"{low:.1f}" != f"{high:.1f}" else ""
@@ -137,28 +128,7 @@ class FoundCamera:
         before, after = self.errors or (0.0, 0.0)
         found = ", ".join(words)
         trial = f"in a short trial its held-out error is {after:.2%}, that of the camera as given {before:.2%}"
-        doubt = f"; camera uncertain, its place by {self.place_error:.2f} px" if self.uncertain else ""
-        return f"Camera found from the snapshot: {found}; {trial}{doubt}."
-
-    @property
-    def uncertain(self) -> bool:
-        """Whether halves of the snapshot disagree about where the mask lies."""
-        return self.accepted and self.place_error > SURE
-
-    @property
-    def stretch(self) -> float:
-        """By how much more the bands are spread than as given [pixel]."""
-        return 2 * float(self.model.right.get("t", 0.0))
-
-    @property
-    def remainders(self) -> tuple[float, ...]:
-        """How far each band of a cube reconstructed with this camera lies to the right of its place [pixel]."""
-        t = band_positions(len(self.shifts))
-        return tuple(float(self.model.right.get("t", 0.0) * here) for here in t)
-
-    def register(self, cube: torch.Tensor) -> torch.Tensor:
-        """Put the bands of a cube (..., C, H, W) reconstructed with this camera in place: undo the `remainders`."""
-        return shift_columns(cube, tuple(-f for f in self.remainders)) if any(self.remainders) else cube
+        return f"Camera found from the snapshot: {found}; {trial}."
 
     @property
     def turn(self) -> float:
@@ -235,7 +205,6 @@ class FoundCamera:
 def find_camera(
     *measurements: Measurement,
     black_level: float | None = None,
-    dispersion: bool = False,
     seed: int = 0,
     told: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
@@ -248,7 +217,6 @@ def find_camera(
     Args:
         measurements: with the mask and the shifts as believed, of the first one.
         black_level: taken off, in the unit of y; told by the snapshots if None.
-        dispersion: look for another one than given too; the cube then has to be registered (`FoundCamera.register`).
         seed: of the held-out pixels.
         told: called with the share of the work that is done.
 
@@ -266,71 +234,69 @@ def find_camera(
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
+    shifts = tuple(float(d) for d in m.shifts)
     given = FoundCamera.as_given(m)
-    if reason := _not_looked_for(m):
-        return replace(given, reason=reason)
-    captures = _Captures(measurements, black_level)
-    seen_as_given = captures.through(m.mask)
-    check_light(torch.stack(seen_as_given.frames))  # a reconstruction would refuse it, after a search in vain
-    snapshots = seen_as_given.snapshots()
+    if m.shots is not None:
+        return replace(given, reason="it is found from scenes of one shot only")
+    if len(shifts) > 1 and len(set(shifts)) == 1:
+        return replace(given, reason="it is found for single dispersers only, not where all bands lie in one place")
+    if not np.ptp(m.mask, axis=(-2, -1)).any():
+        return replace(given, reason="it is found from the mask's pattern, and this mask has none")
+    if not all(d.is_integer() for d in shifts):
+        return replace(given, reason="it is found for bands on whole pixels only, and some of these lie between")
+    A = camera_of_shot(m, torch.device("cpu"))
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
+    check_light(torch.stack(frames))  # a reconstruction would refuse it, after a search in vain
+    snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
     if sum(len(tiles(good)) for good in snapshots.good) < FEWEST_BLOCKS:
         return replace(
             given,
             reason=f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of {BLOCK} x "
             f"{BLOCK} pixels are needed",
         )
-    model, *fall = find_model(Search(snapshots, m.mask, m.shifts, dispersion), lambda share: told(SEARCH * share))
+    model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
     if model.exact:
         return given
+
+    def through(mask: np.ndarray) -> Shot:
+        return camera_of_shot(replace(m, mask=mask), torch.device("cpu"))
+
     # A mask out of place tells a black level that is not there, which passes for contrast.
     mask = model.masks(m.mask, m.shifts)
-    seen = captures.through(mask)
-    model, place_error = refit_fine(Search(seen.snapshots(FINE), m.mask, m.shifts, dispersion), model, mask)
+    seen = [frame for one in measurements for frame in _frames(one, through(mask), bad, black_level)]
+    model = settled(Search(Snapshots.of(torch.stack(seen).numpy(), m.bad_pixels, FINE), m.mask, m.shifts), model, mask)
     if model.exact:
         return given
 
-    def runs(model: CameraModel) -> list[ShortRun]:
-        return replace(seen, camera=captures.camera(model.masks(m.mask, m.shifts))).short_runs(captures.given, seed)
+    def trials(mask: np.ndarray, seed: int = seed) -> list[_Trial]:
+        camera = through(mask)
+        return [_Trial.of(camera, A, y, bad, seed) for y in (frames if mask is m.mask else seen)]
 
-    model, as_found = _simplified(model, runs)
+    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts)))
     mask = model.masks(m.mask, m.shifts)
     told((1 + SEARCH) / 2)
-    as_given = seen_as_given.short_runs(captures.given, seed)
-    better = replace(seen, camera=captures.camera(mask))
+    as_given = trials(m.mask)
     sure, is_open = _compared(as_given, as_found)
     for more in range(1, SPLITS):
         if not is_open:
             break
-        as_given += seen_as_given.short_runs(captures.given, seed + more, imprints=False)
-        as_found += better.short_runs(captures.given, seed + more, imprints=False)
+        as_given += trials(m.mask, seed + more)
+        as_found += trials(mask, seed + more)
         sure, is_open = _compared(as_given, as_found)
     found = replace(
         given,
         fall=(fall[0], fall[1]),
         errors=(_error(as_given), _error(as_found)),
         imprints=(_imprint(as_given), _imprint(as_found)),
-        place_error=place_error,
     )
     if not sure:
         return found
-    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(m.shifts)), m.shifts)
+    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts)
     taken = replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
     if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
-
-
-def _not_looked_for(m: Measurement) -> str:
-    """Why the camera of a measurement is not looked for; empty where it is."""
-    if m.shots is not None:
-        return "it is found from scenes of one shot only"
-    if len(m.shifts) > 1 and len(set(m.shifts)) == 1:
-        return "it is found for single dispersers only, not where all bands lie in one place"
-    if not np.ptp(m.mask, axis=(-2, -1)).any():
-        return "it is found from the mask's pattern, and this mask has none"
-    if not all(float(d).is_integer() for d in m.shifts):
-        return "it is found for bands on whole pixels only, and some of these lie between"
-    return ""
 
 
 def _shows(m: Measurement) -> bool:
@@ -339,18 +305,15 @@ def _shows(m: Measurement) -> bool:
     return check.matches
 
 
-def _compared(as_given: list[ShortRun], as_found: list[ShortRun]) -> tuple[bool, bool]:
-    """Whether a camera predicts clearly better than the given one; else whether more held-out pixels may show it.
-
-    Or as well with a fainter imprint. The errors are those at the same pixels, so that their differences tell.
-    """
-    before, after = _error(as_given), _error(as_found)
-    if after > POOR_FIT and after > (1 - POOR_FIT_GAIN) * before:
+def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:
+    """Whether a camera predicts clearly better than the given one; else whether more held-out pixels may show it."""
+    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
+    if _error(as_found) > BLIND and _error(as_found) > (1 - UNBLINDED) * _error(as_given):
         return False, False
-    falls = torch.cat([run.squares for run in as_given]) - torch.cat([run.squares for run in as_found])
+    falls = before - after
     sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
-    lower = after < (1 - LEAST_FALL) * before
-    no_higher = sigmas > -SIGMAS and after < (1 + HIGHER) * before
+    lower = _error(as_found) < (1 - LEAST_FALL) * _error(as_given)
+    no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
     cleaner = no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
     sure = cleaner or (lower and sigmas > SIGMAS)
     return sure, lower and sigmas > OPEN and not sure
@@ -358,48 +321,10 @@ def _compared(as_given: list[ShortRun], as_found: list[ShortRun]) -> tuple[bool,
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
     """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
-    captures = _Captures((m,), black_level)
-    seen = captures.through(found.mask)
-    return _error(seen.short_runs(captures.given, seed, imprints=False))
-
-
-@dataclass(frozen=True, eq=False)
-class _Captures:
-    """Measurements by one camera, that of the first, from which the camera is found."""
-
-    measurements: tuple[Measurement, ...]
-    black_level: float | None
-
-    def camera(self, mask: np.ndarray) -> Shot:
-        return camera_of_shot(replace(self.measurements[0], mask=mask), torch.device("cpu"))
-
-    @property
-    def given(self) -> Shot:
-        return self.camera(self.measurements[0].mask)
-
-    def through(self, mask: np.ndarray) -> _Seen:
-        """Their snapshots with the black level that they have by a camera of this mask."""
-        bad = self.measurements[0].bad_pixels
-        bad_pixels = None if bad is None else torch.as_tensor(bad)
-        A = self.camera(mask)
-        frames = [frame for one in self.measurements for frame in _frames(one, A, bad_pixels, self.black_level)]
-        return _Seen(A, frames, bad_pixels)
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """A camera, snapshots (H, W') less the black level, and bad pixels (H, W'), where y is 0."""
-
-    camera: Shot
-    frames: list[torch.Tensor]
-    bad_pixels: torch.Tensor | None
-
-    def snapshots(self, look: Look = COARSE) -> Snapshots:
-        bad = None if self.bad_pixels is None else self.bad_pixels.numpy()
-        return Snapshots.of(torch.stack(self.frames).numpy(), bad, look)
-
-    def short_runs(self, given: Shot, seed: int, *, imprints: bool = True) -> list[ShortRun]:
-        return [ShortRun.of(self.camera, given, y, self.bad_pixels, seed, imprints=imprints) for y in self.frames]
+    device = torch.device("cpu")
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    given, camera = camera_of_shot(m, device), camera_of_shot(replace(m, mask=found.mask, shifts=found.shifts), device)
+    return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, camera, bad, black_level)])
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
@@ -413,16 +338,14 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
     return frames
 
 
-def _simplified(
-    model: CameraModel, runs: Callable[[CameraModel], list[ShortRun]]
-) -> tuple[CameraModel, list[ShortRun]]:
+def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]]) -> tuple[CameraModel, list[_Trial]]:
     """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, deeper, or sharper.
 
     A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
     tells.
 
     Returns:
-        The simplest model that predicts about as well, and its runs.
+        The simplest model that predicts about as well, and its trials.
     """
     # how to simplify, by how much the error may rise, and times which imprint must be left at most
     options: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
@@ -433,59 +356,63 @@ def _simplified(
         options.append((lambda model: replace(model, contrast=1.0), rise, FAINTER))
     if model.tone < 1:
         options.append((lambda model: replace(model, contrast=1.0, tone=1.0), EQUAL, FAINTER))
-    found = runs(model)
+    found = trials(model)
     for simpler, rise, fainter in options:
         other = simpler(model)
-        tried = runs(other)
+        tried = trials(other)
         if _error(tried) <= (1 + rise) * _error(found) and _imprint(tried) < fainter * _imprint(found):
             model, found = other, tried
     return model, found
 
 
 @dataclass(frozen=True, eq=False)
-class ShortRun:
+class _Trial:
     """Short reconstructions of the brightest part of a snapshot with a camera.
 
     Attributes:
         squares: squared errors at held-out pixels, for y of brightness 1.
         light: y^2 there.
         imprint: of the mask on a cube that is smoother, so that little noise is fitted, which leaves the mask's pattern
-            too; None where it was not asked for.
+            too.
     """
 
     squares: torch.Tensor
     light: torch.Tensor
-    imprint: float | None = None
+    imprint: float
 
     @classmethod
-    def of(
-        cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int, *, imprints: bool
-    ) -> ShortRun:
+    def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
         rows, columns = _brightest(y, given.cube_shape[-2:])
-        level = brightness(given, y)
-        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
-        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-        held = hold_out(seen, seed, HELD_OUT)
-        keep = (seen & ~held).to(b)
-        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-        train, target = a.weighted(keep), b * keep
-        result, state = subspace_tv(train, target, basis, num_iters=ITERATIONS)
-        squares = (b - a.weighted(None).forward(result.x))[held].double().square()
-        run = cls(squares, b[held].double().square())
-        if not imprints:
-            return run
+        squares, light, train, target, basis = _predicted(camera, given, y, bad, seed, rows, columns)
+        own = brightness(train, target)
         smooth = subspace_tv(
             train,
             target,
             basis,
             variance=DAMPING * target.clamp(min=0),
-            tv_weight=SMOOTHER * brightness(train, target),
-            num_iters=IMPRINT_ITERATIONS,
-            state=replace(state, e=torch.zeros_like(state.e)),
+            tv_weight=SMOOTHER * own,
+            num_iters=SETTLED,
         )[0].x
-        return replace(run, imprint=imprint(smooth.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy()))
+        pattern = given.mask[..., rows, columns].numpy()
+        return cls(squares, light, imprint(smooth.clamp(min=0).numpy(), pattern))
+
+
+def _predicted(
+    camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int, rows: slice, columns: slice
+) -> tuple[torch.Tensor, torch.Tensor, Block, torch.Tensor, torch.Tensor]:
+    """Squared errors and y^2 at the held-out pixels of a part; camera and measurement without them; the basis."""
+    level = brightness(given, y)
+    lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
+    a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+    seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+    held = hold_out(seen, seed, HELD_OUT)
+    keep = (seen & ~held).to(b)
+    basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+    train, target = a.weighted(keep), b * keep
+    x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
+    squares = (b - a.weighted(None).forward(x))[held].double().square()
+    return squares, b[held].double().square(), train, target, basis
 
 
 def better_blur(m: Measurement, psf: float, *, black_level: float | None = None) -> tuple[float, float, float] | None:
@@ -499,13 +426,15 @@ def better_blur(m: Measurement, psf: float, *, black_level: float | None = None)
     Returns:
         Its standard deviation, 0 for none, and the errors with the blur as believed and with it; None where none is.
     """
-    captures = _Captures((m,), black_level)
-    seen = captures.through(m.mask)
+    device = torch.device("cpu")
+    given = camera_of_shot(m, device)
+    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    y = _frames(m, given, bad, black_level)[0]
+    where = _brightest(y, given.cube_shape[-2:])
 
     def error(width: float) -> float:
-        camera = camera_of_shot(m, torch.device("cpu"), width or None)
-        one = replace(seen, camera=camera, frames=seen.frames[:1])
-        return _error(one.short_runs(captures.given, 0, imprints=False))
+        squares, light, *_ = _predicted(camera_of_shot(m, device, width or None), given, y, bad, 0, *where)
+        return math.sqrt(float(squares.sum() / light.sum()))
 
     believed = error(psf)
     widths = [0.0, psf / 2] + [2 * psf] * (2 * psf <= m.y.shape[-1] / 4)
@@ -513,14 +442,14 @@ def better_blur(m: Measurement, psf: float, *, black_level: float | None = None)
     return (width, believed, best) if best < CLEARLY * believed else None
 
 
-def _error(runs: list[ShortRun]) -> float:
+def _error(trials: list[_Trial]) -> float:
     """Held-out error over all snapshots."""
-    squares, light = (sum(float(getattr(run, name).sum()) for run in runs) for name in ("squares", "light"))
+    squares, light = (sum(float(getattr(t, name).sum()) for t in trials) for name in ("squares", "light"))
     return math.sqrt(squares / light) if light > 0 else 0.0
 
 
-def _imprint(runs: list[ShortRun]) -> float:
-    return float(np.mean([run.imprint for run in runs if run.imprint is not None]))
+def _imprint(trials: list[_Trial]) -> float:
+    return float(np.mean([trial.imprint for trial in trials]))
 
 
 def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:

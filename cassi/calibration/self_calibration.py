@@ -1,26 +1,25 @@
 """The camera found from its own snapshots, without a reconstruction: the mask's pattern is looked for in them.
 
-Within a block of 32 x 32 pixels a scene is smooth, and the fine detail of the snapshot is the mask's. With y~ the
-detail of the snapshot, divided by its local brightness, and m~_c that of the mask of band c, the model is
+Within a block of some 32 x 32 pixels a scene is smooth, and the fine detail of the snapshot is the mask's. With y~ the
+detail of the snapshot, divided by its local brightness, and m~_c that of the mask of band c,
 
-    y~(p) = sum_c a_c m~_c(p - d_c) + e,                               a_c = sum_k z_k B_k(c),  K smooth spectra
-    m~_c  = sum_l w_l(v) (g_l - down dg_l/dy - right dg_l/dx)          v, down, right: polynomials in x, y, t
-    r(theta) = log min_z |e|^2 / |y~|^2                                of each block, theta their coefficients
+    y~(p) = sum_c a_c m~_c(p - d_c) + rest,    a_c = sum_k z_k B_k(c),  K smooth spectra
 
-g_l is the mask blurred by the variance `BLURS[l]`. The products of these images with each other and with y~, summed
-over each block once (`gather`), give r for any camera nearby in a few small matrices (`Blocks.log_residual`).
-`fit_pose` minimizes its mean; the mask is then moved, and the products are taken anew. `select_terms` adds to theta
-what lowers r in blocks that it was not fitted to (`Fit`). The last fit has the blur as it was found, more spectra, and
-finer detail, which mistakes less of the scene for the mask (`refit_fine`).
+is a linear regression. Its rest depends on where and how sharp the masks are. Displacement and blur enter through the
+mask at four widths and its derivatives,
+
+    m~_c = sum_l w_l(blur) (g_l - down dg_l/dy - right dg_l/dx)
+
+so that the products of these images with each other and with y~, summed over each block once, give the rest for any
+camera nearby in a few small matrices. The mask is moved by what was found, and the regression repeated; the last time
+with the blur as it was found, more spectra, and finer detail, which mistakes less of the scene for the mask.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,14 +44,9 @@ DARK = 0.1  # pixels below this share of the bright ones are not looked at
 MARGIN = 6  # nor those at the border [pixel]
 FILLED = 0.6  # least share of good pixels in a block
 FEWEST_BLOCKS = 12  # below, nothing is looked for
-MOST_BLOCKS = 250  # of one snapshot; of more, whole rows of blocks are left out: 660 x 714 in half the time
 FEWEST_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
-GAIN, SIGMAS = 0.003, 3.0  # a term must lower the log residual by so much, and by so many standard errors
-TOLERANCE = (
-    1e-5  # of a mean log residual: a hundredth of `GAIN`; less moved no mask by 0.005 px, and took twice as long
-)
+GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
 REACH = 3  # displacements looked for [pixel]
-STRETCHES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of the spectrum's ends, from which another dispersion is looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
@@ -115,8 +109,8 @@ class Blocks:
         fields = {name: getattr(self, name)[some] for name in ("gram", "right", "energy", "count", "x", "y", "parity")}
         return replace(self, **fields)
 
-    def log_residual(self, down: Tensor, right: Tensor, variance: Tensor) -> Tensor:
-        """r of each block, (blocks,); arguments (blocks, groups), or (blocks, 1) where they are the same in all bands.
+    def rest(self, down: Tensor, right: Tensor, variance: Tensor) -> Tensor:
+        """log of the rest of each block relative to its energy, (blocks,); arguments (blocks, groups).
 
         Where the derivatives were left out, the masks are not displaced; where there is one image of each, they are
         blurred already.
@@ -129,11 +123,11 @@ class Blocks:
         The median over the half of the blocks that are explained best: edges of the scene make patterns, too.
 
         Args:
-            down, right, variance: as for `log_residual`.
+            down, right, variance: as for `rest`.
             light: mean of the mask times the number of bands.
         """
-        residual, fitted = self._regressed(down, right, variance)
-        best = residual <= residual.median()
+        rest, fitted = self._regressed(down, right, variance)
+        best = rest <= rest.median()
         return float(((fitted @ self._spectra()).mean(1) * light)[best].median())
 
     def _spectra(self) -> Tensor:
@@ -142,33 +136,16 @@ class Blocks:
         c = (torch.arange(num_groups, dtype=torch.float64) + 0.5) / num_groups
         return torch.cos(math.pi * torch.arange(min(self.spectra, num_groups), dtype=torch.float64)[:, None] * c)
 
-    @cached_property
-    def _summed(self) -> tuple[Tensor, Tensor]:
-        """gram (blocks, images^2, K^2) and right (blocks, images, K) over the spectra, of images alike in all bands."""
-        spectra, groups = self._spectra(), len(self.t)
-        images = self.gram.shape[1] // groups
-        right = self.right.view(-1, images, groups) @ spectra.T
-        half = self.gram.view(-1, groups) @ spectra.T
-        gram = spectra @ half.view(-1, images, groups, images * len(spectra))
-        gram = gram.view(-1, images, len(spectra), images, len(spectra)).permute(0, 1, 3, 2, 4)
-        return gram.reshape(len(self), images**2, -1), right
-
     def _regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """r of each block, and its coefficients z_k, (blocks, K)."""
+        """The rest of each block, and its coefficients z_k, (blocks, K)."""
         count = self.gram.shape[1] // len(self.t)
         levels = variance.new_ones(variance.shape)[:, None] if count <= 3 else torch.stack(blur_weights(variance), 1)
         images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
         images = images[:, :count]
         spectra = self._spectra()
-        if images.shape[-1] == 1:
-            of_images, of_right = self._summed
-            products = (images * images.mT).flatten(1)[:, None]
-            gram = (products @ of_images).view(-1, len(spectra), len(spectra))
-            target = (images.mT @ of_right)[:, 0]
-        else:
-            W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
-            gram = W @ self.gram @ W.mT
-            target = (W @ self.right[..., None])[..., 0]
+        W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
+        gram = W @ self.gram @ W.mT
+        target = (W @ self.right[..., None])[..., 0]
         ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
         fitted = torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
         floor = 1e-4 * self.energy.mean()
@@ -273,12 +250,11 @@ def features(
 
 
 def tiles(good: np.ndarray) -> list[tuple[int, int]]:
-    """Upper left corners of the blocks with enough good pixels, of each row or of every second, third..."""
+    """Upper left corners of the blocks with enough good pixels."""
     height, columns = good.shape
-    every = math.ceil((height // BLOCK) * (columns // BLOCK) / MOST_BLOCKS)
     return [
         (i, j)
-        for i in range(0, height - BLOCK + 1, every * BLOCK)
+        for i in range(0, height - BLOCK + 1, BLOCK)
         for j in range(0, columns - BLOCK + 1, BLOCK)
         if good[i : i + BLOCK, j : j + BLOCK].sum() >= FILLED * BLOCK**2
     ]
@@ -310,9 +286,8 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
                 gram[b], right[b], energy[b], count[b] = F @ F.T, F @ v, v @ v, len(v)
 
     tops = sorted({i for _, i, _ in corners})
-    beside = len(tops) > 1 and min(np.diff(tops)) == BLOCK  # else rows between are left out
-    pieces = min(torch.get_num_threads(), max(1, len(tops) // FEWEST_ROWS)) if beside else len(tops)
-    side_by_side(summed, [piece.tolist() for piece in np.array_split(tops, pieces) if len(piece)] if pieces else [])
+    pieces = min(torch.get_num_threads(), max(1, len(tops) // FEWEST_ROWS))
+    side_by_side(summed, [piece.tolist() for piece in np.array_split(tops, pieces) if len(piece)])
     _, rows, cols = (
         (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))
     )
@@ -329,19 +304,14 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
     )
 
 
-# What is fitted: name of each group, and its directions, in the order in which they are tried.
-Terms = Mapping[str, tuple[Direction, ...]]
-
-
 def directions(mask_shape: tuple[int, int]) -> dict[str, tuple[Direction, ...]]:
-    """The terms by groups, in the order in which they are tried; a rotation or a magnification moves both ways."""
+    """The parameters by groups, in the order in which they are tried; a rotation or a magnification moves both ways."""
     height, width = mask_shape
     radius = max(height, width)
     h, w = height / radius, width / radius
     return {
         "place": (({"1": 1}, {}, {}), ({}, {"1": 1}, {})),
         "turn and magnification": (({"x": w}, {"y": -h}, {}), ({"y": h}, {"x": w}, {})),
-        "dispersion": (({}, {"t": 1}, {}),),
         "blur": (({}, {}, {"1": 1}),),
         "blur by band": (({}, {}, {"t": 1}), ({}, {}, {"tt": 1})),
         "blur over the field": tuple(({}, {}, {k: 1}) for k in ("x", "y", "xx", "yy")),
@@ -356,64 +326,76 @@ class Family:
 
     Attributes:
         blocks: gathered at that camera.
-        fields: (directions, 3, blocks, groups): by how much each moves down, right, and blurs; one group where all
-            bands are alike.
+        fields: (directions, 3, blocks, groups): by how much each moves down, right, and blurs.
         blur: (blocks, groups) of that camera, from which the directions' blurs start.
-        start: the values from which `fit_pose` starts, 0 if None.
     """
 
     blocks: Blocks
     fields: Tensor
     blur: Tensor
-    start: np.ndarray | None = None
 
     @classmethod
-    def of(
-        cls, blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float], start: np.ndarray | None = None
-    ) -> Family:
-        alike = not any("t" in name for terms in (blur, *(part for d in used for part in d)) for name in terms)
-        x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None, : 1 if alike else None]
+    def of(cls, blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Family:
+        x, y, t = blocks.x.numpy()[:, None], blocks.y.numpy()[:, None], blocks.t.numpy()[None]
         base = torch.as_tensor(polynomial(blur, x, y, t))
         fields = [[torch.as_tensor(polynomial(p, x, y, t)) for p in direction] for direction in used]
         stacked = torch.stack([f for field in fields for f in field]) if used else base.new_zeros(0)
-        return cls(blocks, stacked.view(len(used), 3, *base.shape), base, start)
+        return cls(blocks, stacked.view(len(used), 3, *base.shape), base)
 
     def at(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Displacement down and to the right, and variance of the blur, at the values p of the directions."""
         down, right, blur = torch.einsum("k,kdbn->dbn", p, self.fields)
         return down.clamp(-1.5, 1.5), right.clamp(-1.5, 1.5), (self.blur + blur).clamp(SHARPEST, WIDEST)
 
-    def log_residual(self, p: np.ndarray | Tensor) -> Tensor:
-        """`Blocks.log_residual` at the values p of the directions."""
-        return self.blocks.log_residual(*self.at(torch.as_tensor(p)))
+    def rest(self, p: Tensor) -> Tensor:
+        """`Blocks.rest` at the values p of the directions."""
+        return self.blocks.rest(*self.at(p))
 
-    def fit_pose(self) -> np.ndarray:
-        """The values of the least mean log residual, by pixels, by L-BFGS."""
+    def least(self) -> np.ndarray:
+        """The values of the least mean of the rest, by pixels, by L-BFGS."""
         from scipy import optimize  # slow to import: not for those who give their camera
 
-        if not len(self.fields):
-            return np.zeros(0)
         weight = self.blocks.count / self.blocks.count.sum()
 
         def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
             p = torch.tensor(values, requires_grad=True)
-            value = (self.log_residual(p) * weight).sum()
+            value = (self.rest(p) * weight).sum()
             (slope,) = torch.autograd.grad(value, p)
             return float(value.detach()), slope.numpy()
 
-        start = np.zeros(len(self.fields)) if self.start is None else self.start
-        options = {"maxiter": 60, "ftol": TOLERANCE}
-        found: np.ndarray = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
+        start = np.zeros(len(self.fields))
+        found: np.ndarray = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
         return found
 
 
+def descend(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> np.ndarray:
+    """The directions' values of the least rest; see `Family`."""
+    return side_by_side(Family.least, [Family.of(blocks, used, blur)])[0] if used else np.zeros(0)
+
+
+def rest_of(blocks: Blocks, model: CameraModel) -> Tensor:
+    """The rest of each block, gathered at this model."""
+    return Family.of(blocks, (), model.blur).rest(torch.zeros(0, dtype=torch.float64))
+
+
 def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
-    """By how much the log residual fell, mean over the blocks by their pixels, and its standard error."""
+    """By how much the rest fell, mean over the blocks by their pixels, and its standard error."""
     weight = blocks.count / blocks.count.sum()
     fell = before - after
     mean = float((weight * fell).sum())
     error = float((weight.square() * (fell - mean).square()).sum().sqrt())
     return mean, error
+
+
+def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
+    """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
+    colors = (~blocks.parity, blocks.parity)
+    families = [Family.of(blocks.only(color), used, blur) for color in colors]
+    values = side_by_side(Family.least, families)
+    rest = torch.empty_like(blocks.energy)
+    for color, family, other in zip(colors, families, values[::-1], strict=True):
+        rest[color] = family.rest(torch.as_tensor(other))
+    return rest
 
 
 def clearly(found: tuple[float, float]) -> bool:
@@ -433,225 +415,85 @@ def moved(model: CameraModel, used: Sequence[Direction], values: np.ndarray) -> 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Snapshots of one camera with its mask.
-
-    Attributes:
-        snapshots: as closely as they are looked at.
-        mask, shifts: as given.
-        dispersion: whether another one is looked for too.
-    """
+    """Snapshots of one camera with its mask, and what a model of it leaves unexplained."""
 
     snapshots: Snapshots
     mask: np.ndarray
     shifts: Shifts
-    dispersion: bool = False
-
-    @property
-    def terms(self) -> dict[str, tuple[Direction, ...]]:
-        """`directions` of these masks."""
-        groups = directions((int(self.mask.shape[-2]), int(self.mask.shape[-1])))
-        return groups if self.dispersion else {name: group for name, group in groups.items() if name != "dispersion"}
-
-    @property
-    def pose(self) -> tuple[Direction, ...]:
-        """Place, turn and magnification."""
-        return (*self.terms["place"], *self.terms["turn and magnification"])
 
     def blocks(self, model: CameraModel, *, derivatives: bool = True) -> Blocks:
-        """Gathered at a model."""
         images = BlurredMasks.of(model, self.mask, self.shifts)
         return gather(self.snapshots, images, self.shifts, derivatives=derivatives)
 
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """Directions fitted about a model, to either color of a checkerboard of blocks; the other color judges.
-
-    Attributes:
-        search: what is fitted to.
-        model: at which the blocks were gathered.
-        blocks: of them.
-        used: the directions.
-        values: (2, directions), fitted to either color.
-        residual: (blocks,) log residual with the values fitted to the other color.
-    """
-
-    search: Search
-    model: CameraModel
-    blocks: Blocks
-    used: tuple[Direction, ...] = ()
-    values: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
-    residual: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-    @classmethod
-    def of(cls, search: Search, model: CameraModel, used: Sequence[Direction] = (), *, more: bool = True) -> Fit:
-        """Gathered at a model; `more`: terms are added to it."""
-        return cls(search, model, search.blocks(model, derivatives=more or bool(used))).with_terms(used)
-
-    def changed(self, model: CameraModel) -> Fit:
-        """The same directions fitted about another model."""
-        return Fit.of(self.search, model, self.used, more=False)
-
-    @cached_property
-    def fitted(self) -> CameraModel:
-        """The model moved to where a fit to all blocks has it."""
-        all_blocks = Family.of(self.blocks, self.used, self.model.blur, self.values.mean(0))
-        return moved(self.model, self.used, all_blocks.fit_pose())
-
-    def with_terms(self, more: Sequence[Direction]) -> Fit:
-        """With more directions, started from the values of those before."""
-        used = (*self.used, *more)
-        colors = (~self.blocks.parity, self.blocks.parity)
-        families = [
-            Family.of(self.blocks.only(color), used, self.model.blur, np.append(start, np.zeros(len(more))))
-            for color, start in zip(colors, self.values, strict=True)
-        ]
-        values = side_by_side(Family.fit_pose, families)
-        residual = torch.empty_like(self.blocks.energy)
-        for color, family, other in zip(colors, families, values[::-1], strict=True):
-            residual[color] = family.log_residual(other)
-        return replace(self, used=used, values=np.stack(values), residual=residual)
-
-    def explains_more(self, other: Fit) -> bool:
-        """Whether blocks that neither was fitted to are explained clearly better than by another fit."""
-        return clearly(gain(self.blocks, other.residual, self.residual))
-
-    def narrow(self) -> bool:
-        """Whether the blur is in no band wider than any that is tried.
-
-        One that is wider is none: smooth spectra give bands without light some of their neighbors', and the masks of
-        those then seem to have no detail.
-        """
-        ends = np.array([-1.0, 0.0, 1.0])
-        blurs = [moved(self.model, self.used, values).blur for values in self.values]
-        return max(float(polynomial(blur, np.zeros(3), np.zeros(3), ends).max()) for blur in blurs) <= WIDEST
-
-
-Candidate = Callable[[Fit], Fit | None]
-
-
-def select_terms(fit: Fit, candidates: Sequence[Candidate]) -> Fit:
-    """Forward selection: each candidate that explains clearly more than what was taken before it is taken.
-
-    Args:
-        fit: what is taken already.
-        candidates: each makes of a fit a larger one, or None where there is nothing to add.
-    """
-    for candidate in candidates:
-        trial = candidate(fit)
-        if trial is not None and trial.explains_more(fit):
-            fit = trial
-    return fit
-
-
-def adding(*group: Direction) -> Candidate:
-    """These directions, unless the last of them is there."""
-
-    def candidate(fit: Fit) -> Fit | None:
-        if group[-1] in fit.used:
-            return None
-        trial = fit.with_terms([direction for direction in group if direction not in fit.used])
-        return trial if trial.narrow() else None
-
-    return candidate
-
-
-def light_between_bands(fit: Fit) -> Fit | None:
-    """Light of all wavelengths arrives, not only that of the bands."""
-    gap = float(np.median(np.abs(np.diff(np.sort(fit.search.shifts))))) if len(fit.search.shifts) > 1 else 0.0
-    return fit.changed(replace(fit.model, continuous=True)) if gap > 1 else None
-
-
-def next_tone(step: int) -> Candidate:
-    """The next exponent of the mask's values, upwards or downwards; masks of two values have none."""
-
-    def candidate(fit: Fit) -> Fit | None:
-        values, here = fit.search.mask, TONES.index(fit.model.tone) + step
-        two = np.minimum(values, values.max() - values).mean() < 0.02 * values.max()
-        gone_back = (fit.model.tone - 1) * step < 0
-        if two or gone_back or not 0 <= here < len(TONES):
-            return None
-        return fit.changed(replace(fit.model, tone=TONES[here]))
-
-    return candidate
+    def rest(self, model: CameraModel) -> tuple[Blocks, Tensor]:
+        """The rest of each block with the model as it is."""
+        blocks = self.blocks(model, derivatives=False)
+        return blocks, rest_of(blocks, model)
 
 
 def find_model(search: Search, told: Callable[[float], None] = lambda share: None) -> tuple[CameraModel, float, float]:
     """The simplest model that clearly explains more of the blocks than simpler ones do.
+
+    Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
+    where it lowers the rest by 3 standard errors.
 
     Args:
         search: the snapshots and their mask.
         told: called with the share of the work that is done.
 
     Returns:
-        The model, and by how much it lowers the mean log residual of the camera as given, with standard error.
+        The model, and by how much it lowers the log of the rest against the camera as given, with standard error.
     """
-    exact = CameraModel()
-    given = Fit.of(search, exact)
-    if len(given.blocks) < FEWEST_BLOCKS:
-        return exact, 0.0, 0.0
+    given = CameraModel()
+    blocks, before = search.rest(given)
+    if len(blocks) < FEWEST_BLOCKS:
+        return given, 0.0, 0.0
     told(0.1)
-    terms = search.terms
-    blur, by_band = terms["blur"], terms["blur by band"]
-    start = _coarse(search, given.blocks)
-    if start.exact:
-        together = adding(*search.pose, *terms.get("dispersion", ()), *blur)
-        near = [together, adding(*blur, *by_band), light_between_bands, next_tone(1), next_tone(-1)]
-        if select_terms(given, near) is given:
-            return fit_contrast(search, exact, Family.of(given.blocks, (), {}), np.zeros(0)), 0.0, 0.0
+    groups = directions(search.mask.shape[-2:])
+    pose = [*groups["place"], *groups["turn and magnification"]]
+    model = _coarse(search, blocks)
+    if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
+        return _deepened(search, given), 0.0, 0.0
     told(0.3)
-    # The blur goes along: the place is that of masks as sharp as they are.
-    pose = (*search.pose, *(terms["dispersion"] if "t" in start.right else ()), *blur)
-    fit = Fit.of(search, start, pose)
-    if not start.exact:
-        fit = Fit.of(search, replace(fit.fitted, blur={}), pose)
-    fit = select_terms(fit, [light_between_bands])
-    for step in (1, -1):
-        while (further := select_terms(fit, [next_tone(step)])) is not fit:
-            fit = further
+    model = _continuous_or_not(search, model, pose)
+    told(0.4)
+    for _ in range(2):
+        near = search.blocks(model)
+        model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
     told(0.6)
-    candidates = []
-    for name, group in terms.items():
-        candidates.append(adding(*group))
-        if name == "dispersion":  # trades against the place: what counts is where the brightest bands lie
-            candidates.append(adding(*terms["place"], *group))
-        if name.startswith("blur "):  # may need a level of its own that alone helps little
-            candidates.append(adding(*blur, *group))
-    fit = select_terms(Fit.of(search, fit.model if start.exact else replace(fit.fitted, blur={})), candidates)
+    model = _toned(search, model, groups)
     told(0.8)
-    model = fit.fitted
-    if any(down or right for down, right, _ in fit.used):  # where it was moved to, the mask has other slopes
-        model = Fit.of(search, model, fit.used).fitted
-    blocks = search.blocks(model, derivatives=False)
-    fall = gain(given.blocks, given.residual, Family.of(blocks, (), model.blur).log_residual(np.zeros(0)))
+    model = _laddered(search, model, groups)
+    blocks, after = search.rest(model)
+    fall = gain(blocks, before, after)
     if not clearly(fall):
-        return fit_contrast(search, exact, Family.of(given.blocks, (), {}), np.zeros(0)), 0.0, 0.0
+        return _deepened(search, given), 0.0, 0.0
     return model, *fall
 
 
-def refit_fine(search: Search, model: CameraModel, masks: np.ndarray) -> tuple[CameraModel, float]:
-    """A model that was found, its place and contrast fitted once more.
+def _deepened(search: Search, model: CameraModel) -> CameraModel:
+    """With the contrast of the mask's pattern, where it is clearly another."""
+    family = Family.of(search.blocks(model, derivatives=False), (), model.blur)
+    return _with_contrast(search, model, family, np.zeros(0))
+
+
+def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
+    """A model that was found, its pose and contrast fitted once more.
 
     Args:
         search: one that looks closely.
         model: as found.
         masks: its masks, (C, H, W).
-
-    Returns:
-        The model, and the standard error of the mask's place, root mean square over the field [pixel]: half of how far
-        the fits to either color of the checkerboard lie apart.
     """
-    blocks = gather(search.snapshots, BlurredMasks.made(masks, search.shifts), search.shifts)
-    used = search.pose if model.down or model.right else ()
-    used = (*used, *search.terms.get("dispersion", ())) if "t" in model.right else used
-    fit = Fit(search, replace(model, blur={}), blocks).with_terms(used)
-    values = Family.of(blocks, used, {}, fit.values.mean(0)).fit_pose()
-    down, right, _ = Family.of(blocks, used, {}).at(torch.as_tensor((fit.values[0] - fit.values[1]) / 2))
-    error = float((down.square() + right.square()).mean().sqrt())
-    return fit_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values), error
+    shifts = search.shifts
+    blocks = gather(search.snapshots, BlurredMasks.made(masks, shifts), shifts)
+    groups = directions(search.mask.shape[-2:])
+    used = [*groups["place"], *groups["turn and magnification"]] if model.down or model.right else []
+    values = descend(blocks, used, {})
+    return _with_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values)
 
 
-def fit_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
+def _with_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
     """With the contrast that its masks, of which the family is, want in place of the one that they have."""
     light = float((np.maximum(search.mask, 0) ** model.tone).mean()) * len(search.shifts)
     contrast = model.contrast * family.blocks.contrast(*family.at(torch.as_tensor(values)), light)
@@ -659,43 +501,120 @@ def fit_contrast(search: Search, model: CameraModel, family: Family, values: np.
     return replace(model, contrast=1.0 if as_deep else contrast)
 
 
+def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
+    """Whether neither a small change of the camera as given, nor light between the bands, nor another tone helps."""
+    near = search.blocks(CameraModel())
+    if clearly(gain(near, before, crossed(near, used, {}))) or _blurred_by_band(search, near, before):
+        return False
+    others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
+    return not any(clearly(gain(near, before, search.rest(other)[1])) for other in others)
+
+
+def _blurred_by_band(search: Search, near: Blocks, before: Tensor) -> bool:
+    """Whether a blur that differs from band to band helps, no wider than any that is tried.
+
+    One that is wider is none: smooth spectra give bands without light some of their neighbors', and the masks of those
+    then seem to have no detail.
+    """
+    groups = directions(search.mask.shape[-2:])
+    used = [*groups["blur"], *groups["blur by band"]]
+    if not clearly(gain(near, before, crossed(near, used, {}))):
+        return False
+    blur, ends = moved(CameraModel(), used, descend(near, used, {})).blur, np.array([-1.0, 0.0, 1.0])
+    return bool(polynomial(blur, np.zeros(3), np.zeros(3), ends).max() <= WIDEST)
+
+
+def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+    """Groups of parameters added one after the other, those of the pose refined where they were moved."""
+    near = search.blocks(model)
+    used: list[Direction] = []
+    rest = rest_of(near, model)
+    for name, group in groups.items():
+        # a blur that differs from band to band, or over the field, may need a level of its own that alone helps little
+        level = groups["blur"] if name.startswith("blur ") and not any(d in used for d in groups["blur"]) else ()
+        for more in [group, (*level, *group)][: 1 + bool(level)]:
+            trial = crossed(near, [*used, *more], model.blur)
+            if clearly(gain(near, rest, trial)):
+                used, rest = [*used, *more], trial
+                break
+    for again in (True, False):
+        model = moved(model, used, descend(near, used, model.blur))
+        if again and used:
+            near = search.blocks(model)
+    return model
+
+
+def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direction]) -> CameraModel:
+    """Whether light between the bands arrives too: what explains more, each in its own best pose."""
+    gap = float(np.median(np.abs(np.diff(np.sort(search.shifts))))) if len(search.shifts) > 1 else 0.0
+    if gap <= 1:
+        return model
+    spread = replace(model, continuous=True)
+    used = [*pose, ({}, {}, {"1": 1})]
+    near = search.blocks(spread)
+    return spread if clearly(gain(near, crossed(search.blocks(model), used, {}), crossed(near, used, {}))) else model
+
+
+def _toned(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+    """The exponent of the mask's values that explains most; masks of two values have none."""
+    values = search.mask
+    if np.minimum(values, values.max() - values).mean() < 0.02 * values.max():
+        return model
+    used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
+
+    def rest(tone: float) -> tuple[Blocks, Tensor]:
+        blocks = search.blocks(replace(model, tone=tone), derivatives=False)
+        return blocks, crossed(blocks, used, {})
+
+    here = TONES.index(1.0)
+    _, lowest = rest(1.0)
+    for step in (1, -1):
+        start = here
+        while 0 <= here + step < len(TONES):
+            blocks, found = rest(TONES[here + step])
+            if not clearly(gain(blocks, lowest, found)):
+                break
+            here, lowest = here + step, found
+        if here != start:
+            break
+    return replace(model, tone=TONES[here])
+
+
 def _coarse(search: Search, blocks: Blocks) -> CameraModel:
-    """Displacement, rotation and magnification in steps of half a pixel, from the residual at whole displacements.
+    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole displacements.
 
     Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
     displacements costs little. Where the camera as given explains as much, it stays.
     """
+    grid = _displaced_rest(search)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)
     x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
     weight = (blocks.count / blocks.count.sum()).numpy()
     steps = np.arange(-REACH, REACH + 0.25, 0.5)
     downs, rights, scales = steps[:, None, None], steps[None, abs(steps) <= 2.5, None], steps[abs(steps) <= 2]
-    best, lowest = CameraModel(), math.inf
-    for stretch in STRETCHES if search.dispersion else (0.0,):
-        grid = _displaced_residual(search, CameraModel(right={"t": stretch} if stretch else {}))
-        for turn, scale in itertools.product(steps, scales):
+    best, lowest = (0.0, 0.0, 0.0, 0.0), math.inf
+    for turn in steps:
+        for scale in scales:
             down, right = downs + turn * x + scale * y, rights + scale * x - turn * y
             places = np.stack(np.broadcast_arrays(np.arange(len(x)), down + REACH, right + REACH))
             values = ndimage.map_coordinates(grid, places, order=1, mode="nearest") @ weight
             # of equals, the one that moves least
-            moves = (abs(downs) + abs(rights) + abs(turn) + abs(scale))[..., 0] + abs(stretch)
-            values += 1e-3 * moves + (GAIN if stretch else 0)
+            values += 1e-3 * (abs(downs) + abs(rights) + abs(turn) + abs(scale))[..., 0]
             i, j = np.unravel_index(values.argmin(), values.shape)
             if values[i, j] < lowest:
-                lowest = values[i, j]
-                down_terms = {"1": downs[i, 0, 0], "x": turn * w, "y": scale * h}
-                right_terms = {"1": rights[0, j, 0], "x": scale * w, "y": -turn * h, "t": stretch}
-                best = CameraModel(
-                    down={name: float(c) for name, c in down_terms.items() if moves[i, j]},
-                    right={name: float(c) for name, c in right_terms.items() if moves[i, j] and (c or name != "t")},
-                )
-    return best
+                best, lowest = (downs[i, 0, 0], rights[0, j, 0], turn, scale), values[i, j]
+    a, b, turn, scale = best
+    return (
+        CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})
+        if any(best)
+        else CameraModel()
+    )
 
 
-def _displaced_residual(search: Search, model: CameraModel) -> np.ndarray:
-    """The log residual of each block with a model's masks moved by -REACH to REACH pixels each way, (blocks, n, n)."""
-    masks = BlurredMasks.of(model, search.mask, search.shifts)
+def _displaced_rest(search: Search) -> np.ndarray:
+    """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
+    masks = BlurredMasks.of(CameraModel(), search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good
     flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
     rests = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassi.calibration.estimate import Calibration
-    from cassi.calibration.found_camera import FoundCamera
+    from cassi.calibration.pose import Alignment
     from cassi.choice.asked_for import Progress
     from cassi.optics.mask_match import MaskCheck
     from cassi.optics.measurement import Measurement
@@ -295,19 +295,21 @@ def with_true_camera(
     Raises:
         InputError: tiles, whose bands nobody would put in place; a mask that does not belong to the snapshot.
     """
-    cameras: list[Calibration | FoundCamera] = []
+    cameras: list[Calibration | Alignment] = []
     moved = False
     if args.calibrations:
         from cassi.calibration.estimate import Calibration
 
         cameras.append(Calibration.load(args.calibrations[0]))
     if args.align:
+        import torch
+
         from cassi.calibration.pose import align_measurement
 
         steps("align", 0.0)
         if check.kind == "wrong mask":
             raise InputError(f"there is nothing to align: {check.verdict}; leave out --align, or give another --mask")
-        m, alignment = align_measurement(m, seed=args.seed)
+        m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         moved = alignment.accepted
