@@ -1106,8 +1106,8 @@ FAULTS = [
     ),
     Fault(
         "numbers on a device are never read before the end", RESULT,
-        "and len(self._pending) < READ_EVERY:",
-        "and True:",
+        "and not last and len(self._pending) < READ_EVERY:",
+        "and not last:",
         "test_solvers_loop.py", "device",
     ),
     Fault(

@@ -12,6 +12,7 @@ Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 _BLOCK = 256  # columns a program has at a time
 _ROW_BLOCK = 512  # the same where one program does a whole row
 _COLUMNS = 128  # columns at a time where a thread holds all coefficients of one: 32 a warp
-_CHUNK = 1 << 14  # elements of a vector that one program sums
+_CHUNK = 1 << 12  # elements of a vector that one program sums
 _TILE = (8, 64)  # rows and columns of a program of the dual step
 
 
@@ -32,7 +33,8 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | 
     detector = out.shape[-1]
     grid = (out.numel() // detector, triton.cdiv(detector, _BLOCK))
     args = (bands, height, width, detector, mask.ndim == 3, scale is not None, _BLOCK)
-    _forward[grid](x, mask, _offsets(shifts, x.device), mask if scale is None else scale, out, *args)
+    with _device_of(x):
+        _forward[grid](x, mask, _offsets(shifts, x.device), mask if scale is None else scale, out, *args)
 
 
 def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
@@ -40,7 +42,8 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor |
     bands, height, width = out.shape[-3:]
     grid = (out.numel() // width, triton.cdiv(width, _BLOCK))
     args = (bands, height, width, y.shape[-1], mask.ndim == 3, scale is not None, add, _BLOCK)
-    _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
+    with _device_of(y):
+        _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
 
 
 def data_step(
@@ -55,7 +58,8 @@ def data_step(
     rows = (v, x, y, y_x, y_v, back)
     constants = (mask, _offsets(shifts, v.device), mask if weights is None else weights, gram, total)
     args = (bands, height, width, detector, mask.ndim == 3, weights is not None, accelerate, _ROW_BLOCK)
-    _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
+    with _device_of(v):
+        _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
 
 
 def subspace_step(
@@ -75,14 +79,16 @@ def subspace_step(
     # the step is a constant of the kernel: a number given at run time would be rounded to float32
     flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
     sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
-    _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
+    with _device_of(z):
+        _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
 
 
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:
     """|a - b|^2 and |b|^2, (2,), summed in float64 on the device: the caller decides when to wait for them."""
     programs = triton.cdiv(a.numel(), _CHUNK)
-    partial = torch.empty(2, programs, _ROW_BLOCK, dtype=torch.float64, device=a.device)
-    _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _ROW_BLOCK)
+    partial = torch.empty(2, programs, _COLUMNS, dtype=torch.float64, device=a.device)
+    with _device_of(a):
+        _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _COLUMNS)
     return partial.sum((1, 2))
 
 
@@ -97,11 +103,17 @@ def tv_steps(
     images = u.numel() // (height * width)
     weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).contiguous()
     grid = (images * triton.cdiv(height, _TILE[0]), triton.cdiv(width, _TILE[1]))
-    for _ in range(num_iters):
-        _dual_step[grid](u, weights, q, spare, u.numel(), height, width, *_TILE)
-        q, spare = spare, q
-    _primal[grid](u, q, u.numel(), height, width, *_TILE)
+    with _device_of(u):
+        for _ in range(num_iters):
+            _dual_step[grid](u, weights, q, spare, u.numel(), height, width, *_TILE)
+            q, spare = spare, q
+        _primal[grid](u, q, u.numel(), height, width, *_TILE)
     return q, spare
+
+
+def _device_of(t: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the thread's current device, not on that of the tensors."""
+    return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
 
 
 @cache
@@ -202,8 +214,9 @@ def _data_step(
 def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr):
     """Band c of B^T z at the columns n of the row whose first coefficient image begins at `first`."""
     x = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    plane = tl.cast(H, tl.int64) * W
     for k in tl.static_range(COMPONENTS):
-        x += tl.load(basis + k * C + c) * tl.load(z + first + k * H * W + n, mask=inside, other=0.0)
+        x += tl.load(basis + k * C + c) * tl.load(z + first + k * plane + n, mask=inside, other=0.0)
     return x
 
 
@@ -263,7 +276,7 @@ def _subspace_step(
         j = start + tl.arange(0, BLOCK)
         inside = j < W
         k = tl.arange(0, K)[:, None]
-        places, both = first + k * H * W + j[None, :], (k < COMPONENTS) & inside[None, :]
+        places, both = first + k * (tl.cast(H, tl.int64) * W) + j[None, :], (k < COMPONENTS) & inside[None, :]
         total = tl.load(z + places, mask=both, other=0.0)
         for c in range(C):
             m_row = (c * H + i if PER_BAND else i) * W

@@ -230,8 +230,9 @@ class MultiShot(Camera):
             weighted = [_times(_times(g, a.weights), b.weights) for g, b in zip(row, self.shots, strict=True)]
             rows.append(torch.stack(weighted))
         gram = torch.stack(rows).permute(2, 3, 0, 1)
-        # in float64, so that only the cut-off of pinv decides what counts as 0
-        values, vectors = torch.linalg.eigh(gram.double())
+        # in float64, so that only the cut-off of pinv decides what counts as 0; cuSOLVER fails on 2^21 blocks together
+        parts = [torch.linalg.eigh(part.double()) for part in gram.flatten(0, 1).split(1 << 18)]
+        values, vectors = (torch.cat(each).unflatten(0, gram.shape[:2]) for each in zip(*parts, strict=True))
         values = values.permute(2, 0, 1).to(self.dtype).contiguous()
         return values, vectors.permute(2, 3, 0, 1).to(self.dtype).contiguous()
 

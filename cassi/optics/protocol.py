@@ -442,8 +442,8 @@ def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Te
 
 
 def own(tensor: Tensor) -> Tensor:
-    """A copy that no one else writes into; a tensor that wants a gradient stays itself, so that it can be learned."""
-    return tensor if tensor.requires_grad else tensor.clone()
+    """A contiguous copy that no one else writes into; one that wants a gradient stays itself, so that it can be learned."""
+    return tensor if tensor.requires_grad else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def reciprocal(diagonal: Tensor) -> Tensor:

@@ -211,6 +211,7 @@ def reconstruct(
             as_given = replace(as_given, check=None)  # it may get another mask
             _warn(() if told_before else of_check(check, as_stated))
             parameters |= {"shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise}
+            parameters["device"] = str(task.A.device)
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     else:
         if not hasattr(mask, "check_measurement"):
@@ -231,6 +232,7 @@ def reconstruct(
         check = _compared_with(task)
         _warn(() if check is None or check.matches else (check.verdict,))
         parameters |= {"camera": type(mask).__name__, "gain": gain, "read_noise": read_noise}
+        parameters["device"] = str(task.A.device)
         with shown(progress, steps(find=False, frames=len(task.frames))) as told:
             outcomes = _outcomes(task, method, run, side, spectral_prior, told)
     result = replace(assembled(task, outcomes, parameters, found, as_given, start), check=check)

@@ -75,7 +75,7 @@ def prepare(
     on = pick_device(device)
     A: Camera = camera_of(m, on, psf)
     return _without_black(
-        A, torch.as_tensor(m.y, dtype=torch.float32, device=on), m.bad_pixels, black_level, m.wavelengths,
+        A, torch.as_tensor(m.y, dtype=torch.float32, device=on).contiguous(), m.bad_pixels, black_level, m.wavelengths,
         CameraNoise(m.gain, None if m.gain is None else m.read_noise), m.unit,
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def prepare_camera(
         raise InputError(f"bad_pixels must be bool {shape[-2:]} and not all True, got {bad.dtype} {bad.shape}")
     if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    return _without_black(A, y.to(A.device), bad, black_level, wavelengths, noise, "as the measurement")
+    return _without_black(A, y.to(A.device).contiguous(), bad, black_level, wavelengths, noise, "as the measurement")
 
 
 def _without_black(

@@ -158,7 +158,7 @@ def reconstruct_tiled(
             parts.put(f"history/{name}", np.array([getattr(record, name) for record in history]))
         parameters = {
             "solver": solver, "num_iters": num_iters, "tv_weight": tv_weight, "tile": tile, "reach": reach,
-            "device": str(device), "seed": seed, "shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise,
+            "device": str(A.device), "seed": seed, "shifts": list(m.shifts), "gain": m.gain, "read_noise": m.read_noise,
         }  # fmt: skip
         parts.state(
             {
