@@ -849,8 +849,8 @@ FAULTS = [
     ),
     Fault(
         "compiled groups are not shrunk", "cassi/kernels/cpu_lowrank.py",
-        "kept[a * pixels + j, k] = shrunk[a, j]",
-        "kept[a * pixels + j, k] = plane[a, j]",
+        "components[a * pixels + j, k] = shrunk[a, j]",
+        "components[a * pixels + j, k] = plane[a, j]",
         "test_priors_nonlocal_lowrank.py", "agree", compiled=True,
     ),
     Fault(

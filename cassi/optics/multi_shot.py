@@ -231,8 +231,9 @@ class MultiShot(Camera):
             rows.append(torch.stack(weighted))
         gram = torch.stack(rows).permute(2, 3, 0, 1)
         # in float64, so that only the cut-off of pinv decides what counts as 0; cuSOLVER fails on 2^21 blocks together
-        parts = [torch.linalg.eigh(part.double()) for part in gram.flatten(0, 1).split(1 << 18)]
-        values, vectors = (torch.cat(each).unflatten(0, gram.shape[:2]) for each in zip(*parts, strict=True))
+        parts = [torch.linalg.eigh(part.double()) for part in torch.split(gram.flatten(0, 1), 1 << 18)]
+        values, vectors = (torch.cat(each) for each in zip(*parts, strict=True))
+        values, vectors = values.view(gram.shape[:3]), vectors.view(gram.shape)
         values = values.permute(2, 0, 1).to(self.dtype).contiguous()
         return values, vectors.permute(2, 3, 0, 1).to(self.dtype).contiguous()
 
