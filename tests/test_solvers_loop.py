@@ -113,7 +113,7 @@ def on_device(values: list[tuple[float, float]], monkeypatch, **settings) -> tup
     try:
         for k in loop:
             iteration = k + 1
-            residual, change = (torch.tensor([value**2, 1.0], dtype=torch.float64) for value in values[k])
+            residual, change = (torch.tensor([[value**2], [1.0]], dtype=torch.float64) for value in values[k])
             loop.record(V, residual=residual, change=change)
         return loop.result(V), fetched, ""
     except FloatingPointError as error:
@@ -162,7 +162,7 @@ def test_a_change_on_a_device_is_that_on_the_cpu(monkeypatch):
         for reference in (0.0, 4.0, math.nan, math.inf):
             d, r = (torch.tensor(v, dtype=torch.float64).sqrt() for v in (difference, reference))
             expected = relative_norm(d, r)
-            squares = torch.tensor([difference, reference], dtype=torch.float64)
+            squares = torch.tensor([[difference, 0.0], [reference, 0.0]], dtype=torch.float64)
             loop = Loop(1, tol=0.0, monitor=None, progress=False, name="Test")
             try:
                 for _ in loop:

@@ -1,4 +1,4 @@
-"""Groups of similar patches and their filters, compiled for the CPU: see `cassi.priors.nonlocal_lowrank.GroupFilters`."""
+"""Groups of similar patches and their filters on the CPU, see `cassi.priors.nonlocal_lowrank.GroupFilters`."""
 
 from __future__ import annotations
 

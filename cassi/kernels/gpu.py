@@ -84,12 +84,12 @@ def subspace_step(
 
 
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b|^2 and |b|^2, (2,), summed in float64 on the device: the caller decides when to wait for them."""
+    """Terms of |a - b|^2 and |b|^2 in float64, (2, ...): the caller decides when to sum and to wait for them."""
     programs = triton.cdiv(a.numel(), _CHUNK)
     partial = torch.empty(2, programs, _COLUMNS, dtype=torch.float64, device=a.device)
     with _device_of(a):
         _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _COLUMNS)
-    return partial.sum((1, 2))
+    return partial
 
 
 def tv_steps(
@@ -109,6 +109,48 @@ def tv_steps(
             q, spare = spare, q
         _primal[grid](u, q, u.numel(), height, width, *_TILE)
     return q, spare
+
+
+def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """Patches of groups less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`.
+
+    A program reads the m patches of one image of a group twice, then from the cache.
+
+    Args:
+        z: (K, H, W).
+        inverse: (K,), what the images are multiplied by.
+        groups: (n, m), places of patches of side `patch`.
+    """
+    (bands, height, width), (n, m) = z.shape, groups.shape
+    x = torch.empty(n, bands, m * patch**2, dtype=z.dtype, device=z.device)
+    mean = torch.empty(n, patch**2, bands, dtype=z.dtype, device=z.device)
+    with _device_of(z):
+        _gather_groups[(n * bands,)](
+            z, inverse, groups, x, mean, bands, height, width, m, patch, triton.next_power_of_2(patch**2), num_warps=1
+        )
+    return x, mean
+
+
+def put_back(
+    y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool
+) -> None:
+    """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their places.
+
+    A program does all images of a pixel and sums in the order of `order`: nothing is added atomically, and the same
+    patches give the same sum.
+
+    Args:
+        order: numbers g m + a of the patches, sorted by place.
+        start: where those of each place begin in `order`, one more than there are places.
+        scale: (K, H, W), like out.
+    """
+    bands, height, width = out.shape
+    m = y.shape[1] // patch**2
+    with _device_of(out):
+        _put_back[(height * width,)](
+            y, mean, order, start, scale, out, bands, height, width, m, add, patch, triton.next_power_of_2(bands),
+            num_warps=1,
+        )  # fmt: skip
 
 
 def _device_of(t: Tensor) -> AbstractContextManager[object]:
@@ -349,3 +391,52 @@ def _primal(v, q, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """v <- v - D^T q."""
     _, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
     tl.store(v + o, _primal_tile(v, q, q + size, o, h, w, W, inside), mask=inside)
+
+
+@triton.jit
+def _gather_groups(z, inverse, groups, x, mean, K, H, W, M, PATCH: tl.constexpr, BLOCK: tl.constexpr):
+    program = tl.program_id(0).to(tl.int64)
+    g, k = program // K, program % K
+    n = tl.arange(0, BLOCK)
+    inside, columns = n < PATCH * PATCH, W - PATCH + 1
+    within = n // PATCH * W + n % PATCH
+    scale = tl.load(inverse + k)
+    total = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for a in range(M):
+        place = tl.load(groups + g * M + a)
+        o = (k * H + place // columns) * W + place % columns + within
+        total += tl.load(z + o, mask=inside, other=0.0) * scale
+    total /= M
+    for a in range(M):
+        place = tl.load(groups + g * M + a)
+        o = (k * H + place // columns) * W + place % columns + within
+        value = tl.load(z + o, mask=inside, other=0.0) * scale - total
+        tl.store(x + (program * M + a) * (PATCH * PATCH) + n, value, mask=inside)
+    tl.store(mean + (g * (PATCH * PATCH) + n) * K + k, total, mask=inside)
+
+
+@triton.jit
+def _put_back(
+    y, mean, order, start, scale, out, K, H, W, M, ADD: tl.constexpr, PATCH: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    pixel = tl.program_id(0).to(tl.int64)
+    h, w = pixel // W, pixel % W
+    rows, columns = H - PATCH + 1, W - PATCH + 1
+    k = tl.arange(0, BLOCK)
+    inside = k < K
+    total = tl.full([BLOCK], 0.0, y.dtype.element_ty)
+    for n in range(PATCH * PATCH):
+        top, left = h - n // PATCH, w - n % PATCH
+        there = (top >= 0) & (top < rows) & (left >= 0) & (left < columns)
+        place = tl.where(there, top * columns + left, 0)
+        first = tl.load(start + place)
+        last = tl.where(there, tl.load(start + place + 1), first)
+        for e in range(first, last):
+            patch = tl.load(order + e).to(tl.int64)
+            total += tl.load(y + (patch * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
+            total += tl.load(mean + (patch // M * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
+    o = k.to(tl.int64) * H * W + pixel
+    total *= tl.load(scale + o, mask=inside, other=0.0)
+    if ADD:
+        total += tl.load(out + o, mask=inside, other=0.0)
+    tl.store(out + o, total, mask=inside)

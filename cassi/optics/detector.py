@@ -117,7 +117,7 @@ def brightness(A: Camera, y: Tensor) -> float:
         3.0
     """
     response = A.response().double()
-    total, seen = float(y.double().abs().sum()), float(response.sum()) * (y.numel() / response.numel())
+    total, seen = torch.stack([y.double().abs().sum(), response.sum() * (y.numel() / response.numel())]).tolist()
     return total / seen if total > 0 and seen > 0 else 1.0
 
 

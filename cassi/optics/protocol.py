@@ -442,7 +442,7 @@ def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Te
 
 
 def own(tensor: Tensor) -> Tensor:
-    """A contiguous copy that no one else writes into; one that wants a gradient stays itself, so that it can be learned."""
+    """A contiguous copy that no one else writes into; what wants a gradient stays itself, so that it can be learned."""
     return tensor if tensor.requires_grad else tensor.clone(memory_format=torch.contiguous_format)
 
 

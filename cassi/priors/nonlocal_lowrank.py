@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.kernels import cpu
 from cassi.kernels.covariance import covariance_sum, pixel_mean
 from cassi.kernels.cpu_lowrank import KeptGroups, filtered_groups, kept_groups
 from cassi.kernels.dispatch import kernels
@@ -149,13 +150,13 @@ class GroupFilters:
         bands, height, width = z.shape
         self._level, self._patch = level, patch
         grid = (height - patch + 1, width - patch + 1)
-        count = torch.bincount(groups.flatten(), minlength=grid[0] * grid[1]).to(z)
+        count = z.new_zeros(grid[0] * grid[1]).index_add_(0, groups.flatten(), z.new_ones(groups.numel()))
         self._share = 1 / aggregate_patches(count.view(1, 1, *grid).expand(patch, patch, -1, -1), (height, width))
         expected = (groups.shape[1] - 1) * patch**2
         alive = expected + 4 * math.sqrt(2 * expected)  # energy up to which a component is taken for noise
         self._compiled: KeptGroups | None = None
         self._parts: list[_Part] = []
-        if z.is_cpu and kernels(z) is not None:
+        if kernels(z) is cpu:
             self._compiled = kept_groups(_last(z / level), groups, patch, alive)
             return
         size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
@@ -294,18 +295,19 @@ def _checked(z: Tensor, sigma: float | Tensor, patch: int, stride: int) -> Tenso
         raise ValueError(f"sigma must be one number or {z.shape[0]}, one for each image, got {tuple(level.shape)}")
     if min(z.shape[1:]) < patch:
         raise ValueError(f"images of {tuple(z.shape[1:])} are smaller than a patch of {patch} x {patch} pixels")
-    if not bool(torch.isfinite(z).all()):
+    finite, none, positive = torch.stack([z.isfinite().all(), (level == 0).all(), (level > 0).all()]).tolist()
+    if not finite:
         raise FloatingPointError("the images hold NaN or Inf; check the measurement and the mask")
-    if bool((level == 0).all()):
+    if none:
         return None
-    if not bool((level > 0).all()):
+    if not positive:
         raise ValueError(f"sigma must be positive (or 0 for all images), got {level.tolist()}")
     return level.reshape(-1, 1, 1)
 
 
 def _fit(groups: Tensor, grid: tuple[int, int], stride: int) -> bool:
     """Whether these can be groups on a grid of places: one for each reference patch, which is in it."""
-    rows, columns = (torch.tensor(sorted({*range(0, n, stride), n - 1}), device=groups.device) for n in grid)
+    rows, columns = (_references(n, stride, groups.device) for n in grid)
     references = (rows[:, None] * grid[1] + columns).flatten()
     return (
         groups.ndim == 2
@@ -327,25 +329,35 @@ def _features(z: Tensor, patch: int) -> Tensor:
     sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
     sample = sample[None, :, :, None]
     covariance = covariance_sum(sample, mean=pixel_mean(sample))
-    if float(covariance.trace()) <= 1e-10 * float(sample.square().sum()):  # rounding; all patches are alike
+    if bool(covariance.trace() <= 1e-10 * sample.square().sum()):  # rounding; all patches are alike
         return z.new_zeros(1, patches.shape[1], patches.shape[2])
     _, vectors = _eigh(covariance[None])
     kernels = vectors[0, :, -_NUM_FEATURES:].t().reshape(-1, z.shape[0], patch, patch)
     return F.conv2d(z[None], kernels)[0]
 
 
+def _references(length: int, stride: int, device: torch.device) -> Tensor:
+    """0, s, 2 s ... and length - 1."""
+    return (torch.arange(-(-(length - 1) // stride) + 1, device=device) * stride).clamp_(max=length - 1)
+
+
 def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
     """For each reference patch the positions of the `group` nearest ones in its window, itself among them."""
     _, n_h, n_w = features.shape
-    references = [torch.tensor(sorted({*range(0, n, stride), n - 1}), device=features.device) for n in (n_h, n_w)]
+    references = [_references(n, stride, features.device) for n in (n_h, n_w)]
     reference = features[:, references[0]][:, :, references[1], None]
     # beyond the border nothing is similar
     padded = F.pad(features, (window, window, window, window), value=math.inf)
     side = 2 * window + 1
-    distance = features.new_empty(len(references[0]), len(references[1]), side * side)
-    for i in range(side):
-        beside = padded[:, references[0] + i].unfold(2, side, 1)[:, :, references[1]]
-        distance[:, :, i * side : (i + 1) * side] = beside.sub_(reference).square_().sum(0)
+    distance = features.new_empty(len(references[0]), len(references[1]), side, side)
+    # on the CPU a line of the windows at a time, which stays in the cache; elsewhere few launches
+    lines = 1 if features.is_cpu else max(1, _CHUNK_ON_DEVICE // (len(features) * distance[:, :, 0].numel()))
+    for i in range(0, side, lines):
+        there = distance[:, :, i : i + lines]
+        rows = references[0] + torch.arange(i, i + there.shape[2], device=features.device)[:, None]
+        beside = padded[:, rows].unfold(3, side, 1)[:, :, :, references[1]]  # (features, lines, rows, columns, side)
+        there.copy_(beside.sub_(reference[:, None]).square_().sum(0).movedim(0, 2))
+    distance = distance.flatten(2)
     distance[:, :, side * side // 2] = -1  # the reference itself comes first, also among equals
     available = min(n_h, window + 1) * min(n_w, window + 1)  # in a corner
     nearest = distance.topk(min(group, available), largest=False, sorted=False).indices

@@ -20,7 +20,7 @@ READ_EVERY = 16  # iterations after which numbers are fetched from a GPU
 
 
 Relative = float | Tensor
-"""|a| / |b|, or, off the CPU, (|a|^2, |b|^2) as a tensor (2,), which nobody has waited for: `Loop.record` reads it."""
+"""|a| / |b|, or, off the CPU, terms of |a|^2 and |b|^2, (2, ...), not waited for: `Loop.record` sums them."""
 
 
 class Record(NamedTuple):
@@ -118,13 +118,11 @@ class Loop:
     def _read(self) -> list[Record]:
         """Take what is pending into the history, with one transfer for all of it."""
         pending, self._pending = self._pending, []
-        numbers = [number for _, *both in pending for number in both]
-        on_device = [number for number in numbers if isinstance(number, Tensor)]
-        squares = iter(torch.stack(on_device).tolist() if on_device else ())
-        read = [_ratio(*next(squares)) if isinstance(number, Tensor) else number for number in numbers]
+        seconds, residuals, changes = zip(*pending, strict=True)
+        sizes = zip(seconds, *_read_together(residuals, changes), strict=True)
         records = []
-        for (seconds, *_), residual, change in zip(pending, read[::2], read[1::2], strict=True):
-            record = Record(len(self._history) + 1, seconds, residual, change)
+        for at, residual, change in sizes:
+            record = Record(len(self._history) + 1, at, residual, change)
             if not (math.isfinite(record.residual) and math.isfinite(record.change)):
                 raise FloatingPointError(
                     f"{self._name} diverged: residual {record.residual}, change {record.change} at iteration "
@@ -138,6 +136,17 @@ class Loop:
     def result(self, x: Tensor) -> Result:
         """What the iterations came to."""
         return Result(x, tuple(self._history), self._status)
+
+
+def _read_together(*kinds: tuple[Relative, ...]) -> list[list[float]]:
+    """Numbers of some kinds, each kind of one shape, with one transfer for all of them."""
+    sums = [
+        torch.stack(tensors).flatten(2).sum(2)
+        for kind in kinds
+        if (tensors := [t for t in kind if isinstance(t, Tensor)])
+    ]
+    squares = iter(torch.cat(sums).tolist() if sums else ())
+    return [[_ratio(*next(squares)) if isinstance(number, Tensor) else number for number in kind] for kind in kinds]
 
 
 def relative_norm(difference: Tensor, reference: Tensor) -> float:
@@ -165,18 +174,20 @@ def relative_change(new: Tensor, old: Tensor) -> Relative:
     fast = kernels(new, old)
     if fast is not None:
         squares = fast.squared_distance(new, old)
+        if not squares.is_cpu:
+            return squares
     else:
         size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
         differences, references = zip(*((_square(a - b), _square(b)) for a, b in pieces), strict=True)
         squares = torch.stack([torch.stack(differences).sum(), torch.stack(references).sum()])
-    return _ratio(*squares.tolist()) if squares.is_cpu else squares
+    return _ratio(*squares.tolist()) if squares.is_cpu else squares[:, None]
 
 
 def relative_size(part: Tensor, whole: Tensor) -> Relative:
     """|part| / |whole| as `relative_norm` has it."""
     squares = torch.stack([_square(part), _square(whole)])
-    return _ratio(*squares.tolist()) if squares.is_cpu else squares
+    return _ratio(*squares.tolist()) if squares.is_cpu else squares[:, None]
 
 
 def _ratio(difference: float, reference: float) -> float:
