@@ -1106,7 +1106,7 @@ FAULTS = [
     ),
     Fault(
         "numbers on a device are never read before the end", RESULT,
-        "and not last and len(self._pending) < READ_EVERY:",
+        "and not last and len(self._pending) < self._every:",
         "and not last:",
         "test_solvers_loop.py", "device",
     ),

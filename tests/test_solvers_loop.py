@@ -148,6 +148,9 @@ def test_who_waits_for_them_does_not_get_them_sooner(monkeypatch):
     seen.clear()
     result, fetched, _ = on_device(values, monkeypatch, monitor=lambda record, x: seen.append(record.iteration))
     assert (result.status, fetched, seen) == ("max_iters", [16, 32, 39], list(range(1, 40)))
+    monitor.every = 10
+    result, fetched, _ = on_device([(0.5, 0.5)] * 25, monkeypatch, monitor=monitor)
+    assert fetched == [10, 20, 25]
 
 
 @pytest.mark.parametrize("at", [3, 16, 20])

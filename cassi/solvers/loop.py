@@ -35,7 +35,8 @@ class Record(NamedTuple):
 Monitor = Callable[[Record, Tensor], bool | None]
 """Called for each iteration, the last included, with its record and the current cube; returning True stops the solver.
 The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it. On a GPU records come
-`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them."""
+`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them. A monitor that has
+a number `every` gets its records, and that cube, so often."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Loop:
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
+        self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._progress = progress
         self._history: list[Record] = []
         self._pending: list[tuple[float, Relative, Relative]] = []
@@ -96,8 +98,8 @@ class Loop:
     def record(self, v: Tensor, *, residual: Relative, change: Relative) -> None:
         """Close iteration k.
 
-        Squares that lie on a device are fetched `READ_EVERY` iterations together, as that waits for the device; only
-        then does the loop stop. Their seconds are those of the launch.
+        Squares that lie on a device are fetched some iterations together, as that waits for the device; only then does
+        the loop stop. Their seconds are those of the launch.
 
         Raises:
             FloatingPointError: residual or change is not finite.
@@ -105,7 +107,7 @@ class Loop:
         self._pending.append((time.perf_counter() - self._start, residual, change))
         self._bar.update()
         last = len(self._history) + len(self._pending) == self._num_iters
-        if isinstance(residual, Tensor) and not last and len(self._pending) < READ_EVERY:
+        if isinstance(residual, Tensor) and not last and len(self._pending) < self._every:
             return
         records = self._read()
         self._bar.set_postfix_str(f"residual {records[-1].residual:.2%}", refresh=False)
