@@ -175,7 +175,7 @@ def relative_change(new: Tensor, old: Tensor) -> Relative:
         )
     fast = kernels(new, old)
     if fast is not None:
-        squares = fast.squared_distance(new, old)
+        squares: Tensor = fast.squared_distance(new, old)
         if not squares.is_cpu:
             return squares
     else:
