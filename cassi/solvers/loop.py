@@ -35,8 +35,8 @@ class Record(NamedTuple):
 Monitor = Callable[[Record, Tensor], bool | None]
 """Called for each iteration, the last included, with its record and the current cube; returning True stops the solver.
 The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it. On a GPU records come
-`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them. A monitor that has
-a number `every` gets its records, and that cube, so often."""
+`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them. A monitor with a
+number `every` gets its records, and that cube, so often."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,7 @@ class Loop:
 
 def _read_together(*kinds: tuple[Relative, ...]) -> list[list[float]]:
     """Numbers of some kinds, each kind of one shape, with one transfer for all of them."""
-    sums = [
-        torch.stack(tensors).flatten(2).sum(2)
-        for kind in kinds
-        if (tensors := [t for t in kind if isinstance(t, Tensor)])
-    ]
+    sums = [torch.stack(tensors).sum(2) for kind in kinds if (tensors := [t for t in kind if isinstance(t, Tensor)])]
     squares = iter(torch.cat(sums).tolist() if sums else ())
     return [[_ratio(*next(squares)) if isinstance(number, Tensor) else number for number in kind] for kind in kinds]
 
@@ -176,20 +172,24 @@ def relative_change(new: Tensor, old: Tensor) -> Relative:
     fast = kernels(new, old)
     if fast is not None:
         squares: Tensor = fast.squared_distance(new, old)
-        if not squares.is_cpu:
-            return squares
     else:
         size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
         differences, references = zip(*((_square(a - b), _square(b)) for a, b in pieces), strict=True)
         squares = torch.stack([torch.stack(differences).sum(), torch.stack(references).sum()])
-    return _ratio(*squares.tolist()) if squares.is_cpu else squares[:, None]
+    return _or_later(squares)
 
 
 def relative_size(part: Tensor, whole: Tensor) -> Relative:
     """|part| / |whole| as `relative_norm` has it."""
     squares = torch.stack([_square(part), _square(whole)])
-    return _ratio(*squares.tolist()) if squares.is_cpu else squares[:, None]
+    return _or_later(squares)
+
+
+def _or_later(squares: Tensor) -> Relative:
+    """The ratio of squares (2, ...) on the CPU; elsewhere they themselves."""
+    terms = squares.reshape(2, -1)
+    return _ratio(*terms.sum(1).tolist()) if terms.is_cpu else terms
 
 
 def _ratio(difference: float, reference: float) -> float:
