@@ -160,7 +160,7 @@ class GroupFilters:
             self._compiled = kept_groups(_last(z / level), groups, patch, alive)
             return
         size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
-        self._scale = (level * self._share).contiguous()
+        self._scale = (level * self._share).expand(z.shape).contiguous()
         self._inverse = (1 / level).expand(bands, 1, 1).reshape(-1).contiguous()
         for members in torch.split(groups, max(1, size)):
             x, _ = _gathered(z, self._inverse, members, patch)
