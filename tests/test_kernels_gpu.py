@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import mmap
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from pretend_device import pretend_cuda
 from torch import Tensor
 
 from cassi import CASSI, admm_tv, gap_tv
 from cassi.kernels import cpu, dispatch
+from cassi.priors import nonlocal_lowrank
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import tv_prox
 from cassi.solvers.subspace_tv import subspace_tv
 
 triton = pytest.importorskip("triton", reason="Triton is not installed (the extra `test` brings it on Linux)")
+
+
+FLAG = object()  # a constant of a kernel that is true or false
 
 
 @dataclass(frozen=True)
@@ -217,9 +225,24 @@ def test_squared_distance(count, dtype, triton_kernels):
     a, b = (random(count, seed=s, dtype=dtype) for s in (1, 2))
     expected = torch.stack([(a - b).double().square().sum(), b.double().square().sum()])
     for module in (triton_kernels, cpu):
-        found = module.squared_distance(a, b)
+        found = module.squared_distance(a, b).reshape(2, -1).sum(1)
         assert found.dtype == torch.float64
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [((3, 7, 9), torch.float32), ((1, 6, 5), torch.float64)], ids=str)
+def test_groups_of_patches(size, dtype, triton_kernels, monkeypatch):
+    """Filters that were kept, on images other than those they were made of; cut into parts, whose sums are added."""
+    z, other = (random(*size, seed=s, dtype=dtype) + 3 for s in (1, 2))
+    results, calls = [], Backend(triton_kernels)
+    monkeypatch.setattr(nonlocal_lowrank, "_CHUNK", 3 * 32 * 9 * size[0])
+    for backend in (Backend(None), calls):
+        monkeypatch.setattr(nonlocal_lowrank, "kernels", backend)
+        denoise = nonlocal_lowrank.NonlocalDenoiser(0.5, patch=3, stride=3)
+        results.append([denoise(z.clone(), 0), denoise(other.clone(), 1)])
+    assert calls.calls == 3  # the filters are asked for once, and made by torch
+    for got, want in zip(*results[::-1], strict=True):
+        torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
 @pytest.mark.parametrize("nonnegative", [True, False])
@@ -290,15 +313,27 @@ def test_beyond_2_to_the_31_elements(triton_kernels):
     assert x[1, 0, :5].tolist() == [2.5, 2.5, 2.5, 2.5, 0.5]
 
 
-def test_without_triton_there_is_one_warning(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cassi.kernels.gpu", None)
+class Broken:
+    """Triton's kernels on a machine without a C compiler: the first launch fails."""
+
+    def squared_distance(self, a: Tensor, b: Tensor) -> Tensor:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+
+
+@pytest.mark.parametrize(("module", "cause"), [(None, "ModuleNotFoundError"), (Broken(), "RuntimeError: Failed to")])
+def test_without_triton_there_is_one_warning(monkeypatch, module, cause):
+    if module is None:
+        monkeypatch.setitem(sys.modules, "cassi.kernels.gpu", None)
+    else:
+        monkeypatch.setattr(dispatch, "import_module", lambda name: module)
     dispatch._triton.cache_clear()
+    device = torch.device("cpu")
     try:
-        with pytest.warns(UserWarning, match=r"Triton is not installed .* eager torch does the work on the GPU"):
-            assert dispatch._triton() is None
+        with pytest.warns(UserWarning, match=rf"Triton does not run on cpu \({cause}.* eager torch does the"):
+            assert dispatch._triton(device) is None
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert dispatch._triton() is None
+            assert dispatch._triton(device) is None
     finally:
         dispatch._triton.cache_clear()
 
@@ -310,38 +345,96 @@ def test_the_device_chooses():
     assert dispatch.kernels(host.t()[:1], host.half()) is None
 
 
-def test_the_kernels_compile_for_a_device_that_is_not_here():
-    """To machine code for compute capability 9.0: the interpreter takes Python that the compiler refuses."""
+# of each kernel what is fixed when it is compiled, with both values of its flags
+CONSTANTS: dict[str, dict[str, Any]] = {
+    "_forward": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
+    "_adjoint": {"PER_BAND": FLAG, "SCALED": FLAG, "ADD": FLAG, "BLOCK": 256},
+    "_data_step": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "ACCELERATE": FLAG, "BLOCK": 512},
+    "_subspace_step": {
+        "PER_BAND": FLAG, "WEIGHTED": FLAG, "NONNEGATIVE": FLAG, "COMPONENTS": 7, "STEP": 0.3, "K": 8, "BLOCK": 128,
+    },
+    "_squared_distance": {"CHUNK": 1 << 12, "BLOCK": 128},
+    "_dual_step": {"ROWS": 8, "COLUMNS": 64},
+    "_primal": {"ROWS": 8, "COLUMNS": 64},
+    "_gather_groups": {"PATCH": 5, "BLOCK": 32},
+    "_put_back": {"ADD": FLAG, "PATCH": 5, "BLOCK": 16},
+}  # fmt: skip
+KINDS = {"offsets": "*i32", "partial": "*fp64", "groups": "*i64", "order": "*i32", "start": "*i32", "size": "i64"}
+NUMBERS = ("C", "H", "W", "D", "K", "M", "programs")
+
+
+def compiled_for(capability: int, variants: Callable[[dict[str, Any]], list[dict[str, Any]]], real: str) -> None:
+    """Compile all kernels to machine code of a compute capability: the interpreter takes what the compiler refuses."""
     compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", capability, 32)
     module = importlib.import_module("cassi.kernels.gpu")
     if not hasattr(module._forward, "arg_names") or os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("kernels are interpreted in this run")
-    numbers = {"C", "H", "W", "D", "programs"}
-    constants = {
-        module._forward: {"PER_BAND": True, "SCALED": True, "BLOCK": 256},
-        module._adjoint: {"PER_BAND": False, "SCALED": False, "ADD": True, "BLOCK": 256},
-        module._data_step: {"PER_BAND": True, "WEIGHTED": True, "ACCELERATE": True, "BLOCK": 512},
-        module._subspace_step: {
-            "PER_BAND": True,
-            "WEIGHTED": True,
-            "NONNEGATIVE": True,
-            "COMPONENTS": 7,
-            "STEP": 0.3,
-            "K": 8,
-            "BLOCK": 128,
-        },
-        module._squared_distance: {"CHUNK": 1 << 14, "BLOCK": 512},
-        module._dual_step: {"ROWS": 8, "COLUMNS": 64},
-        module._primal: {"ROWS": 8, "COLUMNS": 64},
-    }
-    for kernel, values in constants.items():
-        signature = {
-            name: "constexpr" if name in values else "i32" if name in numbers else "i64" if name == "size" else "*fp32"
-            for name in kernel.arg_names
-        }
-        signature |= {name: kind for name, kind in (("offsets", "*i32"), ("partial", "*fp64")) if name in signature}
-        indexed = {(kernel.arg_names.index(name),): value for name, value in values.items()}
-        source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=indexed)
-        options = {"enable_fp_fusion": True}
-        assert "cubin" in triton.compile(source, target=target, options=options).asm
+    for name, constants in CONSTANTS.items():
+        kernel = getattr(module, name)
+        for values in variants(constants):
+            signature = {
+                arg: "constexpr" if arg in values else "i32" if arg in NUMBERS else KINDS.get(arg, f"*{real}")
+                for arg in kernel.arg_names
+            }
+            indexed = {(kernel.arg_names.index(arg),): value for arg, value in values.items()}
+            source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=indexed)
+            made = triton.compile(source, target=target, options={"enable_fp_fusion": True})
+            assert "cubin" in made.asm, (name, values)
+
+
+@pytest.mark.parametrize("capability", [75, 80, 90])
+def test_the_kernels_compile_for_a_device_that_is_not_here(capability):
+    compiled_for(capability, lambda constants: [{k: v is FLAG or v for k, v in constants.items()}], "fp32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [75, 80, 90])
+@pytest.mark.parametrize("real", ["fp32", "fp64"])
+def test_all_variants_compile(capability, real):
+    def variants(constants: dict[str, Any]) -> list[dict[str, Any]]:
+        choices = [(False, True) if value is FLAG else (value,) for value in constants.values()]
+        return [dict(zip(constants, chosen, strict=True)) for chosen in itertools.product(*choices)]
+
+    compiled_for(capability, variants, real)
+
+
+class Launch:
+    """Stands for a kernel: notes the current device at each launch."""
+
+    def __init__(self, current: list[torch.device | None], seen: list[torch.device | None]) -> None:
+        self.current, self.seen = current, seen
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *args, **kwargs: self.seen.append(self.current[-1])
+
+
+def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
+    """Triton launches on the current device of the thread, which is cuda:0 where nobody says otherwise."""
+    module = importlib.import_module("cassi.kernels.gpu")
+    current: list[torch.device | None] = [None]
+    seen: list[torch.device | None] = []
+
+    @contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    for name in CONSTANTS:
+        monkeypatch.setattr(module, name, Launch(current, seen))
+    with pretend_cuda(1) as ledger:
+        here = ledger.device
+        x, y, z = (torch.ones(shape, device=here) for shape in ((2, 3, 4), (3, 5), (1, 3, 4)))
+        groups = torch.zeros(2, 2, dtype=torch.long, device=here)
+        module.shift_sum(x, y[:, :4], (0, 1), None, y)
+        module.shift_back(y, y[:, :4], (0, 1), None, x, False)
+        module.data_step(x, y, y, (0, 1), None, y, 0.0, True, x, y, y)
+        module.subspace_step(z, z, y, y, None, y, x, y, (0, 1), None, y, y, 0.3)
+        module.squared_distance(x, x)
+        module.tv_steps(x, x.new_ones(()), torch.stack([x, x]), None, 1, 1.0)
+        patches, mean = module.gather_groups(z, z.new_ones(1), groups, 2)
+        module.put_back(patches.mT.contiguous(), mean, groups, groups, 2, z, z, False)
+    module._offsets.cache_clear()
+    assert len(seen) == len(CONSTANTS) and set(seen) == {torch.device("cuda:1")}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi import Record, Result
-from cassi.solvers.loop import Loop, _root_of_ratio, overwrite, relative_change, relative_norm
+from cassi.solvers.loop import Loop, overwrite, relative_change, relative_norm
 
 V = torch.zeros(1)
 
@@ -113,7 +113,8 @@ def on_device(values: list[tuple[float, float]], monkeypatch, **settings) -> tup
     try:
         for k in loop:
             iteration = k + 1
-            loop.record(V, residual=torch.tensor(values[k][0]), change=torch.tensor(values[k][1]))
+            residual, change = (torch.tensor([[value**2], [1.0]], dtype=torch.float64) for value in values[k])
+            loop.record(V, residual=residual, change=change)
         return loop.result(V), fetched, ""
     except FloatingPointError as error:
         return None, fetched, str(error)
@@ -132,12 +133,24 @@ def test_numbers_on_a_device_are_fetched_once_in_sixteen_iterations_and_at_the_e
     assert seconds == sorted(seconds) and result.status == "max_iters"
 
 
-def test_who_waits_for_them_gets_them_once_an_iteration(monkeypatch):
-    values = [(0.5, 0.5), (0.4, 0.2), (0.3, 0.01)]
+def test_who_waits_for_them_does_not_get_them_sooner(monkeypatch):
+    values = [(0.5, 0.5), (0.4, 0.2), (0.3, 0.01), *[(0.2, 0.2)] * 36]
     result, fetched, _ = on_device(values, monkeypatch, tol=0.1)
-    assert (result.status, fetched) == ("converged", [1, 2, 3])
-    result, fetched, _ = on_device(values, monkeypatch, monitor=lambda record, x: record.residual < 0.45)
-    assert (result.status, fetched) == ("stopped", [1, 2])
+    assert (result.status, fetched, len(result.history)) == ("converged", [16], 16)
+    seen = []
+
+    def monitor(record, x):
+        seen.append(record.iteration)
+        return record.residual < 0.45
+
+    result, fetched, _ = on_device(values, monkeypatch, monitor=monitor)
+    assert (result.status, fetched, seen) == ("stopped", [16], [1, 2])
+    seen.clear()
+    result, fetched, _ = on_device(values, monkeypatch, monitor=lambda record, x: seen.append(record.iteration))
+    assert (result.status, fetched, seen) == ("max_iters", [16, 32, 39], list(range(1, 40)))
+    monitor.every = 10
+    result, fetched, _ = on_device([(0.5, 0.5)] * 25, monkeypatch, monitor=monitor)
+    assert fetched == [10, 20, 25]
 
 
 @pytest.mark.parametrize("at", [3, 16, 20])
@@ -152,8 +165,14 @@ def test_a_change_on_a_device_is_that_on_the_cpu(monkeypatch):
         for reference in (0.0, 4.0, math.nan, math.inf):
             d, r = (torch.tensor(v, dtype=torch.float64).sqrt() for v in (difference, reference))
             expected = relative_norm(d, r)
-            found = float(_root_of_ratio(torch.tensor([difference, reference], dtype=torch.float64)))
-            assert found == expected or (math.isnan(found) and not math.isfinite(expected)), (difference, reference)
+            squares = torch.tensor([[difference, 0.0], [reference, 0.0]], dtype=torch.float64)
+            loop = Loop(1, tol=0.0, monitor=None, progress=False, name="Test")
+            try:
+                for _ in loop:
+                    loop.record(V, residual=squares, change=0.0)
+                assert loop.result(V).history[0].residual == expected, (difference, reference)
+            except FloatingPointError:
+                assert not math.isfinite(expected), (difference, reference)
 
 
 def test_relative_norm():

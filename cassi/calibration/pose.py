@@ -157,7 +157,7 @@ def align(
         generator: draws the held-out pixels; seed 0 if not given.
 
     Returns:
-        The `Alignment`, on the CPU; check `accepted`.
+        The `Alignment`, on the CPU, where all of it is computed; check `accepted`.
 
     Raises:
         ValueError: shapes that do not fit, a negative bound, or a picture smaller than 32 x 32.

@@ -180,7 +180,7 @@ def _detail(image: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def _blurred(image: Tensor, sigma: float) -> Tensor:
-    taps = torch.arange(-math.ceil(3 * sigma), math.ceil(3 * sigma) + 1, dtype=image.dtype)
+    taps = torch.arange(-math.ceil(3 * sigma), math.ceil(3 * sigma) + 1, dtype=image.dtype, device=image.device)
     taps = torch.exp(-(taps**2) / (2 * sigma**2))
     taps = (taps / taps.sum()).expand(len(image), 1, -1)
     half = taps.shape[-1] // 2

@@ -109,24 +109,30 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tens
     They hold noise and model error together; `cassi.choice.automatic.SHARE` of them counts as noise. The pilot has no
     damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
     """
-    A, y, held = split.A, split.y, split.held
-    best = Pilot(math.inf, 0)
-    squared = torch.zeros(int(held.sum()), dtype=torch.float64)
-    B = basis.to(y)
-    found = B.new_zeros(())
+    pilot = _Watch(split, basis.to(split.y))
+    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=pilot)
+    alpha, beta = _fit_variance(pilot.values.clamp(min=0), pilot.squared)
+    return NoiseModel(alpha, beta, "errors at the held-out pixels"), pilot.best, pilot.found
 
-    def watch(record: Record, z: Tensor) -> None:
-        nonlocal squared, best, found
+
+class _Watch:
+    """Keeps the cube that predicts the held-out pixels best."""
+
+    every = READ
+
+    def __init__(self, split: Split, B: Tensor) -> None:
+        self.split, self.B = split, B
+        self.best, self.found = Pilot(math.inf, 0), B.new_zeros(())
+        self.values = split.y[split.held].double().cpu()
+        self.squared = torch.zeros_like(self.values)
+
+    def __call__(self, record: Record, z: Tensor) -> None:
         if record.iteration % READ == 0:
-            x = synthesise(z, B)
-            misfit = (y - A.forward(x))[held].double().cpu()
-            error = float(misfit.norm() / y[held].double().norm().clamp(min=1e-300))
-            if error < best.held_out_error:
-                best, squared, found = Pilot(error, record.iteration), misfit**2, x
-
-    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=watch)
-    alpha, beta = _fit_variance(y[held].double().cpu().clamp(min=0), squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels"), best, found
+            x = synthesise(z, self.B)
+            misfit = (self.split.y - self.split.A.forward(x))[self.split.held].double().cpu()
+            error = float(misfit.norm() / self.values.norm().clamp(min=1e-300))
+            if error < self.best.held_out_error:
+                self.best, self.squared, self.found = Pilot(error, record.iteration), misfit**2, x
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:

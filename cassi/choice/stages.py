@@ -260,7 +260,7 @@ class Learned:
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
             raise ValueError("the learned prior needs weights and a cube to start from")
-        prior = problem.learned.to(y.device)
+        prior = problem.learned.on(y.device)
         B = smooth_basis(A.cube_shape[0] if problem.axis is None else problem.axis, prior.size.components).to(y)
         start = analyse(state.x, B)
         rest = state.x - synthesise(start, B)

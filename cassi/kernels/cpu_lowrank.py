@@ -1,8 +1,9 @@
-"""Groups of similar patches denoised by their singular values, compiled for the CPU."""
+"""Groups of similar patches and their filters on the CPU, see `cassi.priors.nonlocal_lowrank.GroupFilters`."""
 
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,52 +16,92 @@ BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS
 _PARTS = 16  # that the groups of patches are cut into
 
 
-def lowrank_groups(image: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
-    """The groups of `cassi.priors.nonlocal_lowrank` denoised and put back: sums (H, W, K) and numbers of terms (H, W).
+class KeptGroups(NamedTuple):
+    """Groups and their filters.
+
+    Attributes:
+        groups: (n, m), places of patches of side `patch`, row by row over the image.
+        basis: (n, K, K), eigenvectors of each group in columns, of those with the least energy first.
+        begins: where the filters of each group begin, (n + 1,): of its last begins[g + 1] - begins[g] eigenvectors.
+        filters: (begins[n], p^2, p^2).
+    """
+
+    groups: Array
+    patch: int
+    basis: Array
+    begins: Array
+    filters: Array
+
+
+def kept_groups(image: Tensor, groups: Tensor, patch: int, alive: float) -> KeptGroups:
+    """The filters of all groups.
 
     Args:
         image: (H, W, K) contiguous, noise of standard deviation 1.
-        groups: (n, m), places of patches, row by row over the image.
-        patch: their side p [pixel].
+        groups: (n, m).
+        patch: p [pixel].
+        alive: energy above which a component of a group is more than noise.
     """
+    bands = image.shape[2]
+    values, places = image.flatten(1).numpy(), groups.contiguous().numpy()
+    basis = np.zeros((len(places), bands, bands), values.dtype)
+    count = np.zeros(len(places), np.int64)
+    share_out(_bases, len(places), 32 * SMALL, values, places, patch, alive, basis, count)
+    begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
+    filters = np.empty((begins[-1], patch**2, patch**2), values.dtype)
+    share_out(_filters, len(places), 32 * SMALL, values, places, patch, basis, begins, filters)
+    return KeptGroups(places, patch, basis, begins, filters)
+
+
+def filtered_groups(image: Tensor, kept: KeptGroups) -> Tensor:
+    """All patches of the groups, filtered and put back: their sum, (H, W, K)."""
     height, width, bands = image.shape
+    groups, patch = kept.groups, kept.patch
     columns = width - patch + 1
     # parts of the groups, as many whatever the number of threads: each sums into rows of its own, added up in order
     parts = min(_PARTS, len(groups))
     bounds = np.array([len(groups) * k // parts for k in range(parts + 1)])
     rows = [groups[start:stop] // columns for start, stop in itertools.pairwise(bounds)]
-    first = np.array([int(r.min()) for r in rows])
-    last = np.array([int(r.max()) + patch for r in rows])
-    total = np.zeros((parts, int((last - first).max()), width * bands), image.numpy().dtype)
-    count = np.zeros((*total.shape[:2], width), total.dtype)
-    arrays = (image.view(height, -1).numpy(), groups.contiguous().numpy(), bands, patch, bounds, first, total, count)
-    share_out(_lowrank_groups, parts, 32 * SMALL, *arrays)
-    summed, terms = torch.zeros(height, width * bands, dtype=image.dtype), torch.zeros(height, width, dtype=image.dtype)
+    first = np.array([r.min() for r in rows])
+    last = np.array([r.max() + patch for r in rows])
+    values = image.flatten(1).numpy()
+    total = np.zeros((parts, int((last - first).max()), width * bands), values.dtype)
+    share_out(_filtered, parts, 32 * SMALL, values, *kept, bounds, first, total)
+    summed = torch.zeros(height, width * bands, dtype=image.dtype)
     for part in range(parts):
-        inside = slice(first[part], last[part])
-        summed[inside] += torch.from_numpy(total[part, : last[part] - first[part]])
-        terms[inside] += torch.from_numpy(count[part, : last[part] - first[part]])
-    return summed.view(height, width, bands), terms
+        summed[first[part] : last[part]] += torch.from_numpy(total[part, : last[part] - first[part]])
+    return summed.view(height, width, bands)
 
 
 @jit
-def _shrink(plane: Array) -> Array:
-    """The rows, mean 0, cut down to the singular values that stand out of noise 1: `singular_value_gain`."""
-    m, pixels = plane.shape
-    low, high = np.float64(min(m - 1, pixels)), np.float64(max(m - 1, pixels))
-    edge = (np.sqrt(low) + np.sqrt(high)) ** 2
-    gram = np.dot(plane.T, plane)
-    values, vectors = np.linalg.eigh(gram)
-    scaled = np.zeros_like(vectors)
-    for n in range(values.size):
-        s = np.float64(values[n])
-        if s > edge:
-            gain = np.sqrt(max((s - low - high) ** 2 - 4 * low * high, 0.0)) / s
-            for i in range(values.size):
-                scaled[i, n] = vectors[i, n] * plane.dtype.type(gain)
-    projection = np.dot(scaled, vectors.T)
-    kept: Array = np.dot(plane, projection)
-    return kept
+def _gather(image: Array, places: Array, patch: int, x: Array, mean: Array) -> None:
+    """The patches of a group less their mean, x (m p^2, K), and that, mean (p, p K)."""
+    m, side = places.size, mean.shape[1]
+    bands = side // patch
+    columns = image.shape[1] // bands - patch + 1
+    lines = x.reshape(m * patch, side)  # the same memory, a line of a patch after the other
+    mean[:] = 0
+    for a in range(m):
+        top, left = places[a] // columns, places[a] % columns * bands
+        for i in range(patch):
+            source, line, average = image[top + i, left : left + side], lines[a * patch + i], mean[i]
+            for j in range(side):
+                line[j] = source[j]
+                average[j] += source[j]
+    mean *= image.dtype.type(1 / m)
+    for a in range(m):
+        for i in range(patch):
+            line, average = lines[a * patch + i], mean[i]
+            for j in range(side):
+                line[j] -= average[j]
+
+
+@jit
+def _turn(x: Array, matrix: Array, out: Array) -> None:
+    """out = x matrix, some rows at a time."""
+    rows = max(1, BLAS_ALONE // matrix.size)
+    for top in range(0, len(x), rows):
+        np.dot(x[top : top + rows], matrix, out[top : top + rows])
 
 
 @jit
@@ -76,84 +117,93 @@ def _largest_row_sum(matrix: Array) -> float:
 
 
 @jit
-def _cut_down(x: Array, covariance: Array, alive: float, turned: Array, plane: Array, rows: int) -> None:
-    """The patches of a group x (m p^2, K), mean 0, cut down one component of their own basis after the other."""
-    m, pixels = plane.shape
-    bands = x.shape[1]
-    # eigenvalues are energies: of components with no more than noise has, which come first, nothing is left
-    energies, basis = np.linalg.eigh(covariance)
-    dead = 0
-    while dead < bands and energies[dead] < alive:
-        dead += 1
-    if dead == bands:
-        x[:] = 0
-        return
-    kept = turned[: m * pixels * (bands - dead)].reshape(m * pixels, bands - dead)
-    back = basis.T[dead:]
-    some = back.T.copy()
-    for top in range(0, m * pixels, rows):
-        np.dot(x[top : top + rows], some, kept[top : top + rows])
-    for k in range(bands - dead):
-        for a in range(m):
-            for j in range(pixels):
-                plane[a, j] = kept[a * pixels + j, k]
-        shrunk = _shrink(plane)
-        for a in range(m):
-            for j in range(pixels):
-                kept[a * pixels + j, k] = shrunk[a, j]
-    for top in range(0, m * pixels, rows):
-        np.dot(kept[top : top + rows], back, x[top : top + rows])
+def _bases(
+    image: Array, groups: Array, patch: int, alive: float, basis: Array, count: Array, start: int, stop: int
+) -> None:
+    m, bands = groups.shape[1], basis.shape[1]
+    x, mean = np.empty((m * patch * patch, bands), image.dtype), np.empty((patch, patch * bands), image.dtype)
+    covariance, part = np.empty((bands, bands), image.dtype), np.empty((bands, bands), image.dtype)
+    rows = max(1, BLAS_ALONE // (bands * bands))
+    for g in range(start, stop):
+        _gather(image, groups[g], patch, x, mean)
+        covariance[:] = 0
+        for top in range(0, len(x), rows):
+            piece = x[top : top + rows]
+            np.dot(piece.T, piece, part)
+            covariance += part
+        if _largest_row_sum(covariance) > alive:
+            energies, vectors = np.linalg.eigh(covariance)
+            basis[g] = vectors
+            for k in range(bands):
+                count[g] += energies[k] > alive
 
 
 @jit
-def _lowrank_groups(
-    image: Array, groups: Array, bands: int, patch: int, bounds: Array, first: Array, total: Array, count: Array,
-    start: int, stop: int
+def _filters(
+    image: Array, groups: Array, patch: int, basis: Array, begins: Array, filters: Array, start: int, stop: int
+) -> None:
+    m, bands, pixels = groups.shape[1], basis.shape[1], patch * patch
+    x, mean = np.empty((m * pixels, bands), image.dtype), np.empty((patch, patch * bands), image.dtype)
+    turned, plane = np.empty(m * pixels * bands, image.dtype), np.empty((m, pixels), image.dtype)
+    low, high = np.float64(min(m - 1, pixels)), np.float64(max(m - 1, pixels))
+    edge = (np.sqrt(low) + np.sqrt(high)) ** 2
+    for g in range(start, stop):
+        kept = begins[g + 1] - begins[g]
+        if kept == 0:
+            continue
+        _gather(image, groups[g], patch, x, mean)
+        components = turned[: m * pixels * kept].reshape(m * pixels, kept)
+        _turn(x, basis[g][:, bands - kept :].copy(), components)
+        for k in range(kept):
+            for a in range(m):
+                for j in range(pixels):
+                    plane[a, j] = components[a * pixels + j, k]
+            values, vectors = np.linalg.eigh(np.dot(plane.T, plane))
+            scaled = np.zeros_like(vectors)
+            for n in range(pixels):
+                s = np.float64(values[n])
+                if s > edge:  # `cassi.priors.nonlocal_lowrank.singular_value_gain`
+                    gain = np.sqrt(max((s - low - high) ** 2 - 4 * low * high, 0.0)) / s
+                    for i in range(pixels):
+                        scaled[i, n] = vectors[i, n] * image.dtype.type(gain)
+            np.dot(scaled, vectors.T, filters[begins[g] + k])
+
+
+@jit
+def _filtered(
+    image: Array, groups: Array, patch: int, basis: Array, begins: Array, filters: Array, bounds: Array, first: Array,
+    total: Array, start: int, stop: int
 ) -> None:  # fmt: skip
-    m, pixels, side = groups.shape[1], patch * patch, patch * bands
+    m, bands, pixels = groups.shape[1], basis.shape[1], patch * patch
+    side = patch * bands
     columns = image.shape[1] // bands - patch + 1
-    x = np.empty((m * pixels, bands), image.dtype)
+    x, mean = np.empty((m * pixels, bands), image.dtype), np.empty((patch, side), image.dtype)
+    lines = x.reshape(m * patch, side)
     turned = np.empty(m * pixels * bands, image.dtype)
-    lines = x.reshape(m * patch, side)  # the same memory, a line of a patch after the other
-    mean = np.empty((patch, side), image.dtype)
-    covariance, part_of = np.empty((bands, bands), image.dtype), np.empty((bands, bands), image.dtype)
-    plane = np.empty((m, pixels), image.dtype)
-    expected = (m - 1) * pixels
-    alive = expected + 4 * np.sqrt(2.0 * expected)
-    share = image.dtype.type(1 / m)
-    rows = max(1, BLAS_ALONE // (bands * bands))
+    plane, shrunk = np.empty((m, pixels), image.dtype), np.empty((m, pixels), image.dtype)
     for part in range(start, stop):
         for g in range(bounds[part], bounds[part + 1]):
-            mean[:] = 0
-            for a in range(m):
-                top, left = groups[g, a] // columns, groups[g, a] % columns * bands
-                for i in range(patch):
-                    source, line, average = image[top + i, left : left + side], lines[a * patch + i], mean[i]
-                    for j in range(side):
-                        line[j] = source[j]
-                        average[j] += source[j]
-            mean *= share
-            for a in range(m):
-                for i in range(patch):
-                    line, average = lines[a * patch + i], mean[i]
-                    for j in range(side):
-                        line[j] -= average[j]
-            covariance[:] = 0
-            for top in range(0, m * pixels, rows):
-                piece = x[top : top + rows]
-                np.dot(piece.T, piece, part_of)
-                covariance += part_of
-            if _largest_row_sum(covariance) > alive:
-                _cut_down(x, covariance, alive, turned, plane, rows)
-            else:
+            _gather(image, groups[g], patch, x, mean)
+            kept = begins[g + 1] - begins[g]
+            if kept == 0:
                 x[:] = 0
+            else:
+                vectors = basis[g][:, bands - kept :].copy()
+                components = turned[: m * pixels * kept].reshape(m * pixels, kept)
+                _turn(x, vectors, components)
+                for k in range(kept):
+                    for a in range(m):
+                        for j in range(pixels):
+                            plane[a, j] = components[a * pixels + j, k]
+                    np.dot(plane, filters[begins[g] + k], shrunk)
+                    for a in range(m):
+                        for j in range(pixels):
+                            components[a * pixels + j, k] = shrunk[a, j]
+                _turn(components, vectors.T.copy(), x)
             for a in range(m):
                 top, left = groups[g, a] // columns, groups[g, a] % columns
                 for i in range(patch):
-                    row = top + i - first[part]
-                    target = total[part, row, left * bands : left * bands + side]
+                    target = total[part, top + i - first[part], left * bands : left * bands + side]
                     line, average = lines[a * patch + i], mean[i]
                     for j in range(side):
                         target[j] += line[j] + average[j]
-                    for j in range(left, left + patch):
-                        count[part, row, j] += 1

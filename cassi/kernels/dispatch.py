@@ -54,22 +54,30 @@ def kernels(*tensors: Tensor | None) -> ModuleType | None:
         return None
     if first.device.type == "cpu":
         return cpu
-    return _triton() if first.is_cuda else None
+    return _triton(first.device) if first.is_cuda else None
 
 
 @cache
-def _triton() -> ModuleType | None:
+def _triton(device: torch.device) -> ModuleType | None:
+    """Triton's kernels, once one has run on this device: it wants a C compiler, Python's headers, a recent GPU."""
     try:
-        return import_module("cassi.kernels.gpu")
-    except ImportError as error:
+        module = import_module("cassi.kernels.gpu")
+        one = torch.ones(1, device=device)
+        module.squared_distance(one, one)
+    except Exception as error:  # of a missing compiler, and of an old GPU, each has a type of its own
         warnings.warn(
-            f"Triton is not installed ({error}): eager torch does the work on the GPU, more slowly", stacklevel=4
+            f"Triton does not run on {device} ({type(error).__name__}: {str(error).strip()[:200]}): eager torch does "
+            "the work there, more slowly; install triton, a C compiler and Python's headers",
+            stacklevel=4,
         )
         return None
+    return module
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
     """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none.
+
+    On CUDA float32 means float32 from then on in this process, in convolutions too (no TF32).
 
     Raises:
         InputError: an unknown name, or a device that is not there.
@@ -79,7 +87,7 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
         device(type='cpu')
     """
     if str(name) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -90,4 +98,6 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         there = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
         raise InputError(f"device {str(name)!r} is not there: this machine has {there}; use auto or cpu")
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
     return device

@@ -12,6 +12,7 @@ Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 _BLOCK = 256  # columns a program has at a time
 _ROW_BLOCK = 512  # the same where one program does a whole row
 _COLUMNS = 128  # columns at a time where a thread holds all coefficients of one: 32 a warp
-_CHUNK = 1 << 14  # elements of a vector that one program sums
+_CHUNK = 1 << 12  # elements of a vector that one program sums
 _TILE = (8, 64)  # rows and columns of a program of the dual step
 
 
@@ -32,7 +33,8 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | 
     detector = out.shape[-1]
     grid = (out.numel() // detector, triton.cdiv(detector, _BLOCK))
     args = (bands, height, width, detector, mask.ndim == 3, scale is not None, _BLOCK)
-    _forward[grid](x, mask, _offsets(shifts, x.device), mask if scale is None else scale, out, *args)
+    with _device_of(x):
+        _forward[grid](x, mask, _offsets(shifts, x.device), mask if scale is None else scale, out, *args)
 
 
 def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
@@ -40,7 +42,8 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor |
     bands, height, width = out.shape[-3:]
     grid = (out.numel() // width, triton.cdiv(width, _BLOCK))
     args = (bands, height, width, y.shape[-1], mask.ndim == 3, scale is not None, add, _BLOCK)
-    _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
+    with _device_of(y):
+        _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
 
 
 def data_step(
@@ -55,7 +58,8 @@ def data_step(
     rows = (v, x, y, y_x, y_v, back)
     constants = (mask, _offsets(shifts, v.device), mask if weights is None else weights, gram, total)
     args = (bands, height, width, detector, mask.ndim == 3, weights is not None, accelerate, _ROW_BLOCK)
-    _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
+    with _device_of(v):
+        _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
 
 
 def subspace_step(
@@ -75,15 +79,17 @@ def subspace_step(
     # the step is a constant of the kernel: a number given at run time would be rounded to float32
     flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
     sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
-    _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
+    with _device_of(z):
+        _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
 
 
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b|^2 and |b|^2, (2,), summed in float64 on the device: the caller decides when to wait for them."""
+    """Terms of |a - b|^2 and |b|^2 in float64, (2, ...): the caller decides when to sum and to wait for them."""
     programs = triton.cdiv(a.numel(), _CHUNK)
-    partial = torch.empty(2, programs, _ROW_BLOCK, dtype=torch.float64, device=a.device)
-    _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _ROW_BLOCK)
-    return partial.sum((1, 2))
+    partial = torch.empty(2, programs, _COLUMNS, dtype=torch.float64, device=a.device)
+    with _device_of(a):
+        _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _COLUMNS)
+    return partial
 
 
 def tv_steps(
@@ -97,11 +103,59 @@ def tv_steps(
     images = u.numel() // (height * width)
     weights = weight.to(u).expand((*u.shape[:-2], 1, 1)).reshape(-1).contiguous()
     grid = (images * triton.cdiv(height, _TILE[0]), triton.cdiv(width, _TILE[1]))
-    for _ in range(num_iters):
-        _dual_step[grid](u, weights, q, spare, u.numel(), height, width, *_TILE)
-        q, spare = spare, q
-    _primal[grid](u, q, u.numel(), height, width, *_TILE)
+    with _device_of(u):
+        for _ in range(num_iters):
+            _dual_step[grid](u, weights, q, spare, u.numel(), height, width, *_TILE)
+            q, spare = spare, q
+        _primal[grid](u, q, u.numel(), height, width, *_TILE)
     return q, spare
+
+
+def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """Patches of groups less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`.
+
+    A program reads the m patches of one image of a group twice, then from the cache.
+
+    Args:
+        z: (K, H, W).
+        inverse: (K,), what the images are multiplied by.
+        groups: (n, m), places of patches of side `patch`.
+    """
+    (bands, height, width), (n, m) = z.shape, groups.shape
+    x = torch.empty(n, bands, m * patch**2, dtype=z.dtype, device=z.device)
+    mean = torch.empty(n, patch**2, bands, dtype=z.dtype, device=z.device)
+    with _device_of(z):
+        _gather_groups[(n * bands,)](
+            z, inverse, groups, x, mean, bands, height, width, m, patch, triton.next_power_of_2(patch**2), num_warps=1
+        )
+    return x, mean
+
+
+def put_back(
+    y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool
+) -> None:
+    """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their places.
+
+    A program does all images of a pixel and sums in the order of `order`: nothing is added atomically, and the same
+    patches give the same sum.
+
+    Args:
+        order: numbers g m + a of the patches, sorted by place.
+        start: where those of each place begin in `order`, one more than there are places.
+        scale: (K, H, W), like out.
+    """
+    bands, height, width = out.shape
+    m = y.shape[1] // patch**2
+    with _device_of(out):
+        _put_back[(height * width,)](
+            y, mean, order, start, scale, out, bands, height, width, m, add, patch, triton.next_power_of_2(bands),
+            num_warps=1,
+        )  # fmt: skip
+
+
+def _device_of(t: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the thread's current device, not on that of the tensors."""
+    return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
 
 
 @cache
@@ -202,8 +256,9 @@ def _data_step(
 def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr):
     """Band c of B^T z at the columns n of the row whose first coefficient image begins at `first`."""
     x = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    plane = tl.cast(H, tl.int64) * W
     for k in tl.static_range(COMPONENTS):
-        x += tl.load(basis + k * C + c) * tl.load(z + first + k * H * W + n, mask=inside, other=0.0)
+        x += tl.load(basis + k * C + c) * tl.load(z + first + k * plane + n, mask=inside, other=0.0)
     return x
 
 
@@ -263,7 +318,7 @@ def _subspace_step(
         j = start + tl.arange(0, BLOCK)
         inside = j < W
         k = tl.arange(0, K)[:, None]
-        places, both = first + k * H * W + j[None, :], (k < COMPONENTS) & inside[None, :]
+        places, both = first + k * (tl.cast(H, tl.int64) * W) + j[None, :], (k < COMPONENTS) & inside[None, :]
         total = tl.load(z + places, mask=both, other=0.0)
         for c in range(C):
             m_row = (c * H + i if PER_BAND else i) * W
@@ -336,3 +391,52 @@ def _primal(v, q, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """v <- v - D^T q."""
     _, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
     tl.store(v + o, _primal_tile(v, q, q + size, o, h, w, W, inside), mask=inside)
+
+
+@triton.jit
+def _gather_groups(z, inverse, groups, x, mean, K, H, W, M, PATCH: tl.constexpr, BLOCK: tl.constexpr):
+    program = tl.program_id(0).to(tl.int64)
+    g, k = program // K, program % K
+    n = tl.arange(0, BLOCK)
+    inside, columns = n < PATCH * PATCH, W - PATCH + 1
+    within = n // PATCH * W + n % PATCH
+    scale = tl.load(inverse + k)
+    total = tl.full([BLOCK], 0.0, z.dtype.element_ty)
+    for a in range(M):
+        place = tl.load(groups + g * M + a)
+        o = (k * H + place // columns) * W + place % columns + within
+        total += tl.load(z + o, mask=inside, other=0.0) * scale
+    total /= M
+    for a in range(M):
+        place = tl.load(groups + g * M + a)
+        o = (k * H + place // columns) * W + place % columns + within
+        value = tl.load(z + o, mask=inside, other=0.0) * scale - total
+        tl.store(x + (program * M + a) * (PATCH * PATCH) + n, value, mask=inside)
+    tl.store(mean + (g * (PATCH * PATCH) + n) * K + k, total, mask=inside)
+
+
+@triton.jit
+def _put_back(
+    y, mean, order, start, scale, out, K, H, W, M, ADD: tl.constexpr, PATCH: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    pixel = tl.program_id(0).to(tl.int64)
+    h, w = pixel // W, pixel % W
+    rows, columns = H - PATCH + 1, W - PATCH + 1
+    k = tl.arange(0, BLOCK)
+    inside = k < K
+    total = tl.full([BLOCK], 0.0, y.dtype.element_ty)
+    for n in range(PATCH * PATCH):
+        top, left = h - n // PATCH, w - n % PATCH
+        there = (top >= 0) & (top < rows) & (left >= 0) & (left < columns)
+        place = tl.where(there, top * columns + left, 0)
+        first = tl.load(start + place)
+        last = tl.where(there, tl.load(start + place + 1), first)
+        for e in range(first, last):
+            patch = tl.load(order + e).to(tl.int64)
+            total += tl.load(y + (patch * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
+            total += tl.load(mean + (patch // M * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
+    o = k.to(tl.int64) * H * W + pixel
+    total *= tl.load(scale + o, mask=inside, other=0.0)
+    if ADD:
+        total += tl.load(out + o, mask=inside, other=0.0)
+    tl.store(out + o, total, mask=inside)

@@ -184,6 +184,7 @@ def _band(mask: Tensor, c: int) -> Tensor:
 def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor | None) -> Tensor:
     *batch, _, height, width = x.shape
     y = ask_huge_pages(x.new_empty((*batch, height, detector_width(width, shifts)))) if out is None else out
+    x = x if x.is_cpu else x.contiguous()  # a copy costs less than a launch for each band
     fast = kernels(x, mask, scale, y)
     if fast is not None:
         fast.shift_sum(x, mask, shifts, scale, y)
@@ -201,6 +202,7 @@ def _shift_back(
     *batch, height, _ = y.shape
     width = mask.shape[-1]
     x = ask_huge_pages(y.new_empty((*batch, len(shifts), height, width))) if out is None else out
+    y = y if y.is_cpu else y.contiguous()
     step = constant_step(shifts)
     # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work:
     # of a single snapshot as fast as a kernel, by torch's own threads, which are awake sooner than ours

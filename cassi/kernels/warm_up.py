@@ -68,4 +68,6 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield f"distance, {kind}", partial(cpu.squared_distance, x, x)
     yield f"rows, {kind}", partial(cpu_rows.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
     image, groups = torch.rand(8, 8, 3).to(dtype), torch.tensor([[0, 1, 7]])
-    yield f"groups of patches, {kind}", partial(cpu_lowrank.lowrank_groups, image, groups, 2)
+    kept = partial(cpu_lowrank.kept_groups, image, groups, 2, 0.0)
+    yield f"filters of groups of patches, {kind}", kept
+    yield f"groups of patches, {kind}", lambda: cpu_lowrank.filtered_groups(image, kept())

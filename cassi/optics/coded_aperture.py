@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -95,6 +96,18 @@ class CodedAperture(Camera):
 
     def absolute(self) -> Self:
         """The camera with |m| for its mask; itself, where m >= 0."""
-        if not self.mask.requires_grad and bool((self.mask >= 0).all()):
+        if not self.mask.requires_grad and self._nonnegative:
             return self
         return replace(self, mask=self.mask.detach().abs())
+
+    @cached_property
+    def _nonnegative(self) -> bool:
+        return bool((self.mask >= 0).all())
+
+    def response(self) -> Tensor:
+        """|A| 1, see `Camera.response`; computed once, unless mask or weights are being learned."""
+        return super().response() if self.learned else self._response.clone()
+
+    @cached_property
+    def _response(self) -> Tensor:
+        return super().response()

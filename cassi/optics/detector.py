@@ -65,7 +65,7 @@ def black_level_of(A: Camera, y: Tensor) -> float:
 
 def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, float]:
     """The first coefficient of a linear fit without outliers, what the fit leaves, and the coefficient's error."""
-    X = torch.stack(columns, 1)
+    X, values = torch.stack(columns, 1).cpu(), values.cpu()  # a few columns, and each step of the fit is waited for
     X = X / X.abs().amax(0).clamp(min=1e-300)
     scale = float(columns[0].abs().max())
     for _ in range(5):
@@ -117,7 +117,7 @@ def brightness(A: Camera, y: Tensor) -> float:
         3.0
     """
     response = A.response().double()
-    total, seen = float(y.double().abs().sum()), float(response.sum()) * (y.numel() / response.numel())
+    total, seen = torch.stack([y.double().abs().sum(), response.sum() * (y.numel() / response.numel())]).tolist()
     return total / seen if total > 0 and seen > 0 else 1.0
 
 

@@ -230,8 +230,10 @@ class MultiShot(Camera):
             weighted = [_times(_times(g, a.weights), b.weights) for g, b in zip(row, self.shots, strict=True)]
             rows.append(torch.stack(weighted))
         gram = torch.stack(rows).permute(2, 3, 0, 1)
-        # in float64, so that only the cut-off of pinv decides what counts as 0
-        values, vectors = torch.linalg.eigh(gram.double())
+        # in float64, so that only the cut-off of pinv decides what counts as 0; cuSOLVER fails on 2^21 blocks together
+        parts = [torch.linalg.eigh(part.double()) for part in torch.split(gram.flatten(0, 1), 1 << 18)]
+        values, vectors = (torch.cat(each) for each in zip(*parts, strict=True))
+        values, vectors = values.view(gram.shape[:3]), vectors.view(gram.shape)
         values = values.permute(2, 0, 1).to(self.dtype).contiguous()
         return values, vectors.permute(2, 3, 0, 1).to(self.dtype).contiguous()
 

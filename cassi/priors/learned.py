@@ -16,6 +16,7 @@ Two scales and a space of few spectral components: after "LRDUN" (Gao et al., CV
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import math
@@ -143,10 +144,19 @@ class LearnedPrior(nn.Module):
     def __init__(self, size: Size | None = None) -> None:
         super().__init__()
         self.size = Size() if size is None else size
+        self._copies: dict[torch.device, LearnedPrior] = {}
         components, stages = self.size.components, self.size.stages
         self.net = CorrectionNet(2 * components + _NUM_MAPS, 2 * components, self.size)
         self.log_tau = nn.Parameter(torch.full((stages + 1, components), math.log(0.1)))
         self.log_floor = nn.Parameter(torch.full((stages + 1,), math.log(3e-4)))
+
+    def on(self, device: torch.device) -> LearnedPrior:
+        """The prior on a device: itself, or a copy that is kept, as others may use this one where it is meanwhile."""
+        if self.log_tau.device == device:
+            return self
+        if device not in self._copies:
+            self._copies[device] = copy.deepcopy(self).to(device)
+        return self._copies[device]
 
     def spread(self) -> Tensor:
         """(k + 1)^-1.4, the usual standard deviation of coefficient k relative to L sqrt(C); (K,) float32."""

@@ -14,19 +14,23 @@ TIP 22 (2013); Gu et al., CVPR 2014.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.kernels import cpu
 from cassi.kernels.covariance import covariance_sum, pixel_mean
-from cassi.kernels.cpu_lowrank import lowrank_groups
+from cassi.kernels.cpu_lowrank import KeptGroups, filtered_groups, kept_groups
 from cassi.kernels.dispatch import kernels
-from cassi.kernels.patches import aggregate_patches, extract_patches
+from cassi.kernels.patches import aggregate_patches
 from cassi.kernels.threads import side_by_side
 
 _NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
+WINDOW, GROUP = 10, 32
 _CHUNK = 2**22  # elements of the groups that are worked on at a time
+_CHUNK_ON_DEVICE = 2**25  # off the CPU: few launches; four times this many are there at a time
 
 
 def nonlocal_lowrank(
@@ -35,8 +39,8 @@ def nonlocal_lowrank(
     *,
     patch: int = 5,
     stride: int = 4,
-    window: int = 10,
-    group: int = 32,
+    window: int = WINDOW,
+    group: int = GROUP,
     groups: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Denoise a stack of images that share their structure, such as the coefficient images of a subspace.
@@ -68,17 +72,10 @@ def nonlocal_lowrank(
         >>> bool((u - x).square().mean() < (noisy - x).square().mean() / 20)
         True
     """
-    level = _noise_level(z, sigma)
-    if stride < 1 or stride > patch or window < 1 or group < 1:
-        raise ValueError(
-            f"need 1 <= stride <= patch, window >= 1 and group >= 1, got stride {stride}, patch {patch}, "
-            f"window {window}, group {group}"
-        )
-    if not bool(torch.isfinite(z).all()):
-        raise FloatingPointError("the images hold NaN or Inf; check the measurement and the mask")
+    level = _checked(z, sigma, patch, stride)
+    if window < 1 or group < 1:
+        raise ValueError(f"need window >= 1 and group >= 1, got window {window}, group {group}")
     grid = (z.shape[1] - patch + 1, z.shape[2] - patch + 1)
-    if min(grid) < 1:
-        raise ValueError(f"images of {tuple(z.shape[1:])} are smaller than a patch of {patch} x {patch} pixels")
     if groups is not None and level is not None and not _fit(groups, grid, stride):
         raise ValueError(
             f"groups of shape {tuple(groups.shape)} are not of an image of {tuple(z.shape[1:])} with stride {stride}"
@@ -88,33 +85,18 @@ def nonlocal_lowrank(
     with torch.no_grad():
         if groups is None:
             groups = _match(_features(z / level, patch), stride, window, group)
-        if not z.is_cuda and kernels(z) is not None:
-            image = (z / level).permute(1, 2, 0).contiguous()
-            summed, covered = lowrank_groups(image, groups, patch)
-            return (summed / covered[:, :, None]).permute(2, 0, 1).contiguous().mul_(level), groups
-        # patches lie as rows, so that a group gathers whole rows
-        patches = extract_patches(z / level, patch)
-        rows = patches.view(-1, grid[0] * grid[1]).t().contiguous()
-        total, count = torch.zeros_like(rows), rows.new_zeros(rows.shape[0])
-        chunk = max(1, _CHUNK // (groups.shape[1] * rows.shape[1]))
-        for members in torch.split(groups, chunk):
-            indices = members.reshape(-1)
-            x = rows.index_select(0, indices).view(*members.shape, z.shape[0], patch**2)
-            total.index_add_(0, indices, _shrink_groups(x).view(len(indices), -1))
-            count.index_add_(0, indices, count.new_ones(len(indices)))
-        summed = aggregate_patches(total.t().reshape(patches.shape), (z.shape[1], z.shape[2]))
-        covered = aggregate_patches(count.view(1, 1, *grid).expand(patch, patch, -1, -1), (z.shape[1], z.shape[2]))
-        return summed.div_(covered).mul_(level), groups
+        return GroupFilters(z, level, groups, patch)(z), groups
 
 
 class NonlocalDenoiser:
-    """`f(z, k) -> z` for the solvers: `nonlocal_lowrank` with its groups kept for some iterations.
+    """`f(z, k) -> z` for the solvers: `nonlocal_lowrank` with its groups and their filters kept for some iterations.
 
-    One denoiser serves one run of a solver: make a new one for each.
+    A call with kept filters is linear, and costs products only. One denoiser serves one run of a solver: make a new one
+    for each. It overwrites its argument.
 
     Args:
         sigma: noise level, in units of z, a number or one for each image (K,).
-        refresh: look for similar patches anew every so many calls.
+        refresh: look for similar patches, and make their filters, anew every so many calls.
         patch, stride: see `nonlocal_lowrank`.
 
     Raises:
@@ -125,18 +107,155 @@ class NonlocalDenoiser:
         if refresh < 1:
             raise ValueError(f"refresh must be at least 1, got {refresh}")
         self._sigma, self._refresh, self._patch, self._stride = sigma, refresh, patch, stride
-        self._groups: list[Tensor | None] = []
+        self._filters: list[GroupFilters | None] = []
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
         """Denoise z (..., K, H, W), each stack of a batch with groups of its own."""
         stacks = z.reshape(-1, *z.shape[-3:])
-        if k % self._refresh == 0 or len(self._groups) != len(stacks):
-            self._groups = [None] * len(stacks)
-        for b, stack in enumerate(stacks):
-            stacks[b], self._groups[b] = nonlocal_lowrank(
-                stack, self._sigma, patch=self._patch, stride=self._stride, groups=self._groups[b]
-            )
-        return stacks.view_as(z)
+        with torch.no_grad():
+            if k % self._refresh == 0 or len(self._filters) != len(stacks):
+                self._filters = []  # before the next are made
+                self._filters = [self._made(stack) for stack in stacks]
+            for stack, filters in zip(stacks, self._filters, strict=True):
+                if filters is not None:
+                    stack.copy_(filters(stack))
+        return z if z.is_contiguous() else stacks.view_as(z)
+
+    def _made(self, z: Tensor) -> GroupFilters | None:
+        """None where sigma is 0."""
+        level = _checked(z, self._sigma, self._patch, self._stride)
+        if level is None:
+            return None
+        groups = _match(_features(z / level, self._patch), self._stride, WINDOW, GROUP)
+        return GroupFilters(z, level, groups, self._patch)
+
+
+class GroupFilters:
+    """What the groups of `nonlocal_lowrank` were denoised by, kept: a linear map of images (K, H, W).
+
+    Of a group with basis Q (K, K), of the m patches X_k (m, p^2) of component k of Q^T x, less their mean,
+
+        X_k -> X_k P_k,   P_k = V diag(eta(s) / s) V^T  with  X_k^T X_k = V diag(s^2) V^T  of the images it was made of
+
+    and P_k = 0 of components that hold no more energy than noise; most of them do.
+
+    Args:
+        z: (K, H, W), whose groups are decomposed.
+        level: (K, 1, 1), standard deviation of the noise.
+        groups: (n, m), places of patches.
+        patch: their side p [pixel].
+    """
+
+    def __init__(self, z: Tensor, level: Tensor, groups: Tensor, patch: int) -> None:
+        bands, height, width = z.shape
+        self._level, self._patch = level, patch
+        grid = (height - patch + 1, width - patch + 1)
+        count = z.new_zeros(grid[0] * grid[1]).index_add_(0, groups.flatten(), z.new_ones(groups.numel()))
+        self._share = 1 / aggregate_patches(count.view(1, 1, *grid).expand(patch, patch, -1, -1), (height, width))
+        expected = (groups.shape[1] - 1) * patch**2
+        alive = expected + 4 * math.sqrt(2 * expected)  # energy up to which a component is taken for noise
+        self._compiled: KeptGroups | None = None
+        self._parts: list[_Part] = []
+        if kernels(z) is cpu:
+            self._compiled = kept_groups(_last(z / level), groups, patch, alive)
+            return
+        size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
+        self._scale = (level * self._share).expand(z.shape).contiguous()
+        self._inverse = (1 / level).expand(bands, 1, 1).reshape(-1).contiguous()
+        for members in torch.split(groups, max(1, size)):
+            x, _ = _gathered(z, self._inverse, members, patch)
+            self._parts.append(_decomposed(x, members, patch, grid, alive))
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """The denoised images, like z, which is of the size that the filters were made for."""
+        if self._compiled is not None:
+            summed = filtered_groups(_last(z / self._level), self._compiled)
+            return (summed * self._share[..., None]).permute(2, 0, 1).contiguous().mul_(self._level)
+        out, fast = torch.empty_like(z, memory_format=torch.contiguous_format), kernels(z)
+        for number, part in enumerate(self._parts):
+            n, m = part.groups.shape
+            if fast is None:
+                x, mean = _gathered(z, self._inverse, part.groups, self._patch)
+            else:
+                x, mean = fast.gather_groups(z, self._inverse, part.groups, self._patch)
+            turned = torch.bmm(part.basis.mT, x).view(-1, m, self._patch**2)
+            kept = turned.new_empty(len(part.alive) + 1, *turned.shape[1:])
+            torch.bmm(turned.index_select(0, part.alive), part.projections, out=kept[:-1])
+            kept[-1] = 0  # what components of noise alone are left with
+            y = torch.bmm(kept.index_select(0, part.where).view(n, len(z), -1).mT, part.basis.mT)
+            if fast is None:
+                _put_back(y, mean, part.groups, self._patch, self._scale, out, number > 0)
+            else:
+                fast.put_back(y, mean, part.order, part.start, self._patch, self._scale, out, number > 0)
+        return out
+
+
+class _Part(NamedTuple):
+    """Some groups and their filters, for one batch of products.
+
+    Attributes:
+        groups: (n, m).
+        basis: Q (n, K, K), eigenvectors in columns.
+        alive: numbers g K + k of the components that stand out of the noise (A,).
+        projections: P of these, (A, p^2, p^2).
+        where: of each component its number among those, or A (n K,).
+        order, start: patches of the groups, numbered through, in order of their place, and where the patches of each
+            place begin among them.
+    """
+
+    groups: Tensor
+    basis: Tensor
+    alive: Tensor
+    projections: Tensor
+    where: Tensor
+    order: Tensor
+    start: Tensor
+
+
+def _decomposed(x: Tensor, groups: Tensor, patch: int, grid: tuple[int, int], alive: float) -> _Part:
+    """The filters of groups x (n, K, m p^2), mean 0."""
+    m = groups.shape[1]
+    values, basis = _eigh(torch.bmm(x, x.mT))
+    components = (values > alive).flatten().nonzero()[:, 0]
+    signal = torch.bmm(basis.mT, x).view(-1, m, patch**2)[components]
+    squares, vectors = _eigh(torch.bmm(signal.mT, signal))
+    gain = singular_value_gain(squares, m - 1, patch**2)
+    where = torch.full((values.numel(),), len(components), dtype=torch.int32, device=x.device)
+    where[components] = torch.arange(len(components), dtype=torch.int32, device=x.device)
+    places, order = groups.flatten().sort(stable=True)
+    start = torch.searchsorted(places, torch.arange(grid[0] * grid[1] + 1, device=x.device))
+    projections = torch.bmm(vectors * gain[:, None, :], vectors.mT)
+    return _Part(groups, basis, components.int(), projections, where, order.int(), start.int())
+
+
+def _gathered(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """The patches of groups in units of the noise, (n, K, m p^2), less their mean, and that, (n, p^2, K)."""
+    pixels = z.mul(inverse.view(-1, 1, 1)).flatten(1)[:, _pixels(groups, patch, z.shape[2])]
+    x = pixels.transpose(0, 1).contiguous()  # (n, K, m, p^2)
+    mean = x.mean(2, keepdim=True)
+    return x.sub_(mean).flatten(2), mean[:, :, 0].mT.contiguous()
+
+
+def _put_back(y: Tensor, mean: Tensor, groups: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool) -> None:
+    """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean at their places; y is overwritten."""
+    n, m = groups.shape
+    y = y.view(n, m, patch**2, -1).add_(mean[:, None])
+    summed = y.new_zeros(out[0].numel(), len(out))
+    summed.index_add_(0, _pixels(groups, patch, out.shape[2]).flatten(), y.flatten(0, 2))
+    value = summed.t().reshape(out.shape).mul_(scale)
+    torch.add(out, value, out=out) if add else out.copy_(value)
+
+
+def _pixels(groups: Tensor, patch: int, width: int) -> Tensor:
+    """The pixels of each patch, row by row over the image, (n, m, p^2)."""
+    columns = width - patch + 1
+    i = torch.arange(patch, device=groups.device)
+    return (groups // columns * width + groups % columns).unsqueeze(-1) + (i[:, None] * width + i).flatten()
+
+
+def _last(z: Tensor) -> Tensor:
+    """(K, H, W) -> (H, W, K)."""
+    return z.permute(1, 2, 0).contiguous()
 
 
 def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
@@ -165,23 +284,30 @@ def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
     return torch.where(s > edge, eta / s.clamp(min=edge), 0)
 
 
-def _noise_level(z: Tensor, sigma: float | Tensor) -> Tensor | None:
+def _checked(z: Tensor, sigma: float | Tensor, patch: int, stride: int) -> Tensor | None:
     """sigma as (K, 1, 1), or None where it is 0."""
+    if stride < 1 or stride > patch:
+        raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
     if z.ndim != 3 or not z.is_floating_point():
         raise ValueError(f"z must be (K, H, W), floating point, got {tuple(z.shape)} of {z.dtype}; loop over a batch")
     level = torch.as_tensor(sigma, dtype=z.dtype, device=z.device)
     if level.ndim > 1 or level.numel() not in (1, z.shape[0]):
         raise ValueError(f"sigma must be one number or {z.shape[0]}, one for each image, got {tuple(level.shape)}")
-    if bool((level == 0).all()):
+    if min(z.shape[1:]) < patch:
+        raise ValueError(f"images of {tuple(z.shape[1:])} are smaller than a patch of {patch} x {patch} pixels")
+    finite, none, positive = torch.stack([z.isfinite().all(), (level == 0).all(), (level > 0).all()]).tolist()
+    if not finite:
+        raise FloatingPointError("the images hold NaN or Inf; check the measurement and the mask")
+    if none:
         return None
-    if not bool((level > 0).all()):
+    if not positive:
         raise ValueError(f"sigma must be positive (or 0 for all images), got {level.tolist()}")
     return level.reshape(-1, 1, 1)
 
 
 def _fit(groups: Tensor, grid: tuple[int, int], stride: int) -> bool:
     """Whether these can be groups on a grid of places: one for each reference patch, which is in it."""
-    rows, columns = (torch.tensor(sorted({*range(0, n, stride), n - 1}), device=groups.device) for n in grid)
+    rows, columns = (_references(n, stride, groups.device) for n in grid)
     references = (rows[:, None] * grid[1] + columns).flatten()
     return (
         groups.ndim == 2
@@ -203,57 +329,41 @@ def _features(z: Tensor, patch: int) -> Tensor:
     sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
     sample = sample[None, :, :, None]
     covariance = covariance_sum(sample, mean=pixel_mean(sample))
-    if float(covariance.trace()) <= 1e-10 * float(sample.square().sum()):  # rounding; all patches are alike
+    if bool(covariance.trace() <= 1e-10 * sample.square().sum()):  # rounding; all patches are alike
         return z.new_zeros(1, patches.shape[1], patches.shape[2])
     _, vectors = _eigh(covariance[None])
     kernels = vectors[0, :, -_NUM_FEATURES:].t().reshape(-1, z.shape[0], patch, patch)
     return F.conv2d(z[None], kernels)[0]
 
 
+def _references(length: int, stride: int, device: torch.device) -> Tensor:
+    """0, s, 2 s ... and length - 1."""
+    return (torch.arange(-(-(length - 1) // stride) + 1, device=device) * stride).clamp_(max=length - 1)
+
+
 def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
     """For each reference patch the positions of the `group` nearest ones in its window, itself among them."""
     _, n_h, n_w = features.shape
-    references = [torch.tensor(sorted({*range(0, n, stride), n - 1}), device=features.device) for n in (n_h, n_w)]
+    references = [_references(n, stride, features.device) for n in (n_h, n_w)]
     reference = features[:, references[0]][:, :, references[1], None]
     # beyond the border nothing is similar
     padded = F.pad(features, (window, window, window, window), value=math.inf)
     side = 2 * window + 1
-    distance = features.new_empty(len(references[0]), len(references[1]), side * side)
-    for i in range(side):
-        beside = padded[:, references[0] + i].unfold(2, side, 1)[:, :, references[1]]
-        distance[:, :, i * side : (i + 1) * side] = beside.sub_(reference).square_().sum(0)
+    distance = features.new_empty(len(references[0]), len(references[1]), side, side)
+    # on the CPU a line of the windows at a time, which stays in the cache; elsewhere few launches
+    lines = 1 if features.is_cpu else max(1, _CHUNK_ON_DEVICE // (len(features) * distance[:, :, 0].numel()))
+    for i in range(0, side, lines):
+        there = distance[:, :, i : i + lines]
+        rows = references[0] + torch.arange(i, i + there.shape[2], device=features.device)[:, None]
+        beside = padded[:, rows].unfold(3, side, 1)[:, :, :, references[1]]  # (features, lines, rows, columns, side)
+        there.copy_(beside.sub_(reference[:, None]).square_().sum(0).movedim(0, 2))
+    distance = distance.flatten(2)
     distance[:, :, side * side // 2] = -1  # the reference itself comes first, also among equals
     available = min(n_h, window + 1) * min(n_w, window + 1)  # in a corner
     nearest = distance.topk(min(group, available), largest=False, sorted=False).indices
     row = references[0][:, None, None] + nearest // side - window
     column = references[1][:, None] + nearest % side - window
     return (row * n_w + column).flatten(0, 1)
-
-
-def _shrink_groups(x: Tensor) -> Tensor:
-    """Denoise groups (n, m, K, p^2) with white noise of standard deviation 1."""
-    n, m, bands, pixels = x.shape
-    x = x.transpose(1, 2).contiguous()
-    mean = x.mean(2, keepdim=True)
-    x = x.sub_(mean).view(n, bands, m * pixels)
-    if bands > 1:
-        basis = _eigh(torch.bmm(x, x.mT))[1]
-        x = torch.bmm(basis.mT, x)
-    x = x.view(n * bands, m, pixels)
-    # of most components noise alone is left; without this test their decomposition would be most of the work
-    energy, expected = x.square().sum((1, 2)), (m - 1) * pixels
-    alive = (energy > expected + 4 * math.sqrt(2 * expected)).nonzero()[:, 0]
-    signal = x[alive]
-    small_rows = m <= pixels
-    values, vectors = _eigh(torch.bmm(signal, signal.mT) if small_rows else torch.bmm(signal.mT, signal))
-    gain = singular_value_gain(values, m - 1, pixels)
-    projection = torch.bmm(vectors * gain[:, None, :], vectors.mT)
-    kept = torch.zeros_like(x)
-    kept[alive] = torch.bmm(projection, signal) if small_rows else torch.bmm(signal, projection)
-    x = kept.view(n, bands, m * pixels)
-    if bands > 1:
-        x = torch.bmm(basis, x)
-    return (x.view(n, bands, m, pixels) + mean).transpose(1, 2).contiguous()
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:

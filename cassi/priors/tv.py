@@ -158,7 +158,7 @@ def _chunked_steps(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None
         _steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters, coupled=False)
         return
     images, duals = u.view(-1, *u.shape[-2:]), q.view(2, -1, *u.shape[-2:])
-    size = min(_CHUNK, u.numel() // 4) if u.device.type == "cpu" else u.numel() // 4
+    size = min(_CHUNK, u.numel() // 4) if u.is_cpu else u.numel()
     count = max(1, size // images[0].numel()) if images.numel() else 1
     f, n = torch.empty_like(images[:count]), torch.empty_like(images[:count])
     for start, w in zip(range(0, len(images), count), torch.split(weights.reshape(-1, 1, 1), count), strict=True):
@@ -237,11 +237,12 @@ class TVDenoiser:
 
     def __call__(self, x: Tensor, k: int) -> Tensor:
         if self._dual is None:
+            self._weight = self._weight.to(x)
             self._dual = x.new_zeros((2, *x.shape))
             if self._coupled or x.is_cuda:
                 self._spare = torch.empty_like(self._dual[:1] if self._coupled else self._dual)
         self._dual, self._spare = tv_steps(
-            x, self._weight.to(x), self._dual, self._spare, num_iters=self._num_iters, coupled=self._coupled,
+            x, self._weight, self._dual, self._spare, num_iters=self._num_iters, coupled=self._coupled,
             memory=self._memory,
         )  # fmt: skip
         return x

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 BAR = "{n_fmt} of {total_fmt} runs done |{bar}| {elapsed} so far, about {remaining} left{postfix}"
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
+GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ def frames_at_once(cube_shape: tuple[int, int, int], device: torch.device) -> in
         import psutil
 
         free, most = psutil.virtual_memory().available, _cores()
-    one = CUBES_AT_ONCE * 4 * int(np.prod(cube_shape, dtype=np.int64))
+    one = CUBES_AT_ONCE * 4 * int(np.prod(cube_shape, dtype=np.int64)) + GROUPS_ON_DEVICE * (device.type == "cuda")
     return int(max(1, min(most, free // one)))
 
 

@@ -73,12 +73,15 @@ class Scene:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The camera in plain values, for the record."""
-        m = self.measurement
+        """The camera in plain values, for the record, and the device that was used."""
+        m, device = self.measurement, str(self.A.device)
         if m is None:
-            return {"camera": type(self.A).__name__, "gain": self.noise.gain, "read_noise": self.noise.read_noise}
+            return {
+                "camera": type(self.A).__name__, "gain": self.noise.gain, "read_noise": self.noise.read_noise,
+                "device": device,
+            }  # fmt: skip
         shifts = m.shifts if self.fit is None or not self.fit.accepted else self.fit.shifts
-        return {"shifts": list(shifts), "gain": m.gain, "read_noise": m.read_noise}
+        return {"shifts": list(shifts), "gain": m.gain, "read_noise": m.read_noise, "device": device}
 
 
 def prepare(m: Measurement, request: Request) -> Scene:

@@ -94,7 +94,7 @@ def moving(cube: Tensor, frames: int, speed: float, *, angle: float = 30.0) -> T
     wide = torch.nn.functional.pad(cube, (border,) * 4, mode="reflect")
     found = []
     for t in range(frames):
-        v = torch.tensor([down * t, right * t], dtype=cube.dtype).view(2, 1, 1).expand(2, *wide.shape[-2:])
+        v = cube.new_tensor([down * t, right * t]).view(2, 1, 1).expand(2, *wide.shape[-2:])
         found.append(displaced(wide, displacement_matrix(v))[..., border:-border, border:-border].clamp(min=0))
     return torch.stack(found)
 

@@ -16,7 +16,11 @@ from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "max_iters", "stopped"]
 ENDED = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}  # in words
-READ_EVERY = 16  # iterations after which numbers are fetched from a GPU where nobody waits for them
+READ_EVERY = 16  # iterations after which numbers are fetched from a GPU
+
+
+Relative = float | Tensor
+"""|a| / |b|, or, off the CPU, terms of |a|^2 and |b|^2, (2, ...), not waited for: `Loop.record` sums them."""
 
 
 class Record(NamedTuple):
@@ -29,8 +33,10 @@ class Record(NamedTuple):
 
 
 Monitor = Callable[[Record, Tensor], bool | None]
-"""Called after each iteration, the last included, with its record and the current cube; returning True stops the
-solver. The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it."""
+"""Called for each iteration, the last included, with its record and the current cube; returning True stops the solver.
+The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it. On a GPU records come
+`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them. A monitor with a
+number `every` gets its records, and that cube, so often."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +80,10 @@ class Loop:
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
+        self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._progress = progress
-        self._waited_for = tol > 0 or monitor is not None
         self._history: list[Record] = []
-        self._pending: list[tuple[float, float | Tensor, float | Tensor]] = []
+        self._pending: list[tuple[float, Relative, Relative]] = []
         self._status: Status = "max_iters"
         self._done = False
 
@@ -89,35 +95,36 @@ class Loop:
                 if self._done:
                     break
 
-    def record(self, v: Tensor, *, residual: float | Tensor, change: float | Tensor) -> None:
+    def record(self, v: Tensor, *, residual: Relative, change: Relative) -> None:
         """Close iteration k.
 
-        Numbers that lie on a device stay there until someone needs them, as reading waits for the device: with a
-        monitor or a tolerance at once, else after `READ_EVERY` iterations. Their seconds are then those of the launch.
+        Squares that lie on a device are fetched some iterations together, as that waits for the device; only then does
+        the loop stop. Their seconds are those of the launch.
 
         Raises:
             FloatingPointError: residual or change is not finite.
         """
         self._pending.append((time.perf_counter() - self._start, residual, change))
         self._bar.update()
-        if isinstance(residual, Tensor) and not self._waited_for and len(self._pending) < READ_EVERY:
+        last = len(self._history) + len(self._pending) == self._num_iters
+        if isinstance(residual, Tensor) and not last and len(self._pending) < self._every:
             return
-        record = self._read()
-        self._bar.set_postfix_str(f"residual {record.residual:.2%}", refresh=False)
-        stop = self._monitor is not None and self._monitor(record, v)
-        if record.change < self._tol:
-            self._status, self._done = "converged", True
-        elif stop:
-            self._status, self._done = "stopped", True
+        records = self._read()
+        self._bar.set_postfix_str(f"residual {records[-1].residual:.2%}", refresh=False)
+        for record in records:
+            stop = self._monitor is not None and self._monitor(record, v)
+            if record.change < self._tol or stop:
+                self._status, self._done = "converged" if record.change < self._tol else "stopped", True
+                return
 
-    def _read(self) -> Record:
-        """Take what is pending into the history, with one transfer for all of it; the last record."""
+    def _read(self) -> list[Record]:
+        """Take what is pending into the history, with one transfer for all of it."""
         pending, self._pending = self._pending, []
-        numbers = [number for _, *both in pending for number in both]
-        if isinstance(numbers[0], Tensor):
-            numbers = torch.stack([torch.as_tensor(n, device=numbers[0].device) for n in numbers]).tolist()
-        for (seconds, *_), residual, change in zip(pending, numbers[::2], numbers[1::2], strict=True):
-            record = Record(len(self._history) + 1, seconds, float(residual), float(change))
+        seconds, residuals, changes = zip(*pending, strict=True)
+        sizes = zip(seconds, *_read_together(residuals, changes), strict=True)
+        records = []
+        for at, residual, change in sizes:
+            record = Record(len(self._history) + 1, at, residual, change)
             if not (math.isfinite(record.residual) and math.isfinite(record.change)):
                 raise FloatingPointError(
                     f"{self._name} diverged: residual {record.residual}, change {record.change} at iteration "
@@ -125,17 +132,19 @@ class Loop:
                     "larger rho"
                 )
             self._history.append(record)
-        return record
+            records.append(record)
+        return records
 
     def result(self, x: Tensor) -> Result:
-        """What the iterations came to.
-
-        Raises:
-            FloatingPointError: see `record`.
-        """
-        if self._pending:
-            self._read()
+        """What the iterations came to."""
         return Result(x, tuple(self._history), self._status)
+
+
+def _read_together(*kinds: tuple[Relative, ...]) -> list[list[float]]:
+    """Numbers of some kinds, each kind of one shape, with one transfer for all of them."""
+    sums = [torch.stack(tensors).sum(2) for kind in kinds if (tensors := [t for t in kind if isinstance(t, Tensor)])]
+    squares = iter(torch.cat(sums).tolist() if sums else ())
+    return [[_ratio(*next(squares)) if isinstance(number, Tensor) else number for number in kind] for kind in kinds]
 
 
 def relative_norm(difference: Tensor, reference: Tensor) -> float:
@@ -149,10 +158,8 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     return d / r if r else d
 
 
-def relative_change(new: Tensor, old: Tensor) -> float | Tensor:
+def relative_change(new: Tensor, old: Tensor) -> Relative:
     """|new - old| / |old| as `relative_norm` has it, without a temporary of the tensors' size.
-
-    Off the CPU a tensor without axes, so that nobody waits for the device; `Loop.record` takes either.
 
     Raises:
         ValueError: tensors of different shapes.
@@ -164,25 +171,32 @@ def relative_change(new: Tensor, old: Tensor) -> float | Tensor:
         )
     fast = kernels(new, old)
     if fast is not None:
-        squares = fast.squared_distance(new, old)
+        squares: Tensor = fast.squared_distance(new, old)
     else:
         size = max(1 << 12, -(-new.numel() // 16))
         pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
         differences, references = zip(*((_square(a - b), _square(b)) for a, b in pieces), strict=True)
         squares = torch.stack([torch.stack(differences).sum(), torch.stack(references).sum()])
-    if squares.is_cpu:
-        difference, reference = squares.tolist()
-        if reference == 0 and math.isfinite(difference):
-            return float(difference > 0)
-        return math.sqrt(difference / reference) if reference else difference
-    return _root_of_ratio(squares)
+    return _or_later(squares)
 
 
-def _root_of_ratio(squares: Tensor) -> Tensor:
-    """The same where the squares are, on a device."""
-    difference, reference = squares
-    against_zero = torch.where(difference.isfinite(), (difference > 0).to(difference), difference)
-    return torch.where(reference == 0, against_zero, (difference / reference).sqrt())
+def relative_size(part: Tensor, whole: Tensor) -> Relative:
+    """|part| / |whole| as `relative_norm` has it."""
+    squares = torch.stack([_square(part), _square(whole)])
+    return _or_later(squares)
+
+
+def _or_later(squares: Tensor) -> Relative:
+    """The ratio of squares (2, ...) on the CPU; elsewhere they themselves."""
+    terms = squares.reshape(2, -1)
+    return _ratio(*terms.sum(1).tolist()) if terms.is_cpu else terms
+
+
+def _ratio(difference: float, reference: float) -> float:
+    """sqrt(difference / reference) of two squared norms."""
+    if reference == 0 and math.isfinite(difference):
+        return float(difference > 0)
+    return math.sqrt(difference / reference) if reference else difference
 
 
 def _square(t: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def subspace_tv(
         FloatingPointError: the iteration diverged; names the iteration.
     """
     coefficients = _checked_shapes(A, y, basis, state)
-    sigma2 = torch.as_tensor(variance, dtype=y.dtype, device=y.device)
+    sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
     if not bool((sigma2 >= 0).all()):
         raise ValueError("variance must be >= 0 everywhere and not NaN")
     if tv_weight is not None and not tv_weight > 0:

@@ -10,7 +10,7 @@ from torch import Tensor
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.learned import VIEWS, LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
-from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
+from cassi.solvers.loop import Loop, Monitor, Result, relative_change, relative_size
 
 CG_ITERS = 4  # of a data step
 LAST_CG_ITERS = 8  # of the last, after which nothing puts right what it leaves
@@ -120,8 +120,8 @@ def unrolled(
         z = z + g.view_as(z) * d
         loop.record(
             z.detach(),
-            residual=relative_norm(r.detach(), y),
-            change=relative_norm((z - z_old).detach(), z_old.detach()),
+            residual=relative_size(r.detach(), y),
+            change=relative_change(z.detach(), z_old.detach()),
         )
     d, _ = data_step(z, prior.size.stages, LAST_CG_ITERS)
     z = z + d

@@ -1,0 +1,311 @@
+"""All of the program on a CUDA device that is not there: nothing on two devices, the cube of the CPU, few launches.
+
+What a GPU computes with Triton is compared in `test_kernels_gpu.py`. The budgets may only fall.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from pretend_device import Ledger, pretend_cuda
+from torch import Tensor
+from training.examples import draw_examples
+from training.loop import loss_of, new_prior
+from training.scenes import Scenes
+
+import cassi
+from cassi import CASSI, InputError, MultiShot, Reconstruction, SidePicture
+from cassi.choice.stages import Learned, NonLocal, Tv
+from cassi.kernels.dispatch import pick_device
+from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.measurement import Measurement
+from cassi.optics.protocol import Camera
+from cassi.optics.psf import gaussian_psf
+from cassi.priors.learned import LearnedPrior, Size, shipped_prior
+from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
+from cassi.priors.tv import TVDenoiser
+from cassi.running.sequence import InSequence
+from cassi.simulation.camera import random_mask
+from cassi.simulation.scene import procedural_scene
+from cassi.solvers.subspace_tv import subspace_tv
+
+SIDE, BANDS = 32, 6
+WAVELENGTHS = np.linspace(450, 650, BANDS)
+CUDA = torch.device("cuda", 0)
+
+
+@functools.cache
+def scene(side: int = SIDE, bands: int = BANDS) -> tuple[Tensor, Tensor, Tensor]:
+    """Cube, mask, and snapshot with a step of 2."""
+    generator = torch.Generator().manual_seed(0)
+    x = procedural_scene(side, side, torch.linspace(450, 650, bands, dtype=torch.float64), generator=generator).float()
+    mask = random_mask(side, side, generator=generator).float()
+    return x, mask, CASSI.from_step(mask, 2, bands).forward(x)
+
+
+def reconstruct(device: str, measurement: Any = None, mask: Any = None, **options: Any) -> Reconstruction:
+    y = scene()[2] if measurement is None else measurement
+    if isinstance(mask, Camera):
+        return cassi.reconstruct(y.to(device), mask.to(device), **options)
+    settings = {"num_bands": BANDS, "step": 2, "wavelengths": WAVELENGTHS, "camera": "as-given", "device": device}
+    return cassi.reconstruct(y, scene()[1], **{**settings, **options})
+
+
+def named(solver: str) -> dict[str, Any]:
+    return {"solver": solver, "num_iters": 12}
+
+
+def bad_pixels() -> np.ndarray:
+    bad = np.zeros(tuple(scene()[2].shape), bool)
+    bad[3, 5:9] = True
+    return bad
+
+
+def of_several() -> dict[str, Any]:
+    x, mask, _ = scene()
+    A = MultiShot((CASSI.from_step(mask, 2, BANDS), CASSI.from_step(mask.flip(0).contiguous(), 2, BANDS)))
+    return {"measurement": A.forward(x), "mask": A, "num_iters": 30}
+
+
+def blurred() -> dict[str, Any]:
+    x, mask, _ = scene()
+    A = BlurredCASSI(mask, tuple(2.0 * c for c in range(BANDS)), psf=gaussian_psf(0.7))
+    return {"measurement": A.forward(x), "psf": 0.7, "solver": "subspace", "num_iters": 12}
+
+
+def between_pixels() -> dict[str, Any]:
+    x, mask, _ = scene()
+    shifts = tuple(1.7 * c for c in range(BANDS))
+    y = BlurredCASSI(mask, shifts).forward(x)
+    return {"measurement": y, "step": None, "shifts": shifts, "prior": "tv", "quality": "fast"}
+
+
+SOLVERS = ("gap-tv", "admm-tv", "fista-tv", "least-squares", "gaussian", "subspace")
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "fast": lambda: {"quality": "fast"},
+    **{solver: functools.partial(named, solver) for solver in SOLVERS},
+    "stack": lambda: {"measurement": torch.stack([scene()[2], 0.5 * scene()[2]]), **named("gap-tv")},
+    "bad pixels": lambda: {"bad_pixels": bad_pixels(), "quality": "fast"},
+    "blur": blurred,
+    "shifts between pixels": between_pixels,
+    "two shots": of_several,
+    "Gaussian error bars": lambda: {**named("gaussian"), "uncertainty": True},
+    "error bars": lambda: {"uncertainty": True, "num_iters": 20},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights() -> None:
+    """Read once, before the device is there."""
+    shipped_prior()
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert found.device == CUDA
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # a few iterations explain no snapshot
+def test_the_cube_is_that_of_the_cpu(case):
+    options = CASES[case]()
+    expected = reconstruct("cpu", **options)
+    with pretend_cuda():
+        found = reconstruct("cuda", **options)
+        close(found.cube, expected.cube)
+        if found.uncertainty is not None and case == "error bars":
+            close(found.uncertainty, expected.uncertainty)
+        assert found.parameters["device"] == "cuda:0"
+
+
+@functools.cache
+def default() -> Reconstruction:
+    return reconstruct("cpu")
+
+
+def test_a_plan_is_repeated_and_the_result_saved_and_drawn(tmp_path):
+    plan = replace(default().plan, stages=(Tv(30),))
+    expected = reconstruct("cpu", plan=plan)
+    with pretend_cuda():
+        found = reconstruct("cuda", plan=plan)
+        close(found.cube, expected.cube)
+        found.save(tmp_path / "cube.h5")
+        found.plot()
+    assert (tmp_path / "cube.h5").stat().st_size > 4 * expected.cube.numel()
+
+
+def test_many_stages():
+    """The stages of the best quality, each a little of."""
+    plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(views=2), NonLocal(0.25, 2, 0.8)))
+    plan = replace(plan, learned=shipped_prior())
+    expected = reconstruct("cpu", plan=plan)
+    with pretend_cuda():
+        close(reconstruct("cuda", plan=plan).cube, expected.cube)
+
+
+@pytest.mark.slow
+def test_a_side_photograph():
+    picture = scene()[0].mean(0).numpy()
+    expected = reconstruct("cpu", side=SidePicture(picture), prior="tv", quality="fast")
+    with pretend_cuda():
+        close(reconstruct("cuda", side=SidePicture(picture), prior="tv", quality="fast").cube, expected.cube)
+
+
+def budgeted(ledger: Ledger, launches: float, waits: float) -> None:
+    assert ledger.launches.total() <= launches and ledger.waits.total() <= waits, ledger.told()
+
+
+def test_the_default_keeps_to_its_budget():
+    """At 64 x 64 x 28, the camera as given, all stages of the default taken, as on most scenes."""
+    _, mask, y = scene(64, 28)
+    settings: dict[str, Any] = {"num_bands": 28, "step": 2, "camera": "as-given"}
+    expected = cassi.reconstruct(y, mask, device="cpu", **settings)
+    with pretend_cuda() as ledger:
+        if (prior := shipped_prior()) is not None:
+            prior.on(CUDA)  # once a process
+        ledger.launches.clear()
+        ledger.waits.clear()
+        found = cassi.reconstruct(y, mask, device="cuda", **settings)
+        budgeted(ledger, 5_600, 142)  # the goal is 80 waits
+        assert found.plan.stages == expected.plan.stages
+        close(found.cube, expected.cube)
+
+
+def test_an_iteration_of_total_variation_and_what_it_waits_for():
+    """Nine launches, and four in sixteen to read the records; also where a monitor looks on."""
+    _, mask, y = scene()
+    basis = torch.eye(BANDS)[:4]
+    seen = []
+
+    def run(num_iters: int) -> tuple[int, int]:
+        ledger.launches.clear()
+        ledger.waits.clear()
+        subspace_tv(
+            A, y.to(CUDA), basis.to(CUDA), tv_weight=0.5, num_iters=num_iters, tol=1e-9,
+            monitor=lambda record, z: seen.append(record.iteration),
+        )  # fmt: skip
+        return ledger.launches.total(), ledger.waits.total()
+
+    with pretend_cuda() as ledger:
+        A = CASSI.from_step(mask.to(CUDA), 2, BANDS)
+        (few, early), (many, late) = run(16), run(48)
+        assert (many - few, late - early) <= (32 * 8, 2), ledger.told()
+        assert late - early == 2
+    assert seen == [*range(1, 17), *range(1, 49)]
+
+
+def test_a_call_with_kept_filters():
+    """Nine launches, and nobody waits."""
+    z = torch.randn(4, SIDE, SIDE, generator=torch.Generator().manual_seed(1)).cumsum(1)
+    expected = NonlocalDenoiser(0.5)
+    expected = [expected(z.clone(), k) for k in (0, 1)]
+    with pretend_cuda() as ledger:
+        on_device, denoise = z.to(CUDA), NonlocalDenoiser(torch.full((4,), 0.5).to(CUDA))
+        close(denoise(on_device.clone(), 0), expected[0])
+        budgeted(ledger, 150, 14)
+        first = on_device.clone()
+        ledger.launches.clear()
+        ledger.waits.clear()
+        found = denoise(first, 1)
+        budgeted(ledger, 9, 0)
+        close(found, expected[1])
+
+
+def test_other_weights_of_total_variation_are_converted_once():
+    x = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(1))
+    with pretend_cuda() as ledger:
+        denoise = TVDenoiser(0.1)
+        u = denoise(x.to(CUDA), 0)
+        ledger.waits.clear()
+        denoise(u, 1)
+        assert not ledger.waits.total(), ledger.told()
+
+
+def test_a_sequence():
+    """A frame that drifts and its neighbors: all motion and masks of them on the device."""
+    x, mask, _ = scene()
+    ys = np.stack([CASSI.from_step(mask, 2, BANDS).forward(x.roll(t, -1)).numpy() for t in (1, 0, 2)])
+    stack = Measurement(y=ys, mask=mask.numpy(), shifts=tuple(range(0, 2 * BANDS, 2)))
+    plan = replace(default().plan, stages=(Tv(30),))
+    expected = InSequence(plan, "tv", device="cpu")(stack)
+    with pretend_cuda():
+        close(InSequence(plan, "tv", device="cuda")(stack).cube, expected.cube)
+
+
+def test_tiles(tmp_path):
+    _, mask, y = scene()
+    m = Measurement(y=y.numpy(), mask=mask.numpy(), shifts=tuple(range(0, 2 * BANDS, 2)))
+    cubes = {}
+    for device in ("cpu", "cuda"):
+        with pretend_cuda() if device == "cuda" else nullcontext():
+            path = tmp_path / f"{device}.h5"
+            cassi.reconstruct_tiled(m, path, solver="gap-tv", num_iters=5, tile=20, reach=4, device=device)
+        with h5py.File(path) as file:
+            cubes[device] = file["cube"][()]
+    np.testing.assert_allclose(cubes["cuda"], cubes["cpu"], rtol=0, atol=1e-4 * cubes["cpu"].max())
+
+
+def test_a_step_of_a_training(monkeypatch):
+    monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
+    size = Size(
+        components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
+    )
+    cube = (255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy()
+    scenes = Scenes((cube,), (), np.zeros((0, 31)))
+
+    def loss_on(device: torch.device) -> tuple[float, LearnedPrior]:
+        prior = new_prior(size, 0).to(device)
+        examples = draw_examples(np.random.default_rng(0), scenes, [], 2, (16, 24), prior)
+        loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
+        loss.backward()
+        return loss.item(), prior
+
+    expected, _ = loss_on(torch.device("cpu"))
+    with pretend_cuda():  # its parameters are no leaves: what is compared is the loss, of which the gradient was taken
+        found, _ = loss_on(CUDA)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_second_device_is_honoured():
+    with pretend_cuda(1):
+        found = reconstruct("cuda:1", **named("gap-tv"))
+        assert found.cube.device == torch.device("cuda:1") and found.parameters["device"] == "cuda:1"
+        with pytest.raises(InputError, match="is not there: this machine has 2 CUDA devices"):
+            pick_device("cuda:2")
+
+
+def test_without_triton_eager_torch_does_the_work_and_says_so_once():
+    expected = reconstruct("cpu", **named("gap-tv"))
+    with pretend_cuda(triton=False), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = reconstruct("cuda", **named("gap-tv"))
+        reconstruct("cuda", **named("gap-tv"))
+        close(found.cube, expected.cube)
+    assert len([w for w in told if "Triton does not run on cuda:0" in str(w.message)]) == 1
+
+
+def test_what_a_gpu_refuses_is_refused():
+    """The pretence itself."""
+    with pretend_cuda() as ledger:
+        here, there = torch.ones(3, device="cuda"), torch.ones(3)
+        with pytest.raises(RuntimeError, match="on the same device"):
+            here + there
+        with pytest.raises(TypeError, match="to numpy"):
+            here.numpy()
+        with pytest.raises(RuntimeError, match="indices should be"):
+            there[here.long()]
+        with pytest.raises(RuntimeError, match="generator"):
+            torch.rand(3, device="cuda", generator=torch.Generator())
+        before = ledger.launches.total(), ledger.waits.total()
+        total = ((here + 1) * 2).sum()
+        assert (ledger.launches.total() - before[0], ledger.waits.total() - before[1]) == (3, 0)
+        assert float(total) == 12 and ledger.waits.total() == before[1] + 1
