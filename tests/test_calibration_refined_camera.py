@@ -136,7 +136,7 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     with h5py.File(cube) as h:
         assert json.loads(h.attrs["shifts"]) == list(SHIFTS)
     assert run("reconstruct", [*again, "--mask", str(tmp_path / "mask.npy")], "reconstruct.py") == 2
-    assert "leave out --mask" in capsys.readouterr().err
+    assert "--calibration does not go with --mask" in capsys.readouterr().err
 
 
 def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask, capsys, monkeypatch):

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from cassi import CASSI
-from cassi.choice.noise import CameraNoise
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.optics.measurement import Measurement
-from cassi.running.preparing import as_measurement, prepare, prepare_camera
+from cassi.running.preparing import load, prepare, prepare_camera
+from cassi.running.request import Request
 
 RNG = np.random.default_rng(0)
 SHIFTS = (0, 2, 4)
@@ -39,14 +39,12 @@ FORMS = {
 def by_camera(y, mask):
     """The mask as a tensor of the same strides, where torch has such."""
     held = torch.as_tensor(mask if mask.flags.f_contiguous and mask.flags.writeable else mask.astype(np.float32).copy())
-    return prepare_camera(
-        CASSI(held.float(), SHIFTS), y, wavelengths=None, bad_pixels=None, noise=CameraNoise(), black_level=None
-    )
+    return prepare_camera(CASSI(held.float(), SHIFTS), y, Request())
 
 
 WAYS = {
-    "arrays": lambda y, mask: prepare(as_measurement(y, mask, None, 2, None, None)),
-    "a Measurement": lambda y, mask: prepare(Measurement(y=y, mask=mask, shifts=SHIFTS)),
+    "arrays": lambda y, mask: prepare(load(y, mask, Request(step=2)), Request()),
+    "a Measurement": lambda y, mask: prepare(Measurement(y=y, mask=mask, shifts=SHIFTS), Request()),
     "a camera": by_camera,
 }
 
@@ -66,6 +64,6 @@ def test_the_compiled_kernels_take_them(way, form, mask):
 def test_a_memory_map_is_taken_and_a_mask_per_band_is_not_copied(tmp_path):
     np.save(tmp_path / "y.npy", np.asfortranarray(Y))
     masks = MASKS.astype(np.float32)
-    m = as_measurement(np.load(tmp_path / "y.npy", mmap_mode="r"), masks, None, 2, None, None)
+    m = load(np.load(tmp_path / "y.npy", mmap_mode="r"), masks, Request(step=2))
     assert kernels(*(torch.from_numpy(values) for values in (m.y, m.mask))) is cpu
     assert np.shares_memory(m.mask, masks)

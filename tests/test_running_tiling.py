@@ -258,4 +258,4 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert "whole cube" in capsys.readouterr().err
     settings = tuple("auto" if word == "gap-tv" else word for word in settings)
     assert main([*settings, "--overwrite", "--uncertainty"]) == 2
-    assert "--uncertainty does not go with --tile" in capsys.readouterr().err
+    assert "--tile does not go with --uncertainty" in capsys.readouterr().err

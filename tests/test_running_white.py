@@ -98,6 +98,6 @@ def test_at_the_command_line(tmp_path, bench, capsys):
     with h5py.File(cube) as h:
         assert "the white reference shows a picture" in str(h.attrs["notes"])
     assert run("reconstruct", [*words, "--overwrite", "--tile", "32"], "reconstruct.py") == 2
-    assert "--white does not go with --tile" in capsys.readouterr().err
+    assert "--tile does not go with --white" in capsys.readouterr().err
     assert run("reconstruct", [*words[2:], "--measurement", str(tmp_path)], "reconstruct.py") == 2
     assert "--white" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def run():
     patch.setattr(
         bench,
         "reconstruct_auto",
-        lambda A, y, method=Method(): auto(A, y, method=replace(method, num_iters=5)),  # noqa: B008
+        lambda A, y, method=Method(): auto(A, y, method=replace(method, num_iters=40)),  # noqa: B008
     )
     lines: list[str] = []
     try:
