@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from cassi.choice.bases import BasisError
+from cassi.choice.held_out import MOST_RISE
 from cassi.choice.noise import Pilot
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Trial
@@ -223,8 +224,8 @@ def _evidence(outcome: Outcome) -> list[str]:
             for trial in found.trials
         )
         words.append(
-            f"Held-out errors of the stages ({compared}): one is accepted where its errors at the same pixels are not "
-            "larger than by chance and the mask's imprint is not clearly larger."
+            f"Held-out errors of the stages ({compared}): a prior's cube is accepted where its error is at most "
+            f"{MOST_RISE:g} times that before and the mask's imprint is not clearly larger."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words
