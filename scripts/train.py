@@ -18,8 +18,9 @@ examples:
       python scripts/train.py --data FOLDER --output run --minutes 60
   on a GPU, sixteen scenes for each camera at a time
       python scripts/train.py --data FOLDER --output run --minutes 10 --scenes 16 --size 128x256 --device cuda
-  two hours more for the weights that come with the program, in smaller steps
+  two hours more for the weights that come with the program, in smaller steps; the same for one camera alone
       python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4
+      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 2e-4
 then
       python scripts/reconstruct.py --measurement scene.h5 --weights run/weights.safetensors
 
@@ -44,6 +45,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="80x160", help="of an example, height x width [pixel] (default 80x160)")
     parser.add_argument("--rate", type=float, default=5e-4, help="of learning, at most (default 5e-4)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="to begin with, of a training before")
+    parser.add_argument(
+        "--camera", type=Path, metavar="FILE",
+        help="train for this camera alone: one that was saved (reconstruct.py --save-camera), a calibration or a "
+        "measurement with its mask; begins with the weights of the program",
+    )  # fmt: skip
     parser.add_argument("--stages", type=int, default=4, help="times the network is applied (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="of network and examples (default 0)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1 ...")
@@ -73,14 +79,18 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
     from torch import multiprocessing
+    from training.examples import read_camera
     from training.loop import Settings, Training, train
     from training.scenes import load_scenes
 
-    from cassi.priors.learned import load_prior
+    from cassi.priors.learned import WEIGHTS, load_prior
 
     try:
         size = check_numbers(args)
         load_scenes(args.data).check_size(*size)
+        if args.camera:
+            read_camera(args.camera).check_size(size)
+            args.weights = args.weights or WEIGHTS
         if args.weights:
             load_prior(args.weights)
     except (ValueError, OSError) as error:
@@ -100,6 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         args.device,
         args.weights,
         args.stages,
+        args.camera,
     )
     try:
         if processes == 1:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from pretend_device import Ledger, pretend_cuda
 from torch import Tensor
-from training.examples import draw_examples
+from training.examples import AnyCamera, draw_examples
 from training.loop import loss_of, new_prior
 from training.scenes import Scenes
 
@@ -264,7 +264,7 @@ def test_a_step_of_a_training(monkeypatch):
 
     def loss_on(device: torch.device) -> tuple[float, LearnedPrior]:
         prior = new_prior(size, 0).to(device)
-        examples = draw_examples(np.random.default_rng(0), scenes, [], 2, (16, 24), prior)
+        examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)
         loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
         loss.backward()
         return loss.item(), prior

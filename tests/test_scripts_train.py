@@ -12,7 +12,7 @@ import pytest
 import torch
 import train
 from training import loop
-from training.examples import blurred, draw_examples, drawn_mask, random_mask
+from training.examples import AnyCamera, OneCamera, blurred, draw_examples, drawn_mask, random_mask, read_camera
 from training.loop import Muon, Settings, Training, error, loss_of, new_prior
 from training.scenes import load_scenes
 
@@ -46,7 +46,7 @@ def scenes(data: Path):
 
 @functools.cache
 def drawn(data: Path, seed: int, count: int = 2):
-    return draw_examples(np.random.default_rng(seed), scenes(data), [], count, (24, 48), new_prior(SMALL, 0))
+    return draw_examples(np.random.default_rng(seed), scenes(data), AnyCamera([]), count, (24, 48), new_prior(SMALL, 0))
 
 
 def test_an_example_is_a_snapshot_of_its_truth(data):
@@ -70,6 +70,51 @@ def test_turning_an_example_keeps_its_physics(data, seed):
         return [float((e.y - e.camera.forward(x)).square().sum()) for x in (e.truth, start)]
 
     assert misfits(turned) == pytest.approx(misfits(e), rel=1e-3)
+
+
+@pytest.fixture
+def camera_file(tmp_path) -> Path:
+    """A saved camera of 9 bands, a mask each, whose elements tell their place."""
+    with h5py.File(tmp_path / "camera.h5", "w") as file:
+        file["mask"] = (np.arange(9 * 40 * 60.0) / (9 * 40 * 60)).reshape(9, 40, 60)
+        file["shifts"] = np.arange(9) * 2
+        file["wavelengths"] = np.linspace(450, 650, 9)
+    return tmp_path / "camera.h5"
+
+
+def test_one_camera_is_trained_for_with_pieces_of_its_mask(data, camera_file):
+    camera = read_camera(camera_file)
+    assert isinstance(camera, OneCamera) and camera.shifts == tuple(range(0, 18, 2))
+    piece = camera.draw(np.random.default_rng(0), 24, 48).mask
+    i, j = divmod(round(float(piece[0, 0, 0]) * 9 * 40 * 60), 60)
+    torch.testing.assert_close(piece, camera.mask[:, i : i + 24, j : j + 48])
+    e = draw_examples(np.random.default_rng(1), scenes(data), camera, 2, (24, 48), new_prior(SMALL, 0))
+    assert e.truth.shape == (2, 9, 24, 48) and e.camera.shifts == camera.shifts
+    for seed in range(4):  # upside down is a piece of such a mask, mirrored along the dispersion is another camera
+        assert e.turned(np.random.default_rng(seed), along=False).camera.shifts == camera.shifts
+    with pytest.raises(ValueError, match="do not fit into a mask of 40 x 60"):
+        camera.check_size((24, 64))
+
+
+def test_a_measurement_with_its_mask_is_a_camera():
+    camera = read_camera(Path(__file__).parents[1] / "data" / "example.h5")
+    assert camera.mask.shape == (256, 256) and len(camera.shifts) == len(camera.wavelengths) == 28
+
+
+def test_what_is_no_camera_to_train_for(camera_file, tmp_path):
+    for change, words in (
+        ({"shifts": np.arange(9) * 1.5}, "whole pixels apart"),
+        ({"wavelengths": np.linspace(700, 900, 9)}, "400 to 700 nm"),
+    ):
+        with h5py.File(camera_file) as old, h5py.File(tmp_path / "changed.h5", "w") as file:
+            for name in old:
+                file[name] = change.get(name, old[name][()])
+        with pytest.raises(ValueError, match=words):
+            read_camera(tmp_path / "changed.h5")
+    with h5py.File(tmp_path / "none.h5", "w") as file:
+        file["cube"] = [1]
+    with pytest.raises(ValueError, match="holds no camera"):
+        read_camera(tmp_path / "none.h5")
 
 
 def test_an_image_is_blurred_by_its_own_width():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.files import read_measurement
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
@@ -48,8 +50,8 @@ class Examples:
     start: Tensor
     truth: Tensor
 
-    def turned(self, rng: np.random.Generator) -> Examples:
-        """Others out of these: perhaps upside down, mirrored, or with bands reversed.
+    def turned(self, rng: np.random.Generator, *, along: bool = True) -> Examples:
+        """Others out of these: perhaps upside down, and where `along` is allowed mirrored, or with bands reversed.
 
         Reversed bands change the sign of every odd coefficient and, like a mirrored picture, of the dispersion.
         """
@@ -58,11 +60,11 @@ class Examples:
         shifts = np.array(self.camera.shifts)
         if rng.random() < 0.5:
             images = [image.flip(-2) for image in images]
-        if rng.random() < 0.5:
+        if along and rng.random() < 0.5:
             images, shifts = [image.flip(-1) for image in images], -shifts
         mask, weights, y, variance, start, truth = (image.contiguous() for image in images)
         basis = self.basis
-        if rng.random() < 0.5:
+        if along and rng.random() < 0.5:
             signs = (1 - 2 * (torch.arange(start.shape[1], device=start.device) % 2)).to(start)
             start, truth = start * signs.view(-1, 1, 1), truth.flip(1)
             basis = basis.flip(1) * signs[:, None]
@@ -71,29 +73,104 @@ class Examples:
         return Examples(CASSI(mask, tuple(shifts.tolist()), weights), y, variance, basis, start, truth)
 
 
+class Optics(NamedTuple):
+    """A piece of a camera: mask (H, W) or (C, H, W), shifts [pixel] and wavelengths [nm] of its C bands."""
+
+    mask: Tensor
+    shifts: tuple[int, ...]
+    wavelengths: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class AnyCamera:
+    """8 to 31 bands of 400 to 700 nm, any mask, also one of the measured `masks`, a step of 1 to 3 either way."""
+
+    masks: list[Tensor]
+    along = True  # mirrored along the dispersion it is another such camera
+
+    def draw(self, rng: np.random.Generator, height: int, width: int) -> Optics:
+        low, high = (450.0, 650.0) if rng.random() < 0.5 else (rng.uniform(400, 470), rng.uniform(600, 700))
+        C = int(rng.choice([28, 28, 31, rng.integers(8, 32)]))
+        wavelengths = np.linspace(low, high, C)[:: rng.choice([1, -1])]
+        step = int(rng.choice([1, 2, 2, 2, 2, 3])) * int(rng.choice([1, -1]))
+        mask = drawn_mask(rng, self.masks, height, width)
+        if rng.random() < 0.25:
+            mask = softened(mask, np.linspace(rng.uniform(0, 0.8), rng.uniform(0.5, 2.2), C)[:: rng.choice([1, -1])])
+        return Optics(mask, tuple(c * step for c in range(C)), wavelengths)
+
+
+@dataclass(frozen=True, eq=False)
+class OneCamera:
+    """Pieces of one camera's mask, (H, W) or (C, H, W)."""
+
+    mask: Tensor
+    shifts: tuple[int, ...]
+    wavelengths: np.ndarray
+    along = False
+
+    def draw(self, rng: np.random.Generator, height: int, width: int) -> Optics:
+        i, j = (
+            int(rng.integers(whole - part + 1))
+            for whole, part in zip(self.mask.shape[-2:], (height, width), strict=True)
+        )
+        return Optics(self.mask[..., i : i + height, j : j + width].contiguous(), self.shifts, self.wavelengths)
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Raise ValueError for examples larger than the mask."""
+        if any(part > whole for part, whole in zip(size, self.mask.shape[-2:], strict=True)):
+            raise ValueError(
+                f"examples of {size[0]} x {size[1]} pixels do not fit into a mask of {self.mask.shape[-2]} x "
+                f"{self.mask.shape[-1]}; take a smaller --size"
+            )
+
+
+def read_camera(path: Path) -> OneCamera:
+    """The camera of a file: one that was saved, a calibration, or a measurement with its mask.
+
+    Raises:
+        ValueError: a file without mask and bands, shifts between pixels, or wavelengths outside 400 to 700 nm.
+    """
+    if h5py.is_hdf5(path) and not _holds_measurement(path):
+        with h5py.File(path) as file:
+            if not {"mask", "shifts"} <= file.keys():
+                raise ValueError(f"{path}: holds no camera, expected `mask` and `shifts`, got {', '.join(file)}")
+            mask, shifts = file["mask"][()], file["shifts"][()]
+            wavelengths = file["wavelengths"][()] if "wavelengths" in file else None
+    else:
+        m = read_measurement(path)
+        mask, shifts, wavelengths = m.mask, np.asarray(m.shifts), m.wavelengths
+    if not np.array_equal(shifts, np.rint(shifts)):
+        raise ValueError(f"{path}: bands must lie whole pixels apart to train with, got shifts {shifts}")
+    if wavelengths is None:
+        wavelengths = np.linspace(450, 650, len(shifts))
+    if not (WAVELENGTHS[0] <= np.min(wavelengths) and np.max(wavelengths) <= WAVELENGTHS[-1]):
+        raise ValueError(f"{path}: scenes are known at 400 to 700 nm, got bands at {wavelengths} nm")
+    mask = torch.from_numpy(np.ascontiguousarray(mask, np.float32))
+    return OneCamera(mask, tuple(int(d) for d in shifts), np.asarray(wavelengths, float))
+
+
+def _holds_measurement(path: Path) -> bool:
+    with h5py.File(path) as file:
+        return "measurement" in file
+
+
 def draw_examples(
     rng: np.random.Generator,
     scenes: Scenes,
-    masks: list[Tensor],
+    camera: AnyCamera | OneCamera,
     count: int,
     size: tuple[int, int],
     prior: LearnedPrior,
 ) -> Examples:
-    """Pieces of scenes, 8 to 31 bands of 400 to 700 nm, any mask, a step of 1 to 3 either way, any noise.
+    """Pieces of scenes through a piece of a camera, with any noise.
 
     Half of the cameras are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
     all the automatic solver has.
     """
     height, width = size
     device = prior.log_tau.device
-    low, high = (450.0, 650.0) if rng.random() < 0.5 else (rng.uniform(400, 470), rng.uniform(600, 700))
-    C = int(rng.choice([28, 28, 31, rng.integers(8, 32)]))
-    wavelengths = np.linspace(low, high, C)[:: rng.choice([1, -1])]
-    step = int(rng.choice([1, 2, 2, 2, 2, 3])) * int(rng.choice([1, -1]))
-    shifts = tuple(c * step for c in range(C))
-    mask = drawn_mask(rng, masks, height, width)
-    if rng.random() < 0.25:
-        mask = softened(mask, np.linspace(rng.uniform(0, 0.8), rng.uniform(0.5, 2.2), C)[:: rng.choice([1, -1])])
+    mask, shifts, wavelengths = camera.draw(rng, height, width)
+    C = len(shifts)
     true_mask = wrong_mask(rng, mask) if rng.random() < 0.5 else mask
     x = torch.stack([bands(rng, scenes.piece(rng, height, width), wavelengths) for _ in range(count)]).to(device)
     mask, true_mask = mask.to(device), true_mask.to(device)

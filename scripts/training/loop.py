@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.unrolled import unrolled
-from training.examples import Examples, draw_examples, load_masks
+from training.examples import AnyCamera, Examples, draw_examples, load_masks, read_camera
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
@@ -47,6 +47,7 @@ class Settings:
         device: of network and examples.
         weights: to begin with.
         stages: of a network that is begun anew.
+        camera: file of the one camera to train for; any camera if not given.
     """
 
     data: Path
@@ -61,6 +62,7 @@ class Settings:
     device: str = "cpu"
     weights: Path | None = None
     stages: int = 4
+    camera: Path | None = None
 
 
 @dataclass
@@ -173,7 +175,8 @@ class Training:
         """Train until the minutes are over; a checkpoint every minute and at the end."""
         p, s = self.progress, self.settings
         rng = np.random.default_rng([s.seed, p.step, self.rank])
-        scenes, masks = load_scenes(s.data), load_masks(s.data)
+        scenes = load_scenes(s.data)
+        camera = AnyCamera(load_masks(s.data)) if s.camera is None else read_camera(s.camera)
         scenes.check_size(*s.size)
         pool: deque[Examples] = deque(maxlen=POOL)
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
@@ -182,9 +185,9 @@ class Training:
         while p.seconds < limit:
             for look in range(s.cameras):
                 if not pool or (p.step * s.cameras + look) % LOOKS == 0:
-                    drawn = draw_examples(rng, scenes, masks, s.scenes, s.size, self.prior)
+                    drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.prior)
                     pool.append(drawn)
-                e = pool[int(rng.integers(len(pool)))].turned(rng)
+                e = pool[int(rng.integers(len(pool)))].turned(rng, along=camera.along)
                 loss, gain = loss_of(self.prior, e)
                 (loss / s.cameras).backward()
                 sums += torch.tensor([float(loss.detach()), gain]) / s.cameras
