@@ -10,7 +10,8 @@ the mean level of the scene, so that all images are of order 1 whatever the unit
 Light moves along rows only and no direction in a picture is special, so a scene mirrored, upside down or with its bands
 reversed is another scene of another camera: the mean correction over such views is a little better than any one.
 
-Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and two coarser scales see far. Scales and a space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
+Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and two coarser scales see far. Scales and a
+space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
 """
 
 from __future__ import annotations
