@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import file_sha256, write_text
@@ -34,6 +33,7 @@ from cassi.optics.mask_match import check_masks
 from cassi.running.cluster import Workers, processes, scheduler_at, threads
 from cassi.running.evidence import of_imprint, of_measurement, of_result
 from cassi.running.front_door import reconstruct
+from cassi.running.progress import RunBar
 from cassi.running.result import Reconstruction
 from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked
 from cassi.solvers.loop import Record
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from cassi.optics.measurement import Measurement
 
 PathLike = str | os.PathLike[str]
-BAR = "{n_fmt} of {total_fmt} runs done |{bar}| {elapsed} so far, about {remaining} left{postfix}"
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
 
@@ -168,13 +167,12 @@ def reconstruct_many(
             work = partial(_solve_and_write, read=read, store=store, solve=solve, attributes=dict(attributes or {}))
             with (
                 closing(_compute(start_workers, work, todo, log)) as outcomes,
-                tqdm(
-                    total=len(frames), initial=len(finished), disable=not progress, bar_format=BAR, dynamic_ncols=True
-                ) as bar,
+                RunBar(len(frames), len(finished), shown=progress) as bar,
             ):
                 for job, outcome in outcomes:
                     if isinstance(outcome, OutputError):
                         raise outcome
+                    what = ""
                     if isinstance(outcome, BaseException):
                         kind = "" if isinstance(outcome, InputError) else f"{type(outcome).__name__}: "
                         failed[job.frame.name] = kind + one_line(outcome)
@@ -182,8 +180,8 @@ def reconstruct_many(
                     else:
                         log.add(job.frame.name, "done", outcome)
                         finished[job.frame.name] = outcome
-                        bar.set_postfix_str(f"residual {outcome['residual']:.2%}", refresh=False)
-                    bar.update()
+                        what = f"residual {outcome['residual']:.2%}"
+                    bar(what)
         log.close([frame.name for frame in frames])
     done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
