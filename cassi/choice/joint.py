@@ -22,7 +22,7 @@ from cassi.choice.stages import Chain, NonLocal, Problem, State, Step, Tv, Watch
 from cassi.optics.protocol import Camera
 from cassi.optics.side_view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
-from cassi.solvers.loop import Result
+from cassi.solvers.loop import Result, Status
 from cassi.solvers.subspace_tv import SubspaceState
 
 COMPONENTS = 16  # of the smooth basis: the photograph makes room for more than a snapshot alone does
@@ -152,11 +152,12 @@ def gone_on(found: Found, alone: Split) -> Found:
     return Found(joint, x, alone.error(x), state)
 
 
-def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain]:
-    """The long run from the best of the short ones: cube and stages."""
+def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain, tuple[tuple[int, str], ...]]:
+    """The long run from the best of the short ones: cube, stages, and where in its history each began."""
     start = State(found.cube, found.state)
     steps = {"fast": FAST, "best": BEST}.get(quality, STEPS)
     watch = Watch(run.monitor, run.progress)
     final = final_run(found.joint.split, found.joint.problem, steps, watch, start)
     x = (final.state.x * found.joint.light).clamp_(min=0)
-    return Result(x, final.state.history, "stopped" if watch.over else "max_iters"), final.stages
+    status: Status = "stopped" if watch.over else "max_iters"
+    return Result(x, final.state.history, status), final.stages, final.state.begun

@@ -111,7 +111,7 @@ def _turned(m: Measurement, name: str) -> Measurement:
     if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
         raise InputError(f"--mask-transform {name} needs a square mask, got {m.mask.shape[-2]} x {m.mask.shape[-1]}")
     mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
-    return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}, as told"))
+    return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}"))
 
 
 def transform_that_fits(check: MaskCheck) -> str | None:

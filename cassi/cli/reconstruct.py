@@ -206,6 +206,7 @@ def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) 
     except OutputError as error:
         warn(args, f"the cube is written, the camera is not: {error}", kind="error")
         return 2
+    say(args, f"  the camera is written: {args.save_camera}")
     return 0
 
 

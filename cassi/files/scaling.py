@@ -26,7 +26,7 @@ def to_float32(values: np.ndarray, name: str) -> np.ndarray:
     if bad:
         raise InputError(
             f"{name} holds {bad} values that are NaN, Inf or too large for float32, of {result.size}; "
-            f"replace them and mark them as bad pixels"
+            "replace them; of a snapshot, mark their pixels as bad (--bad-pixels, bad_pixels)"
         )
     size = max(float(result.max(initial=0)), -float(result.min(initial=0)))
     if size > LARGEST or (size < SMALLEST and np.any(values)):

@@ -90,16 +90,16 @@ def solve_beside(
             f"without to {error:.2%} ({where})."
         )
         return replace(alone, side=replace(evidence, message=said))
-    result, stages = finished(best, quality, run)
+    result, stages, begun = finished(best, quality, run)
     said = (
         f"The side picture was used: {where}; with it held-out detector pixels are predicted to {best.error:.2%}, "
         f"without to {error:.2%}."
     )
     evidence = replace(evidence, used=True, message=said, response=placed.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis
-    plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages)
+    plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages, learned=None)
     told = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
-    return replace(alone, result=result, plan=plan, evidence=told, side=evidence, discrepancy=None)
+    return replace(alone, result=result, plan=plan, evidence=told, side=evidence, discrepancy=None, begun=begun)
 
 
 @dataclass(frozen=True, eq=False)

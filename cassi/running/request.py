@@ -16,7 +16,7 @@ from torch import Tensor
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run, check_number, check_plan, check_prior
-from cassi.errors import InputError
+from cassi.errors import InputError, one_line
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
@@ -133,5 +133,7 @@ def read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
     """
     try:
         return load_prior(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); give weights of scripts/train.py") from error
+    except ValueError as error:
         raise InputError(str(error)) from error
