@@ -141,11 +141,11 @@ def _without_black(
             f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
         )
     black = tuple(black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames)
-    y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
+    y = torch.stack([frame - level for frame, level in zip(frames, black, strict=True)]).view(y.shape)
     if good is not None:
         y = torch.where(good, y, 0)
     check_light(y)
-    for frame in y.reshape(-1, *A.measurement_shape):
+    for frame in y.reshape(-1, *A.measurement_shape) if noise.gain is not None else ():
         _check_noise(noise, brightness(A, frame))
     return Scene(A, y, black, black_level is None, wavelengths, noise, unit)
 
