@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import h5py
@@ -35,6 +36,7 @@ from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import LearnedPrior, Size, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.tv import TVDenoiser
+from cassi.running.many import _described
 from cassi.running.sequence import InSequence
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -298,6 +300,24 @@ def test_the_second_device_is_honoured():
         assert found.cube.device == torch.device("cuda:1") and found.parameters["device"] == "cuda:1"
         with pytest.raises(InputError, match="is not there: this machine has 2 CUDA devices"):
             pick_device("cuda:2")
+
+
+@pytest.mark.parametrize("options", [{}, of_several()], ids=["arrays", "a camera on the device"])
+def test_float32_is_pinned(monkeypatch, options):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    reconstruct("cpu", **{**options, **named("least-squares")})
+    assert torch.backends.cudnn.allow_tf32
+    with pretend_cuda():
+        reconstruct("cuda", **{**options, **named("least-squares")})
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_results_of_another_device_are_not_gone_on_with():
+    on_cpu = [_described(f) for f in (partial(cassi.reconstruct, device="cpu"), cassi.reconstruct)]
+    assert [one["device"] for one in on_cpu] == ["cpu", str(pick_device())]
+    with pretend_cuda():
+        given = (cassi.reconstruct, partial(cassi.reconstruct, device="auto"), InSequence(default().plan, "tv"))
+        assert [_described(f)["device"] for f in given] == 3 * ["cuda"]
 
 
 def test_without_triton_eager_torch_does_the_work_and_says_so_once():
