@@ -102,7 +102,7 @@ def tables(args: argparse.Namespace, data: Path | None) -> str:
                 raise ValueError("no CUDA device: nothing was measured")
             from benchmarks.gpu import gpu
 
-            return gpu(torch.device("cuda", torch.cuda.current_device()))
+            return gpu(torch.device("cuda", 0))
         case "quality":
             from benchmarks.quality import quality
 
