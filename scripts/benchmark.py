@@ -46,6 +46,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "what further shots of a scene, and the frames beside it, are worth"
     one = commands.add_parser("shots", help=words, parents=[data, output])
     one.add_argument("--size", type=int, default=256, help="of the windows [pixel] (default: %(default)s)")
+    words = "a GPU against the CPU: its tests, speed and profiles, within eight minutes"
+    one = commands.add_parser("gpu", help=words)
+    page = Path(__file__).parents[1] / "docs" / "results.md"
+    one.add_argument("--output", type=Path, default=page, help="page with their section (default: docs/results.md)")
     return parser.parse_args(argv)
 
 
@@ -54,7 +58,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         text = run(args)
         if args.output is not None:
-            replace_section(args.output, args.command, args.command.capitalize(), told(args), text)
+            replace_section(
+                args.output,
+                args.command,
+                args.command.upper() if args.command == "gpu" else args.command.capitalize(),
+                told(args),
+                text,
+            )
             print(f"written to {args.output}")
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,6 +95,14 @@ def tables(args: argparse.Namespace, data: Path | None) -> str:
             if args.device == "cuda" and not torch.cuda.is_available():
                 raise ValueError("there is no CUDA device here; use --device cpu")
             return speed(torch.device(args.device), data=data, quick=args.quick)
+        case "gpu":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ValueError("no CUDA device: nothing was measured")
+            from benchmarks.gpu import gpu
+
+            return gpu(torch.device("cuda", 0))
         case "quality":
             from benchmarks.quality import quality
 

@@ -11,6 +11,7 @@ import torch
 from benchmarks import speed as module
 from benchmarks import throughput as many
 from benchmarks import timing
+from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.sections import replace_section
 from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
@@ -121,10 +122,23 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     if not torch.cuda.is_available():
         assert script.main(["speed", "--device", "cuda"]) == 2
         assert capsys.readouterr().err == "error: there is no CUDA device here; use --device cpu\n"
+        assert script.main(["gpu", "--output", str(tmp_path / "page.md")]) == 2
+        assert capsys.readouterr().err == "error: no CUDA device: nothing was measured\n"
+        assert not (tmp_path / "page.md").exists()
     monkeypatch.setattr(module, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
     assert script.main(["speed", "--quick", "--output", str(tmp_path / "docs" / "results.md")]) == 0
     text = (tmp_path / "docs" / "results.md").read_text()
     assert "\nMade by `python scripts/benchmark.py speed --device cpu --quick`.\n\ncpu None True\n" in text
+
+
+def test_the_tables_of_a_gpu_are_made(hurried):
+    """On the CPU, which shows that everything in them runs; the device itself is pretended in `test_cuda_path.py`."""
+    text = gpu(torch.device("cpu"), side=24, bands=6, seconds=0.01, tests=False)
+    assert text.startswith("the CPU; not measured on a GPU")
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    assert rows[0] == "24 x 24 x 6" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
+    assert rows[-1] == "default" and len(rows) >= 8
+    assert text.count("Self CPU time total") == 2
 
 
 def test_a_run_replaces_its_own_section_and_nothing_else(tmp_path):

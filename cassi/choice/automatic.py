@@ -135,7 +135,7 @@ def reconstruct_auto(
     plan.check_bands(A.cube_shape[0])
     watch = Watch(run.monitor, run.progress, deadline)
     state = repeated(A, y, plan.problem(y), plan.stages, watch)
-    return _outcome(A, y, state, watch, plan, evidence, method, run)
+    return _outcome(A, y, state, watch, plan, evidence, method, run, brightness(A, y))
 
 
 def choose_plan(
@@ -218,11 +218,12 @@ def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What the pilot told: the problem to be solved, as a plan without stages, and the evidence."""
+    """What the pilot told: the problem to be solved, as a plan without stages, the evidence, and how bright it is."""
 
     plan: Plan
     bases: tuple[BasisError, ...]
     pilot: Pilot | None
+    brightness: float
 
 
 def explored(
@@ -251,13 +252,14 @@ def explored(
     level = max(1.0, float(snapshot.square().mean() / snapshot.mean() ** 2) / USUAL_CONTRAST)
     scene = scene_basis(x)
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
-    problem = Problem(scene, model.variance(y) * share, brightness(whole, snapshot), level, axis=plain)
+    bright = brightness(whole, snapshot)
+    problem = Problem(scene, model.variance(y) * share, bright, level, axis=plain)
     bases = {SCENE: scene} | library_bases(A, method)
     if A.cube_shape[0] > PILOT_COMPONENTS and narrowness(split, x) > STANDS_OUT:
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, compared = best_basis(split, problem, bases)
     plan = Plan(name, vectors, model, share, level, (), learned_prior(A, method), plain)
-    return Found(plan, compared, pilot if noise.gain is None else None)
+    return Found(plan, compared, pilot if noise.gain is None else None, bright)
 
 
 def _chosen(
@@ -282,19 +284,21 @@ def _chosen(
     wanted = steps(A, method)
     if found.plan.learned is None:
         wanted = tuple(without_learned(step) for step in wanted)
-    problem = found.plan.problem(y, None if frame is None else brightness(*frame))
+    problem = found.plan.problem(y, split.brightness if frame is None else found.brightness)
     final = final_run(split, problem, wanted, watch)
     plan = replace(found.plan, stages=final.stages)
+    taken_at = next((trial.held_out_error for trial in reversed(final.trials) if trial.accepted), None)
     evidence = Evidence(
         bases=found.bases,
         trials=final.trials,
-        held_out_error=split.error(final.state.x.clamp(min=0)),
-        held_out_pixels=int(split.held.sum()),
+        held_out_error=split.error(final.state.x.clamp(min=0)) if taken_at is None else taken_at,
+        held_out_pixels=len(split.places),
         seed=run.seed,
         part=None,
         pilot=found.pilot,
     )
-    return _outcome(A, y, final.state, watch, plan, evidence, method, run)
+    level = found.brightness if frame is None else brightness(A, y)
+    return _outcome(A, y, final.state, watch, plan, evidence, method, run, level)
 
 
 def without_learned(step: Step) -> Step:
@@ -337,21 +341,21 @@ def _outcome(
     evidence: Evidence | None,
     method: Method,
     run: Run,
+    level: float,
 ) -> Outcome:
     """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = state.x.clamp(min=0)
     result = Result(cube, state.history, "stopped" if watch.over else "max_iters")
-    variance = plan.problem(y).variance
+    variance = plan.variance(y)
     lit = A.majorizer() > 0
     known = lit & (variance > 0)
-    discrepancy = None
-    if bool(known.any()):
-        residual = y - A.forward(cube)
-        discrepancy = float((residual[known] ** 2 / variance[known]).mean())
+    ratio = torch.where(known, (y - A.forward(cube)) ** 2 / torch.where(known, variance, 1), 0)
+    total, count = torch.stack([ratio.sum(dtype=torch.float64), known.sum(dtype=torch.float64)]).tolist()
+    discrepancy = total / count if count else None
     sigma = None
     if method.uncertainty:
         sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
     return Outcome(
         result, SOLVER, {}, plan, evidence, sigma,
-        calibrated=sigma is not None, discrepancy=discrepancy, brightness=brightness(A, y), begun=state.begun,
+        calibrated=sigma is not None, discrepancy=discrepancy, brightness=level, begun=state.begun,
     )  # fmt: skip

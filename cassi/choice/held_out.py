@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from cassi.optics.detector import brightness
 from cassi.optics.imprint import STAMPED, imprint_on
 from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
@@ -56,9 +58,31 @@ class Split:
         keep = (~held).to(y)
         return Split(A, y, held.expand(y.shape), A.leave_out(keep), y * keep)
 
+    @cached_property
+    def brightness(self) -> float:
+        """Of the scene, by the pixels that are not held out."""
+        return brightness(self.A_train, self.y_train)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Numbers of the held-out pixels in `y`: an index by a mask would wait for a GPU each time."""
+        return self.held.flatten().nonzero()[:, 0]
+
+    @cached_property
+    def values(self) -> Tensor:
+        """y there, (n,) float64, in memory."""
+        return self._there(self.y)
+
+    def misfit(self, x: Tensor) -> Tensor:
+        """y - Phi x of a cube there, (n,) float64, in memory."""
+        return self._there(self.y - self.A.forward(x))
+
     def error(self, x: Tensor) -> float:
         """`held_out_error` of a cube."""
-        return held_out_error(self.A, self.y, x, self.held)
+        return relative_norm(self.misfit(x), self.values)
+
+    def _there(self, y: Tensor) -> Tensor:
+        return y.flatten()[self.places].cpu().double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +109,7 @@ class Judge:
     def verdict(self, x: Tensor) -> Verdict:
         """Of a cube (C, H, W), negative values counted as 0."""
         split, x = self.split, x.clamp(min=0)
-        misfit = (split.y - split.A.forward(x))[split.held].double().cpu()
-        norm = float(split.y[split.held].double().norm())
+        misfit, norm = split.misfit(x), float(split.values.norm())
         error = float(misfit.norm()) / norm if norm else float(bool(misfit.any()))
         return Verdict(error, misfit.square(), imprint_on(x, split.A, moves=(0.0,)))
 

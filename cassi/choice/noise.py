@@ -109,9 +109,10 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tens
     They hold noise and model error together; `cassi.choice.automatic.SHARE` of them counts as noise. The pilot has no
     damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
     """
-    pilot = _Watch(split, basis.to(split.y))
-    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=pilot)
-    alpha, beta = _fit_variance(pilot.values.clamp(min=0), pilot.squared)
+    basis = basis.to(split.y)
+    pilot = _Watch(split, basis)
+    subspace_tv(split.A_train, split.y_train, basis, tv_weight=split.brightness, num_iters=PILOT_ITERS, monitor=pilot)
+    alpha, beta = _fit_variance(split.values.clamp(min=0), pilot.squared)
     return NoiseModel(alpha, beta, "errors at the held-out pixels"), pilot.best, pilot.found
 
 
@@ -123,14 +124,13 @@ class _Watch:
     def __init__(self, split: Split, B: Tensor) -> None:
         self.split, self.B = split, B
         self.best, self.found = Pilot(math.inf, 0), B.new_zeros(())
-        self.values = split.y[split.held].double().cpu()
-        self.squared = torch.zeros_like(self.values)
+        self.squared = torch.zeros_like(split.values)
 
     def __call__(self, record: Record, z: Tensor) -> None:
         if record.iteration % READ == 0:
             x = synthesise(z, self.B)
-            misfit = (self.split.y - self.split.A.forward(x))[self.split.held].double().cpu()
-            error = float(misfit.norm() / self.values.norm().clamp(min=1e-300))
+            misfit = self.split.misfit(x)
+            error = float(misfit.norm() / self.split.values.norm().clamp(min=1e-300))
             if error < self.best.held_out_error:
                 self.best, self.squared, self.found = Pilot(error, record.iteration), misfit**2, x
 

@@ -67,8 +67,11 @@ class Plan:
 
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
         """What its stages have in common, for a snapshot; `brightness` as for `Problem`."""
-        variance = self.noise.variance(y) * self.noise_share
-        return Problem(self.vectors.to(y), variance, brightness, self.level, self.learned, self.axis)
+        return Problem(self.vectors.to(y), self.variance(y), brightness, self.level, self.learned, self.axis)
+
+    def variance(self, y: Tensor) -> Tensor:
+        """Of a snapshot, like y, with the plan's share of the noise."""
+        return self.noise.variance(y) * self.noise_share
 
     def check_bands(self, num_bands: int) -> None:
         """Raise InputError for a camera with another number of bands than that of the plan."""

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,6 +62,14 @@ class Problem:
     learned: LearnedPrior | None = None
     axis: int | Sequence[float] | np.ndarray | None = None
 
+    @cached_property
+    def smooth(self) -> Tensor:
+        """The smooth basis of the network, beside `basis`."""
+        if self.learned is None:
+            raise ValueError("only a network has a smooth basis of its own")
+        axis = self.basis.shape[1] if self.axis is None else self.axis
+        return smooth_basis(axis, self.learned.size.components).to(self.basis)
+
     def solve(
         self,
         A: Camera,
@@ -76,7 +85,7 @@ class Problem:
         level = self.level * (brightness(A, y) if self.brightness is None else self.brightness)
         denoise = None
         if sigma is not None:
-            weights = coefficient_weights(len(self.basis)).to(y) * level
+            weights = coefficient_weights(len(self.basis)).to(y.dtype) * level  # in memory, where they are checked
             stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
             denoise = NonlocalDenoiser(sigma * weights, refresh=REMATCH, patch=PATCH, stride=stride)
         return subspace_tv(
@@ -261,7 +270,7 @@ class Learned:
         if problem.learned is None or state is None:
             raise ValueError("the learned prior needs weights and a cube to start from")
         prior = problem.learned.on(y.device)
-        B = smooth_basis(A.cube_shape[0] if problem.axis is None else problem.axis, prior.size.components).to(y)
+        B = problem.smooth.to(y)
         start = analyse(state.x, B)
         rest = state.x - synthesise(start, B)
         variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)

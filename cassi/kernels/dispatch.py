@@ -98,6 +98,11 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         there = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
         raise InputError(f"device {str(name)!r} is not there: this machine has {there}; use auto or cpu")
+    pin_float32(device)
+    return device
+
+
+def pin_float32(device: torch.device) -> None:
+    """On CUDA convolutions in float32, without TF32, from then on in this process."""
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-    return device

@@ -62,7 +62,6 @@ _STYLE: Any = {
     "legend.fontsize": 8.0,
     "lines.linewidth": 1.6,
     "image.interpolation": "nearest",
-    "image.interpolation_stage": "rgba",  # a pixel of the data is colored once, not each of the page
     "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
 }

@@ -92,7 +92,10 @@ class CodedAperture(Camera):
 
     def weighted(self, weights: Tensor | None) -> Self:
         """A new operator with these row weights (H, W') in place of the present ones; weigh the measurement alike."""
-        return replace(self, weights=weights)
+        made = replace(self, weights=weights)
+        if "_nonnegative" in vars(self):  # the mask stays, and so does what is known of it
+            vars(made)["_nonnegative"] = self._nonnegative
+        return made
 
     def absolute(self) -> Self:
         """The camera with |m| for its mask; itself, where m >= 0."""

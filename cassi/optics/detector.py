@@ -42,20 +42,20 @@ def black_level_of(A: Camera, y: Tensor) -> float:
         >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
         (0.0, 0.5)
     """
-    s = A.response().double()
-    seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights > 0
+    s, y = torch.stack([A.response().double(), y.double()]).cpu()  # each step of the fit is waited for
+    seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights.cpu() > 0
     if not bool(seen.any()):
         return 0.0
     hardly = seen & (s < 0.05 * s[seen].median())
     count = int(hardly.sum())
     if count < 50:
         return 0.0
-    values = y.double()[hardly]
+    values = y[hardly]
     one, reach = torch.ones_like(values), s[hardly] / max(float(s.max()), 1e-300)
     b, _, error = _intercept([one, reach], values)
-    clear = 0.02 * abs(float(y.double()[seen].mean()))
+    clear = 0.02 * abs(float(y[seen].mean()))
     if b > max(clear, 5 * error):
-        around = _around(y.double(), seen)[hardly]
+        around = _around(y, seen)[hardly]
         scene = reach * around  # light of an uneven scene, which must count for neither
         if _intercept([around, scene], values)[1] < LEAKS * _intercept([one, scene], values)[1]:
             b, _, error = _intercept([one, scene, around], values)
@@ -65,7 +65,7 @@ def black_level_of(A: Camera, y: Tensor) -> float:
 
 def _intercept(columns: list[Tensor], values: Tensor) -> tuple[float, float, float]:
     """The first coefficient of a linear fit without outliers, what the fit leaves, and the coefficient's error."""
-    X, values = torch.stack(columns, 1).cpu(), values.cpu()  # a few columns, and each step of the fit is waited for
+    X, values = torch.stack(columns, 1), values
     X = X / X.abs().amax(0).clamp(min=1e-300)
     scale = float(columns[0].abs().max())
     for _ in range(5):
@@ -93,7 +93,7 @@ def check_light(y: Tensor) -> None:
     Raises:
         InputError: nearly all of their pixels are below 0.
     """
-    below, above = int((y < 0).sum()), int((y > 0).sum())
+    below, above = torch.stack([(y < 0).sum(), (y > 0).sum()]).tolist()
     if below > NEGATIVE * (below + above):
         raise InputError(
             f"the values are negative, {below / (below + above):.0%} of what is not 0: inverted, a sign error, or "

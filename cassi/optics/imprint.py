@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from scipy import ndimage
 from torch import Tensor
 
@@ -71,8 +72,12 @@ def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> fl
     masks = [getattr(shot, "mask", None) for shot in getattr(A, "shots", (A,))]
     if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= SMALLEST for mask in masks):
         return None
-    values = cube.detach().cpu().numpy()
-    return max(imprint(values, mask.detach().cpu().numpy(), moves=moves) for mask in masks)  # type: ignore[union-attr]
+    tensors = [cube.detach(), *(mask.detach().to(cube) for mask in masks)]  # type: ignore[union-attr]
+    if not cube.is_cpu:  # with one transfer
+        flat = torch.split(torch.cat([t.flatten() for t in tensors]).cpu(), [t.numel() for t in tensors])
+        tensors = [values.view(t.shape) for values, t in zip(flat, tensors, strict=True)]
+    values, *patterns = (t.numpy() for t in tensors)
+    return max(imprint(values, pattern, moves=moves) for pattern in patterns)
 
 
 def _correlations(rows: np.ndarray, values: np.ndarray) -> np.ndarray:

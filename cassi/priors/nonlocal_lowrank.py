@@ -29,6 +29,7 @@ from cassi.kernels.threads import side_by_side
 
 _NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
 WINDOW, GROUP = 10, 32
+_NOT_FINITE = "the images hold NaN or Inf; check the measurement and the mask"
 _CHUNK = 2**22  # elements of the groups that are worked on at a time
 _CHUNK_ON_DEVICE = 2**25  # off the CPU: few launches; four times this many are there at a time
 
@@ -73,6 +74,7 @@ def nonlocal_lowrank(
         True
     """
     level = _checked(z, sigma, patch, stride)
+    _check_images(z)
     if window < 1 or group < 1:
         raise ValueError(f"need window >= 1 and group >= 1, got window {window}, group {group}")
     grid = (z.shape[1] - patch + 1, z.shape[2] - patch + 1)
@@ -108,6 +110,7 @@ class NonlocalDenoiser:
             raise ValueError(f"refresh must be at least 1, got {refresh}")
         self._sigma, self._refresh, self._patch, self._stride = sigma, refresh, patch, stride
         self._filters: list[GroupFilters | None] = []
+        self._levels: list[Tensor | None] = []  # of sigma, once it was looked at
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
         """Denoise z (..., K, H, W), each stack of a batch with groups of its own."""
@@ -123,7 +126,10 @@ class NonlocalDenoiser:
 
     def _made(self, z: Tensor) -> GroupFilters | None:
         """None where sigma is 0."""
-        level = _checked(z, self._sigma, self._patch, self._stride)
+        if not self._levels:
+            self._levels = [_checked(z, self._sigma, self._patch, self._stride)]
+        (level,) = self._levels
+        _check_images(z)
         if level is None:
             return None
         groups = _match(_features(z / level, self._patch), self._stride, WINDOW, GROUP)
@@ -216,7 +222,11 @@ def _decomposed(x: Tensor, groups: Tensor, patch: int, grid: tuple[int, int], al
     """The filters of groups x (n, K, m p^2), mean 0."""
     m = groups.shape[1]
     values, basis = _eigh(torch.bmm(x, x.mT))
-    components = (values > alive).flatten().nonzero()[:, 0]
+    noise = (values > alive).logical_not_().flatten()
+    count, finite = torch.stack([noise.numel() - noise.sum(), x.isfinite().all()]).tolist()
+    if not finite:
+        raise FloatingPointError(_NOT_FINITE)
+    components = noise.sort(stable=True).indices[:count]  # in order; without a second wait for their number
     signal = torch.bmm(basis.mT, x).view(-1, m, patch**2)[components]
     squares, vectors = _eigh(torch.bmm(signal.mT, signal))
     gain = singular_value_gain(squares, m - 1, patch**2)
@@ -290,19 +300,23 @@ def _checked(z: Tensor, sigma: float | Tensor, patch: int, stride: int) -> Tenso
         raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
     if z.ndim != 3 or not z.is_floating_point():
         raise ValueError(f"z must be (K, H, W), floating point, got {tuple(z.shape)} of {z.dtype}; loop over a batch")
-    level = torch.as_tensor(sigma, dtype=z.dtype, device=z.device)
+    level = torch.as_tensor(sigma, dtype=z.dtype)
     if level.ndim > 1 or level.numel() not in (1, z.shape[0]):
         raise ValueError(f"sigma must be one number or {z.shape[0]}, one for each image, got {tuple(level.shape)}")
     if min(z.shape[1:]) < patch:
         raise ValueError(f"images of {tuple(z.shape[1:])} are smaller than a patch of {patch} x {patch} pixels")
-    finite, none, positive = torch.stack([z.isfinite().all(), (level == 0).all(), (level > 0).all()]).tolist()
-    if not finite:
-        raise FloatingPointError("the images hold NaN or Inf; check the measurement and the mask")
+    none, positive = torch.stack([(level == 0).all(), (level > 0).all()]).tolist()
     if none:
         return None
     if not positive:
         raise ValueError(f"sigma must be positive (or 0 for all images), got {level.tolist()}")
-    return level.reshape(-1, 1, 1)
+    return level.to(z.device).reshape(-1, 1, 1)
+
+
+def _check_images(z: Tensor) -> None:
+    """Raise FloatingPointError for NaN or Inf; off the CPU their groups are looked at, where one waits anyway."""
+    if z.is_cpu and not bool(z.isfinite().all()):
+        raise FloatingPointError(_NOT_FINITE)
 
 
 def _fit(groups: Tensor, grid: tuple[int, int], stride: int) -> bool:
@@ -329,10 +343,9 @@ def _features(z: Tensor, patch: int) -> Tensor:
     sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
     sample = sample[None, :, :, None]
     covariance = covariance_sum(sample, mean=pixel_mean(sample))
-    if bool(covariance.trace() <= 1e-10 * sample.square().sum()):  # rounding; all patches are alike
-        return z.new_zeros(1, patches.shape[1], patches.shape[2])
+    differ = covariance.trace() > 1e-10 * sample.square().sum()  # else it is rounding, and all patches are alike
     _, vectors = _eigh(covariance[None])
-    kernels = vectors[0, :, -_NUM_FEATURES:].t().reshape(-1, z.shape[0], patch, patch)
+    kernels = vectors[0, :, -_NUM_FEATURES:].mul(differ).t().reshape(-1, z.shape[0], patch, patch)
     return F.conv2d(z[None], kernels)[0]
 
 
@@ -363,6 +376,8 @@ def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
     nearest = distance.topk(min(group, available), largest=False, sorted=False).indices
     row = references[0][:, None, None] + nearest // side - window
     column = references[1][:, None] + nearest % side - window
+    if not features.is_cpu:  # of NaN, which is only told later, a place beyond the border may be nearest
+        row, column = row.clamp_(0, n_h - 1), column.clamp_(0, n_w - 1)
     return (row * n_w + column).flatten(0, 1)
 
 
@@ -373,7 +388,10 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     than they work.
     """
     if matrices.is_cuda or len(matrices) == 0:
-        values, vectors = torch.linalg.eigh(matrices)
+        try:
+            values, vectors = torch.linalg.eigh(matrices)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise FloatingPointError(_NOT_FINITE) from error
         return values, vectors
     pieces = matrices.chunk(torch.get_num_threads()) if len(matrices) >= 64 else [matrices]
     values, vectors = zip(*side_by_side(torch.linalg.eigh, pieces), strict=True)

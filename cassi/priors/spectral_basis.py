@@ -73,12 +73,13 @@ def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
     """
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise ValueError(f"covariance must be (C, C), got {tuple(covariance.shape)}")
+    covariance = covariance.double().cpu()
     if not bool(torch.isfinite(covariance).all()):
         raise ValueError("covariance holds NaN or Inf")
     bands = covariance.shape[0]
     brightness = torch.full((bands, 1), 1 / math.sqrt(bands), dtype=torch.float64)
     color = torch.eye(bands, dtype=torch.float64) - brightness @ brightness.T
-    _, vectors = torch.linalg.eigh(color @ covariance.double().cpu() @ color)
+    _, vectors = torch.linalg.eigh(color @ covariance @ color)
     rest = vectors.flip(1)[:, : min(num_components, bands) - 1]
     basis, _ = torch.linalg.qr(torch.cat([brightness, rest], 1))
     signs = torch.where(basis.sum(0) < 0, -1.0, 1.0)
@@ -86,20 +87,20 @@ def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
     return rows.T.contiguous()
 
 
-def coefficient_weights(num_components: int) -> Tensor:
+def coefficient_weights(num_components: int, device: torch.device | None = None) -> Tensor:
     """How much more a gradient of coefficient k costs: 0.6, 1, 1.5, 2, 3, 4, 5 ...
 
     The brightness has nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has almost
     none of its own. The same weights serve every scene.
 
     Returns:
-        (K,) float64.
+        (K,) float64, on the device; the CPU if not given.
 
     Example:
         >>> coefficient_weights(6)
         tensor([0.6000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
     """
-    k = torch.arange(num_components, dtype=torch.float64)
+    k = torch.arange(num_components, dtype=torch.float64, device=device)
     return torch.where(k == 0, 0.6, torch.where(k < 4, (k + 1) / 2, k - 1))
 
 

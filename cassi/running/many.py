@@ -243,10 +243,16 @@ def _fingerprint(common: Mapping[str, Any], frame: Frame) -> str:
 
 
 def _described(function: object) -> dict[str, Any]:
-    """A function, partial or callable dataclass as plain values: its name and keywords, files as hash of content."""
+    """A function, partial or callable dataclass as plain values: its name and keywords, files as hash of content.
+
+    Of the device "auto" that which it is here: cubes of a CPU and of a GPU differ in the last digits.
+    """
     inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
     if dataclasses.is_dataclass(inner):
         keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
+    if inner is reconstruct or "device" in keywords:
+        device = keywords.get("device", "auto")
+        keywords = {**keywords, "device": str(pick_device(device) if device == "auto" else device)}
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     return {"function": f"{inner.__module__}.{name}", **_content(keywords)}
 

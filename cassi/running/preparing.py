@@ -19,7 +19,7 @@ from cassi.errors import InputError
 from cassi.files.options import ReadOptions
 from cassi.files.other_optics import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.kernels.dispatch import pick_device
+from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import check_step, infer_shifts
@@ -105,6 +105,7 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
         InputError: the measurement is not of the shape that the camera makes, not finite, or negative; or the request
             brings a geometry too.
     """
+    pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf")
     if twice := [name for name in names if getattr(request, name) is not None]:
         raise InputError(f"the camera brings its own geometry and blur along; leave out {', '.join(twice)}")
@@ -141,11 +142,11 @@ def _without_black(
             f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
         )
     black = tuple(black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames)
-    y = y - y.new_tensor(black).view(*y.shape[: y.ndim - len(A.measurement_shape)], *[1] * len(A.measurement_shape))
+    y = torch.stack([frame - level for frame, level in zip(frames, black, strict=True)]).view(y.shape)
     if good is not None:
         y = torch.where(good, y, 0)
     check_light(y)
-    for frame in y.reshape(-1, *A.measurement_shape):
+    for frame in y.reshape(-1, *A.measurement_shape) if noise.gain is not None else ():
         _check_noise(noise, brightness(A, frame))
     return Scene(A, y, black, black_level is None, wavelengths, noise, unit)
 

@@ -84,8 +84,21 @@ class Loop:
         self._progress = progress
         self._history: list[Record] = []
         self._pending: list[tuple[float, Relative, Relative]] = []
+        self._required: list[tuple[Tensor, str]] = []
         self._status: Status = "max_iters"
         self._done = False
+
+    def require(self, condition: Tensor, message: str) -> None:
+        """Raise ValueError with this message where a condition does not hold: of a GPU with the first records.
+
+        Args:
+            condition: one truth value.
+            message: what is wrong.
+        """
+        if not condition.is_cpu:
+            self._required.append((condition.double().expand(2, 1), message))  # is read as 1 / 1, or 0
+        elif not bool(condition):
+            raise ValueError(message)
 
     def __iter__(self) -> Iterator[int]:
         self._start = time.perf_counter()
@@ -121,7 +134,12 @@ class Loop:
         """Take what is pending into the history, with one transfer for all of it."""
         pending, self._pending = self._pending, []
         seconds, residuals, changes = zip(*pending, strict=True)
-        sizes = zip(seconds, *_read_together(residuals, changes), strict=True)
+        required, self._required = self._required, []
+        conditions, *kinds = _read_together(tuple(condition for condition, _ in required), residuals, changes)
+        for (_, message), holds in zip(required, conditions, strict=True):
+            if not holds:
+                raise ValueError(message)
+        sizes = zip(seconds, *kinds, strict=True)
         records = []
         for at, residual, change in sizes:
             record = Record(len(self._history) + 1, at, residual, change)
@@ -152,7 +170,8 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
 
     A start from 0 is thus a change of 1, not a division by zero. NaN and Inf come through.
     """
-    d, r = (float(t.norm(dtype=torch.float64)) for t in (difference, reference))  # squares overflow float32
+    norms = torch.stack([t.norm(dtype=torch.float64) for t in (difference, reference)])  # squares overflow float32
+    d, r = (float(norm) for norm in norms.tolist())
     if r == 0 and math.isfinite(d):
         return float(d > 0)
     return d / r if r else d

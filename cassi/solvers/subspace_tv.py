@@ -85,19 +85,22 @@ def subspace_tv(
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
 
     Raises:
-        ValueError: negative variance, tv_weight not positive, a basis for another number of bands, or y or state of
-            another shape.
+        ValueError: negative variance (on a GPU with the first records), tv_weight not positive, a basis for another
+            number of bands, or y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
     coefficients = _checked_shapes(A, y, basis, state)
+    loop = Loop(
+        num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
+    )
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
-    if not bool((sigma2 >= 0).all()):
-        raise ValueError("variance must be >= 0 everywhere and not NaN")
+    known = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
+    loop.require(known, "variance must be >= 0 everywhere and not NaN")
     if tv_weight is not None and not tv_weight > 0:
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
     B = basis.to(y).contiguous()
     lam = brightness(A, y) if tv_weight is None else tv_weight
-    w = coefficient_weights(len(B)).to(y).view(-1, 1, 1) * lam
+    w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * lam
     D, V = A.modes()
     inverse = reciprocal(D)
     if V is not None:
@@ -115,9 +118,6 @@ def subspace_tv(
         u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if q.is_cuda else None
-    loop = Loop(
-        num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
-    )
     for k in loop:
         if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, STEP):
             x = synthesise(z, B)
