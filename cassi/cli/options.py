@@ -315,8 +315,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "default: auto, which needs no settings",
                 type=dashed, choices=SOLVERS, default="auto"),
             Option("--quality",
-                "fast: half the time, 1 to 2 dB less; best: more iterations, 3 to 17 times as long, up to 3 dB "
-                "better",
+                "fast: half the time, 1 to 2 dB less; best: more iterations of total variation first, half as long "
+                "again, for little",
                 choices=QUALITIES, default="default"),
             Option("--prior",
                 "of the last run: tv, then perhaps non-local, then perhaps learned (default: what predicts best)",
