@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
-from training.examples import draw_examples
+from training.examples import AnyCamera, draw_examples
 from training.loop import loss_of, new_prior
 from training.scenes import Scenes
 
@@ -142,7 +142,7 @@ def _training_step(device: torch.device) -> Callable[[], object]:
     cube = (255 * _snapshot(64, 31)[2].clamp(0, 1).sqrt()).byte().numpy()
     scenes = Scenes((cube,), (), np.zeros((0, 31)))
     prior = new_prior(size, 0).to(device)
-    examples = draw_examples(np.random.default_rng(0), scenes, [], 2, (16, 24), prior)
+    examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)
 
     def step() -> None:
         loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
