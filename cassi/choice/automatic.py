@@ -70,7 +70,8 @@ SOLVER = "subspace-tv"
 
 
 # The non-local prior and the network in turn: each begins from a better cube than before. Of six windows of CAVE scenes
-# (160 x 160 px) a share of 0.7 with 16 last iterations is 0.46 dB better than all of it with 8.
+# (160 x 160 px) a share of 0.7 with 16 last iterations is 0.46 dB better than all of it with 8 without noise, and
+# 0.03 dB at 10,000 electrons.
 IN_TURN: Chain = (NonLocal(0.5, 12), Learned(0.7), NonLocal(0.25, 8, 0.8), Learned(0.7), NonLocal(0.25, 16, 0.8))
 
 
