@@ -295,8 +295,6 @@ FAULTS = [
         "_same(container, entry, container.read(entry))", "test_files_writing.py", "noticed"),
     Fault("a changed input counts as finished", "running/many.py::_fingerprint", "content", "frame.path",
         "test_running_many.py", "another_input"),
-    Fault("a frame computed anew keeps its old mark meanwhile", "running/stores.py::ZarrStore.write",
-        "mark.unlink(missing_ok=True)", "pass", "test_kill.py", "zarr"),
     Fault("weights are written in place", "priors/learned.py::save_prior", "f'{path}.partial'", "path", "test_kill.py",
         "weights"),
     Fault("numbers on a device are never read before the end", "solvers/loop.py::Loop.record",

@@ -142,7 +142,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         ),
         (("--batch", 2), "--batch needs several snapshots"),
         (("--workers", 2), "--workers needs several snapshots"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler needs several snapshots"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--side-response", "rgb"), "--side-response needs --side"),
         (

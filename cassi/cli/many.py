@@ -65,7 +65,6 @@ def run_many(args: argparse.Namespace) -> int:
         overwrite=args.overwrite,
         batch=args.batch,
         workers=args.workers,
-        scheduler=args.scheduler,
         attributes=provenance(args),
         progress=not args.quiet,
     )
@@ -99,7 +98,7 @@ class _Job:
 
 
 def _place_of_many(args: argparse.Namespace) -> str:
-    """The folder or store of the cubes.
+    """The folder of the cubes.
 
     Raises:
         InputError: it is one file, or has to be named.
@@ -107,12 +106,12 @@ def _place_of_many(args: argparse.Namespace) -> str:
     from cassi.files.formats.table import SUFFIXES
 
     source, suffix = Path(args.files[0]), Path(args.output or "").suffix.lower()
-    if args.report or (args.report is not None and suffix == ".zarr"):
+    if args.report:
         raise InputError("--report FILE goes with a single snapshot, --report with a folder; leave it out")
-    if suffix in SUFFIXES and not Path(args.output).is_dir():
-        raise InputError(f"{args.output}: many snapshots need --output FOLDER or --output NAME.zarr, not one file")
+    if suffix in (*SUFFIXES, ".zarr") and not Path(args.output).is_dir():
+        raise InputError(f"{args.output}: many snapshots need --output FOLDER, not one file")
     if args.output is None and not (len(args.files) == 1 and source.is_dir()):
-        raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER or --output NAME.zarr")
+        raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER")
     named = source if source.name not in ("", "..") else source.resolve()  # by its name, which `.` and `..` are not
     return str(args.output or f"{named}_cubes")
 

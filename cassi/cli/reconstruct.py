@@ -44,9 +44,6 @@ examples:
       {reconstruct} --measurement m.h5 --side photo.png
   a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
       {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
-  the same into one Zarr store, by the workers of a running Dask scheduler
-      {reconstruct} --measurement night7/*.mat --mask mask.h5 --output night7.zarr \\
-          --scheduler tcp://10.0.0.1:8786
   four shots of one scene, each through its own mask; a double disperser
       {reconstruct} --measurement shot?.h5 --mask mask?.h5
       {reconstruct} --measurement m.h5 --mask aperture.h5 --optics dd --num-bands 28

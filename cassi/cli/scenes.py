@@ -54,7 +54,7 @@ def is_many(args: argparse.Namespace) -> bool:
         if args.scenes
         else len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
     )
-    return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
+    return several or (bool(output) and (Path(output).is_dir() or not Path(output).suffix))
 
 
 def _take_cameras(args: argparse.Namespace) -> None:
