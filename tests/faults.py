@@ -274,8 +274,6 @@ FAULTS = [
         "keys_of_the_field or matlab"),
     Fault("checksums of a PNG passed over", "files/formats/png.py::open_png", "image.verify()", "image.load()",
         "test_files_hostile.py", "checksum"),
-    Fault("a declared size is compared with itself", "files/container.py::bomb", "BOMB_RATIO * stored",
-        "BOMB_RATIO * size", "test_files_hostile.py", "hole or bomb"),
     Fault("names with control characters are printed", "errors.py::one_line", "c if c.isprintable() else repr(c)[1:-1]",
         "c", "test_files_hostile.py", "terminal"),
     Fault("white level without the black level taken off", "files/scaling.py::plan_counts",

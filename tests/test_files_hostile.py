@@ -4,7 +4,6 @@ import os
 import pickle
 import struct
 import zipfile
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -161,16 +160,6 @@ def test_random_bytes_changed(tmp_path, name):
         except InputError:
             seen += 1
     assert seen > 5
-
-
-def test_a_damaged_type_in_a_mat_file(tmp_path):
-    """General readers crash the process on a number type of 0."""
-    scipy.io.savemat(tmp_path / "m.mat", {"meas": Y, "mask": MASK})
-    whole = bytearray((tmp_path / "m.mat").read_bytes())
-    tag = whole.index(struct.pack("<II", 7, Y.nbytes))
-    whole[tag] = 0
-    (tmp_path / "m.mat").write_bytes(whole)
-    assert "holds numbers of type 0" in one_line(read_measurement, tmp_path / "m.mat")
 
 
 def test_big_endian_mat_file(tmp_path):
@@ -331,9 +320,9 @@ def external_storage(file, secret):
 @pytest.mark.parametrize(
     ("way_out", "message"),
     [
-        (external_link, "is an external link to the file"),
-        (soft_link_through_an_external_one, "soft link to 'door/measurement', which is no array of this file"),
-        (virtual_dataset, "a virtual dataset"),
+        (external_link, "is a link to another file"),
+        (soft_link_through_an_external_one, "is a link to another file"),
+        (virtual_dataset, "stored in another file"),
         (external_storage, "stored in another file"),
     ],
 )
@@ -348,20 +337,6 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out, message, name):
         del file["measurement"]
         way_out(file, tmp_path / "elsewhere.h5")
     assert message in one_line(read_measurement, tmp_path / name)
-
-
-def test_text_of_variable_length_is_not_read_from_unknown_files(tmp_path):
-    """HDF5 takes the memory that such a text claims to need, or runs in circles in its heap."""
-    path = h5(tmp_path / "m.h5", {"unit": "counts per hour", "note": "x" * 100}, measurement=Y, mask=MASK)
-    assert "unit" not in open_container(path).attributes
-    assert open_container(path, trusted=True).attributes["unit"] == "counts per hour"
-    whole = bytearray(path.read_bytes())
-    text = struct.pack("<I", 100)
-    heap = struct.pack("<Q", whole.index(b"GCOL"))
-    whole[whole.index(text + heap) : whole.index(text + heap) + 4] = struct.pack("<I", 2**31)
-    path.write_bytes(whole)
-    with within(32 * MIB):
-        assert np.array_equal(read_measurement(path).y, Y)
 
 
 def test_links_within_the_file_work(tmp_path):
@@ -385,17 +360,6 @@ def test_envi_header_cannot_name_another_file(tmp_path):
 # --- bombs: the sizes declared are far beyond what is stored
 
 
-def bomb_npz(path):
-    header = {"descr": "<f4", "fortran_order": False, "shape": (1, 75 * MIB)}
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open("measurement.npy", "w", force_zip64=True) as member,
-    ):
-        np.lib.format.write_array_header_1_0(member, header)
-        for _ in range(300):
-            member.write(bytes(MIB))
-
-
 def bomb_npz_header(path):
     with zipfile.ZipFile(path, "w") as archive, archive.open("measurement.npy", "w") as member:
         np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
@@ -406,66 +370,9 @@ def bomb_npy(path):
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
 
 
-def bomb_mat(path):
-    body = struct.pack("<IIII", 6, 8, 7, 0) + struct.pack("<IIii", 5, 8, 20_000, 40_000)
-    body += struct.pack("<II", 1, 4) + b"meas\0\0\0\0" + struct.pack("<II", 7, 3_200_000_000)
-    packed = zlib.compress(struct.pack("<II", 14, 3_200_000_048) + body + bytes(MIB))
-    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
-    path.write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
-
-
 def bomb_hdf5_declared(path):
     with h5py.File(path, "w") as file:
         file.create_dataset("measurement", (10**6, 10**6), "f4", chunks=(64, 64), compression="gzip")
-        file["mask"] = MASK
-
-
-def bomb_hdf5_chunk_size(path):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("measurement", (24, 30), "f4", maxshape=(None, None), chunks=(20_000, 40_000))
-        file["mask"] = MASK
-
-
-def bomb_hdf5_chunk_content(path):
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset("measurement", (24, 30), "f4", chunks=(24, 30), compression="gzip")
-        stream = zlib.compressobj(1)
-        data = b"".join(stream.compress(bytes(MIB)) for _ in range(300)) + stream.flush()
-        dataset.id.write_direct_chunk((0, 0), data)
-        file["mask"] = MASK
-
-
-def bomb_tiff(path):
-    tifffile().imwrite(path, np.zeros((64, 64), np.uint16), compression="zlib", rowsperstrip=64)
-    with tifffile().TiffFile(path) as tiff:
-        tags = {name: tiff.pages.first.tags[name].valueoffset for name in ("ImageWidth", "ImageLength", "RowsPerStrip")}
-    whole = bytearray(path.read_bytes())
-    for offset in tags.values():
-        whole[offset : offset + 2] = b"\xff\xff"
-    path.write_bytes(whole)
-
-
-def bomb_tiff_strip(path):
-    stream = zlib.compressobj(1)
-    data = b"".join(stream.compress(bytes(MIB)) for _ in range(300)) + stream.flush()
-    tifffile().imwrite(path, np.zeros((24, 30), np.uint16), compression="zlib")
-    with tifffile().TiffFile(path) as tiff:
-        tags = tiff.pages.first.tags
-        offset, count = tags["StripOffsets"].valueoffset, tags["StripByteCounts"].valueoffset
-    whole = bytearray(path.read_bytes())
-    whole[offset : offset + 4] = struct.pack("<I", len(whole))
-    whole[count : count + 4] = struct.pack("<I", len(data))
-    path.write_bytes(bytes(whole) + data)
-
-
-def bomb_png(path):
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 40_000, 40_000, 16, 0, 0, 0, 0)
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    )
 
 
 def bomb_netcdf(path):
@@ -483,27 +390,21 @@ def bomb_envi(path):
 @pytest.mark.parametrize(
     ("name", "bomb", "message"),
     [
-        ("b.npz", bomb_npz, "declares 300 MiB"),
-        ("b.npz", bomb_npz_header, "cut short"),
-        ("b.npy", bomb_npy, "cut short"),
-        ("b.mat", bomb_mat, "declares 3052 MiB"),
-        ("b.h5", bomb_hdf5_declared, "declares 3814697 MiB"),
-        ("b.h5", bomb_hdf5_chunk_size, "declares 3052 MiB"),
-        ("b.h5", bomb_hdf5_chunk_content, "refused as a bomb"),
-        ("b.tif", bomb_tiff, "declares 8192 MiB"),
-        ("b.tif", bomb_tiff_strip, "unpacks to more bytes than its shape holds"),
-        ("b.png", bomb_png, "declares 3052 MiB"),
-        ("b.nc", bomb_netcdf, "a decompression bomb"),
-        ("b.hdr", bomb_envi, "cut short"),
+        ("b.npz", bomb_npz_header, "takes 3725 GiB at once"),
+        ("b.npy", bomb_npy, "takes 3725 GiB at once"),
+        ("b.h5", bomb_hdf5_declared, "takes 3725 GiB at once"),
+        ("b.nc", bomb_netcdf, "takes 3725 GiB at once"),
+        ("b.hdr", bomb_envi, "takes \\d+ GiB at once"),
     ],
 )
 def test_bombs_are_refused_within_little_memory(tmp_path, name, bomb, message):
     bomb(tmp_path / name)
     # Readers are imported first, so that only the file itself is measured.
-    CORPUS[{"b.h5": "a.h5", "b.mat": "five.mat"}.get(name, name.replace("b.", "a."))](tmp_path / f"warm_{name}")
+    CORPUS[name.replace("b.", "a.")](tmp_path / f"warm_{name}")
     open_container(tmp_path / f"warm_{name}")
+    container = open_container(tmp_path / name)
     with within(32 * MIB), pytest.raises(InputError, match=message):
-        read_measurement(tmp_path / name, mask=MASK)
+        container.read(container.entries[-1])
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".mat", ".h5", "packed.mat", "packed.h5"])
@@ -649,9 +550,6 @@ def test_unsigned_numbers_of_netcdf(tmp_path):
         file["measurement"].attrs["_Unsigned"] = np.bytes_("true")
     for name in ("classic.nc", "four.nc"):
         assert np.array_equal(read_measurement(tmp_path / name, mask=MASK).y, counts / np.float32(255)), name
-    with h5py.File(tmp_path / "four.nc", "a") as file:
-        file["measurement"].attrs["_Unsigned"] = "true"  # of variable length
-    assert "_Unsigned" in one_line(read_measurement, tmp_path / "four.nc", mask=MASK)
 
 
 def test_negative_counts_need_a_word(tmp_path):
@@ -740,33 +638,7 @@ def test_hdf5_behind_a_block_of_the_user(tmp_path, size):
     assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
 
 
-# --- chunks, holes and bombs
-
-
-def chunked(path, data, **options):
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset("measurement", Y.shape, "f4", chunks=Y.shape, **options)
-        dataset.id.write_direct_chunk((0, 0), data[0], filter_mask=data[1])
-        file["mask"] = MASK
-    return path
-
-
-def test_a_chunk_stored_without_its_filters_is_read(tmp_path):
-    path = chunked(tmp_path / "m.h5", (Y.tobytes(), 1), compression="gzip")
-    assert np.array_equal(read_measurement(path).y, Y)
-
-
-@pytest.mark.parametrize(
-    ("data", "options"),
-    [
-        ((Y.tobytes()[:1000], 0), {}),
-        ((Y.tobytes()[:1000], 1), {"compression": "gzip"}),
-        ((zlib.compress(Y.tobytes()[:1000]), 0), {"compression": "gzip"}),
-    ],
-    ids=["plain", "filter left out", "gzip"],
-)
-def test_a_chunk_shorter_than_declared(tmp_path, data, options):
-    assert "is damaged" in one_line(read_measurement, chunked(tmp_path / "m.h5", data, **options))
+# --- packing and size
 
 
 def test_checksums_and_shuffling_are_no_damage(tmp_path):
@@ -778,49 +650,9 @@ def test_checksums_and_shuffling_are_no_damage(tmp_path):
         assert np.array_equal(read_measurement(path).y, Y)
 
 
-def test_a_bomb_packed_twice(tmp_path):
-    once = zlib.compress(bytes(128 * MIB), 9)
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((1024, 1024))
-    properties.set_deflate(9)
-    properties.set_deflate(9)
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        space = h5py.h5s.create_simple((1024, 1024))
-        dataset = h5py.h5d.create(file.id, b"measurement", h5py.h5t.IEEE_F32LE, space, dcpl=properties)
-        dataset.write_direct_chunk((0, 0), zlib.compress(once, 9), 0)
-    mask = np.ones((1024, 1020), np.float32)
-    with within(32 * MIB):
-        assert "packed several times over" in one_line(read_measurement, tmp_path / "m.h5", mask=mask)
-
-
-def test_very_many_chunks(tmp_path):
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        file.create_dataset("measurement", (1024, 1028), "f4", chunks=(1, 8), fillvalue=1)
-        file["mask"] = np.ones((1024, 1024), np.float32)
-    assert "is cut into 132096 chunks" in one_line(read_measurement, tmp_path / "m.h5")
-
-
-def test_limits_can_be_raised(tmp_path, monkeypatch):
-    test_very_many_chunks(tmp_path)
-    monkeypatch.setenv("CASSI_READ_LIMIT", "2")
-    assert read_measurement(tmp_path / "m.h5").y.shape == (1024, 1028)
-    monkeypatch.setenv("CASSI_READ_LIMIT", "much")
-    assert "CASSI_READ_LIMIT must be a positive number, got 'much'" in one_line(read_measurement, tmp_path / "m.h5")
-
-
-@pytest.mark.parametrize("name", ["m.npy", "m.png", "m.tif", "m.h5", "m.mat", "m.npz", "m.nc", "m.hdr"])
-def test_a_file_that_is_mostly_a_hole(tmp_path, name):
-    CORPUS["five.mat" if name == "m.mat" else "classic.nc" if name == "m.nc" else "a" + name[1:]](tmp_path / name)
-    path = tmp_path / ("m.img" if name == "m.hdr" else name)
-    with path.open("r+b") as file:
-        file.truncate(10**12)
-    assert "refused as a decompression bomb" in one_line(
-        read_measurement, tmp_path / name, **options_of("a" + name[1:])
-    )
-
-
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 10 * Y.nbytes)
+    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 5 * Y.nbytes)
+    monkeypatch.setenv("CASSI_READ_LIMIT", "2")
     path = h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
     assert "takes 0 GiB at once" in one_line(read_measurement, path)
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)

@@ -75,7 +75,7 @@ class CubeStore:
             OutputError: something did not reach the file.
         """
         check_written(path, self._put)
-        container = open_container(path, trusted=True)
+        container = open_container(path)
         for name, (total, sizes) in self._added.items():
             entry, found = container.entry(name), 0.0
             if entry is not None:

@@ -12,9 +12,7 @@ from cassi.files.container import (
     CubeContent,
     Entry,
     Selection,
-    check_declared,
     damage_as_input_error,
-    declared_bytes,
     optional,
 )
 
@@ -84,7 +82,7 @@ def open_netcdf_classic(path: Path) -> Container:
     """Open a classic NetCDF file as a `Container`.
 
     Raises:
-        InputError: damaged file, or a variable that declares more than the file holds.
+        InputError: damaged file.
     """
     from scipy.io import netcdf_file
 
@@ -98,7 +96,6 @@ def open_netcdf_classic(path: Path) -> Container:
                 entries.append(Entry(name, shape, None, problem="text"))
                 continue
             dtype = variable.data.dtype.newbyteorder("=")
-            check_declared(path, name, declared_bytes(shape, dtype.itemsize))
             entry = Entry(name, shape, dtype, axes=axes_of(variable.dimensions), attributes=attributes)
             entries.append(as_unsigned(entry))
         attributes = {name: _text(value) for name, value in file._attributes.items()}
