@@ -365,7 +365,7 @@ def test_a_shell_may_expand_a_pattern(night, capsys):
 def test_many_cubes_do_not_go_into_one_file(night, capsys):
     """Nor into a folder with the name of a file."""
     assert call(night, *FAST, "--output", night.parent / "cubes.h5") == 2
-    assert "cubes.h5: many snapshots need --output FOLDER or" in capsys.readouterr().err
+    assert "cubes.h5: many snapshots need --output FOLDER" in capsys.readouterr().err
     assert not (night.parent / "cubes.h5").exists()
 
 

@@ -43,6 +43,7 @@ def run_many(args: argparse.Namespace) -> int:
     Raises:
         InputError: no place for the cubes, nothing to reconstruct, or fewer than two frames of a sequence.
     """
+    from cassi.files import common_bit_depth
     from cassi.running.many import reconstruct_many
 
     output = _sequence_file(args) if args.sequence else _place_of_many(args)
@@ -50,7 +51,7 @@ def run_many(args: argparse.Namespace) -> int:
     frames = find_snapshots(args)
     check_places(args, snapshots=[path for frame in frames for path in frame.paths])
     if args.bit_depth is None and not args.calibrations and not args.scenes:
-        args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
+        args.bit_depth = common_bit_depth(sorted({f.path for f in frames}), reading(args, many=True).options)
     read = reading(args, many=True)
     if args.sequence and len(frames) < 2:
         raise InputError(f"{frames[0].path}: one snapshot is no sequence; leave out --sequence")
@@ -247,16 +248,6 @@ def find_snapshots(args: argparse.Namespace) -> list[Frame]:
         )
     others = [f for f in (*args.masks, *args.calibrations, args.bad_pixels) if f]
     return find_frames(args.files, count=count, leave_out=others)
-
-
-def common_bit_depth(args: argparse.Namespace, paths: Sequence[str]) -> int | None:
-    """The bit depth that holds the counts of all snapshots, so that their cubes have one unit; None for floats."""
-    from cassi.files import open_frames
-
-    try:
-        return open_frames(list(paths), reading(args, many=True).options).bit_depth
-    except InputError:  # none can be read, which is told of each when its turn comes
-        return None
 
 
 def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], output: str) -> int:

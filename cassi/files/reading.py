@@ -1,6 +1,7 @@
 """Read a measurement: snapshot, mask, shifts, and whatever else the file holds, with notes on what was inferred."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,10 +93,10 @@ class OpenedMeasurement:
     notes: tuple[str, ...]
 
     @property
-    def num_frames(self) -> int | None:
-        """Number of frames, or None where the file holds a single snapshot."""
+    def frames(self) -> Sequence[int | None]:
+        """The numbers of the frames of a stack; None stands for a single snapshot."""
         axis = self.layout.stack_axis
-        return None if axis is None else self.entry.shape[axis]
+        return (None,) if axis is None else range(self.entry.shape[axis])
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """Return the stored numbers of the frames, turned so that the dispersion runs along the rows."""
