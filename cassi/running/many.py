@@ -44,7 +44,7 @@ from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
 from cassi.running.evidence import of_imprint, of_measurement, of_result
 from cassi.running.front_door import reconstruct
-from cassi.running.progress import RunBar
+from cassi.running.progress import StepBar
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.stores import Frame, Log, locked, remove_unfinished, what_is_known
 from cassi.solvers.loop import Record
@@ -171,14 +171,12 @@ def reconstruct_many(
             else:
                 count, start_workers = workers, partial(_processes, workers)
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
-            with (
-                closing(_compute(start_workers, count, work, todo, log)) as outcomes,
-                RunBar(len(frames), len(finished), shown=progress) as bar,
-            ):
-                for job, outcome in outcomes:
+            what = f"{len(todo)} snapshots"
+            computing = closing(_compute(start_workers, count, work, todo, log))
+            with computing as outcomes, StepBar({what: 1.0}, shown=progress) as bar:
+                for number, (job, outcome) in enumerate(outcomes, start=1):
                     if isinstance(outcome, OutputError):
                         raise outcome
-                    what = ""
                     if isinstance(outcome, BaseException):
                         kind = "" if isinstance(outcome, InputError) else f"{type(outcome).__name__}: "
                         failed[job.frame.name] = kind + one_line(outcome)
@@ -186,8 +184,7 @@ def reconstruct_many(
                     else:
                         log.add(job.frame.name, "done", outcome)
                         finished[job.frame.name] = outcome
-                        what = f"residual {outcome['residual']:.2%}"
-                    bar(what)
+                    bar(what, number / len(todo))
         log.close([frame.name for frame in frames])
     done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
