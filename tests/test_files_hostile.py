@@ -441,97 +441,108 @@ def picture(mode):
     return grey.convert("RGB").convert(mode) if mode in ("CMYK", "P") else grey.convert(mode)
 
 
-@pytest.mark.parametrize(
-    ("mode", "in_words"),
-    [("RGB", "RGB"), ("RGBA", "RGB"), ("P", "palette"), ("LA", "grey with transparency"), ("CMYK", "CMYK")],
-)
-def test_colors_are_no_snapshot(tmp_path, mode, in_words):
-    if mode != "CMYK":  # which PNG does not know
-        picture(mode).save(tmp_path / "c.png")
-        assert f"a color PNG (mode {mode})" in one_line(read_measurement, tmp_path / "c.png", mask=MASK)
-    tifffile()
-    picture(mode).save(tmp_path / "c.tif")
-    found = one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
-    assert f"a color TIFF ({in_words}); a snapshot has no colors" in found
+def png(path, image, **options):
+    image.save(path / "p.png", **options)
+    return path / "p.png"
 
 
-@pytest.mark.parametrize("planar", ["contig", "separate"])
-def test_color_planes_of_a_tiff_are_no_bands(tmp_path, planar):
-    planes = np.stack([counts_of()] * 3, axis=2 if planar == "contig" else 0)
-    tifffile().imwrite(tmp_path / "c.tif", planes, photometric="rgb", planarconfig=planar)
-    assert "a color TIFF (RGB)" in one_line(read_cube, tmp_path / "c.tif")
-    tifffile().imwrite(tmp_path / "g.tif", planes, photometric="minisblack", planarconfig=planar)
-    assert read_cube(tmp_path / "g.tif")[0].shape == (3, 24, 30)
+def tiff(path, values, **options):
+    tifffile().imwrite(path / "p.tif", values, **options)
+    return path / "p.tif"
 
 
-def test_a_colored_page_further_on_is_refused(tmp_path):
-    with tifffile().TiffWriter(tmp_path / "c.tif") as tiff:
-        tiff.write(counts_of(), photometric="minisblack")
-        tiff.write(counts_of(), photometric="miniswhite")
-    assert "0 is white" in one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
+def moving_png(path):
+    return png(path, picture("L"), save_all=True, append_images=[picture("L").rotate(180)])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"photometric": "miniswhite"}, "a TIFF in which 0 is white, expected 0 to be dark"),
-        ({"photometric": "minisblack", "extratags": [(274, 3, 1, 3, True)]}, "asks to be turned (orientation 3)"),
-    ],
-)
-def test_tiff_tags_that_change_the_picture(tmp_path, options, message):
-    tifffile().imwrite(tmp_path / "c.tif", counts_of(), **options)
-    assert message in one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
-
-
-def test_tiff_descriptions_that_do_not_describe(tmp_path):
-    """Axes named twice are not believed; an ImageJ stack behind a single page is refused."""
-    description = '{"shape": [1, 24, 30], "axes": "YYX"}'
-    tifffile().imwrite(tmp_path / "c.tif", counts_of(), description=description, metadata=None)
-    assert np.array_equal(read_measurement(tmp_path / "c.tif", mask=MASK).y, counts_of() / np.float32(255))
-    text = "ImageJ=1.53k\nimages=7\nslices=7\n"
-    tifffile().imwrite(tmp_path / "j.tif", counts_of(), description=text, metadata=None)
-    assert "ImageJ kept 7 images in 1 TIFF pages" in one_line(read_measurement, tmp_path / "j.tif", mask=MASK)
-
-
-def test_a_png_whose_checksum_is_wrong(tmp_path):
-    write_png(tmp_path / "a.png")
-    whole = bytearray((tmp_path / "a.png").read_bytes())
-    start = whole.index(b"IDAT")
-    size = struct.unpack(">I", whole[start - 4 : start])[0]
-    whole[start + 4 + size] ^= 0xFF
-    (tmp_path / "a.png").write_bytes(whole)
-    assert "cannot be read as PNG, it is damaged" in one_line(read_measurement, tmp_path / "a.png", mask=MASK)
-
-
-def test_a_png_of_one_bit_is_a_mask_and_no_snapshot(tmp_path):
-    from PIL import Image
-
-    Image.fromarray(Y > 0.5).save(tmp_path / "y.png")
-    assert "values of one bit are no counts" in one_line(read_measurement, tmp_path / "y.png", mask=MASK)
-    Image.fromarray(MASK > 0).save(tmp_path / "mask.png")
-    np.save(tmp_path / "y.npy", Y)
-    assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=tmp_path / "mask.png").mask, MASK)
-
-
-def test_a_moving_or_turned_png_is_refused(tmp_path):
-    from PIL import Image
-
-    first = picture("L")
-    first.save(tmp_path / "a.png", save_all=True, append_images=[Image.fromarray(counts_of(1 - Y))])
-    assert "a PNG of 2 frames" in one_line(read_measurement, tmp_path / "a.png", mask=MASK)
-    turned = first.getexif()
+def turned_png(path):
+    turned = picture("L").getexif()
     turned[0x112] = 3
-    first.save(tmp_path / "t.png", exif=turned)
-    assert "orientation 3" in one_line(read_measurement, tmp_path / "t.png", mask=MASK)
+    return png(path, picture("L"), exif=turned)
 
 
-@pytest.mark.parametrize(("old", "new"), [("ENVI Standard", "TIFF"), ("interleave = bsq", "interleave = xyz")])
-def test_an_envi_header_of_a_foreign_type(tmp_path, old, new):
-    write_envi(tmp_path / "a.hdr")
-    text = (tmp_path / "a.hdr").read_text().replace("interleave = bip", "interleave = bsq")
-    assert old in text
-    (tmp_path / "a.hdr").write_text(text.replace(old, new))
-    assert "expected ENVI Standard" in one_line(read_measurement, tmp_path / "a.hdr", mask=MASK)
+def png_of_a_wrong_checksum(path):
+    write_png(path / "p.png")
+    whole = bytearray((path / "p.png").read_bytes())
+    start = whole.index(b"IDAT")
+    whole[start + 4 + struct.unpack(">I", whole[start - 4 : start])[0]] ^= 0xFF
+    (path / "p.png").write_bytes(whole)
+    return path / "p.png"
+
+
+def saved_as_tiff(mode):
+    def write(path):
+        tifffile()
+        picture(mode).save(path / "p.tif")
+        return path / "p.tif"
+
+    return write
+
+
+def page_of_another_kind(path):
+    with tifffile().TiffWriter(path / "p.tif") as file:
+        file.write(counts_of(), photometric="minisblack")
+        file.write(counts_of(), photometric="miniswhite")
+    return path / "p.tif"
+
+
+def foreign_envi(old, new):
+    def write(path):
+        write_envi(path / "p.hdr")
+        text = (path / "p.hdr").read_text().replace("interleave = bip", "interleave = bsq")
+        assert old in text
+        (path / "p.hdr").write_text(text.replace(old, new))
+        return path / "p.hdr"
+
+    return write
+
+
+PLANES = np.stack([counts_of()] * 3)
+IMAGEJ = {"description": "ImageJ=1.53k\nimages=7\nslices=7\n", "metadata": None}
+NO_SNAPSHOTS = {
+    "png in color": (lambda path: png(path, picture("RGB")), "a color PNG (mode RGB)"),
+    "png of a palette": (lambda path: png(path, picture("P")), "a color PNG (mode P)"),
+    "png with transparency": (lambda path: png(path, picture("LA")), "a color PNG (mode LA)"),
+    "png of two frames": (moving_png, "a PNG of 2 frames"),
+    "png that is turned": (turned_png, "orientation 3"),
+    "png of a wrong checksum": (png_of_a_wrong_checksum, "cannot be read as PNG, it is damaged"),
+    "png of one bit": (lambda path: png(path, picture("1")), "values of one bit are no counts"),
+    "tiff in color": (saved_as_tiff("RGBA"), "a color TIFF (RGB); a snapshot has no colors"),
+    "tiff of a palette": (saved_as_tiff("P"), "a color TIFF (palette)"),
+    "tiff with transparency": (saved_as_tiff("LA"), "a color TIFF (grey with transparency)"),
+    "tiff for print": (saved_as_tiff("CMYK"), "a color TIFF (CMYK)"),
+    "tiff of color planes": (
+        lambda path: tiff(path, PLANES, photometric="rgb", planarconfig="separate"), "a color TIFF (RGB)"
+    ),
+    "tiff of light and dark swapped": (
+        lambda path: tiff(path, counts_of(), photometric="miniswhite"), "a TIFF in which 0 is white"
+    ),
+    "tiff that is turned": (
+        lambda path: tiff(path, counts_of(), photometric="minisblack", extratags=[(274, 3, 1, 3, True)]),
+        "asks to be turned (orientation 3)",
+    ),
+    "tiff of unequal pages": (page_of_another_kind, "0 is white"),
+    "tiff of a stack in one page": (lambda path: tiff(path, counts_of(), **IMAGEJ), "ImageJ kept 7 images in 1 TIFF"),
+    "envi of a foreign type": (foreign_envi("ENVI Standard", "TIFF"), "expected ENVI Standard"),
+    "envi of a foreign order": (foreign_envi("interleave = bsq", "interleave = xyz"), "expected ENVI Standard"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_SNAPSHOTS)
+def test_pictures_that_are_no_snapshot(tmp_path, kind):
+    write, message = NO_SNAPSHOTS[kind]
+    assert message in one_line(read_measurement, write(tmp_path), mask=MASK)
+
+
+def test_pictures_that_are_read_for_what_they_are(tmp_path):
+    """Planes without colors are bands, axes that are named twice are not believed, one bit is enough for a mask."""
+    assert read_cube(tiff(tmp_path, PLANES, photometric="minisblack", planarconfig="separate"))[0].shape == (3, 24, 30)
+    path = tiff(tmp_path, counts_of(), description='{"shape": [1, 24, 30], "axes": "YYX"}', metadata=None)
+    assert np.array_equal(read_measurement(path, mask=MASK).y, counts_of() / np.float32(255))
+    from PIL import Image
+
+    mask = png(tmp_path, Image.fromarray(MASK > 0))
+    assert np.array_equal(read_measurement(path, mask=mask).mask, MASK)
 
 
 # --- numbers that are not what they look like

@@ -60,7 +60,7 @@ def moments(work: Callable[[], object]) -> list[int]:
     return random.Random(0).sample(range(1, counted.count + 1), MOMENTS)
 
 
-@pytest.mark.parametrize("suffix", ["h5", "tif"])
+@pytest.mark.parametrize("suffix", ["h5", "mat", "nc", "tif"])
 def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
     old, new = (np.full((2, 8, 9), value, np.float32) for value in (1, 2))
     path = tmp_path / f"cube.{suffix}"

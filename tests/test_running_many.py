@@ -315,17 +315,6 @@ def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
     assert find_frames("s.h5", count=2) == [Frame("s_000000", "s.h5", 0), Frame("s_000001", "s.h5", 1)]
 
 
-def test_natural_order(folder):
-    """frame2 comes before frame10, in a folder and in a list."""
-    save(folder / "frame10.h5", measurement=snapshots()[0])
-    names = [f"frame{k}" for k in (*range(N), 10)]
-    assert [frame.name for frame in find_frames(folder)] == names
-    save(folder / "frame10_cube.h5", cube=snapshots()[0])
-    as_expanded = sorted(folder.iterdir())
-    assert [frame.name for frame in find_frames(as_expanded)] == names
-    assert [frame.name for frame in find_frames(as_expanded, leave_out=[folder / "frame10.h5"])] == names[:-1]
-
-
 def test_a_frame_of_a_run_that_is_over_is_not_written(folder, tmp_path):
     """Its solver was stopped half-way: what it has is no cube."""
     ended = threading.Event()
