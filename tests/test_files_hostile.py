@@ -92,14 +92,6 @@ def write_netcdf(path):
         file.create_variable("mask", ("y", "u"), data=MASK)
 
 
-def write_netcdf_classic(path):
-    with scipy.io.netcdf_file(path, "w") as file:
-        for name, size in (("y", 24), ("x", 30), ("u", 24)):
-            file.createDimension(name, size)
-        file.createVariable("measurement", "f4", ("y", "x"))[:] = Y
-        file.createVariable("mask", "f4", ("y", "u"))[:] = MASK
-
-
 CORPUS = {
     "a.h5": write_hdf5,
     "seven.mat": write_v73,
@@ -112,7 +104,6 @@ CORPUS = {
     "a.tif": write_tiff,
     "a.hdr": write_envi,
     "a.nc": write_netcdf,
-    "classic.nc": write_netcdf_classic,
 }
 WITHOUT_MASK = {"a.npy", "a.png", "a.tif", "a.hdr"}
 
@@ -140,9 +131,7 @@ def test_cut_short_at_every_quarter_kilobyte(tmp_path, name):
         one_line(read_measurement, tmp_path / name, **options_of(name))
 
 
-@pytest.mark.parametrize(
-    "name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "classic.nc", "a.hdr"]
-)
+@pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "a.hdr"])
 def test_random_bytes_changed(tmp_path, name):
     """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line."""
     path = tmp_path / name
@@ -546,21 +535,6 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
 
 
 # --- numbers that are not what they look like
-
-
-def test_unsigned_numbers_of_netcdf(tmp_path):
-    counts = (Y * 250).astype(np.uint8)
-    with scipy.io.netcdf_file(tmp_path / "classic.nc", "w") as file:
-        file.createDimension("y", 24)
-        file.createDimension("x", 30)
-        variable = file.createVariable("measurement", "i1", ("y", "x"))
-        variable[:] = counts.view(np.int8)
-        variable._Unsigned = "true"
-    with h5py.File(tmp_path / "four.nc", "w") as file:
-        file["measurement"] = counts.view(np.int8)
-        file["measurement"].attrs["_Unsigned"] = np.bytes_("true")
-    for name in ("classic.nc", "four.nc"):
-        assert np.array_equal(read_measurement(tmp_path / name, mask=MASK).y, counts / np.float32(255)), name
 
 
 def test_negative_counts_need_a_word(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 
 from cassi.files.atomic import hdf5_target
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
-from cassi.files.formats.netcdf import as_unsigned, unpack
+from cassi.files.formats.netcdf import unpack
 
 if TYPE_CHECKING:
     import h5py
@@ -39,7 +39,7 @@ def open_hdf5(path: Path) -> Container:
         entries = tuple(_walk(file, "", set()))
     netcdf = "_NCProperties" in attributes or path.suffix in (".nc", ".nc4")
     if netcdf:
-        file_format, entries = "NetCDF", tuple(as_unsigned(entry) for entry in entries)
+        file_format = "NetCDF"
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         values = _read_dataset(path, entry, picked)
