@@ -65,12 +65,7 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def frame_name(stack: str, frame: int) -> str:
-    """The name of one frame of a stack, and of its result.
-
-    Example:
-        >>> frame_name("run7", 12)
-        'run7_000012'
-    """
+    """The name of one frame of a stack, and of its result."""
     return f"{stack}_{frame:06d}"
 
 

@@ -179,14 +179,6 @@ def frame_count(path: PathLike, options: ReadOptions) -> int | None:
 
     Raises:
         InputError: see `read_measurement`.
-
-    Example:
-        >>> import h5py, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "stack.h5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.ones((5, 8, 14), np.float32), np.ones((8, 8), np.float32)
-        >>> frame_count(path, ReadOptions())
-        5
     """
     _, entry, _, _, layout = _match(path, options, [])
     return None if layout.stack_axis is None else entry.shape[layout.stack_axis]

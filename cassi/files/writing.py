@@ -152,11 +152,6 @@ def write_arrays(
     Raises:
         InputError: no HDF5 suffix.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> write_arrays(os.path.join(tempfile.mkdtemp(), "frame.h5"), {"frame": np.zeros((2, 3))}).name
-        'frame.h5'
     """
     path = Path(path)
     if path.suffix.lower() not in (".h5", ".hdf5"):

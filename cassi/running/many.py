@@ -301,12 +301,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def frames_at_once(cube_shape: tuple[int, int, int], device: torch.device) -> int:
-    """How many frames of this size to compute at a time: one a core (four on a GPU), as memory allows; at least 1.
-
-    Example:
-        >>> frames_at_once((28, 10**6, 10**6), torch.device("cpu"))
-        1
-    """
+    """How many frames of this size to compute at a time: one a core (four on a GPU), as memory allows; at least 1."""
     if device.type == "cuda":
         free, most = torch.cuda.mem_get_info(device)[0], 4
     else:

@@ -10,12 +10,7 @@ from cassi.files.container import CubeContent, optional
 
 
 def unpack(values: np.ndarray, attributes: Mapping[str, object]) -> np.ndarray:
-    """Return values as the CF conventions mean them: fill values become NaN, then values * scale_factor + add_offset.
-
-    Example:
-        >>> unpack(np.array([2, 9], np.int16), {"scale_factor": 0.5, "_FillValue": 9})
-        array([ 1., nan])
-    """
+    """Values as the CF conventions mean them: fill values become NaN, then values * scale_factor + add_offset."""
     numbers = {
         name: float(np.asarray(value).reshape(-1)[0])
         for name, value in attributes.items()
