@@ -164,7 +164,7 @@ def solve(
     args: argparse.Namespace, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Reconstruction]:
     """The cube, with its camera as it is found to be; the measurement gets what was found out of it."""
-    from cassi.running.evidence import of_imprint, of_result
+    from cassi.choice.doubts import of_imprint, of_result
     from cassi.running.front_door import reconstruct
 
     side = side_of(args, m)
@@ -218,7 +218,7 @@ def run_tiled(
     args: argparse.Namespace, m: Measurement, check: MaskCheck, output: Path, steps: Progress
 ) -> tuple[str, int]:
     """Reconstruct tile by tile into the result's file; what came of it in words, and the exit code."""
-    from cassi.running.evidence import of_result
+    from cassi.choice.doubts import of_result
     from cassi.running.tiled_file import reconstruct_tiled
 
     m, _, moved = with_true_camera(args, m, check, steps)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import Note
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot
@@ -19,7 +19,6 @@ from cassi.running.preparing import Scene, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 
-HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
 PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
 BELOW = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
 UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
@@ -190,29 +189,6 @@ def of_cube(result: Reconstruction, *, finished: bool) -> tuple[str, ...]:
     """All that speaks against a result. Of a mask that is wrong anyway, or a run cut short, no imprint is expected."""
     fits = result.check is None or result.check.matches
     return (*of_result(result.residual), *(of_imprint(result.imprint) if fits and finished else ()))
-
-
-def of_result(residual: float) -> tuple[str, ...]:
-    """A cube that explains less than half of its snapshot; `residual` is |y - Phi x| / |y|."""
-    if residual <= HALF:
-        return ()
-    what = (
-        "leaves more than half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
-    )
-    return (
-        f"the cube {what} (residual {residual:.0%}): the solver diverged, the noise given is too large, or the camera "
-        "is another; try solver auto, and check mask, bands, gain and blur",
-    )
-
-
-def of_imprint(value: float | None) -> tuple[str, ...]:
-    """A cube that carries the mask's pattern; `value` is that of `cassi.optics.imprint`."""
-    if value is None or value <= STAMPED:
-        return ()
-    return (
-        f"the mask's pattern is left in the cube (imprint {value:.2f}, good: below {STAMPED:g}): the mask does not fit "
-        "the snapshot, or noise was fitted; calibrate the camera anew",
-    )
 
 
 def black_level_left(m: Measurement, psf: float | np.ndarray | None = None, black_level: float | None = None) -> float:

@@ -36,13 +36,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
-from cassi.running.evidence import of_imprint, of_measurement, of_result
+from cassi.running.evidence import of_measurement
 from cassi.running.front_door import reconstruct
 from cassi.running.progress import StepBar
 from cassi.running.result import Reconstruction, write_result
