@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from test_files_reading import write_h5, write_v73
 
 from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement, write_measurement
 
@@ -60,15 +61,6 @@ def write_hdf5(path):
         file["mask"] = MASK
 
 
-def write_v73(path):
-    with h5py.File(path, "w", userblock_size=512) as file:
-        for name, values in (("meas", Y), ("mask", MASK)):
-            dataset = file.create_dataset(name, data=values.T, compression="gzip")
-            dataset.attrs["MATLAB_class"] = np.bytes_("single")
-    with open(path, "r+b") as file:
-        file.write(b"MATLAB 7.3 MAT-file, Platform: test".ljust(124) + b"\x00\x02IM")
-
-
 def write_png(path):
     from PIL import Image
 
@@ -94,7 +86,7 @@ def write_netcdf(path):
 
 CORPUS = {
     "a.h5": write_hdf5,
-    "seven.mat": write_v73,
+    "seven.mat": lambda path: write_v73(path, meas=Y, mask=MASK),
     "five.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}),
     "packed.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}, do_compression=True),
     "a.npz": lambda path: np.savez(path, measurement=Y, mask=MASK),
@@ -187,14 +179,6 @@ def test_what_is_no_data_file(tmp_path):
 # --- wrong content
 
 
-def h5(path, attributes=None, **datasets):
-    with h5py.File(path, "w") as file:
-        for name, values in datasets.items():
-            file[name] = values
-        file.attrs.update(attributes or {})
-    return path
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -231,7 +215,7 @@ def h5(path, attributes=None, **datasets):
 )
 def test_wrong_content(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
-        read_measurement(h5(tmp_path / "m.h5", **content))
+        read_measurement(write_h5(tmp_path / "m.h5", **content))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +228,7 @@ def test_wrong_content(tmp_path, content, message):
     ],
 )
 def test_wrong_geometry_says_what_fits(tmp_path, options, message):
-    path = h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
     with pytest.raises(InputError, match=message):
         read_measurement(path, **options)
 
@@ -317,11 +301,11 @@ def external_storage(file, secret):
 )
 @pytest.mark.parametrize("name", ["m.h5", "m.nc"])
 def test_nothing_outside_the_file_is_read(tmp_path, way_out, message, name):
-    h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
+    write_h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
     if name == "m.nc":
         write_netcdf(tmp_path / name)
     else:
-        h5(tmp_path / name, measurement=Y, mask=MASK)
+        write_h5(tmp_path / name, measurement=Y, mask=MASK)
     with h5py.File(tmp_path / name, "a") as file:
         del file["measurement"]
         way_out(file, tmp_path / "elsewhere.h5")
@@ -539,7 +523,7 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
 
 def test_negative_counts_need_a_word(tmp_path):
     counts = (Y * 4000 - 500).astype(np.int16)
-    path = h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
     assert "the counts go down to -49" in one_line(read_measurement, path)
     m = read_measurement(path, levels=Levels(black_level=-500, white_level=3500))
     assert np.allclose(m.y, Y, atol=1e-3)
@@ -552,7 +536,7 @@ def test_negative_counts_need_a_word(tmp_path):
 def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     mask = MASK + np.float64(0.25)
     stored = (mask * scale).astype(dtype)
-    m = read_measurement(h5(tmp_path / "m.h5", measurement=Y, mask=stored))
+    m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=stored))
     assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
     assert any("divided by their maximum" in note for note in m.notes)
 
@@ -571,7 +555,7 @@ def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     ],
 )
 def test_attributes_that_cannot_be(tmp_path, attributes, message):
-    path = h5(tmp_path / "m.h5", attributes, measurement=Y, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", attributes, measurement=Y, mask=MASK)
     assert message in one_line(read_measurement, path)
 
 
@@ -584,17 +568,17 @@ def printable(text):
 
 def test_names_never_reach_the_terminal_as_they_are(tmp_path):
     name = "\x1b[31mred\x1b]0;t\x07"
-    path = h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
+    path = write_h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
     assert "\\x1b[31mred" in one_line(read_measurement, path)
     assert printable(one_line(read_measurement, path))
     assert all(printable(line) for line in describe(path).text.split("\n"))
-    path = h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
+    path = write_h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
     m = read_measurement(path, mask=MASK)
     assert all(printable(text) for text in (m.unit, *m.notes))
 
 
 def test_a_unit_with_nul_is_carried_on(tmp_path):
-    path = h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
     m = read_measurement(path)
     assert "\0" not in m.unit
     write_measurement(tmp_path / "again.h5", m)
@@ -638,6 +622,6 @@ def test_checksums_and_shuffling_are_no_damage(tmp_path):
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 5 * Y.nbytes)
     monkeypatch.setenv("CASSI_READ_LIMIT", "2")
-    path = h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
+    path = write_h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
     assert "takes 0 GiB at once" in one_line(read_measurement, path)
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)
