@@ -70,7 +70,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 )
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options, dry):
-    monkeypatch.setattr("cassi.running.front_door.read_weights", lambda path: None)
+    monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
     assert run(bench, *options, "--overwrite", *dry) == 2
     assert "would replace" in error_of(capsys)

@@ -31,7 +31,6 @@ from cassi.running.evidence import as_found, compared, compared_through, of_cube
 from cassi.running.preparing import Scene, load, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.request import Array, Request
-from cassi.running.request import read_weights as read_weights
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
 
