@@ -18,17 +18,10 @@ FORKS = get_context("fork")  # processes that need not import torch first, which
 SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
 
 
-def die_once(measurement: Measurement, monitor: Monitor, flag: Path) -> Reconstruction:
+def die_once(measurement: Measurement, monitor: Monitor, folder: Path) -> Reconstruction:
     """Kill the process that reconstructs frame 2, the first time."""
-    if measurement.source == "frame2.h5" and not flag.exists():
-        flag.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return SOLVE(measurement, monitor=monitor)
-
-
-def die_always(measurement: Measurement, monitor: Monitor) -> Reconstruction:
-    """Kill the process that reconstructs frame 1."""
-    if measurement.source == "frame1.h5":
+    if measurement.source == "frame2.h5" and not (folder / "died").exists():
+        (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return SOLVE(measurement, monitor=monitor)
 

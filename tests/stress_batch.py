@@ -1,37 +1,26 @@
-"""By hand, minutes to hours: many frames while their workers are killed, and the memory of a long run.
+"""By hand, minutes to hours: the memory of a long run of many frames.
 
-    python tests/stress_batch.py memory --frames 500
-    python tests/stress_batch.py worker --frames 200 --workers 2
+    python tests/stress_batch.py --frames 500
 
-What the small versions in test_running_many.py check, at the size of real work. `tests/kill.py` kills the program
-itself, and `python scripts/benchmark.py` counts frames a minute.
+`tests/kill.py` kills the program, and `python scripts/benchmark.py` counts frames a minute.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
-import psutil
 import torch
 
-from cassi import CASSI, Reconstruction, reconstruct
-from cassi.files import read_measurement
-from cassi.optics.measurement import Measurement
-from cassi.running.many import BatchReport, find_frames, reconstruct_many
+from cassi import CASSI
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
-from cassi.solvers.loop import Monitor
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "reconstruct.py"
 
@@ -79,85 +68,13 @@ def memory(root: Path, args: argparse.Namespace) -> None:
     )
 
 
-def noted(measurement: Measurement, monitor: Monitor, log: str, solver: str, iterations: int) -> Reconstruction:
-    """Reconstruct, and write down beginning and end."""
-    for what in ("begun", "ended"):
-        with open(log, "a") as file:  # one short line: appended whole, whoever else writes
-            file.write(f"{what} {measurement.source}\n")
-        if what == "begun":
-            result = reconstruct(measurement, solver=solver, num_iters=iterations, monitor=monitor)
-    return result
-
-
-def notes(log: Path, what: str) -> Counter[str]:
-    lines = log.read_text().splitlines() if log.exists() else []
-    return Counter(line.split()[1] for line in lines if line.startswith(what))
-
-
-def worker(root: Path, args: argparse.Namespace) -> None:
-    """Kill worker processes at random moments; every cube equals that of an uninterrupted run, none begun over twice.
-
-    The next worker is killed some time after the frames that the last one took with it have ended: a frame hit a
-    second time would have to be computed a third time by any program.
-    """
-    make_frames(root / "in", args)
-    frames = find_frames(root / "in")
-    read = partial(read_measurement, mask=root / "mask.h5", num_bands=args.bands)
-    draw = random.Random(args.seed)
-
-    def run(name: str) -> BatchReport:
-        solve = partial(noted, log=str(root / f"{name}.log"), solver=args.solver, iterations=args.iterations)
-        return reconstruct_many(frames, root / name, read=read, solve=solve, workers=args.workers)
-
-    whole = run("whole")
-    print(f"uninterrupted: {args.frames} frames in {whole.seconds:.0f} s", flush=True)
-    log, over, kills = root / "killed.log", threading.Event(), 0
-
-    def killer() -> None:
-        nonlocal kills
-        while kills < args.kills and not over.is_set():
-            time.sleep(draw.uniform(0, whole.seconds / args.kills))
-            workers = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
-            if over.is_set() or not workers or not notes(log, "begun"):
-                continue
-            draw.choice(workers).kill()
-            kills += 1
-            hit = notes(log, "begun").keys() - notes(log, "ended").keys()
-            print(f"kill {kills}: {finished(root / 'killed')} frames finished", flush=True)
-            while hit - notes(log, "ended").keys() and not over.is_set():
-                time.sleep(0.01)
-
-    thread = threading.Thread(target=killer)
-    thread.start()
-    try:
-        report = run("killed")
-    finally:
-        over.set()
-        thread.join()
-    assert (report.computed, dict(report.failed)) == (args.frames, {}), report
-    for path in (root / "whole").glob("*_cube.h5"):
-        with h5py.File(path) as one, h5py.File(root / "killed" / path.name) as other:
-            np.testing.assert_array_equal(one["cube"][:], other["cube"][:])
-    most = max(notes(log, "begun").values())
-    print(
-        f"{kills} workers killed, {report.seconds:.0f} s: all {args.frames} cubes equal; begun at most {most} times, "
-        f"{sum(notes(log, 'begun').values()) - args.frames} frames begun again"
-    )
-    assert most <= 2
-    assert kills == args.kills, f"done after {kills} kills; give more frames or iterations"
-
-
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=("memory", "worker"))
     p.add_argument("--frames", type=int, default=200)
     p.add_argument("--size", type=int, default=256)
     p.add_argument("--bands", type=int, default=28)
-    p.add_argument("--kills", type=int, default=10)
-    p.add_argument("--workers", type=int, default=2, help="of `worker`")
     p.add_argument("--solver", default="gap-tv")
     p.add_argument("--iterations", type=int, default=20)
-    p.add_argument("--seed", type=int, default=0)
     given = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        {"memory": memory, "worker": worker}[given.what](Path(folder), given)
+        memory(Path(folder), given)

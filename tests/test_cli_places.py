@@ -70,7 +70,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 )
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options, dry):
-    monkeypatch.setattr("cassi.running.front_door.read_weights", lambda path: None)
+    monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
     assert run(bench, *options, "--overwrite", *dry) == 2
     assert "would replace" in error_of(capsys)
@@ -142,7 +142,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         ),
         (("--batch", 2), "--batch needs several snapshots"),
         (("--workers", 2), "--workers needs several snapshots"),
-        (("--scheduler", "tcp://127.0.0.1:1"), "--scheduler needs several snapshots"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--side-response", "rgb"), "--side-response needs --side"),
         (

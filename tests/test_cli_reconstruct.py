@@ -330,10 +330,8 @@ def test_a_dry_run_of_a_folder_without_a_mask_fails_as_the_run_does(night, capsy
     assert "no mask" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["cubes", "cubes.zarr"])
-def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys, place):
-    pytest.importorskip("zarr", reason="a store needs the extra batch")
-    output = night.parent / place
+def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys):
+    output = night.parent / "cubes"
     for found in (0, 4):  # now, and by what is on the disk
         assert call(night, *FAST, "--output", output) == 0
         captured = capsys.readouterr()
@@ -367,7 +365,7 @@ def test_a_shell_may_expand_a_pattern(night, capsys):
 def test_many_cubes_do_not_go_into_one_file(night, capsys):
     """Nor into a folder with the name of a file."""
     assert call(night, *FAST, "--output", night.parent / "cubes.h5") == 2
-    assert "cubes.h5: many snapshots need --output FOLDER or" in capsys.readouterr().err
+    assert "cubes.h5: many snapshots need --output FOLDER" in capsys.readouterr().err
     assert not (night.parent / "cubes.h5").exists()
 
 

@@ -145,7 +145,7 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     np.testing.assert_array_equal(read_cube(tmp_path / "film_sequence.h5")[0], values)
     for argv, words in (
         ((*command, "--tile", 40), "--tile does not go with several snapshots"),
-        ((*command, "--output", tmp_path / "x.zarr"), "a sequence becomes one file"),
+        ((*command, "--output", tmp_path / "x.mat"), "a sequence becomes one file"),
         (("--sequence", simulate(tmp_path / "one.h5")), "one snapshot is no sequence"),
     ):
         assert run(*argv) == 2

@@ -176,7 +176,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)
     for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(cassi.choice.neighbors, part, 5)
-    for old in [*small_data.glob("*cubes"), *small_data.glob("*.zarr"), *small_data.glob("data/*_cube.h5")]:
+    for old in [*small_data.glob("*cubes"), *small_data.glob("data/*_cube.h5")]:
         if page.stem != "looking-at-a-result" or old.parent.name != "data":
             subprocess.run(["rm", "-r", str(old)], check=True)
     if page.stem == "looking-at-a-result":

@@ -4,7 +4,6 @@ import os
 import pickle
 import struct
 import zipfile
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from test_files_reading import write_h5, write_v73
 
 from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement, write_measurement
 
@@ -61,15 +61,6 @@ def write_hdf5(path):
         file["mask"] = MASK
 
 
-def write_v73(path):
-    with h5py.File(path, "w", userblock_size=512) as file:
-        for name, values in (("meas", Y), ("mask", MASK)):
-            dataset = file.create_dataset(name, data=values.T, compression="gzip")
-            dataset.attrs["MATLAB_class"] = np.bytes_("single")
-    with open(path, "r+b") as file:
-        file.write(b"MATLAB 7.3 MAT-file, Platform: test".ljust(124) + b"\x00\x02IM")
-
-
 def write_png(path):
     from PIL import Image
 
@@ -93,17 +84,9 @@ def write_netcdf(path):
         file.create_variable("mask", ("y", "u"), data=MASK)
 
 
-def write_netcdf_classic(path):
-    with scipy.io.netcdf_file(path, "w") as file:
-        for name, size in (("y", 24), ("x", 30), ("u", 24)):
-            file.createDimension(name, size)
-        file.createVariable("measurement", "f4", ("y", "x"))[:] = Y
-        file.createVariable("mask", "f4", ("y", "u"))[:] = MASK
-
-
 CORPUS = {
     "a.h5": write_hdf5,
-    "seven.mat": write_v73,
+    "seven.mat": lambda path: write_v73(path, meas=Y, mask=MASK),
     "five.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}),
     "packed.mat": lambda path: scipy.io.savemat(path, {"meas": Y, "mask": MASK}, do_compression=True),
     "a.npz": lambda path: np.savez(path, measurement=Y, mask=MASK),
@@ -113,7 +96,6 @@ CORPUS = {
     "a.tif": write_tiff,
     "a.hdr": write_envi,
     "a.nc": write_netcdf,
-    "classic.nc": write_netcdf_classic,
 }
 WITHOUT_MASK = {"a.npy", "a.png", "a.tif", "a.hdr"}
 
@@ -141,9 +123,7 @@ def test_cut_short_at_every_quarter_kilobyte(tmp_path, name):
         one_line(read_measurement, tmp_path / name, **options_of(name))
 
 
-@pytest.mark.parametrize(
-    "name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "classic.nc", "a.hdr"]
-)
+@pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "a.hdr"])
 def test_random_bytes_changed(tmp_path, name):
     """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line."""
     path = tmp_path / name
@@ -161,16 +141,6 @@ def test_random_bytes_changed(tmp_path, name):
         except InputError:
             seen += 1
     assert seen > 5
-
-
-def test_a_damaged_type_in_a_mat_file(tmp_path):
-    """General readers crash the process on a number type of 0."""
-    scipy.io.savemat(tmp_path / "m.mat", {"meas": Y, "mask": MASK})
-    whole = bytearray((tmp_path / "m.mat").read_bytes())
-    tag = whole.index(struct.pack("<II", 7, Y.nbytes))
-    whole[tag] = 0
-    (tmp_path / "m.mat").write_bytes(whole)
-    assert "holds numbers of type 0" in one_line(read_measurement, tmp_path / "m.mat")
 
 
 def test_big_endian_mat_file(tmp_path):
@@ -209,14 +179,6 @@ def test_what_is_no_data_file(tmp_path):
 # --- wrong content
 
 
-def h5(path, attributes=None, **datasets):
-    with h5py.File(path, "w") as file:
-        for name, values in datasets.items():
-            file[name] = values
-        file.attrs.update(attributes or {})
-    return path
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -253,7 +215,7 @@ def h5(path, attributes=None, **datasets):
 )
 def test_wrong_content(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
-        read_measurement(h5(tmp_path / "m.h5", **content))
+        read_measurement(write_h5(tmp_path / "m.h5", **content))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +228,7 @@ def test_wrong_content(tmp_path, content, message):
     ],
 )
 def test_wrong_geometry_says_what_fits(tmp_path, options, message):
-    path = h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
     with pytest.raises(InputError, match=message):
         read_measurement(path, **options)
 
@@ -331,37 +293,23 @@ def external_storage(file, secret):
 @pytest.mark.parametrize(
     ("way_out", "message"),
     [
-        (external_link, "is an external link to the file"),
-        (soft_link_through_an_external_one, "soft link to 'door/measurement', which is no array of this file"),
-        (virtual_dataset, "a virtual dataset"),
+        (external_link, "is a link to another file"),
+        (soft_link_through_an_external_one, "is a link to another file"),
+        (virtual_dataset, "stored in another file"),
         (external_storage, "stored in another file"),
     ],
 )
 @pytest.mark.parametrize("name", ["m.h5", "m.nc"])
 def test_nothing_outside_the_file_is_read(tmp_path, way_out, message, name):
-    h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
+    write_h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
     if name == "m.nc":
         write_netcdf(tmp_path / name)
     else:
-        h5(tmp_path / name, measurement=Y, mask=MASK)
+        write_h5(tmp_path / name, measurement=Y, mask=MASK)
     with h5py.File(tmp_path / name, "a") as file:
         del file["measurement"]
         way_out(file, tmp_path / "elsewhere.h5")
     assert message in one_line(read_measurement, tmp_path / name)
-
-
-def test_text_of_variable_length_is_not_read_from_unknown_files(tmp_path):
-    """HDF5 takes the memory that such a text claims to need, or runs in circles in its heap."""
-    path = h5(tmp_path / "m.h5", {"unit": "counts per hour", "note": "x" * 100}, measurement=Y, mask=MASK)
-    assert "unit" not in open_container(path).attributes
-    assert open_container(path, trusted=True).attributes["unit"] == "counts per hour"
-    whole = bytearray(path.read_bytes())
-    text = struct.pack("<I", 100)
-    heap = struct.pack("<Q", whole.index(b"GCOL"))
-    whole[whole.index(text + heap) : whole.index(text + heap) + 4] = struct.pack("<I", 2**31)
-    path.write_bytes(whole)
-    with within(32 * MIB):
-        assert np.array_equal(read_measurement(path).y, Y)
 
 
 def test_links_within_the_file_work(tmp_path):
@@ -385,17 +333,6 @@ def test_envi_header_cannot_name_another_file(tmp_path):
 # --- bombs: the sizes declared are far beyond what is stored
 
 
-def bomb_npz(path):
-    header = {"descr": "<f4", "fortran_order": False, "shape": (1, 75 * MIB)}
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open("measurement.npy", "w", force_zip64=True) as member,
-    ):
-        np.lib.format.write_array_header_1_0(member, header)
-        for _ in range(300):
-            member.write(bytes(MIB))
-
-
 def bomb_npz_header(path):
     with zipfile.ZipFile(path, "w") as archive, archive.open("measurement.npy", "w") as member:
         np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
@@ -406,66 +343,9 @@ def bomb_npy(path):
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
 
 
-def bomb_mat(path):
-    body = struct.pack("<IIII", 6, 8, 7, 0) + struct.pack("<IIii", 5, 8, 20_000, 40_000)
-    body += struct.pack("<II", 1, 4) + b"meas\0\0\0\0" + struct.pack("<II", 7, 3_200_000_000)
-    packed = zlib.compress(struct.pack("<II", 14, 3_200_000_048) + body + bytes(MIB))
-    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
-    path.write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
-
-
 def bomb_hdf5_declared(path):
     with h5py.File(path, "w") as file:
         file.create_dataset("measurement", (10**6, 10**6), "f4", chunks=(64, 64), compression="gzip")
-        file["mask"] = MASK
-
-
-def bomb_hdf5_chunk_size(path):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("measurement", (24, 30), "f4", maxshape=(None, None), chunks=(20_000, 40_000))
-        file["mask"] = MASK
-
-
-def bomb_hdf5_chunk_content(path):
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset("measurement", (24, 30), "f4", chunks=(24, 30), compression="gzip")
-        stream = zlib.compressobj(1)
-        data = b"".join(stream.compress(bytes(MIB)) for _ in range(300)) + stream.flush()
-        dataset.id.write_direct_chunk((0, 0), data)
-        file["mask"] = MASK
-
-
-def bomb_tiff(path):
-    tifffile().imwrite(path, np.zeros((64, 64), np.uint16), compression="zlib", rowsperstrip=64)
-    with tifffile().TiffFile(path) as tiff:
-        tags = {name: tiff.pages.first.tags[name].valueoffset for name in ("ImageWidth", "ImageLength", "RowsPerStrip")}
-    whole = bytearray(path.read_bytes())
-    for offset in tags.values():
-        whole[offset : offset + 2] = b"\xff\xff"
-    path.write_bytes(whole)
-
-
-def bomb_tiff_strip(path):
-    stream = zlib.compressobj(1)
-    data = b"".join(stream.compress(bytes(MIB)) for _ in range(300)) + stream.flush()
-    tifffile().imwrite(path, np.zeros((24, 30), np.uint16), compression="zlib")
-    with tifffile().TiffFile(path) as tiff:
-        tags = tiff.pages.first.tags
-        offset, count = tags["StripOffsets"].valueoffset, tags["StripByteCounts"].valueoffset
-    whole = bytearray(path.read_bytes())
-    whole[offset : offset + 4] = struct.pack("<I", len(whole))
-    whole[count : count + 4] = struct.pack("<I", len(data))
-    path.write_bytes(bytes(whole) + data)
-
-
-def bomb_png(path):
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 40_000, 40_000, 16, 0, 0, 0, 0)
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    )
 
 
 def bomb_netcdf(path):
@@ -483,27 +363,21 @@ def bomb_envi(path):
 @pytest.mark.parametrize(
     ("name", "bomb", "message"),
     [
-        ("b.npz", bomb_npz, "declares 300 MiB"),
-        ("b.npz", bomb_npz_header, "cut short"),
-        ("b.npy", bomb_npy, "cut short"),
-        ("b.mat", bomb_mat, "declares 3052 MiB"),
-        ("b.h5", bomb_hdf5_declared, "declares 3814697 MiB"),
-        ("b.h5", bomb_hdf5_chunk_size, "declares 3052 MiB"),
-        ("b.h5", bomb_hdf5_chunk_content, "refused as a bomb"),
-        ("b.tif", bomb_tiff, "declares 8192 MiB"),
-        ("b.tif", bomb_tiff_strip, "unpacks to more bytes than its shape holds"),
-        ("b.png", bomb_png, "declares 3052 MiB"),
-        ("b.nc", bomb_netcdf, "a decompression bomb"),
-        ("b.hdr", bomb_envi, "cut short"),
+        ("b.npz", bomb_npz_header, "takes 3725 GiB at once"),
+        ("b.npy", bomb_npy, "takes 3725 GiB at once"),
+        ("b.h5", bomb_hdf5_declared, "takes 3725 GiB at once"),
+        ("b.nc", bomb_netcdf, "takes 3725 GiB at once"),
+        ("b.hdr", bomb_envi, "takes \\d+ GiB at once"),
     ],
 )
 def test_bombs_are_refused_within_little_memory(tmp_path, name, bomb, message):
     bomb(tmp_path / name)
     # Readers are imported first, so that only the file itself is measured.
-    CORPUS[{"b.h5": "a.h5", "b.mat": "five.mat"}.get(name, name.replace("b.", "a."))](tmp_path / f"warm_{name}")
+    CORPUS[name.replace("b.", "a.")](tmp_path / f"warm_{name}")
     open_container(tmp_path / f"warm_{name}")
+    container = open_container(tmp_path / name)
     with within(32 * MIB), pytest.raises(InputError, match=message):
-        read_measurement(tmp_path / name, mask=MASK)
+        container.read(container.entries[-1])
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".mat", ".h5", "packed.mat", "packed.h5"])
@@ -540,123 +414,116 @@ def picture(mode):
     return grey.convert("RGB").convert(mode) if mode in ("CMYK", "P") else grey.convert(mode)
 
 
-@pytest.mark.parametrize(
-    ("mode", "in_words"),
-    [("RGB", "RGB"), ("RGBA", "RGB"), ("P", "palette"), ("LA", "grey with transparency"), ("CMYK", "CMYK")],
-)
-def test_colors_are_no_snapshot(tmp_path, mode, in_words):
-    if mode != "CMYK":  # which PNG does not know
-        picture(mode).save(tmp_path / "c.png")
-        assert f"a color PNG (mode {mode})" in one_line(read_measurement, tmp_path / "c.png", mask=MASK)
-    tifffile()
-    picture(mode).save(tmp_path / "c.tif")
-    found = one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
-    assert f"a color TIFF ({in_words}); a snapshot has no colors" in found
+def png(path, image, **options):
+    image.save(path / "p.png", **options)
+    return path / "p.png"
 
 
-@pytest.mark.parametrize("planar", ["contig", "separate"])
-def test_color_planes_of_a_tiff_are_no_bands(tmp_path, planar):
-    planes = np.stack([counts_of()] * 3, axis=2 if planar == "contig" else 0)
-    tifffile().imwrite(tmp_path / "c.tif", planes, photometric="rgb", planarconfig=planar)
-    assert "a color TIFF (RGB)" in one_line(read_cube, tmp_path / "c.tif")
-    tifffile().imwrite(tmp_path / "g.tif", planes, photometric="minisblack", planarconfig=planar)
-    assert read_cube(tmp_path / "g.tif")[0].shape == (3, 24, 30)
+def tiff(path, values, **options):
+    tifffile().imwrite(path / "p.tif", values, **options)
+    return path / "p.tif"
 
 
-def test_a_colored_page_further_on_is_refused(tmp_path):
-    with tifffile().TiffWriter(tmp_path / "c.tif") as tiff:
-        tiff.write(counts_of(), photometric="minisblack")
-        tiff.write(counts_of(), photometric="miniswhite")
-    assert "0 is white" in one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
+def moving_png(path):
+    return png(path, picture("L"), save_all=True, append_images=[picture("L").rotate(180)])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"photometric": "miniswhite"}, "a TIFF in which 0 is white, expected 0 to be dark"),
-        ({"photometric": "minisblack", "extratags": [(274, 3, 1, 3, True)]}, "asks to be turned (orientation 3)"),
-    ],
-)
-def test_tiff_tags_that_change_the_picture(tmp_path, options, message):
-    tifffile().imwrite(tmp_path / "c.tif", counts_of(), **options)
-    assert message in one_line(read_measurement, tmp_path / "c.tif", mask=MASK)
-
-
-def test_tiff_descriptions_that_do_not_describe(tmp_path):
-    """Axes named twice are not believed; an ImageJ stack behind a single page is refused."""
-    description = '{"shape": [1, 24, 30], "axes": "YYX"}'
-    tifffile().imwrite(tmp_path / "c.tif", counts_of(), description=description, metadata=None)
-    assert np.array_equal(read_measurement(tmp_path / "c.tif", mask=MASK).y, counts_of() / np.float32(255))
-    text = "ImageJ=1.53k\nimages=7\nslices=7\n"
-    tifffile().imwrite(tmp_path / "j.tif", counts_of(), description=text, metadata=None)
-    assert "ImageJ kept 7 images in 1 TIFF pages" in one_line(read_measurement, tmp_path / "j.tif", mask=MASK)
-
-
-def test_a_png_whose_checksum_is_wrong(tmp_path):
-    write_png(tmp_path / "a.png")
-    whole = bytearray((tmp_path / "a.png").read_bytes())
-    start = whole.index(b"IDAT")
-    size = struct.unpack(">I", whole[start - 4 : start])[0]
-    whole[start + 4 + size] ^= 0xFF
-    (tmp_path / "a.png").write_bytes(whole)
-    assert "cannot be read as PNG, it is damaged" in one_line(read_measurement, tmp_path / "a.png", mask=MASK)
-
-
-def test_a_png_of_one_bit_is_a_mask_and_no_snapshot(tmp_path):
-    from PIL import Image
-
-    Image.fromarray(Y > 0.5).save(tmp_path / "y.png")
-    assert "values of one bit are no counts" in one_line(read_measurement, tmp_path / "y.png", mask=MASK)
-    Image.fromarray(MASK > 0).save(tmp_path / "mask.png")
-    np.save(tmp_path / "y.npy", Y)
-    assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=tmp_path / "mask.png").mask, MASK)
-
-
-def test_a_moving_or_turned_png_is_refused(tmp_path):
-    from PIL import Image
-
-    first = picture("L")
-    first.save(tmp_path / "a.png", save_all=True, append_images=[Image.fromarray(counts_of(1 - Y))])
-    assert "a PNG of 2 frames" in one_line(read_measurement, tmp_path / "a.png", mask=MASK)
-    turned = first.getexif()
+def turned_png(path):
+    turned = picture("L").getexif()
     turned[0x112] = 3
-    first.save(tmp_path / "t.png", exif=turned)
-    assert "orientation 3" in one_line(read_measurement, tmp_path / "t.png", mask=MASK)
+    return png(path, picture("L"), exif=turned)
 
 
-@pytest.mark.parametrize(("old", "new"), [("ENVI Standard", "TIFF"), ("interleave = bsq", "interleave = xyz")])
-def test_an_envi_header_of_a_foreign_type(tmp_path, old, new):
-    write_envi(tmp_path / "a.hdr")
-    text = (tmp_path / "a.hdr").read_text().replace("interleave = bip", "interleave = bsq")
-    assert old in text
-    (tmp_path / "a.hdr").write_text(text.replace(old, new))
-    assert "expected ENVI Standard" in one_line(read_measurement, tmp_path / "a.hdr", mask=MASK)
+def png_of_a_wrong_checksum(path):
+    write_png(path / "p.png")
+    whole = bytearray((path / "p.png").read_bytes())
+    start = whole.index(b"IDAT")
+    whole[start + 4 + struct.unpack(">I", whole[start - 4 : start])[0]] ^= 0xFF
+    (path / "p.png").write_bytes(whole)
+    return path / "p.png"
+
+
+def saved_as_tiff(mode):
+    def write(path):
+        tifffile()
+        picture(mode).save(path / "p.tif")
+        return path / "p.tif"
+
+    return write
+
+
+def page_of_another_kind(path):
+    with tifffile().TiffWriter(path / "p.tif") as file:
+        file.write(counts_of(), photometric="minisblack")
+        file.write(counts_of(), photometric="miniswhite")
+    return path / "p.tif"
+
+
+def foreign_envi(old, new):
+    def write(path):
+        write_envi(path / "p.hdr")
+        text = (path / "p.hdr").read_text().replace("interleave = bip", "interleave = bsq")
+        assert old in text
+        (path / "p.hdr").write_text(text.replace(old, new))
+        return path / "p.hdr"
+
+    return write
+
+
+PLANES = np.stack([counts_of()] * 3)
+IMAGEJ = {"description": "ImageJ=1.53k\nimages=7\nslices=7\n", "metadata": None}
+NO_SNAPSHOTS = {
+    "png in color": (lambda path: png(path, picture("RGB")), "a color PNG (mode RGB)"),
+    "png of a palette": (lambda path: png(path, picture("P")), "a color PNG (mode P)"),
+    "png with transparency": (lambda path: png(path, picture("LA")), "a color PNG (mode LA)"),
+    "png of two frames": (moving_png, "a PNG of 2 frames"),
+    "png that is turned": (turned_png, "orientation 3"),
+    "png of a wrong checksum": (png_of_a_wrong_checksum, "cannot be read as PNG, it is damaged"),
+    "png of one bit": (lambda path: png(path, picture("1")), "values of one bit are no counts"),
+    "tiff in color": (saved_as_tiff("RGBA"), "a color TIFF (RGB); a snapshot has no colors"),
+    "tiff of a palette": (saved_as_tiff("P"), "a color TIFF (palette)"),
+    "tiff with transparency": (saved_as_tiff("LA"), "a color TIFF (grey with transparency)"),
+    "tiff for print": (saved_as_tiff("CMYK"), "a color TIFF (CMYK)"),
+    "tiff of color planes": (
+        lambda path: tiff(path, PLANES, photometric="rgb", planarconfig="separate"), "a color TIFF (RGB)"
+    ),
+    "tiff of light and dark swapped": (
+        lambda path: tiff(path, counts_of(), photometric="miniswhite"), "a TIFF in which 0 is white"
+    ),
+    "tiff that is turned": (
+        lambda path: tiff(path, counts_of(), photometric="minisblack", extratags=[(274, 3, 1, 3, True)]),
+        "asks to be turned (orientation 3)",
+    ),
+    "tiff of unequal pages": (page_of_another_kind, "0 is white"),
+    "tiff of a stack in one page": (lambda path: tiff(path, counts_of(), **IMAGEJ), "ImageJ kept 7 images in 1 TIFF"),
+    "envi of a foreign type": (foreign_envi("ENVI Standard", "TIFF"), "expected ENVI Standard"),
+    "envi of a foreign order": (foreign_envi("interleave = bsq", "interleave = xyz"), "expected ENVI Standard"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_SNAPSHOTS)
+def test_pictures_that_are_no_snapshot(tmp_path, kind):
+    write, message = NO_SNAPSHOTS[kind]
+    assert message in one_line(read_measurement, write(tmp_path), mask=MASK)
+
+
+def test_pictures_that_are_read_for_what_they_are(tmp_path):
+    """Planes without colors are bands, axes that are named twice are not believed, one bit is enough for a mask."""
+    assert read_cube(tiff(tmp_path, PLANES, photometric="minisblack", planarconfig="separate"))[0].shape == (3, 24, 30)
+    path = tiff(tmp_path, counts_of(), description='{"shape": [1, 24, 30], "axes": "YYX"}', metadata=None)
+    assert np.array_equal(read_measurement(path, mask=MASK).y, counts_of() / np.float32(255))
+    from PIL import Image
+
+    mask = png(tmp_path, Image.fromarray(MASK > 0))
+    assert np.array_equal(read_measurement(path, mask=mask).mask, MASK)
 
 
 # --- numbers that are not what they look like
 
 
-def test_unsigned_numbers_of_netcdf(tmp_path):
-    counts = (Y * 250).astype(np.uint8)
-    with scipy.io.netcdf_file(tmp_path / "classic.nc", "w") as file:
-        file.createDimension("y", 24)
-        file.createDimension("x", 30)
-        variable = file.createVariable("measurement", "i1", ("y", "x"))
-        variable[:] = counts.view(np.int8)
-        variable._Unsigned = "true"
-    with h5py.File(tmp_path / "four.nc", "w") as file:
-        file["measurement"] = counts.view(np.int8)
-        file["measurement"].attrs["_Unsigned"] = np.bytes_("true")
-    for name in ("classic.nc", "four.nc"):
-        assert np.array_equal(read_measurement(tmp_path / name, mask=MASK).y, counts / np.float32(255)), name
-    with h5py.File(tmp_path / "four.nc", "a") as file:
-        file["measurement"].attrs["_Unsigned"] = "true"  # of variable length
-    assert "_Unsigned" in one_line(read_measurement, tmp_path / "four.nc", mask=MASK)
-
-
 def test_negative_counts_need_a_word(tmp_path):
     counts = (Y * 4000 - 500).astype(np.int16)
-    path = h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
     assert "the counts go down to -49" in one_line(read_measurement, path)
     m = read_measurement(path, levels=Levels(black_level=-500, white_level=3500))
     assert np.allclose(m.y, Y, atol=1e-3)
@@ -669,7 +536,7 @@ def test_negative_counts_need_a_word(tmp_path):
 def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     mask = MASK + np.float64(0.25)
     stored = (mask * scale).astype(dtype)
-    m = read_measurement(h5(tmp_path / "m.h5", measurement=Y, mask=stored))
+    m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=stored))
     assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
     assert any("divided by their maximum" in note for note in m.notes)
 
@@ -688,7 +555,7 @@ def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     ],
 )
 def test_attributes_that_cannot_be(tmp_path, attributes, message):
-    path = h5(tmp_path / "m.h5", attributes, measurement=Y, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", attributes, measurement=Y, mask=MASK)
     assert message in one_line(read_measurement, path)
 
 
@@ -701,17 +568,17 @@ def printable(text):
 
 def test_names_never_reach_the_terminal_as_they_are(tmp_path):
     name = "\x1b[31mred\x1b]0;t\x07"
-    path = h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
+    path = write_h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
     assert "\\x1b[31mred" in one_line(read_measurement, path)
     assert printable(one_line(read_measurement, path))
     assert all(printable(line) for line in describe(path).text.split("\n"))
-    path = h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
+    path = write_h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
     m = read_measurement(path, mask=MASK)
     assert all(printable(text) for text in (m.unit, *m.notes))
 
 
 def test_a_unit_with_nul_is_carried_on(tmp_path):
-    path = h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
     m = read_measurement(path)
     assert "\0" not in m.unit
     write_measurement(tmp_path / "again.h5", m)
@@ -740,33 +607,7 @@ def test_hdf5_behind_a_block_of_the_user(tmp_path, size):
     assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
 
 
-# --- chunks, holes and bombs
-
-
-def chunked(path, data, **options):
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset("measurement", Y.shape, "f4", chunks=Y.shape, **options)
-        dataset.id.write_direct_chunk((0, 0), data[0], filter_mask=data[1])
-        file["mask"] = MASK
-    return path
-
-
-def test_a_chunk_stored_without_its_filters_is_read(tmp_path):
-    path = chunked(tmp_path / "m.h5", (Y.tobytes(), 1), compression="gzip")
-    assert np.array_equal(read_measurement(path).y, Y)
-
-
-@pytest.mark.parametrize(
-    ("data", "options"),
-    [
-        ((Y.tobytes()[:1000], 0), {}),
-        ((Y.tobytes()[:1000], 1), {"compression": "gzip"}),
-        ((zlib.compress(Y.tobytes()[:1000]), 0), {"compression": "gzip"}),
-    ],
-    ids=["plain", "filter left out", "gzip"],
-)
-def test_a_chunk_shorter_than_declared(tmp_path, data, options):
-    assert "is damaged" in one_line(read_measurement, chunked(tmp_path / "m.h5", data, **options))
+# --- packing and size
 
 
 def test_checksums_and_shuffling_are_no_damage(tmp_path):
@@ -778,49 +619,9 @@ def test_checksums_and_shuffling_are_no_damage(tmp_path):
         assert np.array_equal(read_measurement(path).y, Y)
 
 
-def test_a_bomb_packed_twice(tmp_path):
-    once = zlib.compress(bytes(128 * MIB), 9)
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((1024, 1024))
-    properties.set_deflate(9)
-    properties.set_deflate(9)
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        space = h5py.h5s.create_simple((1024, 1024))
-        dataset = h5py.h5d.create(file.id, b"measurement", h5py.h5t.IEEE_F32LE, space, dcpl=properties)
-        dataset.write_direct_chunk((0, 0), zlib.compress(once, 9), 0)
-    mask = np.ones((1024, 1020), np.float32)
-    with within(32 * MIB):
-        assert "packed several times over" in one_line(read_measurement, tmp_path / "m.h5", mask=mask)
-
-
-def test_very_many_chunks(tmp_path):
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        file.create_dataset("measurement", (1024, 1028), "f4", chunks=(1, 8), fillvalue=1)
-        file["mask"] = np.ones((1024, 1024), np.float32)
-    assert "is cut into 132096 chunks" in one_line(read_measurement, tmp_path / "m.h5")
-
-
-def test_limits_can_be_raised(tmp_path, monkeypatch):
-    test_very_many_chunks(tmp_path)
-    monkeypatch.setenv("CASSI_READ_LIMIT", "2")
-    assert read_measurement(tmp_path / "m.h5").y.shape == (1024, 1028)
-    monkeypatch.setenv("CASSI_READ_LIMIT", "much")
-    assert "CASSI_READ_LIMIT must be a positive number, got 'much'" in one_line(read_measurement, tmp_path / "m.h5")
-
-
-@pytest.mark.parametrize("name", ["m.npy", "m.png", "m.tif", "m.h5", "m.mat", "m.npz", "m.nc", "m.hdr"])
-def test_a_file_that_is_mostly_a_hole(tmp_path, name):
-    CORPUS["five.mat" if name == "m.mat" else "classic.nc" if name == "m.nc" else "a" + name[1:]](tmp_path / name)
-    path = tmp_path / ("m.img" if name == "m.hdr" else name)
-    with path.open("r+b") as file:
-        file.truncate(10**12)
-    assert "refused as a decompression bomb" in one_line(
-        read_measurement, tmp_path / name, **options_of("a" + name[1:])
-    )
-
-
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 10 * Y.nbytes)
-    path = h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
+    monkeypatch.setattr("cassi.files.container.MAX_READ_BYTES", 5 * Y.nbytes)
+    monkeypatch.setenv("CASSI_READ_LIMIT", "2")
+    path = write_h5(tmp_path / "m.h5", measurement=np.stack([Y] * 12), mask=MASK)
     assert "takes 0 GiB at once" in one_line(read_measurement, path)
     assert read_measurement(path, frames=slice(0, 9)).y.shape == (9, 24, 30)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -306,69 +305,6 @@ def test_text_is_replaced_whole(tmp_path):
 
 
 # --- signals, and what did not reach the file
-
-INTERRUPTED = """
-import signal, sys, time
-import numpy as np
-from cassi.files import write_cube, write_measurement
-from cassi.optics.measurement import Measurement
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell start deaf to it
-folder, names = sys.argv[1], sys.argv[2:]
-rng = np.random.default_rng(0)
-cube = rng.random((6, 96, 96)).astype(np.float32)
-m = Measurement(y=rng.random((96, 106)).astype(np.float32), mask=cube, shifts=(0, 2, 4, 6, 8, 10), cube=cube)
-
-def write(name):
-    if name.endswith("m.h5"):
-        write_measurement(f"{folder}/{name}", m)
-    else:
-        write_cube(f"{folder}/{name}", cube, datasets={"mask": cube, "truth": cube})
-
-for name in dict.fromkeys(name.partition("_")[2] for name in names):  # imports first, then the time
-    write(name)
-    start = time.perf_counter()
-    write("timed_" + name)
-    print(time.perf_counter() - start, flush=True)
-for name in names:
-    try:
-        print("go", flush=True)
-        write(name)
-        time.sleep(20)
-        print("lost", flush=True)
-    except KeyboardInterrupt:
-        pass
-"""
-
-
-def test_an_interrupt_at_any_moment_leaves_a_whole_file_or_none(tmp_path):
-    """HDF5 writes through a callback into Python, swallows the interrupt there and goes on without that array.
-
-    Nor is an interrupt lost.
-    """
-    kinds = ["m.h5"] * 5 + ["c.h5"] * 2 + [s for s in ("c.nc", "c.tif", "c.mat") if find_spec(NEEDS.get(s[1:], "os"))]
-    names = [f"{i}_{kinds[i % len(kinds)]}" for i in range(20)]
-    rng = np.random.default_rng(7)
-    arguments = [sys.executable, "-c", INTERRUPTED, str(tmp_path), *names]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
-        seconds = {
-            kind: float(child.stdout.readline()) for kind in dict.fromkeys(kinds[i % len(kinds)] for i in range(20))
-        }
-        for name in names:
-            assert child.stdout.readline() == "go\n"
-            time.sleep(rng.random() * seconds[name.partition("_")[2]])
-            child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 0
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert not [name for name in left if name.startswith(".")]
-    cube = read_cube(tmp_path / "timed_c.h5")[0]
-    written = [name for name in names if name in left]
-    for name in written:
-        if name.endswith(".h5"):
-            with h5py.File(tmp_path / name) as file:
-                assert np.array_equal(file["mask"][:], cube), name
-        assert np.array_equal(read_cube(tmp_path / name)[0], cube), name
-    assert len(written) < 20  # some were interrupted in time
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import kill
@@ -23,7 +22,6 @@ from cassi.errors import OutputError
 from cassi.files import read_cube, write_cube
 from cassi.files.atomic import replacing_folder
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
-from cassi.running.stores import Frame, ZarrStore
 
 MOMENTS = 12
 
@@ -62,7 +60,7 @@ def moments(work: Callable[[], object]) -> list[int]:
     return random.Random(0).sample(range(1, counted.count + 1), MOMENTS)
 
 
-@pytest.mark.parametrize("suffix", ["h5", "tif"])
+@pytest.mark.parametrize("suffix", ["h5", "mat", "nc", "tif"])
 def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
     old, new = (np.full((2, 8, 9), value, np.float32) for value in (1, 2))
     path = tmp_path / f"cube.{suffix}"
@@ -88,65 +86,6 @@ def test_a_header_never_stands_beside_other_data(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_cube(path, new, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["cube.img"]
-
-
-def test_a_zarr_store_never_says_of_a_new_cube_that_it_is_the_old_one(tmp_path):
-    """Written anew with other parameters; killed between cube and mark, it would be taken for that of the old ones."""
-    pytest.importorskip("zarr", reason="a store needs the extra batch")
-    store = ZarrStore(str(tmp_path / "cubes.zarr"), ("one",))
-    store.prepare(SimpleNamespace(shifts=(0, 1), mask=np.ones((4, 5)), wavelengths=None, unit=""))  # type: ignore[arg-type]
-
-    def write(value: float) -> None:
-        result = SimpleNamespace(cube=torch.full((2, 4, 5), value), residual=0.0, seconds=0.0)
-        mark = {"fingerprint": f"{int(value):064x}", "ok": True}
-        store.write(0, Frame("one", "one.h5"), None, result, mark)  # type: ignore[arg-type]
-
-    import zarr
-
-    def check() -> None:
-        known = store.known([Frame("one", "one.h5")])[0]
-        cube = zarr.open_group(store.root, mode="r")["cube"][0]
-        assert known is None or (cube == int(known["fingerprint"], 16)).all()
-
-    write(1)
-    for at in moments(lambda: write(2)):
-        write(1)
-        Interrupt(at).during(lambda: write(2))
-        check()
-    # and where it dies between the two, which no interrupt here hits for sure
-    write(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError("gone")))
-        with pytest.raises(OutputError, match="cannot be written"):
-            write(2)
-    check()
-    assert store.known([Frame("one", "one.h5")]) == [None]
-
-
-def test_a_store_that_was_never_made_whole_is_made_over(tmp_path):
-    """Killed while its arrays were made, it could not be gone on with."""
-    zarr = pytest.importorskip("zarr", reason="a store needs the extra batch")
-    store = ZarrStore(str(tmp_path / "cubes.zarr"), ("one",))
-    first: Any = SimpleNamespace(shifts=(0, 1), mask=np.ones((4, 5)), wavelengths=np.array([450.0, 550.0]), unit="")
-    making = zarr.Group.create_array
-
-    def killed(self: Any, name: str, **what: Any) -> None:
-        making(self, name, **what)
-        if name == "cube":
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zarr.Group, "create_array", killed)
-        with pytest.raises(KeyboardInterrupt):
-            store.prepare(first)
-    assert store.known([Frame("one", "one.h5")]) == [None]
-    store.prepare(first)
-    assert "names" in zarr.open_group(store.root, mode="r").attrs
-    foreign = zarr.open_group(tmp_path / "foreign.zarr", mode="a")
-    foreign.create_array("cube", data=np.ones(3))
-    with pytest.raises(zarr.errors.ContainsArrayError):
-        ZarrStore(str(tmp_path / "foreign.zarr"), ("one",)).prepare(first)
-    assert foreign["cube"].shape == (3,)
 
 
 def test_weights_are_the_old_or_the_new_ones(tmp_path):

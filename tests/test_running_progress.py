@@ -155,20 +155,3 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "step" not in captured.err
-
-
-def test_many_runs_are_lines_in_a_log(capsys, monkeypatch):
-    """One each time that the batch has become twice as old, without a bar."""
-    now = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
-    with progress.RunBar(10, 2, shown=True) as bar:
-        for _ in range(8):
-            bar("residual 1.00%")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "4 of 10 runs done, 01:40 so far, about 05:00 left",
-        "7 of 10 runs done, 04:10 so far, about 02:30 left",
-    ]
-    with progress.RunBar(1, 0, shown=False) as bar:
-        bar()
-    assert capsys.readouterr().err == ""

@@ -22,6 +22,7 @@ from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
 from cassi.optics.other_cameras import double_disperser
 from cassi.optics.protocol import Camera
+from cassi.running.evidence import of_measurement
 
 H, W, C = 20, 16, 4
 NM = [450.0, 500.0, 560.0, 650.0]
@@ -221,6 +222,33 @@ def test_what_speaks_against_a_snapshot_is_told(masks):
     flat = torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(6)) * masks[0]
     with pytest.warns(UserWarning, match="4 bands lie at 1 place behind one mask"):
         reconstruct(flat, masks[0], num_bands=C, solver="gap-tv", num_iters=3)
+
+
+SHOTS = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
+
+
+@pytest.mark.parametrize(
+    ("m", "words"),
+    [
+        (Measurement(np.array([[1.0, 2.0, 3.0, 3.0]]), np.ones((1, 4)), (0,)), "50.0% of the pixels hold the largest"),
+        (
+            Measurement(np.ones((1, 3)), np.ones((1, 1)), (0, 1, 2), np.array([450.0, 650.0, 550.0])),
+            "the wavelengths go up and down along the dispersion",
+        ),
+        (
+            Measurement(np.array([[5, 4, 3, 2, 3, 4, 5]]), np.ones((1, 3)), (0, 1, 2, 3, 4)),
+            "the snapshot is brighter at either end",
+        ),
+        (Measurement(SHOTS, np.ones((2, 1, 2)), (0, 1), shots=2), "shot 2 is 2 times as bright as shot 1"),
+        (Measurement(np.ones((1, 3)), np.ones((1, 3)), (0, 0)), "2 bands lie at 1 place behind one mask"),
+        (
+            Measurement(np.full((2, 2), 0.5), np.ones((2, 2)), (0,), gain=1.0, read_noise=5.0),
+            "the gain says that noise exceeds signal",
+        ),
+    ],
+)
+def test_what_speaks_against_a_measurement(m, words):
+    assert any(text.startswith(words) for text in of_measurement(m))
 
 
 class _Sum(Camera):

@@ -182,7 +182,6 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
 
 
 def test_every_way_to_work_through_frames(monkeypatch):
-    pytest.importorskip("distributed", reason="many frames need the extra batch")
     ways = {"one process": {"batch": 1}}
     monkeypatch.setattr(many, "WAYS", ways)
     text = many.throughput(8, size=16, num_bands=3, num_iters=2)

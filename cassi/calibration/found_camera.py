@@ -176,7 +176,7 @@ class FoundCamera:
     def is_saved(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is there that holds this camera, as `save` writes it."""
         try:
-            container = open_container(Path(path), trusted=True)
+            container = open_container(Path(path))
         except (OSError, InputError):
             return False
         held = {name: container.entry(name) for name in ("mask", "shifts")}

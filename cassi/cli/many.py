@@ -43,6 +43,7 @@ def run_many(args: argparse.Namespace) -> int:
     Raises:
         InputError: no place for the cubes, nothing to reconstruct, or fewer than two frames of a sequence.
     """
+    from cassi.files import common_bit_depth
     from cassi.running.many import reconstruct_many
 
     output = _sequence_file(args) if args.sequence else _place_of_many(args)
@@ -50,7 +51,7 @@ def run_many(args: argparse.Namespace) -> int:
     frames = find_snapshots(args)
     check_places(args, snapshots=[path for frame in frames for path in frame.paths])
     if args.bit_depth is None and not args.calibrations and not args.scenes:
-        args.bit_depth = common_bit_depth(args, sorted({frame.path for frame in frames}))
+        args.bit_depth = common_bit_depth(sorted({f.path for f in frames}), reading(args, many=True).options)
     read = reading(args, many=True)
     if args.sequence and len(frames) < 2:
         raise InputError(f"{frames[0].path}: one snapshot is no sequence; leave out --sequence")
@@ -65,7 +66,6 @@ def run_many(args: argparse.Namespace) -> int:
         overwrite=args.overwrite,
         batch=args.batch,
         workers=args.workers,
-        scheduler=args.scheduler,
         attributes=provenance(args),
         progress=not args.quiet,
     )
@@ -99,7 +99,7 @@ class _Job:
 
 
 def _place_of_many(args: argparse.Namespace) -> str:
-    """The folder or store of the cubes.
+    """The folder of the cubes.
 
     Raises:
         InputError: it is one file, or has to be named.
@@ -107,12 +107,12 @@ def _place_of_many(args: argparse.Namespace) -> str:
     from cassi.files.formats.table import SUFFIXES
 
     source, suffix = Path(args.files[0]), Path(args.output or "").suffix.lower()
-    if args.report or (args.report is not None and suffix == ".zarr"):
+    if args.report:
         raise InputError("--report FILE goes with a single snapshot, --report with a folder; leave it out")
-    if suffix in SUFFIXES and not Path(args.output).is_dir():
-        raise InputError(f"{args.output}: many snapshots need --output FOLDER or --output NAME.zarr, not one file")
+    if suffix in (*SUFFIXES, ".zarr") and not Path(args.output).is_dir():
+        raise InputError(f"{args.output}: many snapshots need --output FOLDER, not one file")
     if args.output is None and not (len(args.files) == 1 and source.is_dir()):
-        raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER or --output NAME.zarr")
+        raise InputError(f"{args.files[0]}: many snapshots need --output FOLDER")
     named = source if source.name not in ("", "..") else source.resolve()  # by its name, which `.` and `..` are not
     return str(args.output or f"{named}_cubes")
 
@@ -248,16 +248,6 @@ def find_snapshots(args: argparse.Namespace) -> list[Frame]:
         )
     others = [f for f in (*args.masks, *args.calibrations, args.bad_pixels) if f]
     return find_frames(args.files, count=count, leave_out=others)
-
-
-def common_bit_depth(args: argparse.Namespace, paths: Sequence[str]) -> int | None:
-    """The bit depth that holds the counts of all snapshots, so that their cubes have one unit; None for floats."""
-    from cassi.files import open_frames
-
-    try:
-        return open_frames(list(paths), reading(args, many=True).options).bit_depth
-    except InputError:  # none can be read, which is told of each when its turn comes
-        return None
 
 
 def dry_run(args: argparse.Namespace, read: Reading, frames: Sequence[Frame], output: str) -> int:

@@ -245,7 +245,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 why="it brings these along", reads=True),
             Option("--output",
                 "the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many snapshots a "
-                "folder or NAME.zarr",
+                "folder",
                 value="FILE"),
             Option("--overwrite", "replace an existing result"),
             Option("--figures",
@@ -363,9 +363,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--workers",
                 "compute in N processes of one thread each instead",
                 value="N", type=count, needs=(MANY,)),
-            Option("--scheduler",
-                "use the Dask scheduler running there, tcp://host:port (extra batch)",
-                value="ADDRESS", needs=(MANY,)),
         ),
         "what is said": (
             Option("--dry-run", "say what is in the files and what would be done, then stop"),

@@ -187,7 +187,7 @@ def check_method(args: argparse.Namespace) -> None:
     """
     from cassi.choice.noise import CameraNoise
     from cassi.choice.plan import Method, Run, check_prior
-    from cassi.running.front_door import read_weights
+    from cassi.running.request import read_weights
 
     learned = read_weights(args.weights) if args.weights else None
     Method(

@@ -44,9 +44,6 @@ examples:
       {reconstruct} --measurement m.h5 --side photo.png
   a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
       {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
-  the same into one Zarr store, by the workers of a running Dask scheduler
-      {reconstruct} --measurement night7/*.mat --mask mask.h5 --output night7.zarr \\
-          --scheduler tcp://10.0.0.1:8786
   four shots of one scene, each through its own mask; a double disperser
       {reconstruct} --measurement shot?.h5 --mask mask?.h5
       {reconstruct} --measurement m.h5 --mask aperture.h5 --optics dd --num-bands 28
@@ -167,7 +164,7 @@ def solve(
     args: argparse.Namespace, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Reconstruction]:
     """The cube, with its camera as it is found to be; the measurement gets what was found out of it."""
-    from cassi.running.evidence import of_imprint, of_result
+    from cassi.choice.doubts import of_imprint, of_result
     from cassi.running.front_door import reconstruct
 
     side = side_of(args, m)
@@ -221,7 +218,7 @@ def run_tiled(
     args: argparse.Namespace, m: Measurement, check: MaskCheck, output: Path, steps: Progress
 ) -> tuple[str, int]:
     """Reconstruct tile by tile into the result's file; what came of it in words, and the exit code."""
-    from cassi.running.evidence import of_result
+    from cassi.choice.doubts import of_result
     from cassi.running.tiled_file import reconstruct_tiled
 
     m, _, moved = with_true_camera(args, m, check, steps)

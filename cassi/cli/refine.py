@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,17 +60,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _captures(args: argparse.Namespace) -> list[Measurement]:
     """The frames of all captures; of many, some that are spread over them."""
-    from cassi.files import Levels, ReadOptions, open_frames
+    from cassi.files import Levels, ReadOptions, common_bit_depth
     from cassi.files.frames import find_files
+    from cassi.files.reading import open_measurement
 
     names = ("mask", "key", "mask_key", "step", "num_bands", "bad_pixels")
     levels = Levels(args.bit_depth, args.black_level)
     options = ReadOptions(**{name: getattr(args, name) for name in names}, levels=levels)
     files = _each_once(args, find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]))
     keep_inputs(args.output, [*files, args.mask, args.bad_pixels])
-    frames = open_frames(files, options)
-    every = max(1, -(-len(frames) // MOST))
-    return [frames[k] for k in range(0, len(frames), every)]
+    if args.bit_depth is None:
+        options = replace(options, levels=replace(levels, bit_depth=common_bit_depth(files, options)))
+    frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]
+    return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MOST))]]
 
 
 def _each_once(args: argparse.Namespace, files: Sequence[Path]) -> list[Path]:

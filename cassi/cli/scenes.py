@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def is_many(args: argparse.Namespace) -> bool:
         if args.scenes
         else len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
     )
-    return several or (bool(output) and (Path(output).is_dir() or Path(output).suffix.lower() in ("", ".zarr")))
+    return several or (bool(output) and (Path(output).is_dir() or not Path(output).suffix))
 
 
 def _take_cameras(args: argparse.Namespace) -> None:
@@ -89,7 +90,7 @@ def _scenes(args: argparse.Namespace) -> list[Frame]:
     """The scenes of K shots: stacks, or K files after each other; integer counts of all get one bit depth."""
     from cassi.calibration.estimate import calibrated_frame_count
     from cassi.cli.reading import reading
-    from cassi.files import frame_count, open_frames
+    from cassi.files import common_bit_depth, frame_count
     from cassi.files.frames import find_files, frame_name
     from cassi.files.other_optics import is_stack, with_optics
     from cassi.running.stores import Frame
@@ -126,8 +127,6 @@ def _scenes(args: argparse.Namespace) -> list[Frame]:
     args.scenes = scenes
     if args.bit_depth is None and not args.calibrations:
         one = reading(args).shots[0].options
-        try:
-            args.bit_depth = open_frames(files, with_optics(files[0], one, args.optics)).bit_depth
-        except InputError:  # told when the scene is read
-            args.bit_depth = None
+        with suppress(InputError):  # told when the scene is read
+            args.bit_depth = common_bit_depth(files, with_optics(files[0], one, args.optics))
     return scenes

@@ -8,7 +8,7 @@ from cassi.files.atomic import file_sha256, replacing, write_text
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import read_cube
 from cassi.files.description import Description, describe
-from cassi.files.frames import Frames, open_frames
+from cassi.files.frames import common_bit_depth
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import frame_count, read_measurement
@@ -18,17 +18,16 @@ __all__ = [
     "Container",
     "Description",
     "Entry",
-    "Frames",
     "InputError",
     "Levels",
     "OutputError",
     "ReadOptions",
     "check_output",
+    "common_bit_depth",
     "describe",
     "file_sha256",
     "frame_count",
     "open_container",
-    "open_frames",
     "read_cube",
     "read_measurement",
     "replacing",

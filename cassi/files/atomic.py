@@ -22,15 +22,7 @@ DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
 def file_sha256(path: PathLike) -> str:
-    """Return the SHA-256 of a file, hexadecimal.
-
-    Example:
-        >>> import tempfile, os
-        >>> path = os.path.join(tempfile.mkdtemp(), "a")
-        >>> _ = open(path, "wb").write(b"abc")
-        >>> file_sha256(path)[:8]
-        'ba7816bf'
-    """
+    """Return the SHA-256 of a file, hexadecimal."""
     status = os.stat(path)
     return _file_sha256(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
@@ -104,14 +96,6 @@ def replacing_folder(path: PathLike) -> Iterator[Path]:
 
     Raises:
         OutputError: the folder cannot be made or moved, or the disk is full.
-
-    Example:
-        >>> import tempfile
-        >>> whole = Path(tempfile.mkdtemp(), "frames")
-        >>> with replacing_folder(whole) as temporary:
-        ...     _ = (temporary / "a.txt").write_bytes(b"1")
-        >>> [file.name for file in whole.iterdir()]
-        ['a.txt']
     """
     path = Path(path)
     with _hidden_folder(path) as folder:

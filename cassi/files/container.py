@@ -1,16 +1,15 @@
 """Open a file of any supported format as named arrays, safely.
 
 Every format ends in the same `Container`: a list of entries (name, shape, dtype) and a function that reads one of
-them. Nothing is read before it is asked for, declared sizes are checked before memory is taken, nothing is
-unpickled, and nothing outside the file is touched. What the arrays mean is decided in `reading.py`.
+them. Nothing is read before it is asked for, its declared size is checked before memory is taken, nothing is
+unpickled. What the arrays mean is decided in `reading.py`.
 """
 
 import math
 import os
 import stat
 import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,31 +20,9 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 
-# A file whose arrays are this much larger than itself is refused, unless they are small anyway: measured data
-# never compress so well, crafted files do.
-BOMB_RATIO = 200
-BOMB_BYTES = 64 * 2**20
-# What one call may read; the environment variable CASSI_READ_LIMIT multiplies both.
-MAX_READ_BYTES = 8 * 2**30
-MAX_READ_CHUNKS = 100_000
+MAX_READ_BYTES = 8 * 2**30  # at once; times the environment variable CASSI_READ_LIMIT
 
 Selection = tuple[slice, ...]
-
-
-def allowed(limit: int) -> float:
-    """Return a limit on reading, times the factor in the environment variable CASSI_READ_LIMIT.
-
-    Raises:
-        InputError: the variable is no positive number.
-    """
-    factor = os.environ.get("CASSI_READ_LIMIT", "1")
-    try:
-        allowed = limit * float(factor)
-    except ValueError:
-        allowed = 0.0
-    if not allowed > 0:
-        raise InputError(f"CASSI_READ_LIMIT must be a positive number, got {factor!r}")
-    return allowed
 
 
 @dataclass(frozen=True)
@@ -126,12 +103,12 @@ class Container:
         self.check_readable(entry)
         picked = tuple(slice(None) for _ in entry.shape) if selection is None else selection
         shape = tuple(len(range(*part.indices(n))) for part, n in zip(picked, entry.shape, strict=True))
-        size = declared_bytes(shape, entry.dtype.itemsize if entry.dtype else 1)
-        if size > allowed(MAX_READ_BYTES):
+        size = math.prod(shape) * (entry.dtype.itemsize if entry.dtype else 1)
+        limit = MAX_READ_BYTES * float(os.environ.get("CASSI_READ_LIMIT", "1"))
+        if size > limit:
             raise InputError(
                 f"{self.path}: '{entry.name}' {shape} takes {size / 2**30:.0f} GiB at once, more than "
-                f"{allowed(MAX_READ_BYTES) / 2**30:g} GiB; read fewer frames, or raise the environment variable "
-                f"CASSI_READ_LIMIT"
+                f"{limit / 2**30:g} GiB; read fewer frames, or raise the environment variable CASSI_READ_LIMIT"
             )
         with damage_as_input_error(self.path, self.format):
             return self.reader(entry, picked)
@@ -169,55 +146,6 @@ def optional(path: Path, module: str) -> Any:
         raise InputError(f"{path}: reading or writing this format {needs} ({error})") from error
 
 
-def declared_bytes(shape: Iterable[int], itemsize: int) -> int:
-    """Return the bytes an array of this shape takes."""
-    return math.prod(int(n) for n in shape) * itemsize
-
-
-def bomb(path: Path, size: int) -> str | None:
-    """Return what is wrong with an array of `size` bytes of which the file holds far fewer, else None.
-
-    The bytes on the disk count: a sparse file has far fewer than its size.
-    """
-    status = path.stat()
-    blocks = 512 * getattr(status, "st_blocks", 0)
-    stored = min(status.st_size, blocks) if blocks else status.st_size
-    if size <= allowed(BOMB_BYTES) or size <= BOMB_RATIO * stored:
-        return None
-    return (
-        f"refused as a decompression bomb: it declares {size / 2**20:.0f} MiB where {stored / 2**20:.3f} MiB are "
-        f"stored; if the data are real, save them without compression, or raise CASSI_READ_LIMIT"
-    )
-
-
-def check_declared(path: Path, name: str, size: int) -> None:
-    """Refuse an array that declares far more bytes than the file holds.
-
-    Raises:
-        InputError: `size` is over BOMB_BYTES and over BOMB_RATIO times what is stored.
-    """
-    problem = bomb(path, size)
-    if problem is not None:
-        raise InputError(f"{path}: '{name}' is {problem}")
-
-
-def check_inflated(path: Path, name: str, data: bytes, limit: int, least: int = 0) -> None:
-    """Refuse a deflate stream that does not unpack to `least` to `limit` bytes, without keeping what it unpacks to.
-
-    Raises:
-        InputError: the stream is longer or shorter than its array, so the file is crafted or damaged.
-    """
-    stream = zlib.decompressobj()
-    total = 0
-    while data and not stream.eof:
-        total += len(stream.decompress(data, 2**20))
-        data = stream.unconsumed_tail
-        if total > limit:
-            raise InputError(f"{path}: '{name}' unpacks to more bytes than its shape holds: refused as a bomb")
-    if total < least:
-        raise InputError(f"{path}: '{name}' is damaged, a part unpacks to {total} bytes where {least} are declared")
-
-
 def regular_file(path: str | Path) -> Path:
     """Return `path` as a Path after checking that it is a file with something in it.
 
@@ -235,7 +163,6 @@ def regular_file(path: str | Path) -> Path:
         raise InputError(f"{path}: is no regular file (a pipe or a device), expected a file")
     if status.st_size == 0:
         raise InputError(f"{path}: the file is empty")
-    check_declared(path, "the file", status.st_size)
     try:
         with path.open("rb"):
             pass

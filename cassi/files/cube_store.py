@@ -57,12 +57,6 @@ class CubeStore:
                 made.attrs["units"] = "nm"
         self._put[name] = np.asarray(values)
 
-    def leave_out(self, name: str) -> None:
-        """Take an array out again."""
-        with signals_held():
-            del self._file[name]
-        del self._added[name]
-
     def state(self, attributes: Mapping[str, object]) -> None:
         """Write attributes; what is neither text nor number becomes JSON."""
         with signals_held():
@@ -75,7 +69,7 @@ class CubeStore:
             OutputError: something did not reach the file.
         """
         check_written(path, self._put)
-        container = open_container(path, trusted=True)
+        container = open_container(path)
         for name, (total, sizes) in self._added.items():
             entry, found = container.entry(name), 0.0
             if entry is not None:
@@ -161,31 +155,21 @@ def gather_cubes(
 
     if not results:
         raise InputError("no frames to gather; give one result at least")
+    shapes = _shared_shapes(results)
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
     with cube_store(path, overwrite=overwrite) as store:
+        for name, shape in shapes.items():
+            axes = "NCHW" if name == "cube" else ""
+            store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
                 if t == 0:
-                    shapes = {name: _own(frame, name).shape for name in GATHERED if name in frame}
-                    for name, shape in shapes.items():
-                        store.make(
-                            name, (len(results), *shape), axes="NCHW" if name == "cube" else "", chunks=(1, *shape)
-                        )
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
                     kept = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
                     store.state({name: frame.attrs[name] for name in kept} | dict(attributes or {}))
-                if "cube" not in frame:
-                    raise InputError(f"{result}: no cube in it, expected the result of a run")
-                for name, shape in list(shapes.items()):
-                    if name not in frame:
-                        store.leave_out(name)
-                        del shapes[name]
-                        continue
-                    values = _own(frame, name)
-                    if values.shape != shape:
-                        raise InputError(f"{result}: '{name}' {values.shape} differs from the first frame's {shape}")
-                    store.add(name, t, values)
+                for name, shape in shapes.items():
+                    store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
                 residuals[t] = frame.attrs.get("residual", np.nan)
                 together[t] = json.loads(frame.attrs.get("parameters", "{}")).get("together", 0)
                 if not frame.attrs.get("ok", True):
@@ -198,7 +182,20 @@ def gather_cubes(
     return Path(path)
 
 
-def _own(frame: h5py.File, name: str) -> np.ndarray:
-    """A frame's own part: the first snapshot of those beside it."""
-    values = np.asarray(frame[name])
-    return values[0] if name in ("measurement", "residual") and values.ndim == 3 else values
+def _shared_shapes(results: Sequence[str | os.PathLike[str]]) -> dict[str, tuple[int, ...]]:
+    """The arrays that all results have; of snapshot and residual a frame's own, the first of those beside it."""
+    import h5py
+
+    shared: dict[str, tuple[int, ...]] | None = None
+    for result in results:
+        with h5py.File(result) as frame:
+            if "cube" not in frame:
+                raise InputError(f"{result}: no cube in it, expected the result of a run")
+            shapes = {name: frame[name].shape for name in GATHERED if name in frame}
+        for name in {"measurement", "residual"} & shapes.keys():
+            shapes[name] = shapes[name][-2:]
+        shared = shapes if shared is None else {name: shape for name, shape in shared.items() if name in shapes}
+        for name, shape in shared.items():
+            if shapes[name] != shape:
+                raise InputError(f"{result}: '{name}' {shapes[name]} differs from the first frame's {shape}")
+    return shared or {}

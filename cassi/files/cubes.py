@@ -43,22 +43,10 @@ def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[
     wavelengths = None
     if wavelengths_entry is not None and wavelengths_entry is not entry:
         wavelengths = np.asarray(container.read(wavelengths_entry), dtype=np.float64).reshape(-1)
-    cube = read_cube_entry(container, entry, None if wavelengths is None else wavelengths.size)
-    if wavelengths is None:
-        return cube, None
-    return cube, check_wavelengths(wavelengths, cube.shape[-3], f"{path}: '{wavelengths_entry.name}'")  # type: ignore[union-attr]
-
-
-def read_cube_entry(container: Container, entry: Entry, num_bands: int | None) -> np.ndarray:
-    """Read one array as (C, H, W) or (N, C, H, W) float32; `num_bands` tells the band axis where it fits one.
-
-    Raises:
-        InputError: wrong rank, no real numbers, NaN, Inf.
-    """
-    name = f"{container.path}: '{entry.name}'"
-    values = container.read(entry)
+    values, axis = container.read(entry), None
     if values.ndim == 3:
-        axis = band_axis(container, entry, num_bands=num_bands)
+        if wavelengths is not None:
+            axis = band_axis(container, entry, num_bands=wavelengths.size)
         axis = band_axis(container, entry) if axis is None else axis
         values = np.moveaxis(values, 0 if axis is None else axis, 0)
     elif values.ndim == 2:  # one band, its axis dropped
@@ -66,8 +54,13 @@ def read_cube_entry(container: Container, entry: Entry, num_bands: int | None) -
     elif values.ndim == 4:
         values = np.transpose(values, stack_order(container, entry))
     else:
-        raise InputError(f"{name} has shape {values.shape}, expected a cube of 3 axes (C, H, W) or 4 (N, C, H, W)")
-    return scale_cube(values, name)[0]
+        raise InputError(
+            f"{path}: '{entry.name}' has shape {values.shape}, expected a cube of 3 axes (C, H, W) or 4 (N, C, H, W)"
+        )
+    cube = scale_cube(values, f"{path}: '{entry.name}'")[0]
+    if wavelengths is None:
+        return cube, None
+    return cube, check_wavelengths(wavelengths, cube.shape[-3], f"{path}: '{wavelengths_entry.name}'")  # type: ignore[union-attr]
 
 
 def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:

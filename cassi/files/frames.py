@@ -1,19 +1,17 @@
-"""Many frames, one at a time: single snapshots, stacks, folders, patterns, lists."""
+"""Many frames: the files of folders, patterns and lists, their names, and the scale that they share."""
 
 import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from cassi.errors import InputError
 from cassi.files.atomic import PathLike
 from cassi.files.formats.table import SUFFIXES
 from cassi.files.options import ReadOptions
-from cassi.files.reading import OpenedMeasurement, open_measurement
+from cassi.files.reading import open_measurement
 from cassi.files.scaling import BIT_DEPTHS
-from cassi.optics.measurement import Measurement
 
 
 def natural(path: PathLike) -> list[tuple[str, int]]:
@@ -67,130 +65,43 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def frame_name(stack: str, frame: int) -> str:
-    """The name of one frame of a stack, and of its result.
-
-    Example:
-        >>> frame_name("run7", 12)
-        'run7_000012'
-    """
+    """The name of one frame of a stack, and of its result."""
     return f"{stack}_{frame:06d}"
 
 
-class Frames:
-    """Frames of a stack or of many files; indexing reads one, nothing else is held in memory.
+def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | None:
+    """Return the smallest usual bit depth that holds every integer count of these files, so that all have one unit.
 
-    `names` has one name per frame, unique, fit for the names of results; `bit_depth` is what integer counts are scaled
-    by, None where there are none. A frame that cannot be read raises
-    `InputError` when it is read, so that the others can still be used.
-    """
-
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        places: tuple[tuple[Path, int | None], ...],
-        files: dict[Path, OpenedMeasurement | InputError],
-        bit_depth: int | None,
-    ) -> None:
-        self.names = names
-        self.bit_depth = bit_depth
-        self._places = places
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> Measurement:
-        path, frame = self._places[index]
-        opened = self._files[path]
-        if isinstance(opened, InputError):
-            raise opened
-        return opened.read(frame)
-
-
-def open_frames(source: PathLike | Sequence[PathLike], options: ReadOptions | None = None) -> Frames:
-    """Open a stack, the files of a folder, a pattern such as "run/*.tif", or a list of files, to read frame by frame.
-
-    All frames share one scale: where integers come without a bit depth, every frame is looked through once for the
-    largest count. Give `Levels.bit_depth` to save that pass.
+    Every frame is looked through once, one in memory at a time; what cannot be read says so when it is.
 
     Args:
-        source: file with one snapshot or a stack (N, H, W'), folder, pattern, or list of these files.
+        files: snapshots and stacks.
         options: how all of them are read.
 
     Returns:
-        The frames in natural order of the names (2 before 10).
-
-    Raises:
-        InputError: nothing found, or not one of the files can be opened.
+        The bit depth; None where some are floats, which have a unit of their own, or none can be read.
 
     Example:
         >>> import h5py, numpy as np, os, tempfile
         >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
         >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.ones((3, 8, 14), np.float32), np.ones((8, 8), np.float32)
-        >>> frames = open_frames(path)
-        >>> frames.names, frames[1].y.shape
-        (('run_000000', 'run_000001', 'run_000002'), (8, 14))
+        ...     file["measurement"], file["mask"] = np.full((3, 8, 14), 300, np.uint16), np.ones((8, 8), np.float32)
+        >>> common_bit_depth([path], ReadOptions())
+        10
     """
-    options = options or ReadOptions()
-    files: dict[Path, OpenedMeasurement | InputError] = {}
-    places: list[tuple[Path, int | None]] = []
-    for path in find_files(source, options.files):
-        try:
-            files[path] = opened = open_measurement(path, options)
-        except InputError as error:
-            files[path] = error
-            places.append((path, None))
-            continue
-        count = opened.num_frames
-        places += [(path, None)] if count is None else [(path, i) for i in range(count)]
-    errors = [found for found in files.values() if isinstance(found, InputError)]
-    if len(errors) == len(files):
-        raise errors[0]
-    bit_depth = options.levels.bit_depth or _common_bit_depth(places, files)
-    levels = replace(options.levels, bit_depth=bit_depth)
-    for path, found in files.items():
-        if not isinstance(found, InputError):
-            files[path] = replace(found, options=replace(options, levels=levels))
-    return Frames(_names(places), tuple(places), files, bit_depth)
-
-
-def _names(places: Sequence[tuple[Path, int | None]]) -> tuple[str, ...]:
-    stems: dict[str, set[Path]] = {}
-    for path, _ in places:
-        stems.setdefault(path.stem, set()).add(path)
-    taken: dict[str, int] = {}
-    names = []
-    for path, frame in places:
-        name = path.stem if len(stems[path.stem]) == 1 else path.name
-        name = name if frame is None else frame_name(name, frame)
-        taken[name] = taken.get(name, 0) + 1
-        names.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
-    return tuple(names)
-
-
-def _common_bit_depth(
-    places: Sequence[tuple[Path, int | None]], files: dict[Path, OpenedMeasurement | InputError]
-) -> int | None:
-    """Return the smallest usual bit depth that holds every integer count; None where some frames are not integers."""
     highest = None
-    for path, frame in places:
-        opened = files[path]
-        if isinstance(opened, InputError) or opened.entry.dtype is None:
-            continue
-        if opened.entry.dtype.kind not in "iu":  # floats have a unit of their own, which a bit depth would change
-            return None
-        if opened.entry.bits is not None:
-            largest = 2**opened.entry.bits - 1
-        else:
-            try:
-                counts = opened.counts(frame)
-            except InputError:  # told when the frame is read
-                continue
-            if counts.min() < 0 and opened.options.levels.black_level is None:  # told there, too
+    for path in files:
+        try:
+            opened = open_measurement(path, options)
+            if opened.entry.dtype is None or opened.entry.dtype.kind not in "iu":
                 return None
-            largest = int(counts.max())
-        highest = largest if highest is None else max(highest, largest)
-    if highest is None:
-        return None
-    return next((bits for bits in BIT_DEPTHS if highest <= 2**bits - 1), 32)
+            for frame in opened.frames if opened.entry.bits is None else ():
+                counts = opened.counts(frame)
+                if counts.min() < 0 and options.levels.black_level is None:  # told when it is read
+                    return None
+                highest = max(int(counts.max()), highest or 0)
+        except InputError:
+            continue
+        if opened.entry.bits is not None:
+            highest = max(2**opened.entry.bits - 1, highest or 0)
+    return None if highest is None else next((bits for bits in BIT_DEPTHS if highest <= 2**bits - 1), 32)

@@ -5,24 +5,22 @@ from pathlib import Path
 from cassi.errors import InputError
 from cassi.files.container import Container, regular_file
 from cassi.files.formats.envi import open_envi
-from cassi.files.formats.hdf5 import is_hdf5, open_hdf5
+from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
 
 
-def open_container(path: str | Path, *, trusted: bool = False) -> Container:
+def open_container(path: str | Path) -> Container:
     """Open a file as named arrays; the format is told from its first bytes, not from its name.
 
     Args:
         path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr or its data
-            file), NetCDF (classic and 4).
-        trusted: the file is this project's own and undamaged: HDF5 attributes that are text of variable length are
-            read too, and arrays of any size. They cannot be read safely from any other file.
+            file), NetCDF-4.
 
     Returns:
         The container; its arrays are read on demand.
 
     Raises:
-        InputError: no such file, unknown format, damaged file, a bomb, or an optional package that is missing.
+        InputError: no such file, unknown format, damaged file, or an optional package that is missing.
 
     Example:
         >>> import numpy as np, tempfile, os
@@ -31,14 +29,16 @@ def open_container(path: str | Path, *, trusted: bool = False) -> Container:
         >>> open_container(path).listing()
         'measurement (4, 6) float32'
     """
+    import h5py
+
     path = regular_file(path)
-    if is_hdf5(path):  # MATLAB v7.3 keeps a header of its own in front
-        return open_hdf5(path, trusted)
     with path.open("rb") as file:
         head = file.read(32)
     for known in FORMATS:
         if head.startswith(known.signatures):
             return known.read(path)
+    if h5py.is_hdf5(path):  # behind a block of the user's, as that of MATLAB v7.3
+        return open_hdf5(path)
     header = _envi_header_of(path)
     if header is not None:
         return open_envi(header, path)

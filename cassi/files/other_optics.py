@@ -72,14 +72,6 @@ def stated_camera(path: PathLike) -> tuple[str | None, int | None]:
 
     Raises:
         InputError: it cannot be read, or names optics that there are not.
-
-    Example:
-        >>> import tempfile, os
-        >>> from cassi.files import write_arrays
-        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
-        >>> _ = write_arrays(path, {"y": np.ones((2, 4, 6))}, attributes={"num_shots": 2})
-        >>> stated_camera(path)
-        (None, 2)
     """
     container = open_container(Path(path))
     optics, shots = container.attributes.get("optics"), container.attributes.get("num_shots")

@@ -1,6 +1,7 @@
 """Read a measurement: snapshot, mask, shifts, and whatever else the file holds, with notes on what was inferred."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,10 +93,10 @@ class OpenedMeasurement:
     notes: tuple[str, ...]
 
     @property
-    def num_frames(self) -> int | None:
-        """Number of frames, or None where the file holds a single snapshot."""
+    def frames(self) -> Sequence[int | None]:
+        """The numbers of the frames of a stack; None stands for a single snapshot."""
         axis = self.layout.stack_axis
-        return None if axis is None else self.entry.shape[axis]
+        return (None,) if axis is None else range(self.entry.shape[axis])
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """Return the stored numbers of the frames, turned so that the dispersion runs along the rows."""
@@ -178,14 +179,6 @@ def frame_count(path: PathLike, options: ReadOptions) -> int | None:
 
     Raises:
         InputError: see `read_measurement`.
-
-    Example:
-        >>> import h5py, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "stack.h5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.ones((5, 8, 14), np.float32), np.ones((8, 8), np.float32)
-        >>> frame_count(path, ReadOptions())
-        5
     """
     _, entry, _, _, layout = _match(path, options, [])
     return None if layout.stack_axis is None else entry.shape[layout.stack_axis]

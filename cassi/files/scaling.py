@@ -130,10 +130,6 @@ def check_bit_depth(values: np.ndarray, bit_depth: int | None, name: str) -> Non
 
     Raises:
         InputError: fractions that are small beside the full scale, which a bit depth would make nearly black.
-
-    Example:
-        >>> check_bit_depth(np.array([0.0, 17.0]), 12, "dark")  # counts
-        >>> check_bit_depth(np.array([0.5, 900.25]), 12, "mean of many")
     """
     if values.dtype.kind != "f" or bit_depth is None or not values.size:
         return

@@ -12,8 +12,6 @@ from cassi.files.atomic import replacing
 from cassi.files.wavelength_files import read_table
 from cassi.optics.side_picture import RESPONSES, SidePicture, expected_response
 
-MAX_PIXELS = 200_000_000
-
 
 def read_side_picture(
     path: str | os.PathLike[str], response: str | None = None, wavelengths: np.ndarray | None = None
@@ -49,8 +47,6 @@ def _image(path: Path) -> np.ndarray:
 
     try:
         with Image.open(path) as file:
-            if file.width * file.height > MAX_PIXELS:
-                raise InputError(f"{path}: {file.width} x {file.height} pixels, expected at most {MAX_PIXELS}")
             if file.mode in ("P", "RGBA", "CMYK", "YCbCr"):
                 return np.asarray(file.convert("RGB"))
             return np.asarray(file.convert("L") if file.mode in ("1", "LA") else file)

@@ -32,13 +32,6 @@ def read_spectral_prior(
     Raises:
         InputError: a file that cannot be read, has another number of bands, does not cover the wavelengths, or whose
             mean is not positive.
-
-    Example:
-        >>> from cassi.files import write_cube
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> _ = write_cube(path, np.ones((2, 4, 4), np.float32), wavelengths=[400, 600])
-        >>> read_spectral_prior([path], 3, [400, 500, 600]).mean.tolist()
-        [1.0, 1.0, 1.0]
     """
     priors = []
     for path in paths:

@@ -152,20 +152,13 @@ def write_arrays(
     Raises:
         InputError: no HDF5 suffix.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> write_arrays(os.path.join(tempfile.mkdtemp(), "frame.h5"), {"frame": np.zeros((2, 3))}).name
-        'frame.h5'
     """
     path = Path(path)
     if path.suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"{path}: arrays are written to HDF5, expected the suffix .h5 or .hdf5")
-    # Text that is read back has a fixed length: the other kind cannot be read safely from an unknown file.
-    stated = plain_attributes(attributes or {}).items()
-    fixed = {name: np.bytes_(value.encode()) if isinstance(value, str) else value for name, value in stated}
+    stated = plain_attributes(attributes or {})
     with replacing(path, overwrite) as temporary, signals_held():
-        write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=fixed, compress=True)
+        write_hdf5_arrays(temporary, arrays, axes=axes or {}, attributes=stated, compress=True)
         check_written(temporary, arrays)
     return path
 
@@ -177,7 +170,7 @@ def check_written(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         OutputError: one is missing, or another than the one given.
     """
     try:
-        container = open_container(path, trusted=True)
+        container = open_container(path)
         for name, given in arrays.items():
             values = np.asarray(given)
             entry = container.entry(name)

@@ -318,7 +318,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         >>> read_report(path).cube.shape
         (3, 4, 5)
     """
-    container = open_container(Path(path), trusted=True)
+    container = open_container(Path(path))
     if container.format != "HDF5":
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import Note
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.imprint import STAMPED
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot
@@ -19,18 +19,20 @@ from cassi.running.preparing import Scene, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 
-HALF = 0.5  # of |y|: what a result leaves unexplained at most, to be called one
-
 PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
-
 BELOW = 0.05  # of the light; with the right black level real captures, noise and all, have 0.01
-
 UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
 
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
-    """All that speaks against one before it is reconstructed."""
-    return (*of_light(m), *of_black(m), *of_shots(m), *of_saturation(m), *of_order(m), *of_bands(m), *of_noise(m))
+    """All that speaks against one before it is reconstructed.
+
+    Example:
+        >>> of_measurement(Measurement(np.array([[9.0, 10.0, -2.0]]), np.ones((1, 3)), (0,)))[0][:36]
+        'what lies below 0 is 11% of the ligh'
+    """
+    told = (_uneven(m), _below_zero(m), _shots_differ(m), _cut_off(m), _out_of_order(m), _in_one_place(m), _noisy(m))
+    return tuple(text for text in told if text is not None)
 
 
 def compared(m: Measurement) -> MaskCheck:
@@ -75,53 +77,39 @@ def of_scene(scene: Scene) -> tuple[str, ...]:
     return (*wrong, *(() if m is None else of_measurement(m)))
 
 
-def of_saturation(m: Measurement) -> tuple[str, ...]:
-    """Many good pixels that hold the largest value, and fewer any other but the smallest: floats that were cut off.
+def _good(m: Measurement) -> np.ndarray:
+    return m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
 
-    Example:
-        >>> of_saturation(Measurement(np.array([[1.0, 2.0, 3.0, 3.0]]), np.ones((1, 4)), (0,)))[0][:46]
-        '50.0% of the pixels hold the largest value, 3,'
-    """
-    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+
+def _cut_off(m: Measurement) -> str | None:
+    """Many good pixels that hold the largest value, and fewer any other but the smallest: floats that were cut off."""
+    y = _good(m)
     values, counts = np.unique(y, return_counts=True)
     share = float(counts[-1] / y.size)
     dark_or_painted = not values[-1] > 0 or counts[-1] < counts[1:].max(initial=0)
     if dark_or_painted or counts[-1] < 2 or share < PLATEAU:
-        return ()
+        return None
     text = (
         f"{share:.1%} of the pixels hold the largest value, {values[-1]:.4g}, as saturated ones do; if they are, give "
         "the value from which on a pixel is bad"
     )
-    return (Note(text, cures=("saturation",)),)
+    return Note(text, cures=("saturation",))
 
 
-def of_order(m: Measurement) -> tuple[str, ...]:
-    """Wavelengths that go up and down along the dispersion, which no prism or grating makes.
-
-    Example:
-        >>> m = Measurement(np.ones((1, 3)), np.ones((1, 1)), (0, 1, 2), np.array([450.0, 650.0, 550.0]))
-        >>> of_order(m)[0][:38]
-        'the wavelengths go up and down along t'
-    """
+def _out_of_order(m: Measurement) -> str | None:
+    """Wavelengths that go up and down along the dispersion, which no prism or grating makes."""
     if m.wavelengths is None or len(set(m.shifts)) < len(m.shifts):
-        return ()
+        return None
     steps = np.diff(m.wavelengths[np.argsort(m.shifts)])
     if (steps > 0).all() or (steps < 0).all():
-        return ()
-    return (
-        "the wavelengths go up and down along the dispersion, as no prism or grating makes them; check their order",
-    )
+        return None
+    return "the wavelengths go up and down along the dispersion, as no prism or grating makes them; check their order"
 
 
-def of_light(m: Measurement) -> tuple[str, ...]:
+def _uneven(m: Measurement) -> str | None:
     """A snapshot that is brighter at either end than in between, although fewer than half of the bands reach them.
 
     An inverted one is, or one with much black level left in; through an open mask nothing else shows it.
-
-    Example:
-        >>> m = Measurement(y=np.array([[5, 4, 3, 2, 3, 4, 5]]), mask=np.ones((1, 3)), shifts=(0, 1, 2, 3, 4))
-        >>> of_light(m)[0][:40]
-        'the snapshot is brighter at either end, '
     """
     width = m.mask.shape[-1]
     starts = np.asarray(m.shifts, dtype=np.float64) - min(m.shifts)
@@ -132,93 +120,68 @@ def of_light(m: Measurement) -> tuple[str, ...]:
     left = columns < len(columns) // 2
     parts = [m.y[np.broadcast_to(good & where, m.y.shape)] for where in (few & left, few & ~left, ~few)]
     if not all(part.size for part in parts) or min(parts[0].mean(), parts[1].mean()) <= parts[2].mean():
-        return ()
+        return None
     return (
         "the snapshot is brighter at either end, which fewer than half of the bands reach, than in between: it may be "
-        "inverted, hold a black level, or be of another camera; check it, or give the black level",
+        "inverted, hold a black level, or be of another camera; check it, or give the black level"
     )
 
 
-def of_black(m: Measurement) -> tuple[str, ...]:
-    """Much of the light is below 0, where noise alone takes little of it.
-
-        sum max(-y, 0) > 0.05 sum max(y, 0),  over the good pixels
-
-    Example:
-        >>> of_black(Measurement(np.array([[9.0, 10.0, -2.0]]), np.ones((1, 3)), (0,)))[0][:36]
-        'what lies below 0 is 11% of the ligh'
-    """
-    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+def _below_zero(m: Measurement) -> str | None:
+    """sum max(-y, 0) > 0.05 sum max(y, 0),  over the good pixels: noise alone takes little of the light below 0."""
+    y = _good(m)
     below, above = (float(np.maximum(sign * y, 0).sum(dtype=np.float64)) for sign in (-1, 1))
     if not below > BELOW * above:
-        return ()
+        return None
     text = (
         f"what lies below 0 is {below / above if above else 1:.0%} of the light: the black level is too high or was "
         "taken off twice, or there is little but noise; check the black level"
     )
-    return (Note(text, cures=("black_level",)),)
+    return Note(text, cures=("black_level",))
 
 
-def of_shots(m: Measurement) -> tuple[str, ...]:
-    """Shots of one scene by different exposures: the light of each over that of its mask, sum y_k / sum m_k.
-
-    Example:
-        >>> y = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
-        >>> of_shots(Measurement(y, np.ones((2, 1, 2)), (0, 1), shots=2))[0][:50]
-        'shot 2 is 2 times as bright as shot 1, their masks'
-    """
+def _shots_differ(m: Measurement) -> str | None:
+    """Shots of one scene by different exposures: the light of each over that of its mask, sum y_k / sum m_k."""
     if m.shots is None:
-        return ()
+        return None
     good = [one.y if one.bad_pixels is None else one.y * ~one.bad_pixels for one in m.each_shot]
     light = [float(y.sum(dtype=np.float64) / np.abs(mask).sum()) for y, mask in zip(good, m.mask, strict=True)]
     low, high = int(np.argmin(light)), int(np.argmax(light))
     if light[low] <= 0 or light[high] <= UNEVEN * light[low]:
-        return ()
+        return None
     return (
         f"shot {high + 1} is {light[high] / light[low]:.2g} times as bright as shot {low + 1}, their masks taken into "
-        "account: shots of one scene need one exposure and one light; scale them alike",
+        "account: shots of one scene need one exposure and one light; scale them alike"
     )
 
 
-def of_bands(m: Measurement) -> tuple[str, ...]:
-    """Bands that lie at one place behind one mask: the sum of them is all that is seen.
-
-    Example:
-        >>> of_bands(Measurement(np.ones((1, 3)), np.ones((1, 3)), (0, 0)))[0][:44]
-        '2 bands lie at 1 place behind one mask: noth'
-    """
+def _in_one_place(m: Measurement) -> str | None:
+    """Bands that lie at one place behind one mask: the sum of them is all that is seen."""
     places = len(set(m.shifts))
     if places == len(m.shifts) or m.mask.ndim - (m.shots is not None) == 3:
-        return ()
+        return None
     at = "1 place" if places == 1 else f"{places} places"
     return (
         f"{len(m.shifts)} bands lie at {at} behind one mask: nothing tells those at one place apart; check step and "
-        "number of bands, or give one mask per band",
+        "number of bands, or give one mask per band"
     )
 
 
-def of_noise(m: Measurement) -> tuple[str, ...]:
-    """A gain that cannot be: its shot and read noise exceed the signal.
-
-        sqrt(mean(max(y, 0) / gain + (read noise / gain)^2)) > sqrt(mean(y^2)),  over the good pixels
-
-    Example:
-        >>> m = Measurement(y=np.full((2, 2), 0.5), mask=np.ones((2, 2)), shifts=(0,), gain=1.0, read_noise=5.0)
-        >>> of_noise(m)[0][:39]
-        'the gain says that noise exceeds signal'
-    """
+def _noisy(m: Measurement) -> str | None:
+    """sqrt(mean(max(y, 0) / gain + (read noise / gain)^2)) > sqrt(mean(y^2)),  over the good pixels: a gain that cannot
+    be."""
     if m.gain is None or not m.gain > 0:
-        return ()
-    y = m.y if m.bad_pixels is None else m.y[..., ~m.bad_pixels]
+        return None
+    y = _good(m)
     gain, dark = float(m.gain), float(m.read_noise or 0) / float(m.gain)  # Python's numbers overflow in silence
     noise = math.sqrt(float(np.mean(np.maximum(y, 0))) / gain + dark * dark)
     signal = np.sqrt(np.mean(np.square(y, dtype=np.float64)))
     if not noise > signal:
-        return ()
+        return None
     return (
         f"the gain says that noise exceeds signal ({noise:.3g} against {signal:.3g}, {m.unit}): {m.gain:.4g} electrons "
         f"per unit of the measurement and a read noise of {m.read_noise or 0:g} electrons leave nothing to see; check "
-        "both, or leave them out",
+        "both, or leave them out"
     )
 
 
@@ -226,29 +189,6 @@ def of_cube(result: Reconstruction, *, finished: bool) -> tuple[str, ...]:
     """All that speaks against a result. Of a mask that is wrong anyway, or a run cut short, no imprint is expected."""
     fits = result.check is None or result.check.matches
     return (*of_result(result.residual), *(of_imprint(result.imprint) if fits and finished else ()))
-
-
-def of_result(residual: float) -> tuple[str, ...]:
-    """A cube that explains less than half of its snapshot; `residual` is |y - Phi x| / |y|."""
-    if residual <= HALF:
-        return ()
-    what = (
-        "leaves more than half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
-    )
-    return (
-        f"the cube {what} (residual {residual:.0%}): the solver diverged, the noise given is too large, or the camera "
-        "is another; try solver auto, and check mask, bands, gain and blur",
-    )
-
-
-def of_imprint(value: float | None) -> tuple[str, ...]:
-    """A cube that carries the mask's pattern; `value` is that of `cassi.optics.imprint`."""
-    if value is None or value <= STAMPED:
-        return ()
-    return (
-        f"the mask's pattern is left in the cube (imprint {value:.2f}, good: below {STAMPED:g}): the mask does not fit "
-        "the snapshot, or noise was fitted; calibrate the camera anew",
-    )
 
 
 def black_level_left(m: Measurement, psf: float | np.ndarray | None = None, black_level: float | None = None) -> float:

@@ -31,7 +31,6 @@ from cassi.running.evidence import as_found, compared, compared_through, of_cube
 from cassi.running.preparing import Scene, load, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.request import Array, Request
-from cassi.running.request import read_weights as read_weights
 from cassi.running.result import Reconstruction
 from cassi.solvers.loop import Monitor, relative_norm
 
@@ -91,13 +90,12 @@ def reconstruct(
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
         quality: "fast", half as long as "default", or "best", half as long again ("auto" only).
-        prior: of the final run: "tv" (total variation), "nonlocal" (and then non-local), "learned" (and then a learned
-            one), or "auto", which takes what predicts held-out pixels best ("auto" only).
+        prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", which takes what
+            predicts held-out pixels best ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
-        budget: seconds in which to be done; None is no limit. With it the result depends on the machine's speed.
+        budget: seconds in which to be done; None is no limit.
         uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, calibrated on known
-            scenes, in about half as long again; "gaussian" its spread, which only compares places, up to 17 times as
-            long.
+            scenes; "gaussian" its spread, which only compares places.
         psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
             point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to
@@ -112,8 +110,8 @@ def reconstruct(
         camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
             evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
             snapshots by the same camera. Not where a psf or a camera is given.
-        side: a photograph of the same scene from beside the camera ("auto" and one snapshot only): it is registered to
-            the snapshot and used where it fits and held-out pixels do not speak against it (`Reconstruction.explain`).
+        side: a photograph of the same scene from beside the camera ("auto" and one snapshot only), used where held-out
+            pixels do not speak against it.
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
         seed: of the random choices a solver makes.
         monitor: called each iteration with (Record, cube at mean level 1; "auto" and "subspace": its spectral

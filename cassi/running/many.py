@@ -9,12 +9,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,18 +36,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
-from cassi.running.cluster import Workers, processes, scheduler_at, threads
-from cassi.running.evidence import of_imprint, of_measurement, of_result
+from cassi.running.evidence import of_measurement
 from cassi.running.front_door import reconstruct
-from cassi.running.progress import RunBar
-from cassi.running.result import Reconstruction
-from cassi.running.stores import Folder, Frame, Log, Store, ZarrStore, locked
+from cassi.running.progress import StepBar
+from cassi.running.result import Reconstruction, write_result
+from cassi.running.stores import Frame, Log, locked, remove_unfinished, what_is_known
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM
 
@@ -106,7 +118,6 @@ def reconstruct_many(
     overwrite: bool = False,
     batch: int | None = None,
     workers: int | None = None,
-    scheduler: str | None = None,
     attributes: Mapping[str, object] | None = None,
     progress: bool = False,
 ) -> BatchReport:
@@ -118,16 +129,14 @@ def reconstruct_many(
 
     Args:
         frames: see `find_frames`.
-        output: a folder, which gets `<name>_cube.h5` for each frame and `index.jsonl`; or a name ending in .zarr, one
-            store with `cube` (N, C, H, W), a chunk per frame.
+        output: a folder, which gets `<name>_cube.h5` for each frame and `index.jsonl`.
         read: f(path, frames=index) -> Measurement; `cassi.files.read_measurement`, or a `functools.partial` of it with
             the parameters, or a dataclass that can be called. Files named in its keywords or fields (mask ...) count
             by their content.
         solve: f(measurement, monitor=...) -> Reconstruction; `cassi.reconstruct` or a partial of it.
         overwrite: replace cubes that were made with other parameters or from another input.
         batch: frames computed at a time in this process; None: as many as cores and memory allow.
-        workers: compute in this many processes of one thread each instead (needs Dask).
-        scheduler: address of a running Dask scheduler ("tcp://host:port") instead; its workers must see the same files.
+        workers: compute in this many processes of one thread each instead.
         attributes: further provenance for every result.
         progress: show one progress bar for all.
 
@@ -136,7 +145,7 @@ def reconstruct_many(
 
     Raises:
         InputError: no frames; finished cubes were made with other parameters or from other inputs (the message says
-            which) and `overwrite` is False; Dask is missing; no scheduler at that address.
+            which) and `overwrite` is False.
         OutputError: the output cannot be written, or another run is writing there.
     """
     if not frames:
@@ -144,35 +153,31 @@ def reconstruct_many(
     if any(count is not None and count < 1 for count in (batch, workers)):
         raise InputError(f"batch and workers must be at least 1, got {batch} and {workers}")
     start = time.perf_counter()
-    # other processes and machines have their own working folder
     frames = [
         replace(frame, path=os.path.abspath(frame.path), others=tuple(map(os.path.abspath, frame.others)))
         for frame in frames
     ]
     root = Path(os.path.abspath(output))
     common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
-    store: Store = (
-        ZarrStore(str(root), tuple(f.name for f in frames)) if root.suffix.lower() == ".zarr" else Folder(str(root))
-    )
     with locked(root):
-        finished, todo = _plan(store, frames, common, overwrite)
+        finished, todo = _plan(root, frames, common, overwrite)
         log = Log(root / "index.jsonl", finished)
         failed: dict[str, str] = {}
         if todo:
-            first = _first_readable(read, [job.frame for job in todo])
             write_text(root / "run.json", json.dumps(common, indent=1))
-            if first is not None:
-                store.prepare(first)
-            start_workers = partial(_workers, first, batch, workers, scheduler, solve)
-            work = partial(_solve_and_write, read=read, store=store, solve=solve, attributes=dict(attributes or {}))
-            with (
-                closing(_compute(start_workers, work, todo, log)) as outcomes,
-                RunBar(len(frames), len(finished), shown=progress) as bar,
-            ):
-                for job, outcome in outcomes:
+            remove_unfinished(root)
+            if workers is None:
+                count = batch or _fitting(read, solve, [job.frame for job in todo])
+                start_workers = partial(_threads, count)
+            else:
+                count, start_workers = workers, partial(_processes, workers)
+            work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
+            what = f"{len(todo)} snapshots"
+            computing = closing(_compute(start_workers, count, work, todo, log))
+            with computing as outcomes, StepBar({what: 1.0}, shown=progress) as bar:
+                for number, (job, outcome) in enumerate(outcomes, start=1):
                     if isinstance(outcome, OutputError):
                         raise outcome
-                    what = ""
                     if isinstance(outcome, BaseException):
                         kind = "" if isinstance(outcome, InputError) else f"{type(outcome).__name__}: "
                         failed[job.frame.name] = kind + one_line(outcome)
@@ -180,8 +185,7 @@ def reconstruct_many(
                     else:
                         log.add(job.frame.name, "done", outcome)
                         finished[job.frame.name] = outcome
-                        what = f"residual {outcome['residual']:.2%}"
-                    bar(what)
+                    bar(what, number / len(todo))
         log.close([frame.name for frame in frames])
     done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
@@ -195,15 +199,15 @@ def reconstruct_many(
 
 @dataclass(frozen=True)
 class Job:
-    """A frame to compute, its number, and its fingerprint."""
+    """A frame to compute, the file of its cube, and its fingerprint."""
 
-    number: int
     frame: Frame
+    cube: Path
     fingerprint: str
 
 
 def _plan(
-    store: Store, frames: Sequence[Frame], common: Mapping[str, Any], overwrite: bool
+    root: Path, frames: Sequence[Frame], common: Mapping[str, Any], overwrite: bool
 ) -> tuple[dict[str, dict[str, Any]], list[Job]]:
     """Sort the frames into finished ones (with what is known of them) and those to compute.
 
@@ -213,19 +217,20 @@ def _plan(
     finished: dict[str, dict[str, Any]] = {}
     todo: list[Job] = []
     changed: list[str] = []
-    for number, (frame, known) in enumerate(zip(frames, store.known(frames), strict=True)):
-        fingerprint = _fingerprint(common, frame)
+    for frame in frames:
+        cube = root / f"{frame.name}_cube.h5"
+        known, fingerprint = what_is_known(cube), _fingerprint(common, frame)
         if known is not None and known["fingerprint"] == fingerprint:
             finished[frame.name] = known
             continue
         if known is not None:
             changed.append(frame.name)
-        todo.append(Job(number, frame, fingerprint))
+        todo.append(Job(frame, cube, fingerprint))
     if changed and not overwrite:
-        before = Path(store.root) / "run.json"
+        before = root / "run.json"
         differ = _differences(json.loads(before.read_text()) if before.exists() else {}, common)
         raise InputError(
-            f"{store.root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): "
+            f"{root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): "
             f"{differ or 'their input files have changed'}; choose another output or allow overwriting",
             cures=("overwrite",),
         )
@@ -297,12 +302,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def frames_at_once(cube_shape: tuple[int, int, int], device: torch.device) -> int:
-    """How many frames of this size to compute at a time: one a core (four on a GPU), as memory allows; at least 1.
-
-    Example:
-        >>> frames_at_once((28, 10**6, 10**6), torch.device("cpu"))
-        1
-    """
+    """How many frames of this size to compute at a time: one a core (four on a GPU), as memory allows; at least 1."""
     if device.type == "cuda":
         free, most = torch.cuda.mem_get_info(device)[0], 4
     else:
@@ -317,102 +317,116 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _workers(
-    first: Measurement | None,
-    batch: int | None,
-    workers: int | None,
-    scheduler: str | None,
-    solve: object,
-    *,
-    alone: bool,
-) -> AbstractContextManager[Workers]:
-    """What computes the frames, or one `alone` in a process of its own."""
-    if scheduler is not None:
-        return scheduler_at(scheduler)
-    if workers is not None:
-        return processes(1 if alone else workers)
-    if batch is None:
-        device = solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto"
-        shape = (1, 1, 1) if first is None else (len(first.shifts), *first.mask.shape[-2:])
-        batch = frames_at_once(shape, pick_device(device))
-    return threads(batch)
+def _fitting(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
+    """How many frames to compute at a time, by the size of the first that can be read."""
+    device = solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto"
+    shape = (1, 1, 1)
+    for frame in frames:
+        with suppress(Exception):  # its worker will say what is wrong with it
+            first = _read(read, frame)
+            shape = (len(first.shifts), *first.mask.shape[-2:])
+            break
+    return frames_at_once(shape, pick_device(device))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[tuple[Executor, Callable[[], bool] | None]]:
+    """`count` threads, each on one thread of torch where they are several; and whether their work is wanted no more."""
+    before, ended = torch.get_num_threads(), threading.Event()
+    each = 1 if count > 1 else before
+    executor = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(each,))
+    try:
+        yield executor, ended.is_set
+    finally:
+        ended.set()
+        executor.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[tuple[Executor, Callable[[], bool] | None]]:
+    """`count` processes of one thread each, which end with this one."""
+    others = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
+    try:
+        yield executor, None
+    except BaseException:  # what they are at is wanted no more, and what they write is written whole or not at all
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """In each new process: Ctrl-C, which a terminal sends to all, is for the parent alone, and it ends with that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
+
+
+def _leave_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _compute(
-    start: Callable[..., AbstractContextManager[Workers]],
+    start: Callable[[], AbstractContextManager[tuple[Executor, Callable[[], bool] | None]]],
+    count: int,
     work: Callable[..., dict[str, Any]],
     todo: Sequence[Job],
     log: Log,
 ) -> Generator[tuple[Job, dict[str, Any] | BaseException], None, None]:
     """Keep the workers busy; yields each frame with what is known of its cube, or with the reason it has none.
 
-    A process that dies takes its executor along. What was being computed begins again, one at a time: a frame whose
-    process then dies too has failed.
+    A process that dies takes its executor along: what was being computed has failed, the rest goes on in a new one.
     """
-    jobs, again = deque(todo), deque[Job]()
-    while jobs or again:
-        alone, broken = bool(again), False
-        queue = again if alone else jobs
+    queue = deque(todo)
+    while queue:
         running: dict[Future[dict[str, Any]], Job] = {}
-        with start(alone=alone) as workers:
+        broken = False
+        with start() as (executor, over):
             while running or (queue and not broken):
-                while queue and not broken and len(running) < workers.at_once:
+                while queue and not broken and len(running) < count:
                     try:
-                        future = workers.executor.submit(work, queue[0], over=workers.over)
+                        future = executor.submit(work, queue[0], over=over)
                     except BrokenExecutor:  # a process died that had nothing to do
                         broken = True
                         break
                     running[future] = queue.popleft()
                     log.add(running[future].frame.name, "begun", {})
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job, error = running.pop(future), _error(future)
-                    if not isinstance(error, BrokenExecutor):
-                        yield job, future.result() if error is None else error
-                        continue
-                    broken = True
-                    if alone:
-                        yield job, ChildProcessError("its process died, twice")
-                    else:
-                        again.append(job)
-
-
-def _error(future: Future[Any]) -> BaseException | None:
-    return CancelledError("its worker was lost") if future.cancelled() else future.exception()
+                    job, error = running.pop(future), future.exception()
+                    broken = broken or isinstance(error, BrokenExecutor)
+                    yield job, future.result() if error is None else error
 
 
 def _read(read: Callable[..., Measurement], frame: Frame) -> Measurement:
     return read(frame.where) if frame.index is None else read(frame.where, frames=frame.index)
 
 
-def _first_readable(read: Callable[..., Measurement], frames: Sequence[Frame]) -> Measurement | None:
-    """The first frame that can be read, which tells the size of all."""
-    for frame in frames:
-        with suppress(Exception):  # its worker will say what is wrong with it
-            return _read(read, frame)
-    return None
-
-
 def _solve_and_write(
     job: Job,
     *,
     read: Callable[..., Measurement],
-    store: Store,
     solve: Callable[..., Reconstruction],
     attributes: Mapping[str, object],
-    over: Callable[[], bool],
+    over: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
     m = _read(read, job.frame)
 
     def ending(record: Record, cube: Tensor) -> bool:
-        return over()
+        return over is not None and over()
 
     check = check_masks(m)
     result = solve(replace(m, check=check), monitor=ending)
     check = result.check or check  # of a window of frames, that of its own
     against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
     m = replace(m, notes=(*m.notes, check.verdict, *against))
-    if over():
+    if over is not None and over():
         raise CancelledError("the run was interrupted")
     known = {
         "fingerprint": job.fingerprint,
@@ -422,5 +436,5 @@ def _solve_and_write(
         "ok": check.matches,
         "against": "; ".join(against),
     }
-    store.write(job.number, job.frame, m, result, {**attributes, **known})
+    write_result(job.cube, m, result, attributes={**attributes, **known}, overwrite=True)
     return known

@@ -24,7 +24,6 @@ LOGGED = 60.0  # [s] after which a log gets a line although no step begins; twic
 WORTH_A_LINE = 0.05  # share of the time from which on a step is a line in a log
 TELLS = 0.02  # share from which on the time that is left can be told
 BAR = "{desc} |{bar}| {percentage:2.0f}%{postfix}"
-RUNS = "{n_fmt} of {total_fmt} runs done |{bar}| {elapsed} so far, about {remaining} left{postfix}"
 
 
 def usual_steps(
@@ -116,7 +115,8 @@ class StepBar:
             return
         self.done = max(self.done, self._before[step] + min(max(share, 0.0), 1.0) * self._share[step])
         begins, self._step = step != self._step, step
-        what = f"step {list(self._share).index(step) + 1} of {len(self._share)}: {step}"
+        several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: "
+        what = f"{several if len(self._share) > 1 else ''}{step}"
         if self._drawn:
             self._draw(what)
         elif self._logged and (self._age() > self._next or (begins and self._share[step] >= WORTH_A_LINE)):
@@ -155,40 +155,6 @@ class StepBar:
             self._bar.n = self.done
             self._bar.refresh()
             self._bar.close()
-
-
-class RunBar:
-    """How many runs of all are done: on a terminal a bar, in a log a line each time that it has become twice as old."""
-
-    def __init__(self, total: int, done: int, *, shown: bool) -> None:
-        self._logged = shown and not on_screen()
-        self._bar: tqdm[NoReturn] = tqdm(
-            total=total, initial=done, disable=not shown or self._logged, bar_format=RUNS, dynamic_ncols=True
-        )
-        self._total, self._before, self._done = total, done, done
-        self._start, self._next = time.monotonic(), LOGGED
-
-    def __call__(self, what: str = "") -> None:
-        """One more is done, or has failed."""
-        self._done += 1
-        if what:
-            self._bar.set_postfix_str(what, refresh=False)
-        self._bar.update()
-        age = time.monotonic() - self._start
-        if self._logged and age > self._next:
-            self._next = 2 * age
-            left = age * (self._total - self._done) / (self._done - self._before)
-            so_far, left_over = tqdm.format_interval(age), tqdm.format_interval(left)
-            print(
-                f"{self._done} of {self._total} runs done, {so_far} so far, about {left_over} left",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-
-    def __enter__(self) -> RunBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
 
 
 def on_screen() -> bool:

@@ -50,12 +50,7 @@ def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
 
 
 def beside(t: int, count: int, reach: int) -> list[int]:
-    """The frames up to so far before and after t that there are.
-
-    Example:
-        >>> beside(0, 5, 2), beside(2, 5, 1)
-        ([1, 2], [1, 3])
-    """
+    """The frames up to so far before and after t that there are."""
     return [s for s in range(max(0, t - reach), min(count, t + reach + 1)) if s != t]
 
 

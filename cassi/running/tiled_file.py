@@ -19,6 +19,7 @@ from torch import Tensor
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.automatic import choose_plan
 from cassi.choice.by_name import gaussian_variance, solve
+from cassi.choice.doubts import of_result
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Progress, Run
@@ -31,7 +32,7 @@ from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
-from cassi.running.evidence import of_result, of_scene
+from cassi.running.evidence import of_scene
 from cassi.running.front_door import method_for, prepare_found
 from cassi.running.preparing import load
 from cassi.running.progress import TILES, shown, tiled_steps

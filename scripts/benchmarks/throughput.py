@@ -50,7 +50,6 @@ def throughput(
 
     Raises:
         ValueError: fewer than 8 frames.
-        InputError: Dask is not installed.
     """
     if count < 8:
         raise ValueError(f"count must be at least 8 to leave out start-up, got {count}")

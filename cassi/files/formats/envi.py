@@ -12,13 +12,10 @@ from cassi.files.container import (
     CubeContent,
     Entry,
     Selection,
-    check_declared,
     damage_as_input_error,
-    declared_bytes,
     optional,
 )
 
-MAX_HEADER_BYTES = 1 << 24
 FILE_TYPES = ("envi", "envi standard", "envi spectral library")
 NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
 
@@ -31,11 +28,9 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     Wavelengths of the header become the entry `wavelengths` [nm].
 
     Raises:
-        InputError: spectral is missing, no data file beside the header, or fewer data than the header declares.
+        InputError: spectral is missing, no data file beside the header, or a damaged header.
     """
     envi = optional(path, "spectral.io.envi")
-    if path.stat().st_size > MAX_HEADER_BYTES:
-        raise InputError(f"{path}: an ENVI header of {path.stat().st_size} bytes, expected a short text")
     with damage_as_input_error(path, "ENVI"):
         header = envi.read_envi_header(os.fspath(path))
         rows, columns, bands = (int(header[key]) for key in ("lines", "samples", "bands"))
@@ -45,15 +40,7 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
         if kind.lower() not in FILE_TYPES or order.lower() not in ("bsq", "bil", "bip"):
             raise InputError(f"{path}: an ENVI header of '{kind}' data in the order '{order}', expected ENVI Standard")
         data_path = data_path or _envi_data_file(path)
-        check_declared(data_path, "the file", data_path.stat().st_size)
         dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
-        offset = int(header.get("header offset", 0))
-        needed = declared_bytes((rows, columns, bands), dtype.itemsize) + offset
-        if offset < 0 or data_path.stat().st_size < needed:
-            raise InputError(
-                f"{data_path}: cut short, {bands} bands of {rows} x {columns} {dtype} need {needed} bytes, "
-                f"{data_path.stat().st_size} are there"
-            )
         centers = header.get("wavelength")
         unit = NANOMETERS.get(str(header.get("wavelength units", "nm")).lower(), 1.0)
         wavelengths = None if centers is None else np.array([float(value) for value in centers]) * unit

@@ -1,68 +1,33 @@
-"""Read and write HDF5; read MATLAB v7.3 and NetCDF-4, all without leaving the file.
-
-Only hard links are walked. External links, virtual datasets and external storage name other files and are listed
-but never opened; a soft link is taken only where it points at an array found through hard links.
-"""
+"""Read and write HDF5; read MATLAB v7.3 and NetCDF-4. What a link, a virtual dataset or external storage takes from
+another file is listed, but not read."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import posixpath
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cassi.errors import InputError
 from cassi.files.atomic import hdf5_target
-from cassi.files.container import (
-    MAX_READ_CHUNKS,
-    Container,
-    CubeContent,
-    Entry,
-    Selection,
-    allowed,
-    bomb,
-    check_inflated,
-    damage_as_input_error,
-    declared_bytes,
-)
-from cassi.files.formats.netcdf import as_unsigned, unpack
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+from cassi.files.formats.netcdf import unpack
 
 if TYPE_CHECKING:
     import h5py
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-MAX_OBJECTS = 10_000
-MAX_ATTRIBUTE_BYTES = 1 << 20
 # Groups in which MATLAB keeps the inside of cells and objects.
 MATLAB_PRIVATE = {"#refs#", "#subsystem#"}
-SHUFFLE, FLETCHER32, DEFLATE = 2, 3, 1  # filters by their number in the file
 
 
-def is_hdf5(path: Path) -> bool:
-    """Whether HDF5's signature stands at byte 0, 512, 1024, 2048 ...: a user may keep a block of bytes in front."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        for offset in (0, *(512 << k for k in range(32))):
-            if offset >= size:
-                return False
-            file.seek(offset)
-            if file.read(len(SIGNATURE)) == SIGNATURE:
-                return True
-    return False
-
-
-def open_hdf5(path: Path, trusted: bool = False) -> Container:
+def open_hdf5(path: Path) -> Container:
     """Open an HDF5 file (also MATLAB v7.3 and NetCDF-4) as a `Container`.
 
     MATLAB stores its arrays with reversed axes; they are listed and read in MATLAB's own order.
 
     Raises:
-        InputError: damaged file, or too many objects.
+        InputError: damaged file.
     """
     import h5py
 
@@ -70,11 +35,11 @@ def open_hdf5(path: Path, trusted: bool = False) -> Container:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
     file_format = "MATLAB v7.3" if matlab else "HDF5"
     with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
-        attributes = _attributes(file, trusted)
-        entries = tuple(_walk(path, file, trusted))
+        attributes = _attributes(file)
+        entries = tuple(_walk(file, "", set()))
     netcdf = "_NCProperties" in attributes or path.suffix in (".nc", ".nc4")
     if netcdf:
-        file_format, entries = "NetCDF", tuple(as_unsigned(entry) for entry in entries)
+        file_format = "NetCDF"
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         values = _read_dataset(path, entry, picked)
@@ -86,120 +51,69 @@ def open_hdf5(path: Path, trusted: bool = False) -> Container:
 
 def _text(name: str | bytes) -> str:
     """A name as text; h5py hands out bytes where they are no UTF-8, and old programs wrote Latin-1."""
-    if isinstance(name, str):
-        return name
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return name.decode("latin-1")
+    return name if isinstance(name, str) else name.decode("latin-1")
 
 
-def _raw(name: str | bytes) -> bytes:
-    return name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
-
-
-def _attributes(node: h5py.HLObject, trusted: bool) -> dict[str, object]:
-    """Return the small attributes of a node that are numbers or text.
-
-    Text of variable length is left out unless the file is trusted: HDF5 takes as much memory as the file says such a
-    text is long, or runs in circles where its heap is damaged, and neither can be seen before.
-    """
-    import h5py
-
+def _attributes(node: h5py.HLObject) -> dict[str, object]:
+    """Return the attributes of a node that are numbers or text."""
     found: dict[str, object] = {}
     for name in node.attrs:
-        attribute = h5py.h5a.open(node.id, _raw(name))
-        text = h5py.check_string_dtype(attribute.dtype)
-        known = attribute.dtype.kind in "biufSU" or (trusted and text is not None)
-        if not known or attribute.get_storage_size() > MAX_ATTRIBUTE_BYTES:
-            continue
         value = node.attrs[name]
-        found[_text(name)] = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if isinstance(value, str) or np.asarray(value).dtype.kind in "biufSU":
+            found[_text(name)] = value
     return found
 
 
-def _walk(path: Path, file: h5py.File, trusted: bool) -> list[Entry]:
-    """List every dataset that hard links reach, and the links that are not followed."""
+def _walk(group: h5py.Group, above: str, seen: set[int]) -> Iterator[Entry]:
+    """List every dataset under a group; what a name leads to that cannot be read says why."""
     import h5py
 
-    entries: dict[str, Entry] = {}
-    soft: dict[str, str] = {}
-    seen: set[int] = set()
-    pending: list[tuple[str, bytes, h5py.Group]] = [("", b"", file["/"])]
-    while pending:
-        prefix, raw_prefix, group = pending.pop(0)
-        address = h5py.h5o.get_info(group.id).addr
-        if address in seen:  # hard links may form a circle
+    seen.add(_place(group))
+    for key in group:
+        name = above + _text(key)
+        try:
+            node = group[key]
+        except (KeyError, OSError, RuntimeError):
+            yield Entry(name, (), None, problem="a link that leads nowhere")
             continue
-        seen.add(address)
-        for key in group:
-            name, raw = prefix + _text(key), _raw(key)
-            if len(entries) + len(seen) > MAX_OBJECTS:
-                raise InputError(f"{path}: more than {MAX_OBJECTS} objects: not a measurement file")
-            links = group.id.links  # by bytes: the text methods of h5py take UTF-8 only
-            kind = links.get_info(raw).type
-            if kind == h5py.h5l.TYPE_EXTERNAL:
-                elsewhere = _text(links.get_val(raw)[0])
-                entries[name] = Entry(name, (), None, problem=f"an external link to the file {elsewhere!r}")
-            elif kind == h5py.h5l.TYPE_SOFT:
-                soft[name] = posixpath.normpath(posixpath.join("/" + prefix, _text(links.get_val(raw)))).strip("/")
-            elif kind != h5py.h5l.TYPE_HARD:
-                entries[name] = Entry(name, (), None, problem="a link of unknown kind to another file")
-            elif key not in MATLAB_PRIVATE:
-                node = h5py.h5o.open(group.id, raw)
-                if isinstance(node, h5py.h5g.GroupID):
-                    pending.append((name + "/", raw_prefix + raw + b"/", h5py.Group(node)))
-                elif isinstance(node, h5py.h5d.DatasetID):
-                    entry = _dataset_entry(path, name, node, trusted)
-                    if entry is not None:
-                        place = {"_place": raw_prefix + raw}
-                        entries[name] = replace(entry, attributes={**entry.attributes, **place})
-    for name, target in soft.items():
-        if target in entries:
-            entries[name] = replace(entries[target], name=name)
-        else:
-            problem = f"a soft link to {target!r}, which is no array of this file"
-            entries[name] = Entry(name, (), None, problem=problem)
-    return list(entries.values())
+        if node.file.filename != group.file.filename:
+            yield Entry(name, (), None, problem="a link to another file, which is not read")
+        elif isinstance(node, h5py.Dataset):
+            entry = _dataset_entry(name, node)
+            if entry is not None:
+                yield entry
+        elif isinstance(node, h5py.Group) and key not in MATLAB_PRIVATE and _place(node) not in seen:
+            yield from _walk(node, name + "/", seen)  # hard links may form a circle
 
 
-def _dataset_entry(path: Path, name: str, node: h5py.h5d.DatasetID, trusted: bool) -> Entry | None:
-    """Describe one dataset, None for one that only names a dimension.
-
-    Its layout is looked at first, because even the shape of a virtual one may open files.
-    """
+def _place(group: h5py.Group) -> int:
     import h5py
 
-    properties = node.get_create_plist()
-    if properties.get_layout() == h5py.h5d.VIRTUAL:
-        return Entry(name, (), None, problem="a virtual dataset whose data are in another file")
-    if properties.get_external_count() > 0:
-        return Entry(name, (), None, problem="a dataset whose data are stored in another file")
-    dataset = h5py.Dataset(node)
+    return int(h5py.h5o.get_info(group.id).addr)
+
+
+def _dataset_entry(name: str, dataset: h5py.Dataset) -> Entry | None:
+    """Describe one dataset, None for one that only names a dimension."""
+    import h5py
+
+    if dataset.is_virtual or dataset.external:
+        return Entry(name, (), None, problem="a dataset whose data are stored in another file, which is not read")
     if dataset.shape is None:
         return Entry(name, (), None, problem="a dataset without data")
-    attributes = _attributes(dataset, trusted=False)
+    attributes = _attributes(dataset)
     if "MATLAB_class" in dataset.attrs:
         attributes.setdefault("MATLAB_class", "")
     if str(attributes.get("NAME", "")).startswith("This is a netCDF dimension but not a netCDF variable"):
         return None
-    dtype = dataset.dtype
+    shape, dtype = dataset.shape, dataset.dtype
     if dtype.names is not None and [n.lower() for n in dtype.names] == ["real", "imag"]:
         dtype = np.dtype(complex)  # MATLAB's complex numbers
-    chunk = declared_bytes(dataset.chunks, dtype.itemsize) if dataset.chunks else 0
-    size = max(declared_bytes(dataset.shape, dtype.itemsize), chunk)
-    problem = None
     if h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char":
-        problem = "text"
-    elif dtype.kind not in "biufc":
-        problem = "a table, cell or reference"
-    elif "_Unsigned" in dataset.attrs and "_Unsigned" not in attributes:
-        problem = "a variable with _Unsigned as text of variable length, which is not read (save unsigned numbers)"
-    elif not trusted:
-        problem = bomb(path, size)
-    if problem is not None:
-        return Entry(name, dataset.shape, None, problem=problem, attributes=attributes)
-    shape = dataset.shape
+        return Entry(name, shape, None, problem="text", attributes=attributes)
+    if dtype.kind not in "biufc":
+        return Entry(name, shape, None, problem="a table, cell or reference", attributes=attributes)
     if "MATLAB_class" in attributes:
         # An empty MATLAB array is stored as its own size vector.
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
@@ -215,49 +129,11 @@ def _read_dataset(path: Path, entry: Entry, picked: Selection) -> np.ndarray:
     import h5py
 
     reverse = "MATLAB_class" in entry.attributes
-    picked = picked[::-1] if reverse else picked
     with h5py.File(path, "r", locking="best-effort") as file:
-        dataset = h5py.Dataset(h5py.h5d.open(file.id, entry.attributes["_place"]))
-        _check_chunks(path, entry.name, dataset, picked)
-        values = np.asarray(dataset[picked])
+        name = entry.name if entry.name in file else entry.name.encode("latin-1")
+        values = np.asarray(file[name][picked[::-1] if reverse else picked])
     values = values.T if reverse else values
     return values.astype(bool) if entry.dtype == np.dtype(bool) else values
-
-
-def _check_chunks(path: Path, name: str, dataset: h5py.Dataset, picked: Selection) -> None:
-    """Check the chunks that are about to be read: HDF5 itself would unpack without end, or take what lies behind a
-    chunk that was cut short for data."""
-    if dataset.chunks is None:
-        return
-    properties = dataset.id.get_create_plist()
-    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
-    resizing = [number for number in filters if number not in (SHUFFLE, FLETCHER32)]
-    if len(set(filters)) < len(filters) or DEFLATE in resizing[:-1]:
-        raise InputError(f"{path}: '{name}' is packed several times over: refused as a bomb; save it packed once")
-    starts = []
-    for size, chunk, part in zip(dataset.shape, dataset.chunks, picked, strict=True):
-        first, stop, _ = part.indices(size)
-        starts.append(range(first // chunk * chunk, max(stop, first), chunk))
-    count = math.prod(len(part) for part in starts)
-    if count > allowed(MAX_READ_CHUNKS):
-        raise InputError(
-            f"{path}: '{name}' is cut into {count} chunks of {dataset.chunks}: save it in larger ones, read fewer "
-            f"frames, or raise the environment variable CASSI_READ_LIMIT"
-        )
-    limit = declared_bytes(dataset.chunks, dataset.dtype.itemsize)
-    spare = (4 if FLETCHER32 in filters else 0) + (4096 if len(resizing) > 1 else 0)
-    for offset in itertools.product(*starts):
-        info = dataset.id.get_chunk_info_by_coord(offset)
-        if info.byte_offset is None:  # never written: reads as the fill value
-            continue
-        packed = [n for i, n in enumerate(filters) if n in resizing and not info.filter_mask >> i & 1]
-        if not packed and not limit <= info.size <= limit + spare:
-            raise InputError(f"{path}: '{name}' is damaged, a chunk holds {info.size} bytes where {limit} are declared")
-        if info.size > 2 * limit + 4096:
-            raise InputError(f"{path}: '{name}' holds a chunk larger than its shape allows: refused as a bomb")
-        if packed and packed[-1] == DEFLATE:
-            _, data = dataset.id.read_direct_chunk(offset)
-            check_inflated(path, name, data, limit + spare, limit if packed == [DEFLATE] else 0)
 
 
 def write_hdf5_arrays(

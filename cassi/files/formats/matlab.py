@@ -22,7 +22,6 @@ from cassi.files.container import (
     CubeContent,
     Entry,
     Selection,
-    check_declared,
     damage_as_input_error,
 )
 
@@ -40,7 +39,6 @@ OTHER_CLASSES = {
     OPAQUE: "a MATLAB object",
 }
 LOGICAL, COMPLEX = 0x200, 0x800  # flags
-MAX_VARIABLES = 10_000
 HEADER_BYTES = 4096
 
 
@@ -50,7 +48,7 @@ def open_matlab(path: Path) -> Container:
     Whole numbers of class double may be stored as integers by MATLAB; they are listed and read as such.
 
     Raises:
-        InputError: damaged file, or an array that declares far more than the file holds.
+        InputError: damaged file.
     """
     with damage_as_input_error(path, "MATLAB v5"):
         variables = _variables(path)
@@ -96,8 +94,6 @@ def _variables(path: Path) -> dict[str, _Variable]:
                 head = head[8:]
             variable = _header(head, order)
             found.setdefault(variable.name, variable)  # of several of one name scipy reads the first
-            if len(found) > MAX_VARIABLES:
-                raise InputError(f"{path}: more than {MAX_VARIABLES} variables: not a measurement file")
             file.seek(position + 8 + size)
     return found
 
@@ -146,7 +142,6 @@ def _entry(path: Path, variable: _Variable, letters: str | None) -> Entry:
     dtype = np.dtype(TYPES[variable.type])
     if math.prod(shape) * dtype.itemsize != variable.data_bytes:
         raise InputError(f"{path}: '{name}' is damaged, {variable.data_bytes} bytes for {shape} {dtype}")
-    check_declared(path, name, variable.data_bytes)
     known = letters is not None and len(letters) == len(set(letters) & set("NCHW")) == len(shape)
     return Entry(name, shape, np.dtype(bool) if variable.flags & LOGICAL else dtype, axes=letters if known else None)
 

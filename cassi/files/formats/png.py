@@ -1,12 +1,11 @@
 """Read PNG images as counts."""
 
-import struct
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import Container, Entry, Selection, check_declared, damage_as_input_error
+from cassi.files.container import Container, Entry, Selection, damage_as_input_error
 
 ORIENTATION = 0x112  # the tag of a picture that asks to be turned
 TYPES = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}  # by the modes of Pillow
@@ -16,15 +15,13 @@ def open_png(path: Path) -> Container:
     """Open a grey PNG of 8 or 16 bits as a `Container` with the entry `image`.
 
     Raises:
-        InputError: a color, palette or animated image, one that asks to be turned, a damaged file, or a bomb.
+        InputError: a color, palette or animated image, one that asks to be turned, or a damaged file.
     """
     from PIL import Image
 
-    with path.open("rb") as file:
-        width, height = struct.unpack(">II", file.read(24)[16:].ljust(8, b"\0"))
-    check_declared(path, "image", width * height * 2)
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
-        mode, frames, turned = image.mode, getattr(image, "n_frames", 1), image.getexif().get(ORIENTATION, 1)
+        (width, height), mode = image.size, image.mode
+        frames, turned = getattr(image, "n_frames", 1), image.getexif().get(ORIENTATION, 1)
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
         image.verify()  # the checksums, which reading passes over
     if mode not in TYPES:
