@@ -193,7 +193,7 @@ def test_two_cubes_are_compared(tmp_path, capsys):
     assert "--overwrite" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "a.h5"), "--figure", str(tmp_path / "d.jpg")]) == 2
     told = capsys.readouterr()
-    assert not told.out and "d.jpg: a figure is .png, .pdf or .svg" in told.err
+    assert not told.out and "d.jpg: expected the suffix .png or .pdf or .svg" in told.err
     with h5py.File(tmp_path / "c.h5", "w") as file:
         file["cube"] = truth[:2]
     assert main(["compare", str(tmp_path / "a.h5"), str(tmp_path / "c.h5")]) == 2

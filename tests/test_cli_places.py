@@ -70,7 +70,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 )
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options, dry):
-    monkeypatch.setattr("cassi.running.front_door.read_weights", lambda path: None)
+    monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
     assert run(bench, *options, "--overwrite", *dry) == 2
     assert "would replace" in error_of(capsys)
@@ -110,7 +110,7 @@ def test_the_cubes_of_the_folder_one_is_in_lie_beside_it(bench, capsys, monkeypa
     monkeypatch.chdir(bench / "night")
     (bench / "m.h5").rename("m.h5")
     assert main(["reconstruct", ".", "--mask", str(bench / "mask.h5"), "--num-bands", str(C), "--dry-run"]) == 0
-    assert f"into {bench.resolve() / 'night_cubes'}" in capsys.readouterr().out
+    assert f"write {bench.resolve() / 'night_cubes'}" in capsys.readouterr().out
 
 
 def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
@@ -120,7 +120,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
     before = (night / "m.h5").read_bytes()
     argv = [night, "--mask", bench / "mask.h5", "--num-bands", C, "--save-camera", night / "m.h5", "--overwrite"]
     assert main(["reconstruct", *map(str, argv)]) == 2
-    assert "would replace an input, that of --measurement" in error_of(capsys)
+    assert "night/m.h5: would replace an input" in error_of(capsys)
     assert (night / "m.h5").read_bytes() == before
 
 

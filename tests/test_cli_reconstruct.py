@@ -81,13 +81,12 @@ def test_interrupted_while_it_draws_the_cube_is_told_to_be_complete(raw, capsys,
 
 def test_the_gain_is_electrons_a_count_for_counts_and_per_unit_for_floats(raw):
     options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, levels=Levels(bit_depth=12))
-    assert Reading(options, gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
-    white = Reading(
-        ReadOptions(mask=options.mask, num_bands=C, levels=Levels(black_level=95, white_level=1095)), gain=GAIN
-    )
+    assert Reading((options,), gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
+    levels = Levels(black_level=95, white_level=1095)
+    white = Reading((replace(options, levels=levels),), gain=GAIN)
     assert white(str(raw)).gain == pytest.approx(GAIN * 1000)
     floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
-    assert Reading(ReadOptions(mask=options.mask, num_bands=C), gain=GAIN)(str(floats)).gain == GAIN
+    assert Reading((replace(options, levels=Levels()),), gain=GAIN)(str(floats)).gain == GAIN
 
 
 def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
@@ -212,7 +211,7 @@ def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, nam
     assert "although the mask does not fit" in captured.out
     for option in (name, "auto"):
         options = ReadOptions(mask=raw.with_name("turned.h5"), num_bands=C)
-        np.testing.assert_array_equal(Reading(options, mask_transform=option)(str(raw)).mask, MASK.numpy())
+        np.testing.assert_array_equal(Reading((options,), mask_transform=option)(str(raw)).mask, MASK.numpy())
 
 
 def test_transposing_needs_a_square_mask(tmp_path, capsys):
@@ -263,7 +262,9 @@ def test_a_dry_run_tells_the_black_level_in_counts(raw, capsys):
     said = re.search(r"black level of \S+ \((\S+) counts\) was taken off", capsys.readouterr().out)
     assert float(said[1]) == pytest.approx(BLACK, abs=3)
     save(raw, measurement=(counts() / 4095).astype(np.float32))  # floats have no counts
-    assert call(raw, "--dry-run") == 0
+    assert call(raw, "--dry-run") == 2  # as the run, whose result is there
+    assert "exists already" in capsys.readouterr().err
+    assert call(raw, "--dry-run", "--overwrite") == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "told from the dark pixels" in line]
     assert len(told) == 1 and "counts" not in told[0]
 
@@ -284,21 +285,20 @@ def night(raw: Path) -> Path:
 
 def test_a_dry_run_of_a_folder_looks_into_it(night, capsys):
     assert call(night, "--dry-run") == 0
-    lines = capsys.readouterr().out.splitlines()
-    named = [line.split(":")[0].strip() for line in lines if line.startswith(("  snap", "  dark"))]
-    assert named == ["dark", "snap1", "snap2", "snap10"]
-    assert any(line.startswith("  dark: by its name no snapshot, move it away; wrong mask") for line in lines)
-    assert any(line.startswith("  snap10: the mask fits") for line in lines)
-    assert any("counts scaled to y = (counts - 0) / 4095" in line for line in lines)
+    said = capsys.readouterr()
+    assert re.findall(r"^  (\w+): the mask fits", said.out, re.MULTILINE) == ["snap1", "snap2", "snap10"]
+    assert "warning: dark: by its name no snapshot, move it away; wrong mask" in said.err
+    assert "counts scaled to y = (counts - 0) / 4095" in said.out
     assert not list(night.parent.glob("night_cubes*"))
 
 
 def test_a_dry_run_of_a_folder_goes_on_after_negative_light(night, capsys):
+    """And ends as the run does, of which one cube fails."""
     save(night / "a.h5", measurement=-counts().astype(np.float32))
-    assert call(night, "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert "a: cannot be reconstructed: the values are negative" in said
-    assert "snap10: the mask fits" in said
+    assert call(night, "--dry-run") == 1
+    said = capsys.readouterr()
+    assert "error: a: cannot be reconstructed: the values are negative" in said.err
+    assert "snap10: the mask fits" in said.out
 
 
 def test_of_a_folder_is_told_what_speaks_against_its_cubes(night, capsys):
@@ -404,7 +404,7 @@ def test_what_the_library_says_gets_its_option_here(raw, capsys):
     assert main(["reconstruct", str(raw.with_name("odd.h5"))]) == 2
     assert "--key, --mask-key" in capsys.readouterr().err
     with pytest.raises(ValueError, match="needs the gain") as caught:
-        Reading(ReadOptions(mask=raw.parent / "mask.h5", num_bands=C), read_noise=5.0)(str(raw))
+        Reading((ReadOptions(mask=raw.parent / "mask.h5", num_bands=C),), read_noise=5.0)(str(raw))
     assert "--" not in str(caught.value)
     assert call(raw, *FAST, "--read-noise", 5, "--overwrite") == 2
     assert "(--gain)" in capsys.readouterr().err
@@ -413,7 +413,9 @@ def test_what_the_library_says_gets_its_option_here(raw, capsys):
 def test_reading_is_that_of_the_library(raw):
     """No option: the same measurement."""
     options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C)
-    np.testing.assert_array_equal(Reading(options)(str(raw)).y, read_measurement(raw, mask=options.mask, num_bands=C).y)
+    np.testing.assert_array_equal(
+        Reading((options,))(str(raw)).y, read_measurement(raw, mask=options.mask, num_bands=C).y
+    )
 
 
 # What is no snapshot

@@ -17,9 +17,8 @@ from cassi.looking.metrics import psnr
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.simulation.camera import random_mask
+from cassi.simulation.camera import random_mask, side_photograph
 from cassi.simulation.scene import procedural_scene
-from cassi.simulation.side_camera import side_photograph
 
 WAVELENGTHS = np.linspace(450, 650, 8)
 

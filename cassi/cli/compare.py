@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from cassi.cli.places import check_files
 from cassi.cli.shell import say
-from cassi.errors import OutputError
 
 EXAMPLES = """\
 examples:
@@ -23,8 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from cassi.files import replacing
     from cassi.looking.comparison import compare
 
-    if args.figure is not None and Path(args.figure).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise OutputError(f"{args.figure}: a figure is .png, .pdf or .svg")
+    check_files("compare", args, [args.cube, args.reference])
     found = compare(args.cube, args.reference, frame=args.frame)
     say(args, str(found))
     if args.figure is not None:

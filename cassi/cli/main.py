@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from cassi.cli.options import Parser, parser_of
 from cassi.cli.shell import INTERRUPTED, guarded
-from cassi.version import PROGRAM
 
 COMMANDS = {
     "reconstruct": "a spectral cube from a snapshot, or many from a folder",
@@ -36,7 +35,6 @@ def main(argv: list[str] | None = None) -> int:
         examples=f"commands:\n{lines}\n\n`cassi COMMAND --help` explains each, with examples; "
         "`cassi reconstruct FILE` is where to begin",
     )
-    parser.add_argument("--version", action="version", version=PROGRAM)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     if not argv:
         parser.print_help()
@@ -65,7 +63,7 @@ def run(name: str, argv: list[str], prog: str) -> int:
     command = import_module(f"cassi.cli.{name.replace('-', '_')}")
     if name == "benchmark":
         return int(command.run(argv))
-    args = parser_of(name, prog, command.__doc__, command.EXAMPLES).parse_args(argv)
+    args = parser_of(name, prog, command.__doc__, command.EXAMPLES).parse_intermixed_args(argv)
     args.prog, args.argv = prog, argv
     return guarded(args, lambda: int(command.run(args)))
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cassi.cli.places import keep_inputs
+from cassi.cli.calibrate import drawings
+from cassi.cli.options import values_for
+from cassi.cli.places import check_files
 from cassi.cli.shell import say, warn
 
 if TYPE_CHECKING:
@@ -28,12 +30,11 @@ then every snapshot by that camera
 def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
     from cassi.calibration.refined_camera import refine_camera
-    from cassi.files import check_output
+    from cassi.looking import camera_figures as fig
     from cassi.optics.mask_match import check_masks
     from cassi.running.evidence import as_found
 
     measurements = _captures(args)
-    check_output(args.output, args.overwrite)
     found = refine_camera(
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off
@@ -43,17 +44,9 @@ def run(args: argparse.Namespace) -> int:
     for m in measurements:
         if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
-    output = found.together.save(args.output, overwrite=args.overwrite)
-    made = [str(output)]
-    if (args.figures or "").lower() != "none":
-        from cassi.looking import camera_figures as fig
-        from cassi.looking.figures import save_figures
-
-        folder = Path(args.figures) if args.figures else output.with_name(f"{output.stem}_figures")
-        drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks, "agreement": fig.agreement}
-        save_figures({name: draw(found) for name, draw in drawn.items()}, folder)
-        made.append(f"{folder}/")
-    say(args, "\n".join([*found.summary(), f"-> {', '.join(made)}"]))
+    found.together.save(args.output, overwrite=args.overwrite)
+    drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks, "agreement": fig.agreement}
+    say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
     return 0
 
 
@@ -62,11 +55,9 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
     from cassi.files import Levels, ReadOptions, open_frames
     from cassi.files.frames import find_files
 
-    names = ("mask", "key", "mask_key", "step", "num_bands", "bad_pixels")
-    levels = Levels(args.bit_depth, args.black_level)
-    options = ReadOptions(**{name: getattr(args, name) for name in names}, levels=levels)
+    options = ReadOptions(**values_for(ReadOptions, args), levels=Levels(**values_for(Levels, args)))
     files = _each_once(args, find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]))
-    keep_inputs(args.output, [*files, args.mask, args.bad_pixels])
+    check_files("refine", args, files)
     frames = open_frames(files, options)
     every = max(1, -(-len(frames) // MOST))
     return [frames[k] for k in range(0, len(frames), every)]
