@@ -38,7 +38,7 @@ def options(command: str) -> str:
     """The options of a command, in the order and the words of its help."""
     rows = []
     for option in options_of(command):
-        names = [option.name, *option.also] if option.name.startswith("-") else []
+        names = [option.name] if option.name.startswith("-") else []
         value = option.value or "|".join(option.choices or ())
         several = " ..." if option.nargs in ("*", "+") else ""
         value = f"[{value}]" if option.nargs == "?" else value

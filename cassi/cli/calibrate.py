@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from cassi.calibration.estimate import calibrate
+from cassi.calibration.frames_on_disk import BenchFrames, find_frames, mask_wavelengths, read_frames, slit_wavelengths
+from cassi.calibration.line_spread import Slit
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import say
 from cassi.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cassi.calibration.frames_on_disk import BenchFrames
-    from cassi.looking.style import Figure
+from cassi.looking.style import Figure
 
 Found = TypeVar("Found")
-
-EXAMPLES = """\
-examples:
-  a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt
-      {calibrate} bench --output calibration.h5
-  the same files by name; PNG, TIFF (stacks too), HDF5, .npy, .mat ...
-      {calibrate} --dark dark.tif --flat flat.tif --mask-frames m450.png m550.png m650.png \\
-          --wavelengths 450,550,650 --output calibration.h5
-  28 bands equally far apart in wavelength instead of on the detector
-      {calibrate} bench --spacing wavelength --num-bands 28 --output calibration.h5
-  no frames of a bench, but captures of any scenes: where and how sharp the mask really is
-      {calibrate} refine --help
-then
-      {reconstruct} --calibration calibration.h5 --measurement snapshot.png
-"""
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
-    from cassi.calibration.estimate import calibrate
-    from cassi.calibration.frames_on_disk import read_frames
-    from cassi.calibration.line_spread import Slit
     from cassi.looking import calibration_figures as fig
 
     files = frames(args)
@@ -80,8 +61,6 @@ def frames(args: argparse.Namespace) -> BenchFrames:
     Raises:
         InputError: neither, or both.
     """
-    from cassi.calibration.frames_on_disk import BenchFrames, find_frames, mask_wavelengths, slit_wavelengths
-
     named = (args.dark, args.flat, args.mask_frames)
     if args.folder is not None:
         if any((*named, args.slit)):

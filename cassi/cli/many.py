@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cassi.calibration import found_camera
+from cassi.calibration.found_camera import FRAMES, FoundCamera
+from cassi.choice.plan import Method
 from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cassi.calibration.found_camera import FoundCamera
-    from cassi.running.many import BatchReport
-    from cassi.running.result import Reconstruction
+from cassi.files.cube_store import gather_cubes
+from cassi.files.formats.table import SUFFIXES
+from cassi.running import front_door
+from cassi.running.many import BatchReport, reconstruct_many
+from cassi.running.progress import CAMERA, StepBar
+from cassi.running.result import Reconstruction
+from cassi.running.sequence import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
 
 TOLD = 3  # of many alike
 
@@ -28,8 +32,6 @@ def check_many(args: argparse.Namespace, task: Task) -> None:
     Raises:
         InputError: it is of another kind, or has to be named; fewer than two frames of a sequence.
     """
-    from cassi.files.formats.table import SUFFIXES
-
     source, suffix = Path(args.files[0]), Path(args.output or "").suffix.lower()
     if args.sequence:
         args.output = args.output or str(source.with_name(f"{source.stem}_sequence.h5"))
@@ -51,13 +53,9 @@ def check_many(args: argparse.Namespace, task: Task) -> None:
 
 def run_many(args: argparse.Namespace, task: Task) -> int:
     """Reconstruct what is not finished yet: each snapshot for itself, or in a sequence with those beside it."""
-    from cassi.running.front_door import reconstruct
-    from cassi.running.many import reconstruct_many
-    from cassi.running.sequence import ReadWindow, windows
-
     camera = common_camera(args, task)
     frames, read, place = task.frames, task.read, Path(args.output)
-    solve: Callable[..., Reconstruction] = partial(reconstruct, **task.method | {"camera": camera})
+    solve: Callable[..., Reconstruction] = partial(front_door.reconstruct, **task.method | {"camera": camera})
     if args.sequence:
         solve = in_sequence(args, task, camera)
         place = _parts(args)
@@ -98,9 +96,6 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
 
 def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str) -> Callable[..., Reconstruction]:
     """One plan for all frames, made from some of them; each is reconstructed with those beside it."""
-    from cassi.choice.plan import Method
-    from cassi.running.sequence import LOOKED_AT, InSequence, sequence_plan
-
     count = len(task.frames)
     spread = sorted({round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)})
     looked_at = [task.measurement(task.frames[t]) for t in spread]
@@ -120,7 +115,6 @@ def _parts(args: argparse.Namespace) -> Path:
 
 def gathered(args: argparse.Namespace, task: Task) -> list[str]:
     """The file of a sequence, the film beside it, and where asked for the page of its first frame with the film."""
-    from cassi.files.cube_store import gather_cubes
     from cassi.looking.film import write_film
     from cassi.looking.report_data import read_report
 
@@ -160,14 +154,11 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     """One camera found from a few of the frames: it is the same for all of them."""
     if task.method["camera"] != "find" or task.method["psf"] is not None:
         return str(task.method["camera"])
-    from cassi.calibration.found_camera import FRAMES, find_camera
-    from cassi.running.progress import CAMERA, StepBar
-
     last = len(task.frames) - 1
     chosen: Sequence[int] = sorted({round(k * last / (FRAMES - 1)) for k in range(FRAMES)})
     try:
         with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
-            found = find_camera(
+            found = found_camera.find_camera(
                 *(task.measurement(task.frames[k]) for k in chosen),
                 black_level=task.method["black_level"],
                 told=partial(bar, CAMERA),

@@ -111,9 +111,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {printable(message)} (--help shows all options)\n")
 
 
-def parser_of(command: str, prog: str, description: str | None, examples: str) -> Parser:
+def parser_of(command: str, prog: str, description: str, examples: str) -> Parser:
     """The parser of a command."""
-    parser = Parser(prog=prog, description=description, examples=examples)
+    parser = Parser(prog=prog, description=description, examples=f"examples:{examples}")
     for title, options in TABLE[command].items():
         place = parser.add_argument_group(title) if title else parser
         for option in options:

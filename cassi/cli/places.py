@@ -9,6 +9,8 @@ from pathlib import Path
 
 from cassi.cli.options import options_of
 from cassi.errors import InputError, OutputError
+from cassi.files import check_output
+from cassi.files.atomic import check_place
 
 
 def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Path] = (), *, many: bool = False) -> None:
@@ -24,9 +26,6 @@ def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Pat
         InputError: one would replace an input, or another of them.
         OutputError: one cannot be written, or exists.
     """
-    from cassi.files import check_output
-    from cassi.files.atomic import check_place
-
     taken = {os.path.realpath(name): "an input" for name in read}
     for option in options_of(command):
         value = getattr(args, option.field)

@@ -7,18 +7,21 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
+from cassi.choice.noise import CameraNoise
 from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, options_of, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
-
-if TYPE_CHECKING:
-    from cassi.calibration.estimate import Calibration
-    from cassi.files import ReadOptions
-    from cassi.optics.mask_match import MaskCheck
-    from cassi.optics.measurement import Measurement
-    from cassi.running.stores import Frame
+from cassi.files import Levels, ReadOptions, file_sha256, frame_count, open_container, open_frames
+from cassi.files.frames import find_files, frame_name, natural
+from cassi.files.other_optics import is_stack, options_of_shots, stated_camera, with_optics
+from cassi.files.reading import open_measurement
+from cassi.optics.mask_match import TURNS, MaskCheck, check_masks
+from cassi.optics.measurement import Measurement, check_arrays, join_shots
+from cassi.running.request import Request
+from cassi.running.stores import Frame
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,6 @@ class Reading:
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
         """Of a file, or of one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
-        from cassi.optics.measurement import check_arrays, join_shots
-
         paths, count = (path,) if isinstance(path, str) else path, len(self.each)
         if count == 1:
             return self._shot(paths[0], frames, 0)
@@ -59,10 +60,6 @@ class Reading:
         return m
 
     def _shot(self, path: str, frames: int | slice | None, k: int) -> Measurement:
-        from cassi.calibration.estimate import read_calibrated
-        from cassi.files.other_optics import with_optics
-        from cassi.files.reading import open_measurement
-
         if self.calibrations:
             m = read_calibrated(path, calibration=self.calibrations[k], frames=frames, key=self.each[k].key)
         else:
@@ -71,8 +68,6 @@ class Reading:
 
     def _with_noise(self, m: Measurement) -> Measurement:
         """The gain in electrons per unit of y: a count is 1 / scale of it."""
-        from cassi.optics.measurement import check_arrays
-
         counts = any(Note(note).kind == "counts" for note in m.notes)
         gain = m.gain if self.gain is None else self.gain * (m.scale if counts else 1.0)
         m = replace(m, gain=gain, read_noise=m.read_noise if self.read_noise is None else self.read_noise)
@@ -83,8 +78,6 @@ class Reading:
 
     def _with_mask(self, m: Measurement) -> Measurement:
         """With its mask turned."""
-        from cassi.optics.mask_match import TURNS, check_masks
-
         name = transform_that_fits(check_masks(m)) if self.mask_transform == "auto" else self.mask_transform
         if name in (None, "none"):
             return m
@@ -135,8 +128,6 @@ def settle(args: argparse.Namespace) -> Task:
     Raises:
         InputError: options that contradict each other or are out of range, or files that do not make whole scenes.
     """
-    from cassi.calibration.estimate import Calibration
-
     if args.calibration and all(map(_holds_camera, args.calibration)):
         _take_cameras(args)
     source, output = Path(args.files[0]), Path(args.output or "")
@@ -182,15 +173,11 @@ def _take_cameras(args: argparse.Namespace) -> None:
 
 def _holds_camera(path: str) -> bool:
     """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
-    from cassi.files import open_container
-
     names = {entry.name for entry in open_container(path).entries}
     return "mask_3d_shift" in names and "dark" not in names
 
 
 def _stated(path: str) -> tuple[str | None, int | None]:
-    from cassi.files.other_optics import stated_camera
-
     try:
         return stated_camera(path)
     except InputError as error:
@@ -201,10 +188,6 @@ def _stated(path: str) -> tuple[str | None, int | None]:
 
 def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[str, Any]:
     """The fields of a request that have an option of their name, but for those that reading has taken care of."""
-    from cassi.choice.noise import CameraNoise
-    from cassi.files import Levels, ReadOptions
-    from cassi.running.request import Request
-
     taken = {"side", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
     method = {name: value for name, value in values_for(Request, args).items() if name not in taken}
     method["black_level"] = None if args.black_level is None else 0.0  # reading took it off
@@ -221,9 +204,6 @@ def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[s
 
 def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, together: bool) -> Reading:
     """How each shot is read; where scenes belong together, integer counts by one bit depth."""
-    from cassi.files import Levels, ReadOptions, open_frames
-    from cassi.files.other_optics import is_stack, options_of_shots, with_optics
-
     mask = args.mask[0] if len(args.mask) == 1 else None
     levels = Levels(**values_for(Levels, args))
     options = ReadOptions(**values_for(ReadOptions, args) | {"mask": mask, "levels": levels})
@@ -242,8 +222,6 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
 
 def _files(args: argparse.Namespace) -> list[str]:
     """The files with snapshots, of one shot in the order of the numbers in their names."""
-    from cassi.files.frames import find_files
-
     others = [*args.mask, *args.calibration, *([args.bad_pixels] if args.bad_pixels else [])]
     return [str(file) for file in find_files(args.files, others)]
 
@@ -254,12 +232,6 @@ def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> li
     Raises:
         InputError: no whole scenes, or two whose results would have one name.
     """
-    from cassi.calibration.estimate import calibrated_frame_count
-    from cassi.files import frame_count
-    from cassi.files.frames import frame_name, natural
-    from cassi.files.other_optics import is_stack, with_optics
-    from cassi.running.stores import Frame
-
     shots, first, count = len(read.each), files[0], None
     if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
         count = (
@@ -285,15 +257,11 @@ def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> li
 
 
 def _scene(files: Sequence[str]) -> Frame:
-    from cassi.running.stores import Frame
-
     return Frame(Path(files[0]).stem, files[0], others=tuple(files[1:]))
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
     """What only the command line knows about a result."""
-    from cassi.files import file_sha256
-
     known: dict[str, Any] = {"command_line": command_line(args)}
     for name, paths in (("calibration", args.calibration), ("mask", args.mask)):
         if paths:

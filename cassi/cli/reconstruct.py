@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from cassi.calibration.estimate import Calibration
+from cassi.calibration.pose import Alignment, align_measurement
+from cassi.choice.asked_for import Progress
+from cassi.cli.many import check_many, run_many
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.reading import Task, provenance, settle
 from cassi.cli.shell import say, warn
@@ -23,56 +30,15 @@ from cassi.cli.words import (
     warn_of_measurement,
 )
 from cassi.errors import InputError, OutputError
-
-if TYPE_CHECKING:
-    from cassi.calibration.estimate import Calibration
-    from cassi.calibration.pose import Alignment
-    from cassi.choice.asked_for import Progress
-    from cassi.optics.mask_match import MaskCheck
-    from cassi.optics.measurement import Measurement
-    from cassi.running.result import Reconstruction
-    from cassi.running.tiled_file import TiledResult
-
-EXAMPLES = """\
-examples:
-  a file that holds measurement and mask; writes m_cube.h5 and m_figures/ beside it
-      {reconstruct} --measurement m.h5
-  snapshot and mask in files of their own, the number of bands is known
-      {reconstruct} --measurement scene.mat --mask mask.mat --num-bands 28 --wavelengths 450:650:28
-  only look: what is in the file, which bands and step fit, what would be done
-      {reconstruct} --measurement scene.mat --mask mask.mat --dry-run
-  raw 12-bit counts, a map of dead pixels, 3.6 electrons a count, another name for the result
-      {reconstruct} --measurement raw.tif --mask mask.h5 --bit-depth 12 --black-level 64 \\
-          --bad-pixels dead.png --gain 3.6 --read-noise 5 --output result.h5
-  raw counts of a camera that was calibrated: nothing else to give
-      {reconstruct} --calibration calibration.h5 --measurement snapshot.png
-  a mask that may have moved since it was measured: find out from the snapshot by how much
-      {reconstruct} --measurement m.h5 --align
-  a photograph of the same scene beside it, which may be moved, turned and of another size
-      {reconstruct} --measurement m.h5 --side photo.png
-  a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
-      {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
-  the same into one Zarr store, by the workers of a running Dask scheduler
-      {reconstruct} --measurement night7/*.mat --mask mask.h5 --output night7.zarr \\
-          --scheduler tcp://10.0.0.1:8786
-  four shots of one scene, each through its own mask; a double disperser
-      {reconstruct} --measurement shot?.h5 --mask mask?.h5
-      {reconstruct} --measurement m.h5 --mask aperture.h5 --optics dd --num-bands 28
-  frames that follow each other: each knows what those beside it saw; a cube with a time axis, and a film
-      {reconstruct} --sequence --measurement video.h5 --mask mask.h5
-  the result as one page to look at in a browser
-      {reconstruct} --measurement m.h5 --report
-  the field's baseline with its own settings
-      {reconstruct} --measurement m.h5 --solver gap-tv --iterations 100 --tv-weight 0.3
-
-when to take
-  --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
-                 out and put back; not for a mask that does not belong to the snapshot
-  --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
-  --uncertainty  to know how far each voxel may be off; takes about half as long again
-  --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
-"""
-
+from cassi.kernels.dispatch import pick_device
+from cassi.optics.mask_match import MaskCheck
+from cassi.optics.measurement import Measurement
+from cassi.running import front_door
+from cassi.running.evidence import of_imprint, of_result
+from cassi.running.progress import StepBar, tiled_steps, usual_steps
+from cassi.running.result import Reconstruction, write_result
+from cassi.running.tiled_file import TiledResult, reconstruct_tiled
+from cassi.running.white import of_structure, reflectance, structure
 
 WHITE = "white reference, "  # before the steps of its reconstruction
 
@@ -83,8 +49,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InputError: options or files that cannot be used.
     """
-    from cassi.kernels.dispatch import pick_device
-
     args.files = [*args.files, *args.measurement]
     if not all(args.files):
         raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
@@ -96,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
     task = settle(args)
     source = Path(args.files[0])
     if task.many:
-        from cassi.cli.many import check_many
-
         check_many(args, task)
     args.output = args.output or str(source.with_name(f"{source.stem}_cube.h5"))
     check_page(args, task)
@@ -105,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return dry_run(args, task)
     if task.many:
-        from cassi.cli.many import run_many
-
         return run_many(args, task)
     return run_single(args, task)
 
@@ -117,8 +77,6 @@ def check_page(args: argparse.Namespace, task: Task) -> None:
     Raises:
         InputError: it cannot be made of this result.
     """
-    from importlib.util import find_spec
-
     if args.report is None or (task.many and not args.sequence):
         return
     output = Path(args.output)
@@ -131,8 +89,6 @@ def check_page(args: argparse.Namespace, task: Task) -> None:
 
 def run_single(args: argparse.Namespace, task: Task) -> int:
     """One snapshot, or one stack into one cube: read, reconstruct, write, report."""
-    from cassi.running.progress import StepBar
-
     figures = None if args.tile is not None else figures_folder(args, Path(args.output))
     with StepBar(steps_of(args, task, figures), shown=not args.quiet) as steps:
         steps("read")
@@ -165,8 +121,6 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
 
 def steps_of(args: argparse.Namespace, task: Task, figures: Path | None, frames: int = 1) -> dict[str, float]:
     """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
-    from cassi.running.progress import tiled_steps, usual_steps
-
     if args.tile is not None:
         solving = tiled_steps(args.solver, find=task.finds)
     else:
@@ -184,11 +138,6 @@ def solve(
     args: argparse.Namespace, task: Task, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Reconstruction | TiledResult]:
     """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
-    from cassi.running.evidence import of_imprint, of_result
-    from cassi.running.front_door import reconstruct
-    from cassi.running.result import write_result
-    from cassi.running.tiled_file import reconstruct_tiled
-
     side, aligned = read_side(args, m), m
     cameras: list[Calibration | Alignment] = [] if task.calibration is None else [task.calibration]
     if args.align:
@@ -208,7 +157,7 @@ def solve(
     white = read_white(args, task, m)
     if white is not None:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
-    result = reconstruct(m, **task.method, side=side, progress=steps)
+    result = front_door.reconstruct(m, **task.method, side=side, progress=steps)
     for camera in cameras:
         spread = None if result.uncertainty is None else camera.register(result.uncertainty)
         result = replace(result, cube=camera.register(result.cube), uncertainty=spread)
@@ -225,10 +174,6 @@ def solve(
 
 def align(args: argparse.Namespace, m: Measurement, steps: Progress) -> tuple[Measurement, Alignment]:
     """The measurement with its mask where it is estimated to be."""
-    import torch
-
-    from cassi.calibration.pose import align_measurement
-
     steps("align", 0.0)
     m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
     say(args, f"  {alignment.message}")
@@ -239,11 +184,8 @@ def in_reflectance(
     args: argparse.Namespace, task: Task, result: Reconstruction, m: Measurement, steps: Progress
 ) -> tuple[Reconstruction, tuple[str, ...]]:
     """Divided by the cube of the white reference m: same camera, same solver. And what speaks against the reference."""
-    from cassi.running.front_door import reconstruct
-    from cassi.running.white import of_structure, reflectance, structure
-
     method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}
-    white = reconstruct(m, **method, progress=lambda step, share: steps(WHITE + step, share))
+    white = front_door.reconstruct(m, **method, progress=lambda step, share: steps(WHITE + step, share))
     name = Path(args.white).name
     say(args, f"  divided by the light on the white reference {name}: the cube is reflectance")
     return reflectance(result, white), of_structure(structure(white))

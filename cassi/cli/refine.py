@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cassi.calibration import refined_camera
+from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.calibrate import drawings
 from cassi.cli.options import values_for
 from cassi.cli.places import check_files
 from cassi.cli.shell import say, warn
-
-if TYPE_CHECKING:
-    from cassi.calibration.found_camera import FoundCamera
-    from cassi.optics.measurement import Measurement
+from cassi.files import Levels, ReadOptions, open_frames
+from cassi.files.frames import find_files
+from cassi.optics.mask_match import check_masks
+from cassi.optics.measurement import Measurement
+from cassi.running.evidence import as_found
 
 MOST = 12  # captures that a camera is fitted to
-
-EXAMPLES = """\
-examples:
-  three captures by one camera, and its mask as it was measured or designed
-      {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
-then every snapshot by that camera
-      {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
-"""
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
-    from cassi.calibration.refined_camera import refine_camera
     from cassi.looking import camera_figures as fig
-    from cassi.optics.mask_match import check_masks
-    from cassi.running.evidence import as_found
 
     measurements = _captures(args)
-    found = refine_camera(
+    found = refined_camera.refine_camera(
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off
         seed=args.seed,
@@ -51,31 +41,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _captures(args: argparse.Namespace) -> list[Measurement]:
-    """The frames of all captures; of many, some that are spread over them."""
-    from cassi.files import Levels, ReadOptions, open_frames
-    from cassi.files.frames import find_files
-
+    """The frames of all captures, a file that is named twice once; of many, some that are spread over them."""
     options = ReadOptions(**values_for(ReadOptions, args), levels=Levels(**values_for(Levels, args)))
-    files = _each_once(args, find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]))
+    found = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name])
+    files = list({file.resolve(): file for file in found}.values())
     check_files("refine", args, files)
     frames = open_frames(files, options)
     every = max(1, -(-len(frames) // MOST))
     return [frames[k] for k in range(0, len(frames), every)]
-
-
-def _each_once(args: argparse.Namespace, files: Sequence[Path]) -> list[Path]:
-    """The files without those whose content came before: told twice, a capture is no second witness."""
-    from cassi.files import file_sha256
-
-    first: dict[str, Path] = {}
-    for file in files:
-        if not file.is_file():
-            return list(files)  # what is wrong with it is told when it is read
-        same = first.setdefault(file_sha256(file), file)
-        if same is not file:
-            what = "is given twice" if file.samefile(same) else f"holds the same as {same}"
-            warn(args, f"{file} {what}: it is counted once")
-    return list(first.values())
 
 
 def _in_turn(fits: Sequence[Callable[[], FoundCamera]], *, quiet: bool) -> list[FoundCamera]:

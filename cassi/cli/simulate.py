@@ -3,51 +3,32 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
+import torch
 
 from cassi.cli.options import VIDEO, check, options_of
 from cassi.cli.places import check_files
 from cassi.cli.shell import command_line, say
 from cassi.errors import InputError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import torch
-
-    from cassi.optics.detector import Snapshot
+from cassi.files import open_container, read_cube, write_measurement
+from cassi.files.names import MASK, pick
+from cassi.files.scaling import mask_to_float32
+from cassi.files.side_pictures import response_curves, write_side_picture
+from cassi.files.wavelength_files import parse_wavelengths
+from cassi.optics.detector import Snapshot, round_to_bits
+from cassi.optics.geometry import shifts_from_step
+from cassi.optics.measurement import Measurement
+from cassi.optics.similarity import Similarity
+from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
+from cassi.simulation.optical_bench import simulate_bench, write_bench
+from cassi.simulation.scene import procedural_scene
+from cassi.version import PROGRAM
 
 Picture = TypeVar("Picture", "np.ndarray", "torch.Tensor")
-
-EXAMPLES = """\
-examples:
-  a painted still life, 256 x 256 pixels and 28 bands, through a random mask, without noise
-      {simulate} --output scene.h5
-  the same with a 12-bit camera: 10,000 electrons in the brightest pixel, read noise of 5 electrons
-      {simulate} --full-well 10000 --read-noise 5 --bit-depth 12 --output noisy.h5
-  the last 28 bands of a cube of your own through a mask of your own, dispersed to the left
-      {simulate} --cube cloth.mat --num-bands 28 --mask mask.mat --step -2 --output cloth.h5
-  another arrangement, wide, in 16 bands of your choice, through a blue-noise mask that is 30 % open
-      {simulate} --seed 7 --size 256x384 --wavelengths 420:720:16 --mask blue-noise \\
-          --transmission 0.3 --output wide.h5
-  four shots of one scene, each through another mask; a double disperser; a video camera
-      {simulate} --shots 4 --output shots.h5
-      {simulate} --optics dd --output double.h5
-      {simulate} --optics cacti --num-bands 8 --output video.h5
-  sixteen frames of a scene that moves by 0.8 pixels a frame, to be reconstructed with --sequence
-      {simulate} --frames 16 --full-well 10000 --output film.h5
-  a color photograph of the scene beside it, for {reconstruct} --side
-      {simulate} --side photo.png --output scene.h5
-  frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
-      {simulate} --bench bench
-then
-      {reconstruct} --measurement noisy.h5
-
-The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
-The same seed gives the same scene, mask and noise.
-"""
 
 MASK_KINDS = ("binary", "grey", "blue-noise")
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
@@ -72,15 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
 def run_scene(args: argparse.Namespace) -> int:
     """Photograph a scene."""
-    import torch
-
-    from cassi.files import write_measurement
-    from cassi.optics.detector import round_to_bits
-    from cassi.optics.geometry import shifts_from_step
-    from cassi.optics.measurement import Measurement
-    from cassi.simulation.camera import moving, simulate
-    from cassi.version import PROGRAM
-
     video = args.optics == "cacti"
     check("simulate", args, [VIDEO] if video else [])
     check_files("simulate", args)
@@ -152,12 +124,6 @@ def write_side(
     args: argparse.Namespace, cube: torch.Tensor, wavelengths: np.ndarray | None, generator: torch.Generator
 ) -> None:
     """Photograph the scene with the second camera, which counts as many electrons as the first."""
-    import torch
-
-    from cassi.files.side_pictures import response_curves, write_side_picture
-    from cassi.optics.similarity import Similarity
-    from cassi.simulation.camera import side_photograph
-
     curves = torch.from_numpy(response_curves(args.side_response, wavelengths, cube.shape[-3]))
     picture = side_photograph(
         cube,
@@ -177,10 +143,6 @@ def run_bench(args: argparse.Namespace) -> int:
     Raises:
         InputError: options that a bench does not take, or a folder with something in it.
     """
-    import torch
-
-    from cassi.simulation.optical_bench import simulate_bench, write_bench
-
     taken = ("--size", "--num-bands", "--step", "--seed", "--bench", "--quiet", "--debug")
     ignored = ", ".join(o.name for o in options_of("simulate") if o.name not in taken and o.given(args))
     if ignored:
@@ -204,12 +166,6 @@ def make_cube(
     args: argparse.Namespace, mask_size: torch.Size | None, generator: torch.Generator
 ) -> tuple[torch.Tensor, np.ndarray | None]:
     """The truth (C, H, W) and its wavelengths, painted or read."""
-    import torch
-
-    from cassi.files import read_cube
-    from cassi.files.wavelength_files import parse_wavelengths
-    from cassi.simulation.scene import procedural_scene
-
     if args.cube is None:
         chosen = parse_wavelengths(args.wavelengths or f"450:650:{args.num_bands or 28}", args.num_bands)
         if chosen is None:
@@ -230,12 +186,6 @@ def make_cube(
 
 def read_mask(path: str) -> torch.Tensor:
     """A coded aperture (H, W) or (C, H, W) from a file."""
-    import torch
-
-    from cassi.files import open_container
-    from cassi.files.names import MASK, pick
-    from cassi.files.scaling import mask_to_float32
-
     if not Path(path).exists():
         raise InputError(f"--mask {path}: neither {', '.join(MASK_KINDS)} nor a file")
     container = open_container(Path(path))
@@ -255,8 +205,6 @@ def make_masks(
     Raises:
         InputError: a file with another number of masks, or smaller ones.
     """
-    from cassi.simulation.camera import random_mask, stacked
-
     bands, height, width = wanted
     width += max(shifts) - min(shifts) if args.optics == "dd" else 0
     frames = bands if args.optics == "cacti" else 1

@@ -5,18 +5,26 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cassi.calibration.found_camera import better_blur
 from cassi.cli.reading import Task, transform_that_fits
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
-
-if TYPE_CHECKING:
-    from cassi.optics.mask_match import MaskCheck
-    from cassi.optics.measurement import Measurement
-    from cassi.optics.side_picture import SidePicture
-    from cassi.running.result import Reconstruction
-    from cassi.running.tiled_file import TiledResult
+from cassi.files import describe, read_cube
+from cassi.files.description import listing
+from cassi.files.side_pictures import read_side_picture
+from cassi.files.spectral_libraries import as_spectral_prior
+from cassi.kernels.dispatch import pick_device
+from cassi.looking.metrics import score
+from cassi.looking.report_data import MAX_SCORED
+from cassi.optics.mask_match import MaskCheck, check_masks
+from cassi.optics.measurement import Measurement, without_scene
+from cassi.optics.side_picture import SidePicture
+from cassi.running.evidence import black_level_left, of_measurement
+from cassi.running.result import Reconstruction
+from cassi.running.tiled_file import TiledResult
+from cassi.solvers.loop import ENDED
 
 # What puts right a mask that does not fit.
 CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
@@ -34,8 +42,6 @@ def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> No
     Raises:
         InputError: there is nothing in it.
     """
-    from cassi.optics.measurement import without_scene
-
     if not task.many and (nothing := without_scene(m)):
         raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
     kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
@@ -51,8 +57,6 @@ def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> No
 
 def warn_of_measurement(args: argparse.Namespace, m: Measurement, name: str = "") -> Measurement:
     """Warn of what speaks against a measurement, which is kept among its notes."""
-    from cassi.running.evidence import of_measurement
-
     against = of_measurement(m)
     for text in against:
         warn(args, Note(f"{name}{text}", cures=Note(text).cures))
@@ -69,8 +73,6 @@ def compare_with_mask(args: argparse.Namespace, task: Task, m: Measurement, name
     Raises:
         InputError: a mask that is to be aligned and does not belong to the snapshot.
     """
-    from cassi.optics.mask_match import check_masks
-
     check = check_masks(m)
     if check.matches:
         say(args, f"  {name}{check.verdict}")
@@ -97,8 +99,6 @@ def compare_with_blur(args: argparse.Namespace, task: Task, m: Measurement) -> t
     """Say where another blur than --psf predicts pixels clearly better: no solver makes up for a wrong one."""
     if args.psf is None or m.shots is not None:
         return ()
-    from cassi.calibration.found_camera import better_blur
-
     found = better_blur(m, args.psf, black_level=task.method["black_level"])
     if found is None:
         return ()
@@ -130,8 +130,6 @@ def _near(check: MaskCheck) -> bool:
 
 def outcome(result: Reconstruction | TiledResult, scale: float, verbose: bool) -> list[str]:
     """What was found out and chosen, a line each of camera and method. Of a stack, for its first frame."""
-    from cassi.solvers.loop import ENDED
-
     camera = [] if result.camera is None else [result.camera.message]
     if (imprint := getattr(result, "imprint", None)) is not None:
         camera.append(f"Imprint of the mask on the cube: {imprint:.3f} (0 is none).")
@@ -150,11 +148,6 @@ def outcome(result: Reconstruction | TiledResult, scale: float, verbose: bool) -
 
 def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
     """Residual, seconds, and how close the cube comes to the truth where that is known; of tiles, if it is not huge."""
-    from cassi.files import read_cube
-    from cassi.looking.metrics import score
-    from cassi.looking.report_data import MAX_SCORED
-    from cassi.running.tiled_file import TiledResult
-
     if isinstance(result, TiledResult):
         known = m.cube is not None and m.cube.size <= MAX_SCORED
         cube: Any = read_cube(result.path)[0] if known else None
@@ -181,8 +174,6 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
     Raises:
         InputError: nothing can be reconstructed.
     """
-    from cassi.kernels.dispatch import pick_device
-
     frames = task.frames
     print(_contents(args, task))
     if task.many:
@@ -220,9 +211,6 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
 
 def _contents(args: argparse.Namespace, task: Task) -> str:
     """What is in the files of the first scene; of an ordinary snapshot with the geometry that fits."""
-    from cassi.files import describe
-    from cassi.files.description import listing
-
     paths = task.frames[0].paths
     if len(task.read.each) > 1 or args.optics != "sd" or args.calibration:
         return listing(*dict.fromkeys((*paths, *args.mask)))
@@ -235,10 +223,6 @@ def _would_be_used(args: argparse.Namespace, task: Task, m: Measurement) -> list
     Raises:
         InputError: a snapshot, a white reference, a photograph or spectra to expect that cannot be used.
     """
-    from cassi.files.spectral_libraries import as_spectral_prior
-    from cassi.optics.mask_match import check_masks
-    from cassi.running.evidence import black_level_left
-
     compare_with_blur(args, task, m)
     lines = []
     black = black_level_left(m, task.method["psf"], task.method["black_level"])
@@ -291,8 +275,6 @@ def read_side(args: argparse.Namespace, m: Measurement) -> SidePicture | None:
     """The photograph, where one is given."""
     if args.side is None:
         return None
-    from cassi.files.side_pictures import read_side_picture
-
     return read_side_picture(args.side, args.side_response, m.wavelengths)
 
 
