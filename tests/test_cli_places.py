@@ -150,6 +150,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
             "--tile does not go with --white, --uncertainty: tiles",
         ),
         (("--prior", "learned", "--iterations", 5), "total variation alone"),
+        (("--iterations", 5, "--quality", "best"), "--iterations does not go with --quality: it fixes"),
         (("--white", "none.h5"), "none.h5"),
         (("--white", "two.h5"), "the white reference must be one snapshot like the scene's"),
         (("--weights", "w.safetensors"), "w.safetensors: is empty, expected the weights"),

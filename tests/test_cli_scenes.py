@@ -47,7 +47,8 @@ def cube(path: Path) -> np.ndarray:
 def test_files_of_shots_and_a_stack_give_one_cube(scene, tmp_path):
     assert run(scene, *FAST) == 0
     files = [tmp_path / f"{name}{k}.h5" for name in ("shot", "mask") for k in range(2)]
-    assert run("--measurement", *files[:2], "--mask", *files[2:], "--num-bands", 4, *FAST) == 0
+    # of two shots one before the options, one after them
+    assert run(files[0], "--mask", *files[2:], "--num-bands", 4, files[1], *FAST) == 0
     one = cube(tmp_path / "scene_cube.h5")
     assert one.shape == (4, 40, 40)
     np.testing.assert_allclose(cube(tmp_path / "shot0_cube.h5"), one, rtol=1e-5, atol=1e-6)

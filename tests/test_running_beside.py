@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -70,7 +71,10 @@ def test_values_of_a_picture_file_are_told_by_the_snapshot(snapshot, tmp_path, c
     side = read_side_picture(tmp_path / "p.npy")
     # total variation alone: enough to beat the default without the picture
     settings = {"num_bands": 8, "wavelengths": WAVELENGTHS, "camera": "as-given", "quality": "fast"}
-    found = cassi.reconstruct(y, mask, side=side, **settings)
+    told: list[str] = []
+    found = cassi.reconstruct(y, mask, side=side, **settings, progress=lambda step, share: told.append(step))
+    steps = [step for step, _ in groupby(told)]
+    assert len(steps) == len(set(steps)), "a step that was over goes on"
     assert said in found.explain()
     assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + at_least
 

@@ -145,7 +145,7 @@ def tell_report(args: argparse.Namespace, report: BatchReport) -> None:
     """Name snapshots that failed, do not fit the mask, or that something else speaks against: the first of them."""
     for told, kind in ((report.failed, "error"), (report.misfits, "warning"), (report.doubts, "warning")):
         for name, text in list(told.items())[:TOLD]:
-            warn(args, f"{name}: {text}", kind=kind)
+            warn(args, text, kind, f"{name}: ")
         if len(told) > TOLD:
             warn(args, f"... and {len(told) - TOLD} more", kind=kind)
 

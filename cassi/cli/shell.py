@@ -51,12 +51,19 @@ def say(args: argparse.Namespace, text: str) -> None:
         _write(printable(text), sys.stdout)
 
 
-def warn(args: argparse.Namespace, what: object, kind: str = "warning") -> None:
-    """What the library says, with what cures it: options, where this subcommand has them, or another command."""
+def warn(args: argparse.Namespace, what: object, kind: str = "warning", of: str = "") -> None:
+    """What the library says, with what cures it: options, where this subcommand has them, or another command.
+
+    Args:
+        args: the options.
+        what: the sentence.
+        kind: before it.
+        of: which of many it is about.
+    """
     note = Note(what)
     options = ", ".join(f"--{name.replace('_', '-')}" for name in note.cures if hasattr(args, name))
     cures = [f" ({cure})" for cure in (options, HELP.get(note.kind)) if cure]
-    _write(f"{args.prog}: {kind}: {printable(''.join([note, *cures]))}", sys.stderr)
+    _write(f"{args.prog}: {kind}: {printable(''.join([of, note, *cures]))}", sys.stderr)
 
 
 def command_line(args: argparse.Namespace) -> str:

@@ -59,7 +59,7 @@ def warn_of_measurement(args: argparse.Namespace, m: Measurement, name: str = ""
     """Warn of what speaks against a measurement, which is kept among its notes."""
     against = of_measurement(m)
     for text in against:
-        warn(args, Note(f"{name}{text}", cures=Note(text).cures))
+        warn(args, text, of=name)
     return replace(m, notes=(*m.notes, *against))
 
 
@@ -81,7 +81,7 @@ def compare_with_mask(args: argparse.Namespace, task: Task, m: Measurement, name
     elif (args.align or task.finds) and _near(check):
         say(args, f"  {name}{check.verdict}; the camera is looked for")
     else:
-        warn(args, _verdict(check, name))
+        warn(args, _verdict(check), of=name)
     return check
 
 
@@ -112,11 +112,11 @@ def compare_with_blur(args: argparse.Namespace, task: Task, m: Measurement) -> t
     return (text,)
 
 
-def _verdict(check: MaskCheck, name: str = "") -> Note:
+def _verdict(check: MaskCheck) -> Note:
     """The comparison with the mask in words, and the option that puts it right."""
     fits = transform_that_fits(check)
     cure = "" if fits is None else f"; --mask-transform {fits} puts it right"
-    return Note(f"{name}{check.verdict}{cure}", check.kind, CURES.get(check.kind, ()))
+    return Note(f"{check.verdict}{cure}", check.kind, CURES.get(check.kind, ()))
 
 
 def _near(check: MaskCheck) -> bool:
@@ -196,7 +196,7 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
             if not task.many:
                 raise
             failed[frame.name] = error
-            warn(args, f"{frame.name}: cannot be reconstructed: {error}", kind="error")
+            warn(args, error, "error", f"{frame.name}: ")
     if len(frames) > DRY_RUN_FRAMES:
         print(f"  and {len(frames) - DRY_RUN_FRAMES} more, not looked at")
     if not size:
