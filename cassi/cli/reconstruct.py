@@ -13,22 +13,11 @@ import torch
 from cassi.calibration.estimate import Calibration
 from cassi.calibration.pose import Alignment, align_measurement
 from cassi.choice.asked_for import Progress
+from cassi.cli import words
 from cassi.cli.many import check_many, run_many
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.reading import Task, provenance, settle
 from cassi.cli.shell import say, warn
-from cassi.cli.words import (
-    compare_again,
-    compare_with_blur,
-    compare_with_mask,
-    dry_run,
-    outcome,
-    read_side,
-    read_white,
-    summary_line,
-    tell_measurement,
-    warn_of_measurement,
-)
 from cassi.errors import InputError, OutputError
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import MaskCheck
@@ -67,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
         check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
     except OutputError:  # one may look, and is told at the end
         if args.dry_run:
-            dry_run(args, task)
+            words.dry_run(args, task)
         raise
-    return dry_run(args, task) if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
+    return words.dry_run(args, task) if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
 
 
 def check_page(args: argparse.Namespace, task: Task) -> None:
@@ -94,18 +83,21 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
     with StepBar(steps_of(args, task, figures), shown=not args.quiet) as steps:
         steps("read")
         m = task.measurement(task.frames[0])
-        tell_measurement(args, task, m)
-        m = warn_of_measurement(args, m)
-        check = compare_with_mask(args, task, m)
+        words.tell_measurement(args, task, m)
+        m = words.warn_of_measurement(args, m)
+        check = words.compare_with_mask(args, task, m)
         steps.expect(steps_of(args, task, figures, m.num_scenes))
         m, result = solve(args, task, m, check, steps)
         say(args, f"  the cube is written: {args.output}")
         code = save_camera(args, result)
-        line = summary_line(m, result)
+        line = words.summary_line(m, result)
         try:
             if figures is not None:
+                from cassi.looking.figures import figures_of, save_figures
+                from cassi.looking.report_data import report_of
+
                 steps("draw")
-                draw(m, result, line, figures)
+                save_figures(figures_of(report_of(result, m), caption=line), figures)  # type: ignore[arg-type]
             if args.report is not None:
                 from cassi.looking.report_page import write_report
 
@@ -139,13 +131,15 @@ def solve(
     args: argparse.Namespace, task: Task, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Reconstruction | TiledResult]:
     """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
-    side, aligned = read_side(args, m), m
+    side, aligned = words.read_side(args, m), m
     cameras: list[Calibration | Alignment] = [] if task.calibration is None else [task.calibration]
     if args.align:
-        aligned, alignment = align(args, m, steps)
+        steps("align", 0.0)
+        aligned, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
+        say(args, f"  {alignment.message}")
         cameras.append(alignment)
-        check = compare_with_mask(args, task, aligned) if alignment.accepted else check
-    m = replace(aligned, notes=(*aligned.notes, *compare_with_blur(args, task, aligned)), check=check)
+        check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check
+    m = replace(aligned, notes=(*aligned.notes, *words.compare_with_blur(args, task, aligned)), check=check)
     facts: dict[str, Any] = {"attributes": provenance(args), "overwrite": args.overwrite}
     if args.tile is not None:
         if any(any(camera.remainders) for camera in cameras):
@@ -155,7 +149,7 @@ def solve(
         tiles = reconstruct_tiled(noted, args.output, tile=args.tile, **method, **facts, progress=steps)
         tell_result(args, task, m, tiles, of_result(tiles.residual))
         return m, tiles
-    white = read_white(args, task, m)
+    white = words.read_white(args, task, m)
     if white is not None:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
     result = front_door.reconstruct(m, **task.method, side=side, progress=steps)
@@ -171,14 +165,6 @@ def solve(
     steps("write", 0.0)
     write_result(args.output, m, result, **facts)
     return m, result
-
-
-def align(args: argparse.Namespace, m: Measurement, steps: Progress) -> tuple[Measurement, Alignment]:
-    """The measurement with its mask where it is estimated to be."""
-    steps("align", 0.0)
-    m, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
-    say(args, f"  {alignment.message}")
-    return m, alignment
 
 
 def in_reflectance(
@@ -197,8 +183,8 @@ def tell_result(
 ) -> None:
     """What was found out and chosen, and what speaks against it."""
     if m.check is not None:
-        compare_again(args, task, m.check, result.check)
-    for line in outcome(result, m.scale, args.verbose):
+        words.compare_again(args, task, m.check, result.check)
+    for line in words.outcome(result, m.scale, args.verbose):
         say(args, f"  {line}")
     for text in against:
         warn(args, text)
@@ -215,11 +201,3 @@ def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) 
         return 2
     say(args, f"  the camera is written: {args.save_camera}")
     return 0
-
-
-def draw(m: Measurement, result: Any, caption: str, folder: Path) -> None:
-    """Write the figures of a result in memory."""
-    from cassi.looking.figures import figures_of, save_figures
-    from cassi.looking.report_data import report_of
-
-    save_figures(figures_of(report_of(result, m), caption=caption), folder)

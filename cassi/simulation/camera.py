@@ -102,14 +102,14 @@ def side_photograph(
     return (shot / shot.max()).permute(1, 2, 0).contiguous().to(cube)
 
 
-def moving(cube: Tensor, frames: int, speed: float, *, angle: float = 30.0) -> Tensor:
-    """A scene that moves evenly: frame t is the cube displaced by t times `speed`, mirrored at its border.
+def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
+    """A scene that moves evenly, 30 degrees off its rows: frame t is the cube displaced by t times `speed`, mirrored at
+    its border.
 
     Args:
         cube: (C, H, W).
         frames: T, at least 1.
         speed: [pixel a frame], in all less than half of the scene.
-        angle: between the motion and the rows [degree].
 
     Returns:
         (T, C, H, W) >= 0, by cubic interpolation.
@@ -121,7 +121,7 @@ def moving(cube: Tensor, frames: int, speed: float, *, angle: float = 30.0) -> T
         >>> moving(torch.rand(2, 16, 16), 3, 0.5).shape
         torch.Size([3, 2, 16, 16])
     """
-    down, right = speed * math.sin(math.radians(angle)), speed * math.cos(math.radians(angle))
+    down, right = speed * math.sin(math.radians(30)), speed * math.cos(math.radians(30))
     border = math.ceil(abs(speed) * frames) + 2
     height, width = cube.shape[-2:]
     if border >= min(height, width) / 2:
