@@ -136,6 +136,8 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     assert "side picture" in capsys.readouterr().out
     assert main(["simulate", "--optics", "cacti", "--side", str(p), "--output", str(tmp_path / "v.h5")]) == 2
     assert "shows no frames" in capsys.readouterr().err
+    assert main(["simulate", "--frames", "2", "--side", str(p), "--output", str(tmp_path / "v.h5")]) == 2
+    assert "--side does not go with --frames" in capsys.readouterr().err
     for bad, said in (
         (["--side", str(tmp_path / "none.png")], "does not exist"),
         (["--side", str(m)], "no picture that can be read"),

@@ -420,7 +420,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "a photograph beside it": (
             Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits",
-                value="FILE", writes=(".png",), excludes=(VIDEO,), why="it shows no frames of a video"),
+                value="FILE", writes=(".png",), excludes=(VIDEO, "--frames"),
+                why="it shows no frames of a video"),
             Option("--side-response", "its curves: a preset or a table (default: rgb)",
                 value="rgb|pan|FILE", default="rgb"),
         ),
