@@ -34,8 +34,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
 from cassi.running.result import write_result
-from cassi.simulation.camera import random_mask
-from cassi.simulation.side_camera import side_photograph
+from cassi.simulation.camera import random_mask, side_photograph
 
 HERE = Path(__file__).parent
 SOLVERS = ("least-squares", "fista-tv", "admm-tv", "gap-tv", "subspace", "auto")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cassi.cli.options import TABLE, options_of
+from cassi.cli.options import DEBUG, QUIET, TABLE, options_of
 from cassi.files.names import BAD_PIXELS, MASK, MEAN_BAND, MEASUREMENT, SHIFTS, TRUTH, WAVELENGTHS
 from cassi.optics.wavelengths import PRESETS
 
@@ -38,7 +38,9 @@ def options(command: str) -> str:
     """The options of a command, in the order and the words of its help."""
     rows = []
     for option in options_of(command):
-        names = [option.name, *option.also] if option.name.startswith("-") else []
+        if option in (QUIET, DEBUG):  # of every command, said once
+            continue
+        names = [option.name] if option.name.startswith("-") else []
         value = option.value or "|".join(option.choices or ())
         several = " ..." if option.nargs in ("*", "+") else ""
         value = f"[{value}]" if option.nargs == "?" else value

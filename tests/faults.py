@@ -67,7 +67,7 @@ FAULTS = [
         "test_optics_mask_match.py", "swapped"),
     Fault("ENVI's old header stays beside new data", "files/atomic.py::replacing", "path.unlink(missing_ok=True)",
         "pass", "test_kill.py", "header"),
-    Fault("the camera may replace an input", "cli/places.py::check_places", "place in read", "False",
+    Fault("the camera may replace an input", "cli/places.py::check_files", "place in taken", "False",
         "test_cli_places.py", "no_file"),
     Fault("stars are hot pixels where light is not spread", "optics/outliers.py::without_impulses",
         "{round(d) for d in m.shifts}", "m.shifts", "test_optics_outliers.py", "not_spread"),

@@ -139,32 +139,24 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     assert "--calibration does not go with --mask" in capsys.readouterr().err
 
 
-def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask, capsys, monkeypatch):
-    """By its name, by another name of the same place, and as a copy; the others keep their order."""
+def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask, monkeypatch):
+    """By its name, and by another name of the same place; the others keep their order."""
     counted = []
 
     def fitted(measurements, **_):
-        counted.append([m.source for m in measurements])
-        return replace(refined, names=tuple(counted[-1]))
+        counted.extend(m.source for m in measurements)
+        return replace(refined, names=tuple(counted))
 
     monkeypatch.setattr(refined_camera, "refine_camera", fitted)
     np.save(tmp_path / "mask.npy", mask)
     for name, m in (("b.h5", captures[0]), ("a.h5", captures[1])):
         with h5py.File(tmp_path / name, "w") as h:
             h["measurement"] = m.y
-    (tmp_path / "copy.h5").write_bytes((tmp_path / "b.h5").read_bytes())
     (tmp_path / "sub").mkdir()
-    names = ("b.h5", "b.h5", "a.h5", "sub/../b.h5", "copy.h5")
     words = ["--mask", str(tmp_path / "mask.npy"), "--step", "-2", "--output", str(tmp_path / "camera.h5")]
-    files = ["refine", "--measurement", *(str(tmp_path / name) for name in names), "--figures", "none"]
-    assert run("calibrate", [*files, *words], "calibrate.py") == 0
-    assert counted == [["b.h5", "a.h5"]]
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split("warning: ")[1] for line in told] == [
-        f"{tmp_path}/b.h5 is given twice: it is counted once",
-        f"{tmp_path}/sub/../b.h5 is given twice: it is counted once",
-        f"{tmp_path}/copy.h5 holds the same as {tmp_path}/b.h5: it is counted once",
-    ]
+    files = [str(tmp_path / name) for name in ("b.h5", "b.h5", "a.h5", "sub/../b.h5")]
+    assert run("calibrate", ["refine", "--measurement", *files, "--figures", "none", *words], "calibrate.py") == 0
+    assert counted == ["b.h5", "a.h5"]
 
 
 def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, capsys, monkeypatch):

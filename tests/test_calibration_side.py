@@ -15,7 +15,7 @@ from cassi.calibration.side_registration import FITS, register
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
 from cassi.files.side_pictures import read_response, read_side_picture, write_side_picture
 from cassi.optics.similarity import Similarity
-from cassi.simulation.side_camera import side_photograph
+from cassi.simulation.camera import side_photograph
 
 WAVELENGTHS = np.linspace(450, 650, 6)
 

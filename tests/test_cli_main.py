@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from cassi.cli import benchmark, shell
 from cassi.cli import main as cli_main
+from cassi.cli import shell
 from cassi.cli.main import COMMANDS, main, script
 from cassi.errors import InputError
 from cassi.files import write_cube
@@ -47,14 +47,14 @@ def test_help_and_version_load_no_torch():
         "import sys; from cassi.cli.main import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
-    for words in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS if name != "benchmark")):
+    for words in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
         )
         assert done.stdout.splitlines()[-1] == "False False", words
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "benchmark"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_teaches(name, capsys):
     """As `cassi NAME`, and under the name of its script."""
     for entry, typed in ((lambda argv: main([name, *argv]), f"cassi {name}"), (script(name), f"scripts/{name}.py")):
@@ -130,17 +130,6 @@ def test_no_such_command_is_one_line(argv, capsys):
     assert err.startswith("cassi: error: ") and err.count("\n") == 1
 
 
-def test_benchmarks_need_a_clone(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "__file__", str(tmp_path / "cassi" / "cli" / "benchmark.py"))
-    assert main(["benchmark", "speed"]) == 2
-    assert "from a clone" in capsys.readouterr().err
-
-
-def test_benchmarks_are_those_of_the_clone(capfd):
-    assert main(["benchmark", "--help"]) == 0
-    assert "speed" in capfd.readouterr().out  # of a process of its own
-
-
 @pytest.mark.parametrize(
     ("raised", "code", "words"),
     [
@@ -193,7 +182,7 @@ def test_two_cubes_are_compared(tmp_path, capsys):
     assert "--overwrite" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "a.h5"), "--figure", str(tmp_path / "d.jpg")]) == 2
     told = capsys.readouterr()
-    assert not told.out and "d.jpg: a figure is .png, .pdf or .svg" in told.err
+    assert not told.out and "d.jpg: expected the suffix .png or .pdf or .svg" in told.err
     with h5py.File(tmp_path / "c.h5", "w") as file:
         file["cube"] = truth[:2]
     assert main(["compare", str(tmp_path / "a.h5"), str(tmp_path / "c.h5")]) == 2

@@ -110,7 +110,7 @@ def test_the_cubes_of_the_folder_one_is_in_lie_beside_it(bench, capsys, monkeypa
     monkeypatch.chdir(bench / "night")
     (bench / "m.h5").rename("m.h5")
     assert main(["reconstruct", ".", "--mask", str(bench / "mask.h5"), "--num-bands", str(C), "--dry-run"]) == 0
-    assert f"into {bench.resolve() / 'night_cubes'}" in capsys.readouterr().out
+    assert f"write {bench.resolve() / 'night_cubes'}" in capsys.readouterr().out
 
 
 def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
@@ -120,7 +120,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
     before = (night / "m.h5").read_bytes()
     argv = [night, "--mask", bench / "mask.h5", "--num-bands", C, "--save-camera", night / "m.h5", "--overwrite"]
     assert main(["reconstruct", *map(str, argv)]) == 2
-    assert "would replace an input, that of --measurement" in error_of(capsys)
+    assert "night/m.h5: would replace an input" in error_of(capsys)
     assert (night / "m.h5").read_bytes() == before
 
 
@@ -149,6 +149,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
             "--tile does not go with --white, --uncertainty: tiles",
         ),
         (("--prior", "learned", "--iterations", 5), "total variation alone"),
+        (("--iterations", 5, "--quality", "best"), "--iterations does not go with --quality: it fixes"),
         (("--white", "none.h5"), "none.h5"),
         (("--white", "two.h5"), "the white reference must be one snapshot like the scene's"),
         (("--weights", "w.safetensors"), "w.safetensors: is empty, expected the weights"),

@@ -47,7 +47,8 @@ def cube(path: Path) -> np.ndarray:
 def test_files_of_shots_and_a_stack_give_one_cube(scene, tmp_path):
     assert run(scene, *FAST) == 0
     files = [tmp_path / f"{name}{k}.h5" for name in ("shot", "mask") for k in range(2)]
-    assert run("--measurement", *files[:2], "--mask", *files[2:], "--num-bands", 4, *FAST) == 0
+    # of two shots one before the options, one after them
+    assert run(files[0], "--mask", *files[2:], "--num-bands", 4, files[1], *FAST) == 0
     one = cube(tmp_path / "scene_cube.h5")
     assert one.shape == (4, 40, 40)
     np.testing.assert_allclose(cube(tmp_path / "shot0_cube.h5"), one, rtol=1e-5, atol=1e-6)
@@ -102,7 +103,7 @@ def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
     single = simulate(tmp_path / "dd.h5", "--optics", "dd")
     for argv, words in (
         ((shot, shot, shot, "--mask", mask, mask), "3 files for scenes of 2 shots"),
-        ((shot, "--mask", mask, "--shots", 3), "1 files for scenes of 3 shots"),
+        ((shot, "--mask", mask, "--shots", 3), "is not one mask per shot"),
         ((scene, "--shots", 3), "is not one mask per shot"),
         ((scene, "--mask", mask, mask, mask), "holds 2 snapshots, expected the 3 shots"),
         ((scene, "--mask", mask, mask, "--shots", 3), "2 files of --mask for 3 shots"),
@@ -118,7 +119,7 @@ def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
 
 
 def test_the_camera_is_taken_as_given_and_that_is_said(scene, capsys):
-    assert run(scene, "--figures", "none", "--iterations", 2, "--quality", "fast") == 0
+    assert run(scene, "--figures", "none", "--iterations", 2) == 0
     assert "taken as given: it is found from scenes of one shot only" in capsys.readouterr().out
 
 
@@ -126,7 +127,10 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
     path = simulate(tmp_path / "film.h5", "--frames", "2", "--motion", "0.7", "--seed", "1", pixels=48)
     command = ("--sequence", path, "--camera", "as-given", "--batch", 1)
     assert run(*command, "--dry-run") == 0
-    assert "would reconstruct cubes 2 x 4 x 48 x 48, each with the frames beside it" in capsys.readouterr().out
+    assert (
+        "would reconstruct 2 snapshots, film_000000 to film_000001, cubes 4 x 48 x 48, each with the frames beside"
+        in capsys.readouterr().out
+    )
     assert run(*command) == 0
     values, wavelengths = read_cube(tmp_path / "film_sequence.h5")
     assert values.shape == (2, 4, 48, 48) and len(wavelengths) == 4
@@ -162,7 +166,7 @@ def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, 
     wrong = write_arrays(tmp_path / "wrong.h5", {"mask": np.random.default_rng(0).permutation(mask)})
     command = ("--sequence", path, "--num-bands", 4, "--camera", "as-given", "--batch", 1, "--figures", "none")
     assert run(*command, "--mask", wrong, "--dry-run") == 0
-    assert "warning: wrong mask: no orientation" in capsys.readouterr().err
+    assert "warning: film_000000: wrong mask: no orientation" in capsys.readouterr().err
     assert run(*command, "--mask", wrong) == 0
     said = capsys.readouterr()
     assert "warning: film_000000: wrong mask: no orientation" in said.err

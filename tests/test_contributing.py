@@ -1,7 +1,8 @@
-"""A new camera, stage or format is a file, and at most a line elsewhere, as CONTRIBUTING.md says; with its examples."""
+"""A new camera, stage, option or format is a file or an entry, as CONTRIBUTING.md says; with examples."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,8 +17,11 @@ import torch
 import cassi
 from cassi.choice import automatic, stages
 from cassi.choice.plan import Plan
-from cassi.files import read_measurement
+from cassi.cli.main import main
+from cassi.cli.options import TABLE
+from cassi.files import read_cube, read_measurement, write_measurement
 from cassi.files.formats.table import FORMATS
+from cassi.optics.measurement import Measurement
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 Example = Callable[[str], dict[str, Any]]
@@ -80,6 +84,23 @@ def test_a_stage_of_the_default_solver(monkeypatch, factor, kept):
     plan = Plan.from_dict(found.plan.as_dict())
     assert plan.stages == found.plan.stages
     assert float((cassi.reconstruct(A @ x, A, plan=plan).cube - found.cube).norm() / x.norm()) < 0.1
+
+
+def test_an_option(example, monkeypatch, tmp_path, capsys):
+    """One entry of the table: parsed, checked against others, and in the field of the request that has its name."""
+    monkeypatch.setitem(TABLE["reconstruct"], "method", TABLE["reconstruct"]["method"])  # put back afterwards
+    example("def plan(name)")
+    A = cassi.CASSI.from_step(torch.rand(32, 32, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
+    y = A @ torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(1))
+    write_measurement("m.h5", Measurement(y.numpy(), A.mask.numpy(), A.shifts))
+    plan = cassi.reconstruct(y, A, num_iters=5).plan
+    Path("plan.json").write_text(json.dumps(plan.as_dict()))
+    argv = ["reconstruct", "m.h5", "--plan", "plan.json", "--figures", "none", "--quiet", "--camera", "as-given"]
+    assert main([*argv, "--quality", "fast"]) == 2
+    assert "--plan does not go with --quality" in capsys.readouterr().err
+    assert main(argv) == 0
+    alone = cassi.reconstruct("m.h5", plan=Plan.from_dict(plan.as_dict()), camera="as-given").cube
+    np.testing.assert_array_equal(read_cube("m_cube.h5")[0], alone.numpy())
 
 
 def test_a_file_format(example, monkeypatch):

@@ -30,6 +30,7 @@ import cassi.looking.figures
 from cassi import CASSI
 from cassi.choice.asked_for import SOLVERS
 from cassi.choice.stages import NonLocal, Tv, taken
+from cassi.cli.options import TABLE
 from cassi.files import write_measurement
 from cassi.files.formats.table import SUFFIXES, WRITERS
 from cassi.optics.measurement import Measurement
@@ -137,17 +138,19 @@ def run_command(command: str) -> None:
 
 
 def test_the_examples_of_contributing_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """A camera, a prior, a stage and a file format of one's own: each alone, in under 30 lines, with what it states."""
+    """A camera, a prior, a stage, an option, a format of one's own: each alone, short, with what it states."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(TABLE["reconstruct"], "method", TABLE["reconstruct"]["method"])  # put back afterwards
     examples = [block.text for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python"]
-    assert len(examples) == 4
+    assert len(examples) == 5
     for text in examples:
         assert len(text.splitlines()) < 30
         exec(compile(text, "CONTRIBUTING.md", "exec", dont_inherit=True), {"__name__": "example"})
-    camera, prior, stages, listing = capsys.readouterr().out.splitlines()
+    camera, prior, stages, option, listing = capsys.readouterr().out.splitlines()
     assert abs(float(re.search(r"[\d.]+", camera).group()) - 1) < 0.02
     assert float(prior) < 0.01
     assert stages == "(Tv(num_iters=50), Smooth(size=3))"
+    assert option == "of an earlier result; not with --quality"
     assert listing == "measurement (2, 3) uint16"
 
 

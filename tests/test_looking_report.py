@@ -142,6 +142,11 @@ def test_read_report_refuses_what_is_no_result(tmp_path: Path) -> None:
         file["picture"] = np.ones((3, 4))
     with pytest.raises(InputError, match=r"no cube \(C, H, W\).*picture \(3, 4\)"):
         read_report(tmp_path / "other.h5")
+    with h5py.File(tmp_path / "m.h5", "w") as file:  # with its truth, as `cassi simulate` writes it
+        file["measurement"], file["mask"], file["cube"] = np.ones((3, 6)), np.ones((3, 4)), np.ones((3, 3, 4))
+    with pytest.raises(InputError, match="this is a measurement, not the result of a run") as caught:
+        read_report(tmp_path / "m.h5")
+    assert caught.value.kind == "measurement"
     write_cube(tmp_path / "odd.h5", np.ones((2, 3, 4)), datasets={"truth": np.ones((2, 3, 5))})
     with pytest.raises(InputError, match=r"odd\.h5: truth must have the shape of the cube"):
         read_report(tmp_path / "odd.h5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -17,9 +18,8 @@ from cassi.looking.metrics import psnr
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.simulation.camera import random_mask
+from cassi.simulation.camera import random_mask, side_photograph
 from cassi.simulation.scene import procedural_scene
-from cassi.simulation.side_camera import side_photograph
 
 WAVELENGTHS = np.linspace(450, 650, 8)
 
@@ -71,7 +71,10 @@ def test_values_of_a_picture_file_are_told_by_the_snapshot(snapshot, tmp_path, c
     side = read_side_picture(tmp_path / "p.npy")
     # total variation alone: enough to beat the default without the picture
     settings = {"num_bands": 8, "wavelengths": WAVELENGTHS, "camera": "as-given", "quality": "fast"}
-    found = cassi.reconstruct(y, mask, side=side, **settings)
+    told: list[str] = []
+    found = cassi.reconstruct(y, mask, side=side, **settings, progress=lambda step, share: told.append(step))
+    steps = [step for step, _ in groupby(told)]
+    assert len(steps) == len(set(steps)), "a step that was over goes on"
     assert said in found.explain()
     assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + at_least
 
@@ -133,6 +136,8 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     assert "side picture" in capsys.readouterr().out
     assert main(["simulate", "--optics", "cacti", "--side", str(p), "--output", str(tmp_path / "v.h5")]) == 2
     assert "shows no frames" in capsys.readouterr().err
+    assert main(["simulate", "--frames", "2", "--side", str(p), "--output", str(tmp_path / "v.h5")]) == 2
+    assert "--side does not go with --frames" in capsys.readouterr().err
     for bad, said in (
         (["--side", str(tmp_path / "none.png")], "does not exist"),
         (["--side", str(m)], "no picture that can be read"),

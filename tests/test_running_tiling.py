@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -254,8 +256,12 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     whole = reconstruct(measurement(A, y), solver="gap-tv", num_iters=5, device="cpu")
     assert psnr(torch.from_numpy(x), whole.cube) > 50
     assert not (tmp_path / "m_figures").exists()
+    write_measurement(tmp_path / "m.h5", replace(measurement(A, y), cube=whole.cube.numpy()), overwrite=True)
+    settings = tuple("auto" if word == "gap-tv" else word for word in settings)
+    assert main([*settings, "--overwrite"]) == 0
+    said = capsys.readouterr().out
+    assert "Held-out error " in said and re.search(r"residual [\d.]+%, [\d.]+ s, PSNR [\d.]+ dB", said)
     assert main([*settings, "--overwrite", "--figures", "f"]) == 2
     assert "whole cube" in capsys.readouterr().err
-    settings = tuple("auto" if word == "gap-tv" else word for word in settings)
     assert main([*settings, "--overwrite", "--uncertainty"]) == 2
     assert "--tile does not go with --uncertainty" in capsys.readouterr().err

@@ -202,7 +202,7 @@ def test_durations():
 # What it refuses
 
 
-def test_an_existing_result_is_refused_before_computing(snapshot, capsys, monkeypatch):
+def test_a_result_that_cannot_be_written_is_refused_before_computing(snapshot, capsys, monkeypatch):
     result = snapshot.with_name("m_cube.h5")
     result.write_bytes(b"precious")
 
@@ -210,8 +210,14 @@ def test_an_existing_result_is_refused_before_computing(snapshot, capsys, monkey
         raise AssertionError("computed although the result exists")
 
     monkeypatch.setattr(front_door, "reconstruct", compute)
-    assert call("--measurement", snapshot) == 2
-    assert "--overwrite" in refused(capsys)
+    for place, words in (
+        ((), "--overwrite"),
+        (("--output", snapshot.parent / "no" / "cube.h5"), "does not exist"),
+        (("--output", snapshot.parent / "cube.docx"), "unknown output format"),
+        (("--output", snapshot.parent / "cube.h5", "--figures", result), "is a file, the figures need a folder"),
+    ):
+        assert call("--measurement", snapshot, *place, figures="--figures" in place) == 2
+        assert words in refused(capsys)
     assert result.read_bytes() == b"precious"
 
 
@@ -231,24 +237,6 @@ def test_a_file_that_cannot_be_used_is_named_in_one_line(snapshot, capsys):
     assert call("--measurement", snapshot) == 2
     assert "m.h5" in refused(capsys)
     assert not list(snapshot.parent.iterdir())
-
-
-def test_missing_folder_for_the_result(snapshot, tmp_path, capsys):
-    assert call("--measurement", snapshot, "--output", tmp_path / "no" / "such" / "cube.h5") == 2
-    assert "does not exist" in refused(capsys)
-
-
-def test_folder_that_may_not_be_written(snapshot, capsys, monkeypatch):
-    real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
-    assert call("--measurement", snapshot) == 2
-    assert "may not be written" in refused(capsys)
-
-
-def test_figures_folder_that_cannot_be_made(snapshot, tmp_path, capsys):
-    (tmp_path / "taken").write_text("a file")
-    assert call("--measurement", snapshot, "--figures", tmp_path / "taken", figures=True) == 2
-    assert "figures" in refused(capsys)
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,8 @@ def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, main):
         (("--output", out, "--cube", tmp_path / "cube.h5", "--num-bands", 4), "has 3 bands"),
         (("--output", out, "--read-noise", 5, "--size", 8), "needs full_well"),
         (("--output", out, "--size", "0x8"), "is no size"),
+        (("--output", out, "--step", "1.5"), "expected a whole number such as 2, got '1.5'"),
+        (("--output", out, "--motion", "nan"), "expected a number such as 2 or 1.5, got 'nan'"),
         (("--output", out, "--mask", "red", "--size", 8), "neither binary, grey, blue-noise nor a file"),
         (("--output", tmp_path / "m.png"), "expected the suffix .h5"),
     ]

@@ -102,14 +102,11 @@ def test_the_seed_decides(bench):
     assert not np.array_equal(bench.snapshot, other.snapshot)
 
 
-@pytest.mark.parametrize("frame_format", ["png", "tif", "h5"])
-def test_frames_are_read_back_equal(bench, tmp_path, frame_format):
-    if frame_format == "tif":
-        pytest.importorskip("tifffile")
-    write_bench(tmp_path / "bench", bench, frame_format=frame_format)
+def test_frames_are_read_back_equal(bench, tmp_path):
+    assert len(write_bench(tmp_path / "bench", bench)) == len(list((tmp_path / "bench").iterdir()))
     names = {"dark_04": bench.dark[3], "flat_01": bench.flat[0], "mask_05": bench.mask_frames[4]}
     for name, frame in {**names, "snapshot": bench.snapshot}.items():
-        container = open_container(tmp_path / "bench" / f"{name}.{frame_format}")
+        container = open_container(tmp_path / "bench" / f"{name}.png")
         assert np.array_equal(container.read(container.entries[0]).reshape(frame.shape), frame)
     np.testing.assert_allclose(np.loadtxt(tmp_path / "bench" / "wavelengths.txt"), bench.mask_wavelengths)
     truth = read_measurement(tmp_path / "bench" / "truth.h5")
@@ -122,8 +119,6 @@ def test_a_folder_in_use_is_left_alone(bench, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="not an empty folder"):
         write_bench(tmp_path, bench)
-    with pytest.raises(InputError, match="unknown frame format 'jpg'"):
-        write_bench(tmp_path / "new", bench, frame_format="jpg")
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from cassi.cli.examples import HELP
 from cassi.cli.options import Parser, parser_of
 from cassi.cli.shell import INTERRUPTED, guarded
-from cassi.version import PROGRAM
 
-COMMANDS = {
-    "reconstruct": "a spectral cube from a snapshot, or many from a folder",
-    "calibrate": "a camera's calibration from dark, flat and mask frames",
-    "simulate": "a snapshot with known truth, or the frames of an optical bench",
-    "view": "look at a result in the browser",
-    "compare": "two results, or a result and the truth, in numbers and figures",
-    "warm-up": "compile the kernels now, so that no reconstruction waits for it",
-    "benchmark": "measure speed and quality (from a clone of the repository)",
-}
+COMMANDS = {name: what for name, (what, _) in HELP.items() if name != "refine"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +28,6 @@ def main(argv: list[str] | None = None) -> int:
         examples=f"commands:\n{lines}\n\n`cassi COMMAND --help` explains each, with examples; "
         "`cassi reconstruct FILE` is where to begin",
     )
-    parser.add_argument("--version", action="version", version=PROGRAM)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     if not argv:
         parser.print_help()
@@ -62,11 +53,9 @@ def run(name: str, argv: list[str], prog: str) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if name == "calibrate" and argv[:1] == ["refine"]:
         name, argv, prog = "refine", argv[1:], f"{prog} refine"
-    command = import_module(f"cassi.cli.{name.replace('-', '_')}")
-    if name == "benchmark":
-        return int(command.run(argv))
-    args = parser_of(name, prog, command.__doc__, command.EXAMPLES).parse_args(argv)
+    args = parser_of(name, prog, *HELP[name]).parse_intermixed_args(argv)
     args.prog, args.argv = prog, argv
+    command = import_module(f"cassi.cli.{name.replace('-', '_')}")  # and torch with it: help is there without
     return guarded(args, lambda: int(command.run(args)))
 
 

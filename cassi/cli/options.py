@@ -1,11 +1,12 @@
-"""Every option of every command, once: the parser, what goes with what, and the tables of docs/options.md."""
+"""Every option of every command, once: the parser, what goes with what, where values go, and the tables of the docs."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from cassi.choice.asked_for import PRIORS, QUALITIES, SOLVERS
@@ -15,8 +16,8 @@ from cassi.version import PROGRAM
 EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
 
 # What is no option, and still goes with some options only.
-MANY, SHOTS, OTHER_OPTICS, DOUBLE = (
-    "several snapshots", "several shots", "other optics than sd", "a double disperser",
+MANY, SHOTS, OTHER_OPTICS, DOUBLE, VIDEO = (
+    "several snapshots", "several shots", "other optics than sd", "a double disperser", "a video camera",
 )  # fmt: skip
 TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
     "flip-columns": "flipped left-right",
@@ -31,42 +32,40 @@ TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option. Its value goes to the field of its name, of whatever is built from the options: see `values_for`.
 
     Attributes:
         name: as it is typed; without dashes it is a word that stands alone.
         help: what it does.
         value: what stands for its value in the help; None for a switch, or one of a few `choices`.
-        also: other names.
+        field: of the parsed arguments, where it is not the name.
         type, choices, default: of the value.
-        nargs, const, required: as argparse has them.
+        nargs, required: as argparse has them; "" stands for a value that may be left out and is.
         needs: other options, or situations, without which it has no use.
         excludes: those that it does not go with, and `why` that is.
-        reads, writes: its values are files that are read, or made.
+        reads: its values are files that are read.
+        writes: its value is a file that is made, with one of these suffixes.
         idle: a value that asks for nothing, beside the default.
     """
 
     name: str
     help: str
     value: str | None = None
-    also: tuple[str, ...] = ()
+    field: str = ""
     type: Callable[[str], Any] | None = None
     choices: tuple[str, ...] | None = None
     default: Any = None
     nargs: str | None = None
-    const: Any = None
     required: bool = False
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     why: str = ""
     reads: bool = False
-    writes: bool = False
+    writes: tuple[str, ...] = ()
     idle: str | None = None
 
-    @property
-    def field(self) -> str:
-        """Its name among the parsed arguments."""
-        return self.name.lstrip("-").replace("-", "_")
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "field", self.field or self.name.lstrip("-").replace("-", "_"))
 
     @property
     def words(self) -> str:
@@ -79,23 +78,19 @@ class Option:
         value = getattr(args, self.field)
         return value is not False and value not in (self.default, self.idle)
 
-    def named(self, args: argparse.Namespace) -> list[str]:
-        """Of files: those that it names."""
-        value = getattr(args, self.field)
-        return [one for one in (value if isinstance(value, list | tuple) else [value]) if one]
-
     def add_to(self, place: argparse._ActionsContainer) -> None:
         """Make it a part of a parser."""
-        switch = self.value is None and self.choices is None and self.type is None and self.name.startswith("-")
-        if switch:
-            place.add_argument(self.name, action="store_true", help=self.words)
-            return
-        settings: dict[str, Any] = {"help": self.words, "default": self.default, "type": self.type}
-        optional = {"metavar": self.value, "choices": self.choices, "nargs": self.nargs, "const": self.const}
-        settings |= {name: value for name, value in optional.items() if value is not None}
-        if self.required:
-            settings["required"] = True
-        place.add_argument(self.name, *self.also, **settings)
+        settings: dict[str, Any] = {"help": self.words}
+        if self.name.startswith("-"):
+            settings |= {"dest": self.field} | ({"required": True} if self.required else {})
+        if self.value is None and self.choices is None:
+            settings["action"] = "store_true"
+        else:
+            optional = {"metavar": self.value, "choices": self.choices, "nargs": self.nargs}
+            settings |= {name: value for name, value in optional.items() if value is not None}
+            settings |= {"type": self.type, "default": self.default}
+            settings |= {"const": ""} if self.nargs == "?" and self.name.startswith("-") else {}
+        place.add_argument(self.name, **settings)
 
 
 class Parser(argparse.ArgumentParser):
@@ -110,25 +105,30 @@ class Parser(argparse.ArgumentParser):
             epilog=f"{examples}\n{EXIT_CODES}\n",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.add_argument("--version", action="version", version=PROGRAM)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {printable(message)} (--help shows all options)\n")
 
 
-def parser_of(command: str, prog: str, description: str | None, examples: str) -> Parser:
+def parser_of(command: str, prog: str, description: str, examples: str) -> Parser:
     """The parser of a command."""
-    parser = Parser(prog=prog, description=description, examples=examples)
+    parser = Parser(prog=prog, description=description, examples=f"examples:{examples}")
     for title, options in TABLE[command].items():
         place = parser.add_argument_group(title) if title else parser
         for option in options:
             option.add_to(place)
-    parser.add_argument("--version", action="version", version=PROGRAM)
     return parser
 
 
 def options_of(command: str) -> list[Option]:
     """All options of a command."""
     return [option for options in TABLE[command].values() for option in options]
+
+
+def values_for(cls: type, args: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of the fields of a dataclass that have an option of their name."""
+    return {field.name: getattr(args, field.name) for field in fields(cls) if hasattr(args, field.name)}
 
 
 def check(command: str, args: argparse.Namespace, situations: Iterable[str] = ()) -> None:
@@ -149,33 +149,47 @@ def check(command: str, args: argparse.Namespace, situations: Iterable[str] = ()
             raise InputError(f"{option.name} does not go with {others}{why}; leave one of them out", kind="conflict")
 
 
-def files_read(command: str, args: argparse.Namespace) -> dict[str, str]:
-    """Every file that a run may read, and the option that names it."""
-    return {name: o.name for o in options_of(command) if o.reads for name in o.named(args)}
-
-
 def printable(text: str) -> str:
     """Names from files may hold what would steer a terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-def duration(text: str) -> float:
-    """Seconds from "10", "10s", "2min", "1m30s" or "1h"."""
-    number = r"(\d+(?:\.\d+)?)"
-    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s?)?", text.strip())
-    if not match or not any(match.groups()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
-    seconds = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
-    return seconds
+# Values as they are typed. What cannot be is an ArgumentTypeError, which argparse puts behind the option's name.
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"\s*[+-]?\d+\s*", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number such as 2, got {text!r}")
+    return int(text)
 
 
 def count(text: str) -> int:
     """A number of things, at least 1."""
-    if not re.fullmatch(r"\d+", text.strip()) or int(text) < 1:
+    if whole(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
     return int(text)
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number such as 2 or 1.5, got {text!r}")
+    return value
+
+
+def duration(text: str) -> float:
+    """Seconds from "10", "10s", "2min", "1m30s" or "1h"."""
+    part = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"(?:{part}h)?(?:{part}m(?:in)?)?(?:{part}s?)?", text.strip())
+    seconds = sum(float(n or 0) * unit for n, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, expected for example 10s, 2min or 1h")
+    return seconds
 
 
 def size(text: str) -> tuple[int, int]:
@@ -185,17 +199,6 @@ def size(text: str) -> tuple[int, int]:
     if height < 1 or width < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no size, expected for example 256 or 256x384 (height x width)")
     return height, width
-
-
-def pose(text: str) -> tuple[float, ...]:
-    """Scale, angle and displacement from "1.5,1,2,-2"."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if len(values) != 4 or not all(abs(v) < 1e4 for v in values) or not 0.1 <= values[0] <= 10:
-        raise argparse.ArgumentTypeError(f"{text!r} is no pose, expected four numbers such as 1.5,1,2,-2")
-    return values
 
 
 def dashed(text: str) -> str:
@@ -210,19 +213,19 @@ def folder(text: str) -> str:
 
 # fmt: off
 # A table: rows, not calls.
+HDF5 = (".h5", ".hdf5")
 QUIET = Option("--quiet", "print nothing but errors and warnings")
 DEBUG = Option("--debug", "show a traceback where something fails unexpectedly")
 KEY = Option("--key", "the measurement's name in its file, if it is an unusual one", value="NAME")
 MASK_KEY = Option("--mask-key", "the mask's name in its file, if it is an unusual one", value="NAME")
-NUM_BANDS = Option("--num-bands", "number of bands", value="C", type=int)
-STEP = Option("--step", "displacement between neighboring bands, any sign", value="PX", type=float)
+NUM_BANDS = Option("--num-bands", "number of bands", value="C", type=whole)
+STEP = Option("--step", "displacement between neighboring bands, any sign", value="PX", type=number)
 BAD_PIXELS = Option("--bad-pixels", "map that is nonzero where a detector pixel is bad", value="FILE", reads=True)
-BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=int)
-FIGURES = Option("--figures",
-    'where the figures go, or "none" (default: NAME_figures beside the output)',
+BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
+FIGURES = Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the output)',
     value="DIR", type=folder, idle="none")
 OVERWRITE = Option("--overwrite", "replace an existing file")
-FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=int, default=0)
+FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=whole, default=0)
 
 TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in its help, and their options
     "reconstruct": {
@@ -230,291 +233,206 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement",
-                "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, shifts and truth "
-                "too. Or many: files, a folder, a pattern, or a stack",
+            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, "
+                "shifts and truth too. Or many: files, a folder, a pattern, or a stack",
                 value="FILE", default=[], nargs="+", reads=True),
-            Option("--mask",
-                "the coded aperture, where it is not in the measurement's file; of several shots one each",
-                value="FILE", nargs="+", reads=True),
-            Option("--calibration",
-                "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand calibrate",
-                value="FILE", nargs="+",
+            Option("--mask", "the coded aperture, where it is not in the measurement's file; of several shots one each",
+                value="FILE", default=[], nargs="+", reads=True),
+            Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
+                "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("--mask", "--mask-key", "--mask-transform", "--num-bands", "--step", "--wavelengths",
-                "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation", OTHER_OPTICS),
-                why="it brings these along", reads=True),
-            Option("--output",
-                "the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many snapshots a "
-                "folder",
-                value="FILE"),
+                    "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation", OTHER_OPTICS)),
+            Option("--output", "the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
+                "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
-            Option("--figures",
-                'where the figures go, or "none" (default: NAME_figures beside the result)',
+            Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
                 value="DIR", excludes=(MANY,), type=folder, idle="none"),
-            Option("--report",
-                "also write one HTML page to look at the result in a browser (default: NAME_report.html)",
-                value="FILE", nargs="?", const="", writes=True),
-            KEY,
-            MASK_KEY,
-            Option("--mask-transform",
-                "turn the mask before it is used; auto takes the one that fits, where one does (default: none)",
-                choices=("none", *TRANSFORMS, "auto"), default="none",
-                excludes=(DOUBLE,), why="its mask is turned in its file"),
+            Option("--report", "also write one HTML page to look at the result in a browser (default: "
+                "NAME_report.html)", value="FILE", nargs="?", writes=(".html", ".htm")),
+            KEY, MASK_KEY,
+            Option("--mask-transform", "turn the mask before it is used; auto takes the one that fits, where one does "
+                "(default: none)",
+                choices=("none", *TRANSFORMS, "auto"), default="none", excludes=(DOUBLE,),
+                why="its mask is turned in its file"),
         ),
         "camera (what is not given is inferred, and said)": (
-            Option("--optics",
-                "sd: single disperser; dd: double disperser, its mask as wide as the scene and the spread of the "
-                "bands; cacti: video camera, a mask for each frame (default: what the file says, else sd)",
-                choices=("sd", "dd", "cacti")),
-            Option("--shots",
-                "each scene was photographed K times, through K masks: files one after the other, or a stack "
-                "(default: as many as masks or calibrations are given, or what the file says)",
+            Option("--optics", "sd: single disperser; dd: double disperser, its mask as wide as the scene and the "
+                "spread of the bands; cacti: video camera, a mask for each frame (default: what the file says, else "
+                "sd)", choices=("sd", "dd", "cacti")),
+            Option("--shots", "each scene was photographed K times, through K masks: files one after the other, or a "
+                "stack (default: as many as masks or calibrations are given, or what the file says)",
                 value="K", type=count),
-            NUM_BANDS,
-            STEP,
-            Option("--wavelengths",
-                "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31), a "
-                'file, or "unknown"',
-                value="NM", reads=True),
-            BAD_PIXELS,
-            BIT_DEPTH,
-            Option("--black-level",
-                "value of a dark pixel as stored, subtracted (default: told from pixels that no light reaches; 0 "
-                "keeps it)",
-                value="VALUE", type=float),
-            Option("--white-level", "count that becomes 1", value="COUNTS", type=float),
-            Option("--white",
-                "capture of a white reference by the same camera under the same light: the cube becomes "
-                "reflectance",
-                value="FILE", excludes=(MANY,), reads=True),
-            Option("--saturation", "count from which on a pixel is bad", value="COUNTS", type=float),
-            Option("--camera",
-                "find: where and how sharp the mask really is, found from the snapshot and taken where the "
-                "evidence is clear (default); as-given: leave it",
-                choices=("find", "as-given"), default="find"),
-            Option("--save-camera",
-                "write the camera that was used, to be given as --mask: mask of each band, shifts, mask_3d_shift "
-                "(.h5)",
-                value="FILE",
-                excludes=("--camera", "--psf", "--align", "--calibration", SHOTS, OTHER_OPTICS),
-                why="no camera is looked for", writes=True),
-            Option("--align",
-                "estimate from the snapshot how mask and dispersion are off; the estimate is used if it predicts "
-                "pixels held out better",
-                excludes=(MANY, SHOTS, OTHER_OPTICS)),
-            Option("--psf",
-                "the instrument's blur along the dispersion, standard deviation of a Gaussian [px]",
-                value="SIGMA", type=float),
-            Option("--gain",
-                "electrons a count, as data sheets have it; of floats that are no counts, electrons per unit",
-                value="E", type=float),
-            Option("--read-noise", "read noise [electrons]", value="E", type=float),
+            NUM_BANDS, STEP,
+            Option("--wavelengths", "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, "
+                'mst-28, cave-31), a file, or "unknown"', value="NM", reads=True),
+            BAD_PIXELS, BIT_DEPTH,
+            Option("--black-level", "value of a dark pixel as stored, subtracted (default: told from pixels that no "
+                "light reaches; 0 keeps it)", value="VALUE", type=number),
+            Option("--white-level", "count that becomes 1", value="COUNTS", type=number),
+            Option("--white", "capture of a white reference by the same camera under the same light: the cube becomes "
+                "reflectance", value="FILE", excludes=(MANY,), reads=True),
+            Option("--saturation", "count from which on a pixel is bad", value="COUNTS", type=number),
+            Option("--camera", "find: where and how sharp the mask really is, found from the snapshot and taken where "
+                "the evidence is clear (default); as-given: leave it", choices=("find", "as-given"), default="find"),
+            Option("--save-camera", "write the camera that was used, to be given as --mask: mask of each band, "
+                "shifts, mask_3d_shift (.h5)",
+                value="FILE", excludes=("--camera", "--psf", "--align", "--calibration", SHOTS, OTHER_OPTICS),
+                why="no camera is looked for", writes=HDF5),
+            Option("--align", "estimate from the snapshot how mask and dispersion are off; the estimate is used if it "
+                "predicts pixels held out better", excludes=(MANY, SHOTS, OTHER_OPTICS)),
+            Option("--psf", "the instrument's blur along the dispersion, standard deviation of a Gaussian [px]",
+                value="SIGMA", type=number),
+            Option("--gain", "electrons a count, as data sheets have it; of floats that are no counts, electrons per "
+                "unit", value="E", type=number),
+            Option("--read-noise", "read noise [electrons]", value="E", type=number),
         ),
         "method": (
-            Option("--solver",
-                "default: auto, which needs no settings",
-                type=dashed, choices=SOLVERS, default="auto"),
-            Option("--quality",
-                "fast: half the time, 1 to 2 dB less; best: more iterations of total variation first, half as long "
-                "again, for little",
-                choices=QUALITIES, default="default"),
-            Option("--prior",
-                "of the last run: tv, then perhaps non-local, then perhaps learned (default: what predicts best)",
-                choices=PRIORS, default="auto"),
+            Option("--solver", "default: auto, which needs no settings", type=dashed, choices=SOLVERS, default="auto"),
+            Option("--quality", "fast: half the time, 1 to 2 dB less; best: more iterations of total variation first, "
+                "half as long again, for little", choices=QUALITIES, default="default"),
+            Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: what "
+                "predicts best)", choices=PRIORS, default="auto"),
             Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
             Option("--budget", "be done in 10s, 2min ...", value="TIME", type=duration),
             Option("--uncertainty", "also estimate how far each voxel's value may be off"),
-            Option("--iterations",
-                "iterations (default: the solver's own); of auto total variation alone, whatever the quality",
-                value="N", type=int),
-            Option("--tv-weight",
-                "weight of TV, relative to the cube's mean level (not for auto)",
-                value="W", type=float),
-            Option("--spectral-prior",
-                "cubes that show what spectra to expect (auto, gaussian)",
+            Option("--iterations", "iterations (default: the solver's own); of auto total variation alone",
+                value="N", field="num_iters", type=whole, excludes=("--quality",), why="it fixes the iterations"),
+            Option("--tv-weight", "weight of TV, relative to the cube's mean level (not for auto)",
+                value="W", type=number),
+            Option("--spectral-prior", "cubes that show what spectra to expect (auto, gaussian)",
                 value="FILE", nargs="+", reads=True),
-            Option("--tile",
-                "frames larger than memory: reconstruct in tiles of this size",
-                value="PX", type=int,
-                excludes=("--figures", "--white", "--budget", "--uncertainty", MANY),
+            Option("--tile", "frames larger than memory: reconstruct in tiles of this size",
+                value="PX", type=whole, excludes=("--figures", "--white", "--budget", "--uncertainty", MANY),
                 why="tiles never see the whole cube"),
-            Option("--side",
-                "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, .npy), of "
-                "any size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do not "
-                "speak against it",
+            Option("--side", "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, "
+                ".npy), of any size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do "
+                "not speak against it",
                 value="FILE", excludes=(MANY, "--tile", "--budget", "--uncertainty", "--iterations", "--solver"),
                 reads=True),
-            Option("--side-response",
-                "how its channels weigh the bands: a preset, adapted to the scene (default: by its channels), or "
-                "a table (.csv) of a wavelength and one value a channel in each line",
+            Option("--side-response", "how its channels weigh the bands: a preset, adapted to the scene (default: by "
+                "its channels), or a table (.csv) of a wavelength and one value a channel in each line",
                 value="rgb|pan|FILE", needs=("--side",), reads=True),
             Option("--device", "auto, cpu, cuda, cuda:1 ... (default: auto)", value="DEVICE", default="auto"),
-            Option("--seed", "seed of random choices (default: 0)", value="SEED", type=int, default=0),
+            Option("--seed", "seed of random choices (default: 0)", value="SEED", type=whole, default=0),
         ),
         "many snapshots": (
-            Option("--sequence",
-                "the snapshots follow each other, of a scene that moves little: each is reconstructed with those "
-                "beside it, into one file with a time axis (default: NAME_sequence.h5), and a film",
-                excludes=("--align", "--white", "--tile", "--uncertainty", "--budget", "--iterations",
+            Option("--sequence", "the snapshots follow each other, of a scene that moves little: each is "
+                "reconstructed with those beside it, into one file with a time axis (default: NAME_sequence.h5), and "
+                "a film", excludes=("--align", "--white", "--tile", "--uncertainty", "--budget", "--iterations",
                 "--spectral-prior", "--quality", "--solver", "--weights", SHOTS)),
-            Option("--batch",
-                "snapshots computed at a time (default: what fits)",
+            Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
-            Option("--workers",
-                "compute in N processes of one thread each instead",
+            Option("--workers", "compute in N processes of one thread each instead",
                 value="N", type=count, needs=(MANY,)),
         ),
         "what is said": (
             Option("--dry-run", "say what is in the files and what would be done, then stop"),
             Option("--verbose", "say also on what evidence the method was chosen"),
-            QUIET,
-            DEBUG,
+            QUIET, DEBUG,
         ),
     },
     "calibrate": {
         "": (
-            Option("--output", "what to write (calibration.h5)", value="FILE", default="calibration.h5"),
-            FIGURES,
-            OVERWRITE,
-            QUIET,
-            DEBUG,
+            Option("--output", "what to write (calibration.h5)", value="FILE", default="calibration.h5", writes=HDF5),
+            FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
         "frames": (
             Option("folder", "where files dark_*, flat_* and mask_* are", value="FOLDER", nargs="?"),
             Option("--dark", "frames without light", value="FILE", nargs="+"),
             Option("--flat", "frames of even white light, aperture taken out", value="FILE", nargs="+"),
             Option("--mask-frames", "the aperture under narrow-band light", value="FILE", nargs="+"),
-            Option("--slit",
-                "a narrow slit across the dispersion under the light of the mask frames, or one frame: tells the "
-                "blur",
-                value="FILE", nargs="+"),
-            Option("--slit-width", "of the slit's image, sharp (default: 1)", value="PX", type=float, default=1.0),
-            Option("--wavelengths",
-                "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: wavelengths.txt in "
-                "the folder, or the files' names, mask_532nm.png)",
-                value="NM"),
-            Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=int),
+            Option("--slit", "a narrow slit across the dispersion under the light of the mask frames, or one frame: "
+                "tells the blur", value="FILE", nargs="+"),
+            Option("--slit-width", "of the slit's image, sharp (default: 1)", value="PX", type=number, default=1.0),
+            Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
+                "wavelengths.txt in the folder, or the files' names, mask_532nm.png)", value="NM"),
+            Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
         ),
         "bands": (
-            Option("--step", "dispersion between neighboring bands (default: 2)", value="PX", type=float),
-            Option("--num-bands", "bands (default: what covers the wavelengths)", value="C", type=int),
-            Option("--spacing",
-                "bands equally far apart on the detector (default: exact, on whole pixels) or in wavelength",
-                choices=("dispersion", "wavelength"), default="dispersion"),
-            Option("--model",
-                "of the dispersion: in the wavelength (default) or in its inverse square, for a prism",
+            Option("--step", "dispersion between neighboring bands (default: 2)", value="PX", type=number),
+            Option("--num-bands", "bands (default: what covers the wavelengths)", value="C", type=whole),
+            Option("--spacing", "bands equally far apart on the detector (default: exact, on whole pixels) or in "
+                "wavelength", choices=("dispersion", "wavelength"), default="dispersion"),
+            Option("--model", "of the dispersion: in the wavelength (default) or in its inverse square, for a prism",
                 choices=("polynomial", "cauchy"), default="polynomial"),
-            Option("--order", "its highest power (default: 3)", value="P", type=int, default=3),
+            Option("--order", "its highest power (default: 3)", value="P", type=whole, default=3),
         ),
     },
     "refine": {
         "": (
-            Option("--measurement",
-                "captures; a folder or a pattern too",
+            Option("--measurement", "captures; a folder or a pattern too",
                 value="FILE", nargs="+", required=True, reads=True),
-            Option("--mask",
-                "the coded aperture as believed, where the captures do not hold it",
+            Option("--mask", "the coded aperture as believed, where the captures do not hold it",
                 value="FILE", reads=True),
-            KEY,
-            MASK_KEY,
-            NUM_BANDS,
-            STEP,
-            BAD_PIXELS,
-            BIT_DEPTH,
-            Option("--black-level",
-                "value of a dark pixel as stored (default: told by the captures)",
-                value="VALUE", type=float),
-            Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=int, default=0),
-            Option("--output", "what to write (camera.h5)", value="FILE", default="camera.h5"),
-            FIGURES,
-            OVERWRITE,
-            QUIET,
-            DEBUG,
+            KEY, MASK_KEY, NUM_BANDS, STEP, BAD_PIXELS, BIT_DEPTH,
+            Option("--black-level", "value of a dark pixel as stored (default: told by the captures)",
+                value="VALUE", type=number),
+            Option("--seed", "seed of the held-out pixels (default: 0)", value="SEED", type=whole, default=0),
+            Option("--output", "what to write (camera.h5)", value="FILE", default="camera.h5", writes=HDF5),
+            FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
     },
     "simulate": {
         "": (
-            Option("--seed", "seed of scene, mask and noise (default: 0)", value="SEED", type=int, default=0),
-            Option("--output", "the measurement to write: .h5 or .hdf5", value="FILE"),
-            Option("--bench",
-                "instead, a new folder of 12-bit frames from a simulated optical bench, for a calibration: dark, "
-                "flat, mask frames at five wavelengths, a snapshot; of the other options it takes --size "
-                "(default: 128x128), --num-bands, --step and --seed",
-                value="DIR"),
-            Option("--frame-format", "of the bench's frames (png)", choices=("png", "tif", "h5"), default="png"),
-            OVERWRITE,
-            QUIET,
-            DEBUG,
+            Option("--seed", "seed of scene, mask and noise (default: 0)", value="SEED", type=whole, default=0),
+            Option("--output", "the measurement to write: .h5 or .hdf5", value="FILE", writes=HDF5),
+            Option("--bench", "instead, a new folder of 12-bit frames from a simulated optical bench, for a "
+                "calibration: dark, flat, mask frames at five wavelengths, a snapshot; of the other options it takes "
+                "--size (default: 128x128), --num-bands, --step and --seed", value="DIR"),
+            OVERWRITE, QUIET, DEBUG,
         ),
         "scene": (
-            Option("--scene", "a painted scene (the default)", choices=("procedural",), default="procedural"),
             Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI, NetCDF", value="FILE", reads=True),
             Option("--key", "the cube's name in its file, if it is an unusual one", value="NAME"),
-            Option("--size",
-                "pixels (default: 256x256, or those of the cube or the mask file)",
+            Option("--size", "pixels (default: 256x256, or those of the cube or the mask file)",
                 value="HxW", type=size),
-            Option("--num-bands", "bands (default: 28); of a cube file, its last C", value="C", type=int),
-            Option("--wavelengths",
-                "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, mst-28, cave-31) or a "
-                "file (default: 450 to 650 nm, or those of the cube file)",
+            Option("--num-bands", "bands (default: 28); of a cube file, its last C", value="C", type=count),
+            Option("--wavelengths", "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, "
+                "mst-28, cave-31) or a file (default: 450 to 650 nm, or those of the cube file)",
                 value="NM", reads=True),
-            Option("--truth-bits",
-                "round the cube to multiples of 2^-N before it is photographed: it stays exact and compresses "
-                "well",
-                value="N", type=int),
+            Option("--truth-bits", "round the cube to multiples of 2^-N before it is photographed: it stays exact and "
+                "compresses well", value="N", type=whole),
             Option("--no-truth", "do not write the cube into the output"),
         ),
         "optics": (
-            Option("--mask",
-                "binary, grey, blue-noise, or a file (default: binary)",
+            Option("--mask", "binary, grey, blue-noise, or a file (default: binary)",
                 value="KIND|FILE", default="binary", reads=True),
-            Option("--transmission",
-                "mean transmission of a drawn mask (0.5)",
-                value="TRANSMISSION", type=float, default=0.5),
-            Option("--step", "displacement between bands, any sign (2)", value="PX", type=int, default=2),
-            Option("--optics",
-                "single disperser, double disperser, or video camera with a mask for each frame (default: sd)",
-                choices=("sd", "dd", "cacti"), default="sd"),
-            Option("--shots",
-                "snapshots of the scene, each through another mask (1)",
+            Option("--transmission", "mean transmission of a drawn mask (0.5)",
+                value="TRANSMISSION", type=number, default=0.5),
+            Option("--step", "displacement between bands, whole pixels, any sign (2)",
+                value="PX", type=whole, default=2),
+            Option("--optics", "single disperser, double disperser, or video camera with a mask for each frame "
+                "(default: sd)", choices=("sd", "dd", "cacti"), default="sd"),
+            Option("--shots", "snapshots of the scene, each through another mask (1)",
                 value="K", type=count, default=1),
-            Option("--frames",
-                "snapshots that follow each other, for --sequence (1)",
-                value="T", type=count, default=1),
-            Option("--motion",
-                "how far the scene moves from frame to frame (0.8)",
-                value="PX", type=float, default=0.8),
+            Option("--frames", "snapshots that follow each other, for --sequence (1)",
+                value="T", type=count, default=1, excludes=("--shots",)),
+            Option("--motion", "how far the scene moves from frame to frame (0.8)",
+                value="PX", type=number, default=0.8),
         ),
         "camera (without these options: no noise)": (
-            Option("--full-well",
-                "electrons in the brightest pixel: photon noise (Poisson)",
-                value="E", also=("--photons",), type=float),
-            Option("--read-noise", "read noise [electrons] (Gaussian)", value="E", type=float, default=0.0),
-            Option("--bit-depth", "digitize to 2^N levels, the brightest pixel highest", value="N", type=int),
+            Option("--full-well", "electrons in the brightest pixel: photon noise (Poisson)",
+                value="E", type=number),
+            Option("--read-noise", "read noise [electrons] (Gaussian)", value="E", type=number, default=0.0),
+            Option("--bit-depth", "digitize to 2^N levels, the brightest pixel highest", value="N", type=whole),
         ),
         "a photograph beside it": (
-            Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits", value="FILE"),
-            Option("--side-response",
-                "its curves: a preset or a table (default: rgb)",
+            Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits",
+                value="FILE", writes=(".png",), excludes=(VIDEO, "--frames"),
+                why="it shows no frames of a video"),
+            Option("--side-response", "its curves: a preset or a table (default: rgb)",
                 value="rgb|pan|FILE", default="rgb"),
-            Option("--side-pose",
-                "picture pixels a scene pixel, by how much it is turned, and moved [scene px] (default: "
-                "1.5,1,2,-2)",
-                value="SCALE,DEG,DOWN,RIGHT", type=pose, default=(1.5, 1.0, 2.0, -2.0)),
         ),
     },
     "view": {
         "": (
             Option("result", "result file (.h5)", value="RESULT"),
             FRAME,
-            Option("--host",
-                "address to listen on (default: 127.0.0.1, this machine alone; 0.0.0.0 lets anyone on the network "
-                "look)",
-                value="HOST", default="127.0.0.1"),
-            Option("--port", "port to listen on (default: any free one)", value="PORT", type=int, default=0),
+            Option("--host", "address to listen on (default: 127.0.0.1, this machine alone; 0.0.0.0 lets anyone on "
+                "the network look)", value="HOST", default="127.0.0.1"),
+            Option("--port", "port to listen on (default: any free one)", value="PORT", type=whole, default=0),
             Option("--no-browser", "print the address, open no browser"),
-            QUIET,
-            DEBUG,
+            QUIET, DEBUG,
         ),
     },
     "compare": {
@@ -522,18 +440,17 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("cube", "a result", value="A"),
             Option("reference", "another cube, or truth: that of A (default)", value="B", default="truth", nargs="?"),
             FRAME,
-            Option("--figure", "also draw the difference: .png, .pdf or .svg", value="FILE"),
+            Option("--figure", "also draw the difference: .png, .pdf or .svg",
+                value="FILE", writes=(".png", ".pdf", ".svg")),
             Option("--overwrite", "replace an existing figure"),
-            QUIET,
-            DEBUG,
+            QUIET, DEBUG,
         ),
     },
     "warm-up": {
         "": (
             Option("--device", "cpu, cuda, cuda:1 ...: also what a default run takes there (default: cpu)",
                 value="DEVICE", default="cpu"),
-            QUIET,
-            DEBUG,
+            QUIET, DEBUG,
         ),
     },
 }

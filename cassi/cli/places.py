@@ -1,116 +1,63 @@
-"""The files of a run, checked before anything is read: nothing may be lost, what is written must find its place."""
+"""The files of a run, checked before anything is computed: nothing may be lost, what is written must find its place."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
-from cassi.cli.options import files_read
-from cassi.errors import InputError, OutputError, one_line
-
-HDF5 = (".h5", ".hdf5")
-
-
-def _place(name: str | Path) -> Path:
-    """Where a file really lies; of a link to itself, which `Path.resolve` takes for an error, where it stands."""
-    return Path(os.path.realpath(name))
+from cassi.cli.options import options_of
+from cassi.errors import InputError, OutputError
+from cassi.files import check_output
+from cassi.files.atomic import check_place
 
 
-def keep_inputs(output: str, read: Iterable[str | Path | None]) -> None:
-    """Raise InputError where a result would replace one of the files that it is made from."""
-    if _place(output) in {_place(name) for name in read if name}:
-        raise InputError(f"{output}: the result would replace an input; choose another --output")
-
-
-def check_places(args: argparse.Namespace, output: Path | None = None, snapshots: Iterable[str] = ()) -> None:
-    """Check the files that `reconstruct` makes against those that it reads, and against each other.
+def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Path] = (), *, many: bool = False) -> None:
+    """Check the files that a command makes against those that it reads, and against each other.
 
     Args:
-        args: whose `save_camera` and `report` are made too.
-        output: the result.
-        snapshots: files that a folder or a pattern stands for.
+        command: whose options name the files.
+        args: the options; `args.output`, where there is one, has been chosen.
+        read: further files that are read, which a folder or a pattern stands for.
+        many: the output is a folder, but of a sequence, and the camera of an earlier run is gone on with.
 
     Raises:
         InputError: one would replace an input, or another of them.
+        OutputError: one cannot be written, or exists.
     """
-    read = {_place(name): "--measurement" for name in snapshots}
-    read |= {_place(name): option for name, option in files_read("reconstruct", args).items()}
-    made: dict[Path, str] = {}
-    for option, name in (("--output", output), ("--save-camera", args.save_camera), ("--report", args.report)):
-        if not name:
+    taken = {os.path.realpath(name): "an input" for name in read}
+    for option in options_of(command):
+        value = getattr(args, option.field)
+        for name in (value if isinstance(value, list) else [value]) if option.reads else ():
+            taken[os.path.realpath(name or "")] = f"an input, that of {option.name}"
+    for option in options_of(command):
+        name = getattr(args, option.field)
+        if not name or not (option.writes or (option.name == "--output" and (not many or args.sequence))):
             continue
         path = Path(name)
-        what = "the result" if option == "--output" else f"{option}'s file"
         for file in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
-            place = _place(file)
-            if place in read:
-                raise InputError(
-                    f"{file}: {what} would replace an input, that of {read[place]}; choose another {option}"
-                )
-            if place in made:
-                raise InputError(f"{file}: {what} would replace that of {made[place]}; choose another {option}")
-            made[place] = option
-
-
-def check_camera_file(args: argparse.Namespace, *, many: bool) -> None:
-    """Find out before the computation whether --save-camera can be written.
-
-    Args:
-        args: the options.
-        many: the run goes on with what an earlier one left; a file of another camera is refused when it is known.
-
-    Raises:
-        OutputError: it cannot, or exists.
-    """
-    if not args.save_camera:
-        return
-    from cassi.files.atomic import check_place
-
-    path = Path(args.save_camera)
-    if path.suffix.lower() not in HDF5:
-        raise OutputError(f"{path}: a camera is an HDF5 file, expected the suffix .h5")
-    check_place(path, args.overwrite or many)
+            place = os.path.realpath(file)
+            if place in taken:
+                raise InputError(f"{file}: would replace {taken[place]}; choose another {option.name}")
+            taken[place] = f"the file of {option.name}"
+        if not option.writes:
+            check_output(path, args.overwrite)
+        elif path.suffix.lower() not in option.writes:
+            raise OutputError(f"{path}: expected the suffix {' or '.join(option.writes)} for {option.name}")
+        else:
+            check_place(path, args.overwrite or (many and option.name == "--save-camera"))
 
 
 def figures_folder(args: argparse.Namespace, output: Path) -> Path | None:
     """Where the figures go (None: none).
 
     Raises:
-        OutputError: the folder cannot be made.
+        OutputError: a file is in the way.
     """
     if args.figures == "none":
         return None
     folder = Path(args.figures or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
-    there = folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not there:  # a run that fails leaves nothing behind
-            folder.rmdir()
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: the figures' folder cannot be made ({one_line(error)}); use --figures DIR or none"
-        ) from error
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is a file, the figures need a folder; use --figures DIR or none")
     return folder
-
-
-def report_file(args: argparse.Namespace, output: Path) -> Path | None:
-    """Where the report goes (None: no report).
-
-    Raises:
-        InputError: it exists, is no HTML file, or cannot be made.
-    """
-    if args.report is None:
-        return None
-    from cassi.files.atomic import check_place
-
-    path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
-    if find_spec("bokeh") is None:
-        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
-    if output.suffix.lower() not in HDF5:
-        raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise OutputError(f"{path}: a report is an HTML file, expected the suffix .html")
-    return check_place(path, args.overwrite)

@@ -1,89 +1,74 @@
-"""What the options of `reconstruct` say, as values: how snapshots are read, how they are reconstructed, where from."""
+"""What the options and files of `reconstruct` speak of: which scenes, how they are read, how they are reconstructed."""
 
 from __future__ import annotations
 
 import argparse
+import glob
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cassi.cli.options import TRANSFORMS
-from cassi.cli.shell import command_line, say, warn
+from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
+from cassi.choice.noise import CameraNoise
+from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, options_of, values_for
+from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
-
-if TYPE_CHECKING:
-    from cassi.files import ReadOptions
-    from cassi.optics.mask_match import MaskCheck
-    from cassi.optics.measurement import Measurement
-    from cassi.running.result import Reconstruction
-
-# What puts right a mask that does not fit.
-CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
-NEAR = 3  # [pixel] by which a displaced mask is found where the camera is looked for
+from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count, open_container
+from cassi.files.frames import find_files, frame_name, natural
+from cassi.files.other_optics import is_stack, options_of_shots, stated_camera, with_optics
+from cassi.files.reading import open_measurement
+from cassi.optics.mask_match import TURNS, MaskCheck, check_masks
+from cassi.optics.measurement import Measurement, check_arrays, join_shots
+from cassi.running.request import Request
+from cassi.running.stores import Frame
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a scene is read, the same for one and for many: file, calibration, the mask's pose, noise, optics, shots.
+    """How a scene is read, the same for one and for many.
 
     Attributes:
-        options: what the user says of the measurement; with a calibration only its key.
-        calibration: its file, or None.
+        each: how each of its shots is read; with a calibration only the key counts.
+        calibrations: file of each shot, or none.
         mask_transform: how the mask is turned, or "auto".
         gain: electrons per stored count (per unit of floats that are no counts).
         read_noise: [electrons].
         optics: of `cassi.files.other_optics`.
-        shots: how each shot of a scene is read, where it has several.
     """
 
-    options: ReadOptions
-    calibration: str | None = None
+    each: tuple[ReadOptions, ...]
+    calibrations: tuple[str, ...] = ()
     mask_transform: str = "none"
     gain: float | None = None
     read_noise: float | None = None
     optics: str = "sd"
-    shots: tuple[Reading, ...] = ()
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
-        """Of a file, or of several with a shot each; `frames` counts scenes."""
-        if self.shots:
-            return self._with_shots((path,) if isinstance(path, str) else path, frames)
-        if not isinstance(path, str):
-            raise InputError(f"{len(path)} files for a scene of one shot, {', '.join(path)}; say how many shots it has")
-        if self.calibration is not None:
-            from cassi.calibration.estimate import read_calibrated
-
-            m = read_calibrated(path, calibration=self.calibration, frames=frames, key=self.options.key)
-        else:
-            from cassi.files.other_optics import with_optics
-            from cassi.files.reading import open_measurement
-
-            m = open_measurement(path, with_optics(path, self.options, self.optics)).read(frames)
-        return self._with_noise(self._with_mask(m))
-
-    def _with_shots(self, paths: tuple[str, ...], scene: int | slice | None) -> Measurement:
-        """The shots of a scene: in a stack one after the other, or each in a file of its own."""
-        from cassi.optics.measurement import check_arrays, join_shots
-
-        count = len(self.shots)
-        if len(paths) not in (1, count):
-            raise InputError(f"{len(paths)} files for a scene of {count} shots; give one file per shot, or a stack")
-        if not (scene is None or isinstance(scene, int)):
-            raise InputError(f"scenes of several shots are read one by one, got {scene}")
-        first = count * (scene or 0)
+        """Of a file, or of one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
+        paths, count = (path,) if isinstance(path, str) else path, len(self.each)
+        if count == 1:
+            return self._shot(paths[0], frames, 0)
+        first = count * (frames or 0)  # type: ignore[operator]
         m = join_shots(
             [
-                read(paths[0], first + k) if len(paths) == 1 < count else read(paths[k])
-                for k, read in enumerate(self.shots)
+                self._shot(paths[0], first + k, k) if len(paths) == 1 else self._shot(paths[k], None, k)
+                for k in range(count)
             ]
         )
         check_arrays(m)
         return m
 
+    def _shot(self, path: str, frames: int | slice | None, k: int) -> Measurement:
+        if self.calibrations:
+            m = read_calibrated(path, calibration=self.calibrations[k], frames=frames, key=self.each[k].key)
+        else:
+            m = open_measurement(path, with_optics(path, self.each[k], self.optics)).read(frames)
+        return self._with_noise(self._with_mask(m))
+
     def _with_noise(self, m: Measurement) -> Measurement:
         """The gain in electrons per unit of y: a count is 1 / scale of it."""
-        from cassi.optics.measurement import check_arrays
-
         counts = any(Note(note).kind == "counts" for note in m.notes)
         gain = m.gain if self.gain is None else self.gain * (m.scale if counts else 1.0)
         m = replace(m, gain=gain, read_noise=m.read_noise if self.read_noise is None else self.read_noise)
@@ -93,25 +78,16 @@ class Reading:
         return m
 
     def _with_mask(self, m: Measurement) -> Measurement:
-        if self.mask_transform == "none":
+        """With its mask turned."""
+        name = transform_that_fits(check_masks(m)) if self.mask_transform == "auto" else self.mask_transform
+        if name in (None, "none"):
             return m
-        if self.mask_transform != "auto":
-            return _turned(m, self.mask_transform)
-        from cassi.optics.mask_match import check_masks
-
-        check = check_masks(m)
-        fits = transform_that_fits(check)
-        return m if fits is None else _turned(m, fits)
-
-
-def _turned(m: Measurement, name: str) -> Measurement:
-    from cassi.optics.mask_match import TURNS
-
-    transpose, rows, columns = TURNS[TRANSFORMS[name]]
-    if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
-        raise InputError(f"--mask-transform {name} needs a square mask, got {m.mask.shape[-2]} x {m.mask.shape[-1]}")
-    mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
-    return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}"))
+        transpose, rows, columns = TURNS[TRANSFORMS[name]]
+        if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
+            size = f"{m.mask.shape[-2]} x {m.mask.shape[-1]}"
+            raise InputError(f"--mask-transform {name} needs a square mask, got {size}")
+        mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
+        return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}"))
 
 
 def transform_that_fits(check: MaskCheck) -> str | None:
@@ -119,269 +95,174 @@ def transform_that_fits(check: MaskCheck) -> str | None:
     return next((name for name, turn in TRANSFORMS.items() if turn == check.turn), None)
 
 
-def reading(args: argparse.Namespace, many: bool = False) -> Reading:
-    """How snapshots are read, as the options say.
+@dataclass(frozen=True)
+class Task:
+    """What there is to do.
+
+    Attributes:
+        frames: the scenes.
+        many: each gets a cube of its own, in one place.
+        read: how each is read.
+        method: how each is reconstructed: keywords of `cassi.reconstruct`.
+        calibration: of the (first) shot, or None.
+    """
+
+    frames: Sequence[Frame]
+    many: bool
+    read: Reading
+    method: dict[str, Any]
+    calibration: Calibration | None
+
+    @property
+    def finds(self) -> bool:
+        """Whether a run looks for the camera of a single snapshot."""
+        return len(self.read.each) == 1 and self.method["camera"] == "find" and self.method["psf"] is None
+
+    def measurement(self, frame: Frame) -> Measurement:
+        """Of one scene."""
+        return self.read(frame.where) if frame.index is None else self.read(frame.where, frames=frame.index)
+
+
+def settle(args: argparse.Namespace) -> Task:
+    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says.
 
     Raises:
-        InputError: a calibration that cannot be used.
+        InputError: options that contradict each other or are out of range, or files that do not make whole scenes.
     """
-    from cassi.files import Levels, ReadOptions
-
-    levels = Levels(**{field.name: getattr(args, field.name) for field in fields(Levels)})
-    names = [field.name for field in fields(ReadOptions) if field.name not in ("levels", "mask")]
-    mask = args.masks[0] if len(args.masks) == 1 else None
-    options = ReadOptions(mask=mask, levels=levels, **{name: getattr(args, name) for name in names})
-    one = Reading(options, None, args.mask_transform, args.gain, args.read_noise, args.optics)
-    if not args.calibrations:
-        return one if args.shots is None else replace(one, shots=_each_shot(args, one))
-    from cassi.calibration.estimate import Calibration
-
-    path = args.calibrations[0]
-    calibration = Calibration.load(path)
-    if many and any(calibration.remainders):
+    if args.calibration and all(map(_holds_camera, args.calibration)):
+        _take_cameras(args)
+    source, output = Path(args.files[0]), Path(args.output or "")
+    stated = _stated(args.files[0]) if source.is_file() else (None, None)
+    args.optics = args.optics or stated[0] or "sd"
+    given = max(len(args.mask), len(args.calibration))
+    shots = args.shots or (given if given > 1 else stated[1]) or 1
+    for option, count in (("--mask", len(args.mask)), ("--calibration", len(args.calibration))):
+        if count > 1 and count != shots:
+            raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
+    if args.calibration and shots > len(args.calibration):
+        raise InputError(f"a calibration holds one mask; give one for each of the {shots} shots")
+    several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
+    place = bool(args.output) and (output.is_dir() or not output.suffix)
+    many = args.sequence or place or (several and shots == 1)
+    situations = {SHOTS: shots > 1, OTHER_OPTICS: args.optics != "sd", DOUBLE: args.optics == "dd", MANY: many}
+    if shots == 1:
+        check("reconstruct", args, [name for name, so in situations.items() if so])
+    calibration = Calibration.load(args.calibration[0]) if args.calibration else None
+    method = _method(args, calibration)
+    files = _files(args) if many or shots > 1 else [args.files[0]]
+    read = _reading(args, files, shots, together=many or shots > 1)
+    frames = _frames(args, files, read) if many or shots > 1 else [_scene(files)]
+    if shots > 1:
+        many = situations[MANY] = many or len(frames) > 1
+        check("reconstruct", args, [name for name, so in situations.items() if so])
+    if calibration is not None and many and any(calibration.remainders):
         raise InputError(
-            f"{path}: its bands lie between pixels, which is put right for single snapshots only; "
+            f"{args.calibration[0]}: its bands lie between pixels, which is put right for single snapshots only; "
             "calibrate with --spacing dispersion"
         )
-    if calibration.psf is not None and args.psf is not None:
-        raise InputError(f"{path}: the camera's blur is part of the calibration; leave out --psf")
-    if args.shots is None:
-        return replace(one, calibration=path)
-    return replace(one, shots=tuple(replace(one, calibration=path) for path in args.calibrations))
+    return Task(frames, many, read, method, calibration)
 
 
-def _each_shot(args: argparse.Namespace, one: Reading) -> tuple[Reading, ...]:
-    """How each shot is read: alike, but for its mask; integer counts by one bit depth."""
-    from cassi.files.other_optics import options_of_shots
-
-    options = options_of_shots(
-        args.scenes[0].path, one.options, args.shots, args.masks, own=bool(args.scenes[0].others)
-    )
-    return tuple(replace(one, options=each) for each in options)
-
-
-def method(args: argparse.Namespace) -> dict[str, Any]:
-    """How measurements are reconstructed, as the options say: keywords of `cassi.reconstruct`."""
-    psf: Any = args.psf
-    if args.calibrations and psf is None:
-        from cassi.calibration.estimate import Calibration
-
-        psf = Calibration.load(args.calibrations[0]).psf
-    names = (
-        "solver", "tv_weight", "quality", "prior", "weights", "budget", "uncertainty", "spectral_prior", "device",
-        "seed",
-    )  # fmt: skip
-    return {name: getattr(args, name) for name in names} | {
-        "num_iters": args.iterations,
-        "psf": psf,
-        "camera": "as-given" if args.align or args.calibrations else args.camera,
-        "black_level": None if args.black_level is None else 0.0,  # reading took it off
-    }
+def _take_cameras(args: argparse.Namespace) -> None:
+    """Cameras found from snapshots are masks, one per band, that are believed."""
+    brought = ("--mask", "--mask-transform", "--psf", "--save-camera")
+    names = ", ".join(o.name for o in options_of("reconstruct") if o.name in brought and o.given(args))
+    if names:
+        raise InputError(f"--calibration does not go with {names}: it brings these along; leave one of them out")
+    args.mask, args.calibration, args.camera = args.calibration, [], "as-given"
 
 
-def check_method(args: argparse.Namespace) -> None:
-    """Check what the method's options say, before any snapshot is opened.
+def _holds_camera(path: str) -> bool:
+    """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
+    names = {entry.name for entry in open_container(path).entries}
+    return "mask_3d_shift" in names and "dark" not in names
 
-    Raises:
-        InputError: values out of range, or a method that is none.
-    """
-    from cassi.choice.noise import CameraNoise
-    from cassi.choice.plan import Method, Run, check_prior
-    from cassi.running.request import read_weights
 
-    learned = read_weights(args.weights) if args.weights else None
-    Method(
-        args.solver, args.iterations, args.tv_weight, args.quality, args.uncertainty, prior=args.prior, learned=learned
-    )
-    check_prior(args.solver, args.spectral_prior)
-    Run(args.seed, args.budget)
+def _stated(path: str) -> tuple[str | None, int | None]:
+    try:
+        return stated_camera(path)
+    except InputError as error:
+        if error.kind == "optics":
+            raise
+        return None, None  # what is wrong with the file is told when it is read
+
+
+def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[str, Any]:
+    """The fields of a request that have an option of their name, but for those that reading has taken care of."""
+    taken = {"side", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
+    method = {name: value for name, value in values_for(Request, args).items() if name not in taken}
+    method["black_level"] = None if args.black_level is None else 0.0  # reading took it off
+    if args.align or args.calibration:
+        method["camera"] = "as-given"
+    if calibration is not None and calibration.psf is not None:
+        if args.psf is not None:
+            raise InputError(f"{args.calibration[0]}: the camera's blur is part of the calibration; leave out --psf")
+        method["psf"] = calibration.psf
+    Request(**method)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
+    return method
 
 
-def verdict(check: MaskCheck) -> Note:
-    """The comparison with the mask in words, and the option that puts it right."""
-    fits = transform_that_fits(check)
-    cure = "" if fits is None else f"; --mask-transform {fits} puts it right"
-    return Note(f"{check.verdict}{cure}", check.kind, CURES.get(check.kind, ()))
+def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, together: bool) -> Reading:
+    """How each shot is read; where scenes belong together, integer counts by one bit depth."""
+    mask = args.mask[0] if len(args.mask) == 1 else None
+    levels = Levels(**values_for(Levels, args))
+    options = ReadOptions(**values_for(ReadOptions, args) | {"mask": mask, "levels": levels})
+    each = (options,) * shots
+    if shots > 1 and not args.calibration:
+        each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))
+    if together and args.bit_depth is None and not args.calibration:
+        with suppress(InputError):  # none can be read, which is told of each when its turn comes
+            levels = replace(levels, bit_depth=common_bit_depth(files, with_optics(files[0], each[0], args.optics)))
+        each = tuple(replace(one, levels=levels) for one in each)
+    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise, args.optics)
 
 
-def read_and_tell(args: argparse.Namespace) -> Measurement:
-    """The one measurement; what was inferred is said, and what speaks against its noise kept among its notes.
-
-    Raises:
-        InputError: it cannot be read, or there is nothing in it.
-    """
-    from cassi.optics.measurement import without_scene
-    from cassi.running.evidence import of_measurement
-
-    m = reading(args)(args.scenes[0].paths if args.scenes else args.files[0])
-    if nothing := without_scene(m):
-        raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
-    kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
-    shots = "" if m.shots is None else f", {m.shots} shots"
-    say(
-        args,
-        f"{m.source}: measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}",
-    )
-    for note in m.notes:
-        if Note(note).kind == "too many":
-            warn(args, note)
-        else:
-            say(args, f"  {note}")
-    against = of_measurement(m)
-    for text in against:
-        warn(args, text)
-    return replace(m, notes=(*m.notes, *against))
+def _files(args: argparse.Namespace) -> list[str]:
+    """The files with snapshots, of one shot in the order of the numbers in their names."""
+    others = [*args.mask, *args.calibration, *([args.bad_pixels] if args.bad_pixels else [])]
+    return [str(file) for file in find_files(args.files, others)]
 
 
-def compare_with_mask(args: argparse.Namespace, m: Measurement) -> MaskCheck:
-    """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
-    from cassi.optics.mask_match import check_masks
-
-    check = check_masks(m)
-    if check.matches:
-        say(args, f"  {check.verdict}")
-    elif (args.align or looked_for(args)) and _near(check):
-        say(args, f"  {check.verdict}; the camera is looked for")
-    else:
-        warn(args, verdict(check))
-    return check
-
-
-def looked_for(args: argparse.Namespace) -> bool:
-    """Whether a run looks for the camera of a single snapshot."""
-    how = method(args)
-    return args.shots is None and how["camera"] == "find" and how["psf"] is None
-
-
-def _near(check: MaskCheck) -> bool:
-    """Whether a search for the camera may put right what does not fit."""
-    displaced = check.kind == "displaced" and max(map(abs, check.displacement)) <= NEAR
-    return displaced or check.kind == "bands or blur"
-
-
-def compare_again(args: argparse.Namespace, before: MaskCheck, result: Reconstruction) -> None:
-    """Say whether the mask as it was found belongs to the measurement, where the one given did not."""
-    if before.matches or result.check is None:
-        return
-    if result.check.matches:
-        say(args, f"  as found, {result.check.verdict}")
-    elif looked_for(args) and _near(before):  # in vain
-        warn(args, verdict(before))
-
-
-def compare_with_blur(args: argparse.Namespace, m: Measurement) -> tuple[str, ...]:
-    """Say where another blur than --psf predicts pixels clearly better: no solver makes up for a wrong one."""
-    if args.psf is None or m.shots is not None:
-        return ()
-    from cassi.calibration.found_camera import better_blur
-
-    found = better_blur(m, args.psf, black_level=method(args)["black_level"])
-    if found is None:
-        return ()
-    width, before, after = found
-    words = f"one of {width:g} px" if width else "none"
-    text = (
-        f"the blur of {args.psf:g} px predicts pixels left out {before / after:.1f} times worse ({before:.1%}) than "
-        f"{words} ({after:.1%}); check --psf, or leave it out and the camera is looked for"
-    )
-    warn(args, text)
-    return (text,)
-
-
-def contents(args: argparse.Namespace, path: str) -> str:
-    """What is in the files: every array with its guessed part, the geometry that fits, all hypotheses on the mask.
+def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> list[Frame]:
+    """The scenes: of a stack, or of K files after each other for each.
 
     Raises:
-        InputError: the measurement cannot be reconstructed.
+        InputError: no whole scenes, or two whose results would have one name.
     """
-    if args.calibrations:
-        return ""
-    if args.shots is not None or args.optics != "sd":
-        from cassi.files.description import listing
-
-        return listing(*dict.fromkeys((*(args.scenes[0].paths if args.scenes else (path,)), *args.masks)))
-    from cassi.files import describe
-
-    found = describe(path, options=reading(args).options)
-    if found.problem is not None:
-        print("\n".join(line for line in found.text.splitlines() if not line.endswith(found.problem)).strip())
-        raise InputError(found.problem)
-    return found.text
-
-
-def what_would_be_used(m: Measurement, args: argparse.Namespace, *, fits: bool = True) -> list[str]:
-    """What a run would use beside what the notes say: black level, bad pixels, gain, alignment, spectra to expect.
-
-    Args:
-        m: the measurement.
-        args: the options.
-        fits: whether its mask does; the black level is told through the mask.
-
-    Raises:
-        InputError: a snapshot that a run would refuse, cubes of --spectral-prior that cannot be used.
-    """
-    from cassi.files.spectral_libraries import as_spectral_prior
-    from cassi.running.evidence import black_level_left
-
-    lines = []
-    how = method(args)
-    black = black_level_left(m, how["psf"], how["black_level"])
-    if args.black_level is None and not fits and looked_for(args):
-        lines.append("the black level would be told once the camera is found: through this mask it cannot")
-    elif args.black_level is None:
-        counts = "" if m.scale == 1 else f" {black * m.scale:.4g} counts,"
-        lines.append(
-            f"black level {black:.4g} [{m.unit}],{counts} told from the dark pixels, would be taken off"
-            if black
-            else "no black level would be taken off: the dark pixels tell of none"
+    shots, first, count = len(read.each), files[0], None
+    if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
+        count = (
+            calibrated_frame_count(first, key=args.key)
+            if args.calibration
+            else frame_count(first, with_optics(first, read.each[0], args.optics))
         )
-    else:
-        lines.append(f"black level {args.black_level:g} taken off, as told")
-    if m.bad_pixels is not None and m.bad_pixels.any():
-        lines.append(f"{int(m.bad_pixels.sum())} bad pixels would be left out")
-    if m.gain is not None:
-        lines.append(f"noise: {m.gain:.5g} electrons per unit, read noise {m.read_noise or 0:g} electrons")
-    if m.wavelengths is not None:
-        lines.append(f"bands from {m.wavelengths[0]:g} to {m.wavelengths[-1]:g} nm")
-    if as_spectral_prior(args.spectral_prior, len(m.shifts), m.wavelengths) is not None:
-        lines.append(f"spectra to expect from {', '.join(Path(name).name for name in args.spectral_prior)}")
-    if args.align:
-        lines.append("the mask's pose would be estimated first (--align)")
-    return lines
+        if shots > 1 and (count is None or count % shots or (len(files) > 1 and count != shots)):
+            raise InputError(f"{first}: holds {count or 1} snapshots, expected the {shots} shots of a scene")
+    if count is not None and (count != shots or count == 1):
+        return [Frame(frame_name(Path(first).stem, k), first, k) for k in range(count // shots)]
+    size = 1 if count == shots else shots
+    if len(files) % size:
+        raise InputError(f"{len(files)} files for scenes of {shots} shots; give {shots} for each scene, or a stack")
+    files = sorted(files, key=natural) if shots == 1 else files
+    frames: dict[str, Frame] = {}
+    for scene in (_scene(files[k : k + size]) for k in range(0, len(files), size)):
+        if scene.name in frames:
+            both = f"{scene.path} and {frames[scene.name].path}"
+            raise InputError(f"{both} would have results of one name; rename one or leave it out")
+        frames[scene.name] = scene
+    return list(frames.values())
+
+
+def _scene(files: Sequence[str]) -> Frame:
+    return Frame(Path(files[0]).stem, files[0], others=tuple(files[1:]))
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
     """What only the command line knows about a result."""
-    from cassi.files import file_sha256
-
     known: dict[str, Any] = {"command_line": command_line(args)}
-    for name, paths in (("calibration", args.calibrations), ("mask", args.masks)):
+    for name, paths in (("calibration", args.calibration), ("mask", args.mask)):
         if paths:
             known[f"{name}_name"] = ", ".join(Path(path).name for path in paths)
             known[f"{name}_sha256"] = " ".join(file_sha256(path) for path in paths)
     return known
-
-
-def outcome(result: Reconstruction, verbose: bool) -> list[str]:
-    """What was found out and chosen, a line each of camera and method. Of a stack, for its first frame."""
-    from cassi.solvers.loop import ENDED
-
-    camera = [] if result.camera is None else [result.camera.message]
-    if result.imprint is not None:
-        camera.append(f"Imprint of the mask on the cube: {result.imprint:.3f} (0 is none).")
-    found = result.outcomes[0]
-    if found.plan is not None:
-        how = f"solver: {found.solver}. {result.explain(verbose=verbose)}"
-    else:
-        words = {**found.settings, "level": found.level}
-        if found.black_level:
-            words["black_level"] = found.black_level
-        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
-        listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if name != "status")
-        how = f"solver: {found.solver}, {listed}; the run {ENDED.get(result.status, result.status)}"
-    return [" ".join(camera), how] if camera else [how]
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return " x ".join(str(n) for n in shape)

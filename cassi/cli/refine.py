@@ -5,37 +5,29 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cassi.cli.places import keep_inputs
+from cassi.calibration import refined_camera
+from cassi.calibration.found_camera import FoundCamera
+from cassi.cli.calibrate import drawings
+from cassi.cli.options import values_for
+from cassi.cli.places import check_files
 from cassi.cli.shell import say, warn
-
-if TYPE_CHECKING:
-    from cassi.calibration.found_camera import FoundCamera
-    from cassi.optics.measurement import Measurement
+from cassi.files import Levels, ReadOptions, common_bit_depth
+from cassi.files.frames import find_files
+from cassi.files.reading import open_measurement
+from cassi.optics.mask_match import check_masks
+from cassi.optics.measurement import Measurement
+from cassi.running.evidence import as_found
 
 MOST = 12  # captures that a camera is fitted to
-
-EXAMPLES = """\
-examples:
-  three captures by one camera, and its mask as it was measured or designed
-      {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
-then every snapshot by that camera
-      {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
-"""
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
-    from cassi.calibration.refined_camera import refine_camera
-    from cassi.files import check_output
-    from cassi.optics.mask_match import check_masks
-    from cassi.running.evidence import as_found
+    from cassi.looking import camera_figures as fig
 
     measurements = _captures(args)
-    check_output(args.output, args.overwrite)
-    found = refine_camera(
+    found = refined_camera.refine_camera(
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off
         seed=args.seed,
@@ -44,50 +36,23 @@ def run(args: argparse.Namespace) -> int:
     for m in measurements:
         if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
-    output = found.together.save(args.output, overwrite=args.overwrite)
-    made = [str(output)]
-    if (args.figures or "").lower() != "none":
-        from cassi.looking import camera_figures as fig
-        from cassi.looking.figures import save_figures
-
-        folder = Path(args.figures) if args.figures else output.with_name(f"{output.stem}_figures")
-        drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks, "agreement": fig.agreement}
-        save_figures({name: draw(found) for name, draw in drawn.items()}, folder)
-        made.append(f"{folder}/")
-    say(args, "\n".join([*found.summary(), f"-> {', '.join(made)}"]))
+    found.together.save(args.output, overwrite=args.overwrite)
+    drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks, "agreement": fig.agreement}
+    say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
     return 0
 
 
 def _captures(args: argparse.Namespace) -> list[Measurement]:
-    """The frames of all captures; of many, some that are spread over them."""
-    from cassi.files import Levels, ReadOptions, common_bit_depth
-    from cassi.files.frames import find_files
-    from cassi.files.reading import open_measurement
-
-    names = ("mask", "key", "mask_key", "step", "num_bands", "bad_pixels")
-    levels = Levels(args.bit_depth, args.black_level)
-    options = ReadOptions(**{name: getattr(args, name) for name in names}, levels=levels)
-    files = _each_once(args, find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name]))
-    keep_inputs(args.output, [*files, args.mask, args.bad_pixels])
-    if args.bit_depth is None:
+    """The frames of all captures, a file that is named twice once; of many, some that are spread over them."""
+    levels = Levels(**values_for(Levels, args))
+    options = ReadOptions(**values_for(ReadOptions, args), levels=levels)
+    found = find_files(args.measurement, [name for name in (args.mask, args.bad_pixels) if name])
+    files = list({file.resolve(): file for file in found}.values())
+    check_files("refine", args, files)
+    if levels.bit_depth is None:
         options = replace(options, levels=replace(levels, bit_depth=common_bit_depth(files, options)))
     frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]
     return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MOST))]]
-
-
-def _each_once(args: argparse.Namespace, files: Sequence[Path]) -> list[Path]:
-    """The files without those whose content came before: told twice, a capture is no second witness."""
-    from cassi.files import file_sha256
-
-    first: dict[str, Path] = {}
-    for file in files:
-        if not file.is_file():
-            return list(files)  # what is wrong with it is told when it is read
-        same = first.setdefault(file_sha256(file), file)
-        if same is not file:
-            what = "is given twice" if file.samefile(same) else f"holds the same as {same}"
-            warn(args, f"{file} {what}: it is counted once")
-    return list(first.values())
 
 
 def _in_turn(fits: Sequence[Callable[[], FoundCamera]], *, quiet: bool) -> list[FoundCamera]:

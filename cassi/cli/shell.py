@@ -15,31 +15,32 @@ from cassi.errors import InputError, Note, one_line
 INTERRUPTED = "interrupted; no half file was left"
 
 # What helps with an error of a kind, besides options.
-HELP = {"result": "`cassi view` shows it, `cassi compare` compares it"}
+HELP = {
+    "result": "`cassi view` shows it, `cassi compare` compares it",
+    "measurement": "`cassi reconstruct` makes a result of it",
+}
 
 
 def guarded(args: argparse.Namespace, run: Callable[[], int]) -> int:
     """Run a subcommand; what goes wrong is one line on stderr and an exit code."""
+    message: object
     try:
         return run()
     except InputError as error:
-        return _fail(args, 2, error)
+        code, message = 2, error
     except KeyboardInterrupt:
-        return _fail(args, 130, INTERRUPTED)
+        code, message = 130, INTERRUPTED
     except FloatingPointError as error:
-        return _fail(args, 1, str(error))
+        code, message = 1, error
     except BrokenPipeError:  # the reader of our output, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if args.debug:
             raise
+        code, message = 1, f"internal error, {type(error).__name__}: {one_line(error)} (--debug shows where)"
         if isinstance(error, MemoryError) or "memory" in str(error).lower():  # torch raises a RuntimeError
-            return _fail(args, 1, f"out of memory: {one_line(error)}; use --device cpu or a smaller measurement")
-        return _fail(args, 1, f"internal error, {type(error).__name__}: {one_line(error)} (--debug shows where)")
-
-
-def _fail(args: argparse.Namespace, code: int, message: str | InputError) -> int:
+            message = f"out of memory: {one_line(error)}; use --device cpu or a smaller measurement"
     warn(args, message, kind="error")
     return code
 
@@ -50,18 +51,25 @@ def say(args: argparse.Namespace, text: str) -> None:
         _write(printable(text), sys.stdout)
 
 
+def warn(args: argparse.Namespace, what: object, kind: str = "warning", of: str = "") -> None:
+    """What the library says, with what cures it: options, where this subcommand has them, or another command.
+
+    Args:
+        args: the options.
+        what: the sentence.
+        kind: before it.
+        of: which of many it is about.
+    """
+    note = Note(what)
+    options = ", ".join(f"--{name.replace('_', '-')}" for name in note.cures if hasattr(args, name))
+    cures = [f" ({cure})" for cure in (options, HELP.get(note.kind)) if cure]
+    _write(f"{args.prog}: {kind}: {printable(''.join([of, note, *cures]))}", sys.stderr)
+
+
 def command_line(args: argparse.Namespace) -> str:
     """The command as it was typed, for the provenance of results."""
     program = f"python scripts/{args.prog}".split() if ".py" in args.prog else args.prog.split()
     return shlex.join([*program, *args.argv])
-
-
-def warn(args: argparse.Namespace, what: str | InputError, kind: str = "warning") -> None:
-    """What the library says, with what cures it: options, where this subcommand has them, or another command."""
-    note = Note(what)
-    options = ", ".join(f"--{name.replace('_', '-')}" for name in note.cures if hasattr(args, name))
-    cures = [f" ({cure})" for cure in (options, HELP.get(note.kind)) if cure]
-    _write(f"{args.prog}: {kind}: {printable(''.join([note, *cures]))}", sys.stderr)
 
 
 def _write(text: str, file: TextIO) -> None:

@@ -5,13 +5,6 @@ from __future__ import annotations
 import argparse
 import webbrowser
 
-EXAMPLES = """\
-examples:
-  {view} m_cube.h5
-  a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
-      {view} m_cube.h5 --no-browser --port 8000
-"""
-
 
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""

@@ -6,26 +6,14 @@ import argparse
 import time
 
 from cassi.cli.shell import say
-
-EXAMPLES = """\
-examples:
-  after installation; without a word where an image of a container is made
-      {warm-up}
-      {warm-up} --quiet
-  on a machine with a GPU, for it too
-      {warm-up} --device cuda
-
-Compiled code is kept beside the program, or in the user's cache where that cannot be written; the environment variable
-NUMBA_CACHE_DIR names another place, TRITON_CACHE_DIR that of a GPU's kernels.
-"""
+from cassi.kernels import warm_up
+from cassi.kernels.dispatch import pick_device
+from cassi.running.device_warm_up import default_run
 
 
 def run(args: argparse.Namespace) -> int:
     """Compile, with a bar of how many kernels are done; then a small default run on a GPU that was named."""
     from tqdm.auto import tqdm
-
-    from cassi.kernels.dispatch import pick_device
-    from cassi.kernels.warm_up import warm_up
 
     device = pick_device(args.device)
     start = time.perf_counter()
@@ -36,12 +24,10 @@ def run(args: argparse.Namespace) -> int:
             bar.set_postfix_str(name, refresh=False)
             bar.update(done - bar.n)
 
-        folder = warm_up(report)
+        folder = warm_up.warm_up(report)
     kept = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR" if folder is None else f"-> {folder}"
     say(args, f"the kernels are compiled, {time.perf_counter() - start:.1f} s, {kept}")
     if device.type == "cuda":
-        from cassi.running.device_warm_up import default_run
-
         start = time.perf_counter()
         does = default_run(device, not args.quiet)
         say(args, f"{does} a default run on {device}, {time.perf_counter() - start:.1f} s")

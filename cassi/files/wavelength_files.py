@@ -13,7 +13,7 @@ from cassi.optics.wavelengths import PRESETS, check_wavelengths
 MAX_TEXT_BYTES = 1 << 20
 
 
-def parse_wavelengths(text: str, num_bands: int, *, of: str = "bands") -> np.ndarray | None:
+def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") -> np.ndarray | None:
     """Return the wavelength of each band from what a user types.
 
     `start:stop:count` means  lambda_c = start + c (stop - start) / (count - 1),  both ends included.
@@ -22,7 +22,7 @@ def parse_wavelengths(text: str, num_bands: int, *, of: str = "bands") -> np.nda
         text: a preset ("tsa-net-28", "mst-28", "cave-31"), a range "450:650:28" [nm], a list "450,500,550" [nm], the
             name of a file (.txt or .csv with one number per band, or any data file with a `wavelengths` array), or
             "unknown".
-        num_bands: bands C of the measurement, which the list must have.
+        num_bands: bands C of the measurement, which the list must have; None: as many as it has.
         of: what the wavelengths belong to, for the error.
 
     Returns:
@@ -53,7 +53,7 @@ def parse_wavelengths(text: str, num_bands: int, *, of: str = "bands") -> np.nda
                 f"wavelengths {text!r}: expected a preset ({presets}), start:stop:count, a list of numbers, "
                 f"an existing file, or unknown"
             ) from None
-    return check_wavelengths(values, num_bands, f"wavelengths {text!r}", of=of)
+    return check_wavelengths(values, values.size if num_bands is None else num_bands, f"wavelengths {text!r}", of=of)
 
 
 def _from_range(text: str) -> np.ndarray:

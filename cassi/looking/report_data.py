@@ -18,6 +18,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.outcome import FAIR
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
+from cassi.files.names import is_result
 from cassi.files.opening import open_container
 from cassi.looking.color import as_array
 from cassi.looking.metrics import score
@@ -322,6 +323,10 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     if container.format != "HDF5":
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
+    if "mask" in found and not is_result(container):
+        raise InputError(
+            f"{path}: this is a measurement, not the result of a run; reconstruct it first", kind="measurement"
+        )
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):
         raise InputError(f"{path}: no cube (C, H, W) in it, expected the result of a run; found {container.listing()}")
     frames = found["cube"].shape[0] if len(found["cube"].shape) == 4 else 1

@@ -237,7 +237,8 @@ def _solved_one(scene: Scene, y: Tensor, method: Method, run: Run, side: SidePic
         from cassi.running.beside import solve_beside
 
         run.tell(SIDE, 0.0)
-        found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, run)
+        beside = replace(run, progress=lambda _, share: run.tell(SIDE, share))  # no step that is over goes on
+        found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, beside)
     return found.scaled(level)
 
 

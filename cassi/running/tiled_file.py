@@ -55,6 +55,7 @@ class TiledResult:
         residual: |y - Phi x| / |y| over the good detector pixels of the frame.
         seconds: wall time.
         choice: what was chosen, once for all tiles, and on what evidence; plain values.
+        outcomes: the same in one `Outcome`, without a cube.
         camera: as it was found from the snapshot, or left; None where it was not looked for.
         check: whether snapshot and mask belong together (`cassi.optics.mask_match`).
     """
@@ -65,6 +66,7 @@ class TiledResult:
     residual: float
     seconds: float
     choice: Mapping[str, Any] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()
     camera: FoundCamera | None = None
     check: MaskCheck | None = None
 
@@ -187,7 +189,9 @@ def reconstruct_tiled(
                 | facts
                 | dict(attributes or {})
             )
-    return TiledResult(Path(output), A.cube_shape, history, residual, seconds, choice, scene.fit, scene.check)
+    return TiledResult(
+        Path(output), A.cube_shape, history, residual, seconds, choice, (chosen,), scene.fit, scene.check
+    )
 
 
 def tile_solver(

@@ -13,6 +13,7 @@ from cassi.kernels.displacement import displaced, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.other_cameras import double_disperser, video_camera
+from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
 
 MaskKind = Literal["binary", "grey", "blue-noise"]
@@ -65,14 +66,50 @@ def simulate(
     return detect(y, full_well=full_well, read_noise=read_noise, bit_depth=bit_depth, generator=generator)
 
 
-def moving(cube: Tensor, frames: int, speed: float, *, angle: float = 30.0) -> Tensor:
-    """A scene that moves evenly: frame t is the cube displaced by t times `speed`, mirrored at its border.
+def side_photograph(
+    cube: Tensor,
+    response: Tensor,
+    *,
+    size: tuple[int, int] | None = None,
+    pose: Similarity = Similarity(1.0),  # noqa: B008  frozen
+    full_well: float | None = None,
+    read_noise: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Photograph a cube: s_k = sum_c R_kc x_c, on another grid, with the noise of `cassi.optics.detector.detect`.
+
+    Beyond the border of the scene its outermost pixels go on.
+
+    Args:
+        cube: x (C, H, W), >= 0.
+        response: R (K, C), >= 0.
+        size: (h, w) of the picture; the scene's times the scale if not given.
+        pose: where the scene lies in the picture.
+        full_well, read_noise, generator: see `detect`; without them there is no noise.
+
+    Returns:
+        (h, w, K), brightest value 1.
+
+    Example:
+        >>> side_photograph(torch.ones(3, 8, 8), torch.ones(1, 3), pose=Similarity(1.5)).shape
+        torch.Size([12, 12, 1])
+    """
+    scene = torch.einsum("kc,chw->khw", response.to(cube), cube)
+    if size is None:
+        size = round(cube.shape[-2] * pose.scale), round(cube.shape[-1] * pose.scale)
+    picture, _ = pose.inverse.sample(scene.double(), size, spline=True)
+    shot = detect(picture.clamp(min=0), full_well=full_well, read_noise=read_noise, generator=generator).y
+    return (shot / shot.max()).permute(1, 2, 0).contiguous().to(cube)
+
+
+def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
+    """A scene that moves evenly, 30 degrees off its rows: frame t is the cube displaced by t times `speed`, mirrored at
+    its border.
 
     Args:
         cube: (C, H, W).
         frames: T, at least 1.
         speed: [pixel a frame], in all less than half of the scene.
-        angle: between the motion and the rows [degree].
 
     Returns:
         (T, C, H, W) >= 0, by cubic interpolation.
@@ -84,7 +121,7 @@ def moving(cube: Tensor, frames: int, speed: float, *, angle: float = 30.0) -> T
         >>> moving(torch.rand(2, 16, 16), 3, 0.5).shape
         torch.Size([3, 2, 16, 16])
     """
-    down, right = speed * math.sin(math.radians(angle)), speed * math.cos(math.radians(angle))
+    down, right = speed * math.sin(math.radians(30)), speed * math.cos(math.radians(30))
     border = math.ceil(abs(speed) * frames) + 2
     height, width = cube.shape[-2:]
     if border >= min(height, width) / 2:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy import ndimage
 
 from cassi.errors import InputError
@@ -24,8 +24,6 @@ from cassi.files.atomic import replacing_folder
 from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
-
-FrameFormat = Literal["png", "tif", "h5"]
 
 FINE = 2  # points per pixel, each way
 PER_BAND = 4  # wavelengths per band
@@ -137,7 +135,11 @@ def simulate_bench(
     """
     least = {"height": 32, "width": 32, "num_bands": 2, "step": 1, "num_mask_frames": 2, "num_frames": 1}
     given = (height, width, num_bands, step, num_mask_frames, num_frames)
-    _check(dict(zip(least, given, strict=True)), least, blur, first, last)
+    for (name, low), value in zip(least.items(), given, strict=True):
+        if value < low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")
+    if not (min(blur) >= 0 and 0 < first < last):
+        raise ValueError(f"blur must be >= 0, wavelengths must be positive and rise, got {blur}, {first}, {last}")
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
     span = step * (num_bands - 1)
     columns = width + span
@@ -185,8 +187,20 @@ def simulate_bench(
     slit[:, FINE * (width // 2) : FINE * (width // 2 + 1)] = 1
     slit_frames = [image([slit], wavelength[None]) for wavelength in mask_wavelengths]
 
-    detector = _Detector.of(height, columns, random)
-    capture = detector.capture
+    response = _response(height, columns, random)
+    dead = random.random(response.shape) < 5e-4
+    hot = (random.random(response.shape) < 1e-3) & ~dead
+    spread = random.normal(0, 1.5, (1, columns))
+    offset = DARK_LEVEL + spread + np.where(hot, random.uniform(300, 2500, hot.shape), 0)
+    response = np.where(dead, 0.02, response)
+
+    def capture(signal: np.ndarray, *, peak: float) -> np.ndarray:
+        """One frame whose brightest corner of the light reaches `peak` of full scale."""
+        light = signal / signal.max() * peak * FULL_WELL * response if peak else signal
+        electrons = random.poisson(light) + random.normal(0, READ_NOISE, signal.shape)
+        counts = np.rint(offset + electrons * (2**BIT_DEPTH - 1) / FULL_WELL)
+        return np.asarray(counts.clip(0, 2**BIT_DEPTH - 1), dtype=np.uint16)
+
     black, white = np.zeros((height, columns)), np.ones((height, columns))
     return Bench(
         dark=np.stack([capture(black, peak=0.0) for _ in range(num_frames)]),
@@ -200,112 +214,54 @@ def simulate_bench(
         mask=_bin(aperture).astype(np.float32),
         design=design,
         counts_per_unit=0.85 * (2**BIT_DEPTH - 1) / float(snapshot.max()),
-        hot_pixels=detector.hot,
-        dead_pixels=detector.dead,
+        hot_pixels=hot,
+        dead_pixels=dead,
         blur=blur,
         # captured last: the frames before it do not depend on it
         slit_frames=np.stack([capture(frame, peak=0.8) for frame in slit_frames]),
     )
 
 
-def _check(
-    given: Mapping[str, int], least: Mapping[str, int], blur: tuple[float, float], first: float, last: float
-) -> None:
-    for name, value in given.items():
-        if value < least[name]:
-            raise ValueError(f"{name} must be at least {least[name]}, got {value}")
-    if not min(blur) >= 0:
-        raise ValueError(f"the blur must be two numbers >= 0 [pixel], got {blur}")
-    if not 0 < first < last:
-        raise ValueError(f"wavelengths must be positive and rise, got first {first}, last {last}")
-
-
-@dataclass(frozen=True, eq=False)
-class _Detector:
-    """Relative response and dark level [counts] of each pixel, and which are hot or dead."""
-
-    response: np.ndarray
-    offset: np.ndarray
-    hot: np.ndarray
-    dead: np.ndarray
-    random: np.random.Generator
-
-    @staticmethod
-    def of(height: int, columns: int, random: np.random.Generator) -> _Detector:
-        response = _response(height, columns, random)
-        dead = random.random(response.shape) < 5e-4
-        hot = (random.random(response.shape) < 1e-3) & ~dead
-        spread = random.normal(0, 1.5, (1, columns))
-        offset = DARK_LEVEL + spread + np.where(hot, random.uniform(300, 2500, hot.shape), 0)
-        return _Detector(np.where(dead, 0.02, response), offset, hot, dead, random)
-
-    def capture(self, signal: np.ndarray, *, peak: float) -> np.ndarray:
-        """One frame whose brightest corner of the light reaches `peak` of full scale."""
-        light = signal / signal.max() * peak * FULL_WELL * self.response if peak else signal
-        electrons = self.random.poisson(light) + self.random.normal(0, READ_NOISE, signal.shape)
-        counts = np.rint(self.offset + electrons * (2**BIT_DEPTH - 1) / FULL_WELL)
-        return np.asarray(counts.clip(0, 2**BIT_DEPTH - 1), dtype=np.uint16)
-
-
-def write_bench(folder: str | os.PathLike[str], bench: Bench, *, frame_format: FrameFormat = "png") -> list[Path]:
+def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
     """Write a bench as its owner would find it, whole or not at all: a file a frame, wavelengths in a text file.
 
-    dark_*, flat_*, mask_* and slit_* (one file a frame; the last two in the order of wavelengths.txt [nm]) and
+    dark_*, flat_*, mask_* and slit_* (a PNG of 16 bits a frame; the last two in the order of wavelengths.txt [nm]) and
     snapshot. Apart from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands
     where the design has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths.
 
     Args:
         folder: a new or empty folder.
         bench: what to write.
-        frame_format: "png" (16 bit), "tif" (needs tifffile) or "h5".
 
     Returns:
         The files.
 
     Raises:
-        InputError: an unknown format, a folder with something in it, or tifffile missing.
+        InputError: a folder with something in it.
 
     Example:
         >>> bench = simulate_bench(32, 32, num_bands=4, generator=torch.Generator().manual_seed(0))
         >>> len(write_bench(os.path.join(tempfile.mkdtemp(), "bench"), bench))
         22
     """
-    if frame_format not in get_args(FrameFormat):
-        raise InputError(f"unknown frame format {frame_format!r}, expected {', '.join(get_args(FrameFormat))}")
     whole = Path(folder)
     if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
         raise InputError(f"{whole}: exists and is not an empty folder; choose another name")
     whole.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_folder(whole) as place:
-        names = [path.name for path in _write_all(place, bench, frame_format)]
-    return [whole / name for name in names]
-
-
-def _write_all(place: Path, bench: Bench, frame_format: FrameFormat) -> list[Path]:
-    """Every file of a bench, into a folder."""
     named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames, "slit": bench.slit_frames}
-    named["snapshot"] = bench.snapshot[None]
-    files = []
-    for kind, frames in named.items():
-        for number, frame in enumerate(frames, start=1):
-            name = kind if kind == "snapshot" else f"{kind}_{number:02d}"
-            files.append(_write_frame(place / f"{name}.{frame_format}", frame, frame_format))
-    listing = place / "wavelengths.txt"
-    listing.write_text("".join(f"{w:.3f}\n" for w in bench.mask_wavelengths))
-    files.append(listing)
-    design = Measurement(y=bench.snapshot.astype(np.float32), mask=bench.design, shifts=bench.shifts, unit="counts")
-    files.append(write_measurement(place / "uncalibrated.h5", design))
-    truth = Measurement(
-        y=bench.snapshot.astype(np.float32),
-        mask=bench.mask,
-        shifts=bench.shifts,
-        wavelengths=bench.wavelengths,
-        cube=bench.cube,
-        unit="counts",
-    )
+    pictures = {f"{kind}_{number:02d}": one for kind, frames in named.items() for number, one in enumerate(frames, 1)}
+    y = bench.snapshot.astype(np.float32)
+    design = Measurement(y, bench.design, bench.shifts, unit="counts")
+    truth = Measurement(y, bench.mask, bench.shifts, bench.wavelengths, cube=bench.cube, unit="counts")
     stated = {"counts_per_unit": bench.counts_per_unit, "bit_depth": BIT_DEPTH}
-    files.append(write_measurement(place / "truth.h5", truth, attributes=stated))
-    return files
+    with replacing_folder(whole) as place:
+        for name, frame in (pictures | {"snapshot": bench.snapshot}).items():
+            Image.fromarray(frame).save(place / f"{name}.png")
+        (place / "wavelengths.txt").write_text("".join(f"{w:.3f}\n" for w in bench.mask_wavelengths))
+        write_measurement(place / "uncalibrated.h5", design)
+        write_measurement(place / "truth.h5", truth, attributes=stated)
+        names = sorted(path.name for path in place.iterdir())
+    return [whole / name for name in names]
 
 
 def _bin(fine: np.ndarray) -> np.ndarray:
@@ -324,21 +280,3 @@ def _response(height: int, columns: int, random: np.random.Generator) -> np.ndar
         shadow = random.uniform(0.1, 0.3) * np.exp(-((i - row) ** 2 + (j - column) ** 2) / (2 * size**2))
         response *= 1 - shadow
     return np.asarray(response * random.normal(1, 0.01, response.shape))
-
-
-def _write_frame(path: Path, frame: np.ndarray, frame_format: str) -> Path:
-    if frame_format == "png":
-        from PIL import Image
-
-        Image.fromarray(frame).save(path)
-    elif frame_format == "tif":
-        try:
-            import tifffile
-        except ImportError as error:
-            raise InputError(f'{path}: needs tifffile: python -m pip install "cassi[formats]" ({error})') from error
-        tifffile.imwrite(path, frame)
-    else:
-        from cassi.files import write_arrays
-
-        write_arrays(path, {"frame": frame})
-    return path

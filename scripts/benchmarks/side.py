@@ -22,7 +22,7 @@ from cassi.optics.side_picture import SidePicture
 from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
 from cassi.running.beside import solve_beside
-from cassi.simulation.side_camera import side_photograph
+from cassi.simulation.camera import side_photograph
 
 # Constants were set on others: clay, fake_and_real_beers, glass_tiles, jelly_beans, sponges, watercolors.
 SCENES = (

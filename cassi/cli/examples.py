@@ -1,0 +1,97 @@
+"""The help of every command: what it does, and examples; {reconstruct} in them is that command as it is typed."""
+
+# fmt: off
+HELP: dict[str, tuple[str, str]] = {
+    "reconstruct": ("Reconstruct a spectral cube from a coded-aperture snapshot: file in, file and figures out.", """
+  a file that holds measurement and mask; writes m_cube.h5 and m_figures/ beside it
+      {reconstruct} --measurement m.h5
+  snapshot and mask in files of their own, the number of bands is known
+      {reconstruct} --measurement scene.mat --mask mask.mat --num-bands 28 --wavelengths 450:650:28
+  only look: what is in the file, which bands and step fit, what would be done
+      {reconstruct} --measurement scene.mat --mask mask.mat --dry-run
+  raw 12-bit counts, a map of dead pixels, 3.6 electrons a count, another name for the result
+      {reconstruct} --measurement raw.tif --mask mask.h5 --bit-depth 12 --black-level 64 \\
+          --bad-pixels dead.png --gain 3.6 --read-noise 5 --output result.h5
+  raw counts of a camera that was calibrated: nothing else to give
+      {reconstruct} --calibration calibration.h5 --measurement snapshot.png
+  a mask that may have moved since it was measured: find out from the snapshot by how much
+      {reconstruct} --measurement m.h5 --align
+  a photograph of the same scene beside it, which may be moved, turned and of another size
+      {reconstruct} --measurement m.h5 --side photo.png
+  a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
+      {reconstruct} --measurement night7/ --mask mask.h5 --output night7_cubes/
+  four shots of one scene, each through its own mask
+      {reconstruct} --measurement shot?.h5 --mask mask?.h5
+  frames that follow each other: each knows what those beside it saw; a cube with a time axis, and a film
+      {reconstruct} --sequence --measurement video.h5 --mask mask.h5
+  the result as one page to look at in a browser
+      {reconstruct} --measurement m.h5 --report
+
+when to take
+  --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
+                 out and put back; not for a mask that does not belong to the snapshot
+  --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
+  --uncertainty  to know how far each voxel may be off; takes about half as long again
+  --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
+"""),
+    "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
+  a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt
+      {calibrate} bench --output calibration.h5
+  the same files by name; PNG, TIFF (stacks too), HDF5, .npy, .mat ...
+      {calibrate} --dark dark.tif --flat flat.tif --mask-frames m450.png m550.png m650.png \\
+          --wavelengths 450,550,650 --output calibration.h5
+  no frames of a bench, but captures of any scenes: where and how sharp the mask really is
+      {calibrate} refine --help
+then
+      {reconstruct} --calibration calibration.h5 --measurement snapshot.png
+"""),
+    "refine": ("Refine a camera from captures of any scenes: where and how sharp the mask really is.", """
+  three captures by one camera, and its mask as it was measured or designed
+      {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
+then every snapshot by that camera
+      {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
+"""),
+    "simulate": ("Simulate a coded-aperture snapshot, of a spectral cube or a painted scene, with noise.", """
+  a painted still life, 256 x 256 pixels and 28 bands, through a random mask, without noise
+      {simulate} --output scene.h5
+  the same with a 12-bit camera: 10,000 electrons in the brightest pixel, read noise of 5 electrons
+      {simulate} --full-well 10000 --read-noise 5 --bit-depth 12 --output noisy.h5
+  the last 28 bands of a cube of your own through a mask of your own, dispersed to the left
+      {simulate} --cube cloth.mat --num-bands 28 --mask mask.mat --step -2 --output cloth.h5
+  four shots of one scene, each through another mask; a double disperser; a video camera
+      {simulate} --shots 4 --output shots.h5
+      {simulate} --optics dd --output double.h5
+      {simulate} --optics cacti --num-bands 8 --output video.h5
+  sixteen frames of a scene that moves by 0.8 pixels a frame, to be reconstructed with --sequence
+      {simulate} --frames 16 --full-well 10000 --output film.h5
+  frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
+      {simulate} --bench bench
+then
+      {reconstruct} --measurement noisy.h5
+
+The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
+The same seed gives the same scene, mask and noise.
+"""),
+    "view": ("Look at a result in the browser; bands and spectra are read from the file when they are asked for.", """
+  {view} m_cube.h5
+  a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
+      {view} m_cube.h5 --no-browser --port 8000
+"""),
+    "compare": ("Compare two cubes: a result with the truth, or two results; the second is the reference.", """
+  how close is the result to the truth that its file holds, or another file
+      {compare} m_cube.h5
+      {compare} m_cube.h5 truth.h5
+  what another solver, mask or setting changes, as a figure too
+      {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
+"""),
+    "warm-up": ("Compile the kernels now, once for a machine, so that no reconstruction waits for it.", """
+  after installation
+      {warm-up}
+  on a machine with a GPU, for it too
+      {warm-up} --device cuda
+
+Compiled code is kept beside the program, or in the user's cache where that cannot be written; the environment variable
+NUMBA_CACHE_DIR names another place, TRITON_CACHE_DIR that of a GPU's kernels.
+"""),
+}
+# fmt: on
