@@ -46,7 +46,7 @@ MARGIN = 6  # nor those at the border [pixel]
 FILLED = 0.6  # least share of good pixels in a block
 FEWEST_BLOCKS = 12  # below, nothing is looked for
 FEWEST_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
-GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
+SIGMAS = 3.0  # by so many standard errors a parameter must lower the log of the rest
 REACH = 3  # displacements looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
@@ -395,7 +395,7 @@ def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
 def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
     """Whether the rest fell clearly."""
     mean, error = gain(blocks, before, after)
-    return mean > GAIN and mean > SIGMAS * error
+    return mean > SIGMAS * error
 
 
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
