@@ -52,7 +52,6 @@ HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
@@ -330,11 +329,10 @@ def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, boo
         return False, False
     falls = before - after
     sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
-    lower = _error(as_found) < (1 - LEAST_FALL) * _error(as_given)
     no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
     cleaner = no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
-    sure = cleaner or (lower and sigmas > SIGMAS)
-    return sure, lower and sigmas > OPEN and not sure
+    sure = cleaner or sigmas > SIGMAS
+    return sure, sigmas > OPEN and not sure
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
