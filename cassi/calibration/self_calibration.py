@@ -156,7 +156,8 @@ class Blocks:
 def regressed(gram: Tensor, target: Tensor, ridge: Tensor | float) -> Tensor:
     """Coefficients of ridge regressions: (..., K, K) and (..., K) give (..., K)."""
     ridged = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype)
-    return torch.linalg.solve(ridged, target[..., None])[..., 0]
+    coefficients: Tensor = torch.linalg.solve(ridged, target[..., None])
+    return coefficients[..., 0]
 
 
 def log_rest(left: Tensor, energy: Tensor, floor: Tensor | float) -> Tensor:
