@@ -241,7 +241,7 @@ def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
     if c.mask.ndim != 3 or bands == 0 or len(c.mask) != bands:
         raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
     detector = (c.mask.shape[1], c.mask.shape[2] + max(c.shifts) - min(c.shifts))
-    expected = dict.fromkeys(("remainders", "wavelengths"), (bands,)) | {"mask": c.mask.shape}
+    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,), "mask": c.mask.shape}
     expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), detector)
     for name, shape in expected.items():
         values = getattr(c, name)
