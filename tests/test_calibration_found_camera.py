@@ -203,6 +203,8 @@ def test_the_part_that_was_not_looked_for_is_told(scene, mask):
     m = photographed(scene, mask, mask)
     between = replace(m, shifts=tuple(2.05 * c for c in range(len(SHIFTS))))
     assert "for bands on whole pixels only" in find_camera(between).message
+    beside = replace(m, shifts=tuple(d + 0.5 for d in SHIFTS))
+    assert not find_camera(beside).accepted
     few = replace(m, y=m.y[:64, :78], mask=m.mask[:64, :64])
     assert "too small" in find_camera(few).message
 
@@ -280,13 +282,6 @@ def test_several_snapshots_count_together(scene, mask):
     true = moved(mask, dx=0.0, dy=0.5)
     one, other = (photographed(s, true, mask) for s in (scene, scene[:, ::-1].copy()))
     assert find_camera(one, other).model.down["1"] == pytest.approx(0.5, abs=0.03)
-
-
-def test_too_little_to_tell(mask):
-    m = Measurement(y=np.ones((40, 54), np.float32), mask=mask[:40, :40], shifts=SHIFTS)
-    assert not find_camera(m).accepted
-    between = replace(m, shifts=tuple(d + 0.5 for d in SHIFTS))
-    assert not find_camera(between).accepted
 
 
 def test_what_cannot_be_used(mask):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -253,10 +252,3 @@ def test_errors_say_what_is_wrong(mask, change, match):
     arguments = {"y": torch.ones(SIZE, SIZE + 14), "mask": mask, "shifts": SHIFTS, **change}
     with pytest.raises(ValueError, match=match):
         align(**arguments)
-
-
-def test_the_dataclass_can_be_replaced_but_not_changed(mask):
-    found = given(mask, tuple(map(float, SHIFTS)), tuple(map(float, SHIFTS)))
-    assert replace(found, accepted=False).accepted is False
-    with pytest.raises(AttributeError):
-        found.accepted = False

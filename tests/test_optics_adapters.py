@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import matrix
-from scipy.sparse.linalg import lsqr, svds
+from scipy.sparse.linalg import lsqr
 from torch import Tensor
 
 from cassi import CASSI, admm_tv
@@ -79,11 +79,6 @@ def test_lsqr_finds_the_pseudo_inverse_and_the_damped_solution() -> None:
     np.testing.assert_allclose(
         damped.reshape(A.cube_shape), A.prox(torch.zeros(A.cube_shape).double(), y, 0.25), atol=1e-9
     )
-
-
-def test_svds_finds_the_norm() -> None:
-    A = camera()
-    assert svds(as_scipy(A), k=1, return_singular_vectors=False)[0] == pytest.approx(A.norm(), rel=1e-9)
 
 
 def test_pylops_takes_the_scipy_view() -> None:

@@ -199,12 +199,6 @@ def test_both_directions_are_the_matrix(case, batch):
     assert A.num_bands == A.cube_shape[0]
 
 
-def test_the_dot_product(case):
-    x, y = pair(case.A)
-    left, right = (case.A.forward(x) * y).sum(), (x * case.A.adjoint(y)).sum()
-    assert abs(left - right) < 1e-12 * x.norm() * y.norm()
-
-
 def test_results_into_given_buffers(case):
     A = case.A
     x, y = pair(A, 2)

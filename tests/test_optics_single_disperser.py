@@ -55,13 +55,7 @@ def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, devic
     assert np.all(gram[~np.eye(len(gram), dtype=bool)] == 0), "the oracle itself says Phi Phi^T is diagonal"
     np.testing.assert_allclose(A.gram_diag().cpu().numpy().ravel(), np.diag(gram), atol=1e-14)
 
-    # Moore-Penrose: the outside check, then the four identities
-    P = dense(A, A.pinv)
-    np.testing.assert_allclose(P, np.linalg.pinv(phi, rcond=1e-10), atol=1e-11)
-    np.testing.assert_allclose(phi @ P @ phi, phi, atol=1e-13)
-    np.testing.assert_allclose(P @ phi @ P, P, atol=1e-11)
-    np.testing.assert_allclose((phi @ P).T, phi @ P, atol=1e-13)
-    np.testing.assert_allclose((P @ phi).T, P @ phi, atol=1e-13)
+    np.testing.assert_allclose(dense(A, A.pinv), np.linalg.pinv(phi, rcond=1e-10), atol=1e-11)
 
     # prox: the dense normal equations
     v, y, rho = rng.standard_normal(A.cube_shape), rng.standard_normal(A.measurement_shape), 0.7
@@ -106,14 +100,6 @@ def test_a_pixel_by_hand():
     assert weighted.gram_diag().tolist() == [[4.0, 52.0, 0.0]]
 
 
-def test_all_zero_shifts_and_masks_per_frame_are_the_video_camera():
-    """y = sum_c m_c x_c, the camera CACTI."""
-    rng = np.random.default_rng(8)
-    mask, x = rng.random((3, 4, 5)), rng.random((3, 4, 5))
-    A = CASSI(torch.as_tensor(mask), (0, 0, 0))
-    np.testing.assert_allclose(A.forward(torch.as_tensor(x)).numpy(), (mask * x).sum(0), atol=1e-15)
-
-
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("case", GRID[::4], ids=str)
 def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torch.device, path: str):
@@ -145,27 +131,6 @@ def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torc
                     assert not bool(torch.equal(before, x))
                     assert torch.equal(given_v, torch.as_tensor(v, device=device)), "v is only read"
             assert torch.equal(given_y, torch.as_tensor(y, device=device))
-
-
-def test_what_the_data_step_refuses():
-    A = CASSI(MASK, (0, 1, 2))
-    cube, snapshot = torch.zeros(A.cube_shape), torch.zeros(A.measurement_shape)
-    for rho in (-0.1, math.nan):
-        with pytest.raises(ValueError, match=f"rho must be >= 0, got {rho}"):
-            A.data_step_(cube, cube, snapshot, snapshot, snapshot, rho=rho)
-    for position, name in enumerate(["v", "x", "y", "y_x", "y_v"]):
-        arguments = [cube.clone(), cube.clone(), snapshot.clone(), snapshot.clone(), snapshot.clone()]
-        arguments[position] = arguments[position][..., :-1]
-        with pytest.raises(ValueError, match=rf"{name} must end in "):
-            A.data_step_(*arguments)
-        arguments[position] = torch.zeros((2, *(A.cube_shape if position < 2 else A.measurement_shape)))
-        with pytest.raises(ValueError, match="same batch axes"):
-            A.data_step_(*arguments)
-        arguments[position] = arguments[position][0].double()
-        with pytest.raises(TypeError, match=rf"{name} is torch.float64"):
-            A.data_step_(*arguments)
-    with pytest.raises(RuntimeError, match="cannot be used where a gradient is wanted"):
-        A.data_step_(cube.clone().requires_grad_(), cube, snapshot, snapshot.clone(), snapshot.clone())
 
 
 def test_the_operator_is_frozen(generator):
@@ -228,19 +193,6 @@ def test_derivatives_in_x_y_and_the_mask(shifts, mask_shape, weighted, generator
     assert check_twice(lambda y, m: CASSI(m, shifts, w).adjoint(y), (y[0].detach().requires_grad_(), mask))
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_backward_of_forward_is_adjoint(weighted, device, generator):
-    A = CASSI(torch.rand(4, 5, generator=generator, dtype=F64).to(device), (2, 0, 1))
-    if weighted:
-        A = A.weighted(torch.rand(A.measurement_shape, generator=generator, dtype=F64).to(device))
-    x = torch.randn(2, *A.cube_shape, generator=generator, dtype=F64).to(device).requires_grad_()
-    y = torch.randn(2, *A.measurement_shape, generator=generator, dtype=F64).to(device).requires_grad_()
-    (gx,) = torch.autograd.grad(A.forward(x), x, y.detach())
-    assert torch.equal(gx, A.adjoint(y.detach()))
-    (gy,) = torch.autograd.grad(A.adjoint(y), y, x.detach())
-    torch.testing.assert_close(gy, A.forward(x.detach()), rtol=1e-14, atol=1e-14)
-
-
 @pytest.mark.parametrize("which", ["mask", "weights"])
 def test_two_backward_passes_through_one_operator(which, generator):
     """No autograd graph is kept inside: a second loss through the same operator has its own."""
@@ -285,23 +237,15 @@ MASK = torch.ones(4, 5)
     [
         (lambda: CASSI(np.ones((4, 5)), (0, 1)), TypeError, "mask must be a real floating-point tensor, got ndarray"),
         (lambda: CASSI(MASK.int(), (0, 1)), TypeError, r"floating-point tensor, got torch.int32; convert it"),
-        (lambda: CASSI(MASK.to(torch.complex64), (0,)), TypeError, r"got torch.complex64"),
         (lambda: CASSI(MASK, 3), TypeError, "shifts must be a sequence of integers, got 3"),
-        (lambda: CASSI(MASK, (0, None)), TypeError, "shifts must be a sequence of integers"),
         (lambda: CASSI(MASK, (0, 1.5)), TypeError, r"whole pixels, got \(0, 1.5\)"),
         (lambda: CASSI(MASK, (0, math.nan)), TypeError, r"whole pixels, got \(0, nan\)"),
-        (lambda: CASSI(MASK, (0, math.inf)), TypeError, r"whole pixels, got \(0, inf\)"),
         (lambda: CASSI(MASK, ()), ValueError, "shifts is empty"),
         (lambda: CASSI(MASK[0], (0,)), ValueError, r"mask must be \(H, W\) or \(C, H, W\) and not empty, got \(5,\)"),
-        (lambda: CASSI(MASK[None, None], (0,)), ValueError, r"not empty, got \(1, 1, 4, 5\)"),
         (lambda: CASSI(MASK[:0], (0,)), ValueError, r"not empty, got \(0, 5\)"),
         (lambda: CASSI(torch.ones(3, 4, 5), (0, 1)), ValueError, "mask has 3 bands but there are 2 shifts"),
         (lambda: CASSI(MASK, (0, 1), torch.ones(4, 5)), ValueError, r"weights must be \(4, 6\).* got \(4, 5\)"),
-        (lambda: CASSI(MASK, (0, 1), -torch.ones(4, 6)), ValueError, "weights must be finite and >= 0"),
-        (lambda: CASSI(MASK, (0,), torch.full((4, 5), math.nan)), ValueError, "weights must be finite and >= 0"),
-        (lambda: CASSI(MASK, (0,), torch.full((4, 5), math.inf)), ValueError, "weights must be finite and >= 0"),
         (lambda: CASSI.from_step(MASK, 2, 0), ValueError, "num_bands must be at least 1, got 0"),
-        (lambda: CASSI.from_step(MASK, 0.5, 3), TypeError, "whole pixels"),
         (lambda: CASSI(MASK, (0,)).to(dtype=torch.int64), TypeError, "got torch.int64"),
     ],
 )

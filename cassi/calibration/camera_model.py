@@ -153,11 +153,6 @@ class BlurredMasks:
         height, width = self.levels[0][0].shape
         return height, width
 
-    @property
-    def differ(self) -> bool:
-        """Whether the bands have masks of their own."""
-        return len(self.levels) > 1
-
     @classmethod
     def of(cls, model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
         toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
@@ -169,11 +164,12 @@ class BlurredMasks:
             positions = np.array([-1.0, 0.0, 1.0]) if moves and num_bands > 1 else np.zeros(1)
             sources = [toned] * len(positions)
         x, y = coordinates(mask.shape[-2:])
+        rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
         gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if num_bands > 1 else 0.0
         levels = []
         for t, source in zip(positions, sources, strict=True):
             down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
-            moved = displaced(source, down, right)
+            moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
             if model.continuous:
                 moved = box_blurred(moved, gap)
             levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
@@ -198,14 +194,6 @@ class BlurredMasks:
         if len(parts) == 1:
             return list(self.levels[parts[0][0]])
         return [np.asarray(sum(w * self.levels[i][k] for i, w in parts)) for k in range(len(BLURS))]
-
-
-def displaced(image: np.ndarray, down: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """image(p - (down, right)), see `sampled`; as it is where nothing moves."""
-    if not (down.any() or right.any()):
-        return image
-    rows, columns = np.meshgrid(*map(np.arange, image.shape), indexing="ij")
-    return sampled(image, rows - down, columns - right)
 
 
 def sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

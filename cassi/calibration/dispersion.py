@@ -67,10 +67,9 @@ class Dispersion:
                 "wavelengths, or check that the mask frames are in the order of their wavelengths"
             )
         # outside the captured wavelengths the fit may turn back; it is followed as far as it does not
-        start = int(np.argmax(grid >= first))
-        low = start - int(np.argmin(np.append(rising[:start][::-1], False)))
-        stop = len(grid) - 1 - int(np.argmax((grid <= last)[::-1]))
-        high = stop + int(np.argmin(np.append(rising[stop:], False)))
+        middle, back = len(rising) // 2, np.flatnonzero(~rising)
+        low = int(back[back < middle].max(initial=-1)) + 1
+        high = int(back[back >= middle].min(initial=len(rising)))
         part, ascending = slice(low, high + 1), slice(None, None, int(direction))
         wanted = np.asarray(displacements, dtype=float)
         d, w = curve[part][ascending], grid[part][ascending]

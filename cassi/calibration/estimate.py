@@ -30,6 +30,7 @@ from cassi.files.scaling import BIT_DEPTHS, read_leading
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
+from cassi.optics.psf import local_mean
 from cassi.optics.single_disperser import CASSI
 
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
@@ -190,55 +191,35 @@ class Calibration:
             InputError: no such file, damaged, or no calibration.
         """
         container = open_container(Path(path))
-
-        def array(name: str) -> np.ndarray:
-            entry = container.entry(name)
-            if entry is None:
-                raise InputError(
-                    f"{path}: no calibration, '{name}' is missing; make one with calibrate.py; "
-                    f"found {container.listing()}"
-                )
-            return container.read(entry)
-
-        def number(name: str) -> float | None:
-            """A positive number, or None where it is not stated."""
-            if name not in container.attributes:
-                return None
-            value = np.asarray(container.attributes[name])
-            if value.size != 1 or value.dtype.kind not in "iuf" or not np.isfinite(value.item()):
-                raise InputError(f"{path}: '{name}' must be one finite number, got {value!r}")
-            if not value.item() > 0:
-                raise InputError(f"{path}: '{name}' must be positive, got {value.item()}")
-            return float(value.item())
-
-        def needed(name: str) -> float:
-            value = number(name)
-            if value is None:
-                raise InputError(f"{path}: no calibration, '{name}' is missing; make one with calibrate.py")
-            return value
-
+        entries = {entry.name: entry for entry in container.entries}
+        names = [*ARRAYS, *(f"dispersion/{name}" for name in DISPERSION)]
+        blurred = "line_spread/sigma" in entries
+        names += [f"line_spread/{name}" for name in LINE_SPREAD] if blurred else []
+        needed = ["saturation", "scale"] + ["slit_width"] * blurred
+        for name in [*(n for n in names if n not in entries), *(n for n in needed if n not in container.attributes)]:
+            raise InputError(f"{path}: no calibration, '{name}' is missing; make one with calibrate.py")
+        values = {name: container.read(entries[name]) for name in names}
+        stated = [*needed, *(name for name in ("gain", "read_noise") if name in container.attributes)]
+        numbers = {name: _positive(path, name, container.attributes[name]) for name in stated}
         model = container.attributes.get("dispersion_model", "")
-        coefficients, *measured = (array(f"dispersion/{name}") for name in DISPERSION)
         curve = Dispersion(
             model.decode(errors="replace") if isinstance(model, bytes) else str(model),
-            tuple(float(a) for a in coefficients),
-            *measured,
+            tuple(float(a) for a in values["dispersion/coefficients"]),
+            *(values[f"dispersion/{name}"] for name in DISPERSION[1:]),
         )
         spread = None
-        if container.entry("line_spread/sigma") is not None:
-            spread = LineSpread(**{n: array(f"line_spread/{n}") for n in LINE_SPREAD}, slit_width=needed("slit_width"))
+        if blurred:
+            parts = {name: values[f"line_spread/{name}"] for name in LINE_SPREAD}
+            spread = LineSpread(**parts, slit_width=numbers["slit_width"])
         found = cls(
-            mask=array("mask").astype(np.float32),
-            shifts=tuple(int(d) for d in array("shifts")),
-            remainders=array("remainders"),
-            wavelengths=array("wavelengths"),
-            dark=array("dark"),
-            flat=array("flat"),
-            bad_pixels=array("bad_pixels").astype(bool),
-            saturation=needed("saturation"),
-            scale=needed("scale"),
-            gain=number("gain"),
-            read_noise=number("read_noise"),
+            mask=values["mask"].astype(np.float32),
+            shifts=tuple(int(d) for d in values["shifts"]),
+            bad_pixels=values["bad_pixels"].astype(bool),
+            **{name: values[name] for name in ("remainders", "wavelengths", "dark", "flat")},
+            saturation=numbers["saturation"],
+            scale=numbers["scale"],
+            gain=numbers.get("gain"),
+            read_noise=numbers.get("read_noise"),
             dispersion=curve,
             line_spread=spread,
         )
@@ -246,21 +227,28 @@ class Calibration:
         return found
 
 
+def _positive(path: str | os.PathLike[str], name: str, value: object) -> float:
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "iuf" or not np.isfinite(number.item()):
+        raise InputError(f"{path}: '{name}' must be one finite number, got {number!r}")
+    if not number.item() > 0:
+        raise InputError(f"{path}: '{name}' must be positive, got {number.item()}")
+    return float(number.item())
+
+
 def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
-    bands = len(c.shifts)
-    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,)}
+    bands, spread = len(c.shifts), c.line_spread
     if c.mask.ndim != 3 or bands == 0 or len(c.mask) != bands:
         raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
-    expected["mask"] = c.mask.shape
     detector = (c.mask.shape[1], c.mask.shape[2] + max(c.shifts) - min(c.shifts))
+    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,), "mask": c.mask.shape}
     expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), detector)
     for name, shape in expected.items():
         values = getattr(c, name)
         if values.shape != shape or not np.isfinite(values).all():
             raise InputError(f"{path}: '{name}' must be finite and {shape}, got {values.shape}")
-    if c.line_spread is not None:
-        measured = c.line_spread.wavelengths.shape
-        sigma = c.line_spread.sigma
+    if spread is not None:
+        sigma, measured = spread.sigma, spread.wavelengths.shape
         if sigma.shape != measured or sigma.ndim != 1 or sigma.size == 0 or not ((sigma >= 0) & (sigma < 50)).all():
             raise InputError(f"{path}: 'line_spread/sigma' must be {measured} and 0 to 50 [pixel], got {sigma}")
     if c.dispersion.model not in get_args(Model):
@@ -498,7 +486,7 @@ def _checked_slits(
         return np.zeros((0, *size)), np.zeros(0)
     stack = np.asarray(slit.frames, dtype=np.float64)
     stack = stack[None] if stack.ndim == 2 else stack
-    if stack.ndim != 3 or stack.shape[1:] != size or len(stack) == 0 or not np.isfinite(stack).all():
+    if stack.shape[1:] != size or not np.isfinite(stack).all():
         raise InputError(f"slit frames must be finite and {('S', *size)} as the mask frames are, got {stack.shape}")
     wavelengths = slit.wavelengths
     if wavelengths is None:
@@ -538,14 +526,10 @@ def _fill(image: np.ndarray, bad: np.ndarray) -> np.ndarray:
     if not bad.any():
         return image
     good = (~bad).astype(float)
-    values, weight = np.where(bad, 0, image), good
-    filled = image.copy()
-    for sigma in (0.7, 3.0, 30.0):  # further away only where nothing good is near
-        blurred, near = ndimage.gaussian_filter(values, sigma), ndimage.gaussian_filter(weight, sigma)
-        use = bad & (near > 1e-3)
-        filled[use] = blurred[use] / near[use]
-        bad = bad & ~use
-    filled[bad] = float(image[good > 0].mean()) if good.any() else 0.0
+    filled = np.where(bad, image[~bad].mean() if good.any() else 0.0, image)
+    for sigma in (30.0, 3.0, 0.7):  # further away only where nothing good is near
+        near = bad & (ndimage.gaussian_filter(good, sigma) > 1e-3)
+        filled[near] = local_mean(np.where(good, image, 0), good, sigma)[near]
     return filled
 
 
@@ -574,8 +558,8 @@ def _place_bands(
     """Displacement, wavelength and width on the detector of each band."""
     if spacing not in get_args(Spacing):
         raise InputError(f"unknown spacing {spacing!r}, expected {' or '.join(get_args(Spacing))}")
-    first, last = float(curve.wavelengths[0]), float(curve.wavelengths[-1])
-    reach = float(curve(np.array([last]))[0] - curve(np.array([first]))[0])
+    first, last = curve.wavelengths[[0, -1]]
+    reach = float(np.diff(curve(curve.wavelengths[[0, -1]]))[0])
     span, direction = abs(reach), 1 if reach >= 0 else -1
     if num_bands is not None and num_bands < 2:
         raise InputError(f"the number of bands must be at least 2, got {num_bands}")
@@ -623,12 +607,10 @@ def _mask_at(
 ) -> np.ndarray:
     """The mask of a band, on the columns that the band covers: (H, W)."""
     after = int(np.clip(np.searchsorted(light, wavelength), 1, len(light) - 1))
-    near = (after - 1, after)
-    share = float(np.clip((wavelength - light[near[0]]) / (light[near[1]] - light[near[0]]), 0, 1))
-    weights = (1 - share, share)
-    row = sum(w * curve.across[n] for w, n in zip(weights, near, strict=True))
+    share = float(np.clip((wavelength - light[after - 1]) / (light[after] - light[after - 1]), 0, 1))
+    row = share * curve.across[after] + (1 - share) * curve.across[after - 1]
     total = np.zeros_like(images[0])
-    for weight, n in zip(weights, near, strict=True):
+    for weight, n in ((1 - share, after - 1), (share, after)):
         if weight > 0:
             image = ndimage.shift(images[n], (row - curve.across[n], 0), order=3, mode="nearest")
             total += weight * _spread(image, displacement - curve.measured[n], width)

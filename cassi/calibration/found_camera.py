@@ -20,8 +20,10 @@ from cassi.calibration.camera_model import (
 )
 from cassi.calibration.self_calibration import (
     BLOCK,
+    COARSE,
     FEWEST_BLOCKS,
     FINE,
+    Look,
     Search,
     Snapshots,
     find_model,
@@ -50,7 +52,6 @@ HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-LEAST_FALL = 0.01  # and by this share
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
@@ -234,69 +235,85 @@ def find_camera(
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
-    shifts = tuple(float(d) for d in m.shifts)
     given = FoundCamera.as_given(m)
-    if m.shots is not None:
-        return replace(given, reason="it is found from scenes of one shot only")
-    if len(shifts) > 1 and len(set(shifts)) == 1:
-        return replace(given, reason="it is found for single dispersers only, not where all bands lie in one place")
-    if not np.ptp(m.mask, axis=(-2, -1)).any():
-        return replace(given, reason="it is found from the mask's pattern, and this mask has none")
-    if not all(d.is_integer() for d in shifts):
-        return replace(given, reason="it is found for bands on whole pixels only, and some of these lie between")
-    A = camera_of_shot(m, torch.device("cpu"))
-    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
-    frames = [frame for one in measurements for frame in _frames(one, A, bad, black_level)]
-    check_light(torch.stack(frames))  # a reconstruction would refuse it, after a search in vain
-    snapshots = Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels)
-    if sum(len(tiles(good)) for good in snapshots.good) < FEWEST_BLOCKS:
-        return replace(
-            given,
-            reason=f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of {BLOCK} x "
-            f"{BLOCK} pixels are needed",
-        )
-    model, *fall = find_model(Search(snapshots, m.mask, m.shifts), lambda share: told(SEARCH * share))
+    if reason := _not_looked_for(m):
+        return replace(given, reason=reason)
+    A, bad = _through(m, m.mask), _bad_pixels(m)
+
+    def frames(camera: Shot) -> list[torch.Tensor]:
+        return [frame for one in measurements for frame in _frames(one, camera, bad, black_level)]
+
+    def search(frames: list[torch.Tensor], look: Look) -> Search:
+        return Search(Snapshots.of(torch.stack(frames).numpy(), m.bad_pixels, look), m.mask, m.shifts)
+
+    # fit: roughly, then closely
+    y = frames(A)
+    check_light(torch.stack(y))  # a reconstruction would refuse it, after a search in vain
+    roughly = search(y, COARSE)
+    if sum(len(tiles(good)) for good in roughly.snapshots.good) < FEWEST_BLOCKS:
+        small = f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of"
+        return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
+    model, *fall = find_model(roughly, lambda share: told(SEARCH * share))
     if model.exact:
         return given
-
-    def through(mask: np.ndarray) -> Shot:
-        return camera_of_shot(replace(m, mask=mask), torch.device("cpu"))
-
-    # A mask out of place tells a black level that is not there, which passes for contrast.
     mask = model.masks(m.mask, m.shifts)
-    seen = [frame for one in measurements for frame in _frames(one, through(mask), bad, black_level)]
-    model = settled(Search(Snapshots.of(torch.stack(seen).numpy(), m.bad_pixels, FINE), m.mask, m.shifts), model, mask)
+    # A mask out of place tells a black level that is not there, which passes for contrast.
+    y_found = frames(_through(m, mask))
+    model = settled(search(y_found, FINE), model, mask)
     if model.exact:
         return given
 
-    def trials(mask: np.ndarray, seed: int = seed) -> list[_Trial]:
-        camera = through(mask)
-        return [_Trial.of(camera, A, y, bad, seed) for y in (frames if mask is m.mask else seen)]
+    # compare: short reconstructions, with more held-out pixels while they leave it open
+    def trials(mask: np.ndarray, frames: list[torch.Tensor], seed: int) -> list[_Trial]:
+        return [_Trial.of(_through(m, mask), A, frame, bad, seed) for frame in frames]
 
-    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts)))
+    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found, seed))
     mask = model.masks(m.mask, m.shifts)
     told((1 + SEARCH) / 2)
-    as_given = trials(m.mask)
+    as_given = trials(m.mask, y, seed)
     sure, is_open = _compared(as_given, as_found)
     for more in range(1, SPLITS):
-        if not is_open:
-            break
-        as_given += trials(m.mask, seed + more)
-        as_found += trials(mask, seed + more)
-        sure, is_open = _compared(as_given, as_found)
+        if is_open:
+            as_given += trials(m.mask, y, seed + more)
+            as_found += trials(mask, y_found, seed + more)
+            sure, is_open = _compared(as_given, as_found)
     found = replace(
         given,
         fall=(fall[0], fall[1]),
         errors=(_error(as_given), _error(as_found)),
         imprints=(_imprint(as_given), _imprint(as_found)),
     )
+
+    # accept: where it is clearly better, and the snapshot shows one of the two
     if not sure:
         return found
-    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts)
+    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(m.shifts)), m.shifts)
     taken = replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
     if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
+
+
+def _not_looked_for(m: Measurement) -> str:
+    """Why the camera of a measurement is not looked for; empty where it is."""
+    if m.shots is not None:
+        return "it is found from scenes of one shot only"
+    if len(m.shifts) > 1 and len(set(m.shifts)) == 1:
+        return "it is found for single dispersers only, not where all bands lie in one place"
+    if not np.ptp(m.mask, axis=(-2, -1)).any():
+        return "it is found from the mask's pattern, and this mask has none"
+    if not all(float(d).is_integer() for d in m.shifts):
+        return "it is found for bands on whole pixels only, and some of these lie between"
+    return ""
+
+
+def _through(m: Measurement, mask: np.ndarray) -> Shot:
+    """The camera of a measurement with this mask."""
+    return camera_of_shot(replace(m, mask=mask), torch.device("cpu"))
+
+
+def _bad_pixels(m: Measurement) -> torch.Tensor | None:
+    return None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
 
 
 def _shows(m: Measurement) -> bool:
@@ -312,18 +329,16 @@ def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, boo
         return False, False
     falls = before - after
     sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
-    lower = _error(as_found) < (1 - LEAST_FALL) * _error(as_given)
     no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
     cleaner = no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
-    sure = cleaner or (lower and sigmas > SIGMAS)
-    return sure, lower and sigmas > OPEN and not sure
+    sure = cleaner or sigmas > SIGMAS
+    return sure, sigmas > OPEN and not sure
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
     """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
-    device = torch.device("cpu")
-    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
-    given, camera = camera_of_shot(m, device), camera_of_shot(replace(m, mask=found.mask, shifts=found.shifts), device)
+    given, bad = _through(m, m.mask), _bad_pixels(m)
+    camera = _through(replace(m, shifts=found.shifts), found.mask)
     return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, camera, bad, black_level)])
 
 
@@ -426,14 +441,12 @@ def better_blur(m: Measurement, psf: float, *, black_level: float | None = None)
     Returns:
         Its standard deviation, 0 for none, and the errors with the blur as believed and with it; None where none is.
     """
-    device = torch.device("cpu")
-    given = camera_of_shot(m, device)
-    bad = None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
+    given, bad = _through(m, m.mask), _bad_pixels(m)
     y = _frames(m, given, bad, black_level)[0]
     where = _brightest(y, given.cube_shape[-2:])
 
     def error(width: float) -> float:
-        squares, light, *_ = _predicted(camera_of_shot(m, device, width or None), given, y, bad, 0, *where)
+        squares, light, *_ = _predicted(camera_of_shot(m, torch.device("cpu"), width or None), given, y, bad, 0, *where)
         return math.sqrt(float(squares.sum() / light.sum()))
 
     believed = error(psf)

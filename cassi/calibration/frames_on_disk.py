@@ -82,7 +82,7 @@ def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarr
         if given is None:
             raise InputError("the mask frames must be at known wavelengths")
         return given
-    named = _named_wavelengths(files)
+    named = slit_wavelengths(files)
     if len(files) != count or named is None:
         raise InputError(
             f"the wavelengths of {files[0].name} ... are unknown: name the files mask_532nm.png, write one number per "
@@ -92,13 +92,9 @@ def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarr
 
 
 def slit_wavelengths(files: Sequence[Path]) -> np.ndarray | None:
-    """The wavelength of each slit frame [nm] from names like slit_532nm.png; None where they do not say."""
-    return _named_wavelengths(files) if files else None
-
-
-def _named_wavelengths(files: Sequence[Path]) -> np.ndarray | None:
+    """The wavelength of each frame [nm] from names like slit_532nm.png; None where they do not say."""
     named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
-    return np.array([float(match[1]) for match in named if match]) if all(named) else None
+    return np.array([float(match[1]) for match in named if match]) if named and all(named) else None
 
 
 def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:

@@ -177,19 +177,9 @@ def _fit(image: np.ndarray, width: float, edges: np.ndarray, wavelength: float) 
     )
     sigma = SHARPEST if found.x[2] < math.log(1.01 * SHARPEST) else math.exp(found.x[2])
     offsets, (height, level), _ = solved(found.x)
-    at = np.digitize(offsets, edges) - 1
-    counted = (at >= 0) & (at < len(edges) - 1)
-    counts = np.bincount(at[counted], minlength=len(edges) - 1)
-    profile = np.full(len(edges) - 1, np.nan)
-    np.divide(
-        np.bincount(at[counted], (values[counted] - level) / height, minlength=len(profile)),
-        counts,
-        out=profile,
-        where=counts > 0,
-    )
-    model = np.full_like(profile, np.nan)
-    fitted = np.bincount(at[counted], slit_profile(offsets[counted], sigma, width), minlength=len(profile))
-    np.divide(fitted, counts, out=model, where=counts > 0)
+    in_bins = [(values - level) / height, slit_profile(offsets, sigma, width)]
+    (profile, model), *_ = stats.binned_statistic(offsets, in_bins, bins=edges)
+    counts = np.histogram(offsets, edges)[0]
     chance = (noise / height) ** 2 / np.maximum(counts, 1)  # what noise alone puts between the two
     off = math.sqrt(max(float(np.nansum((profile - model) ** 2 - chance) / np.nansum(model**2)), 0.0))
     if not height > 0 or off > MISFIT:

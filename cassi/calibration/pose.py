@@ -19,9 +19,12 @@ from scipy import fft, ndimage
 from torch import Tensor
 
 from cassi.calibration.camera_model import beyond, sampled, unseen_pixels
+from cassi.calibration.self_calibration import log_rest, regressed
 from cassi.errors import InputError
 from cassi.kernels.linear import conjugate_gradients
 from cassi.kernels.shift_sum import detector_width
+from cassi.optics.geometry import cosines
+from cassi.optics.psf import local_mean
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.gap import gap_tv
@@ -185,11 +188,13 @@ def align(
     limits = np.array(bounds) * geometry.units
     limits[0] += limits[4] / 2 if limits[0] else 0.0
     start = _coarse(snapshot, single, geometry, limits, free)
-    full = _fine(snapshot, single, geometry, limits, free, start)
+    full = _descend(_FieldMisfit(snapshot, single, geometry), start, limits, free, steps=25)[0]
     poses = [geometry.pose(full)]
     if 4 in free or 5 in free:
-        start = np.where(np.arange(6) < 4, full, 0)
-        kept = _fine(snapshot, single, geometry, limits, tuple(k for k in free if k < 4), start)
+        still = np.where(np.arange(6) < 4, full, 0)
+        kept = _descend(_FieldMisfit(snapshot, single, geometry), still, limits, [k for k in free if k < 4], steps=25)[
+            0
+        ]
         poses.insert(0, geometry.pose(kept))
         spectrum = _FieldMisfit(snapshot, single, geometry).spectrum(torch.as_tensor(kept))
         ends = max(1, len(spectrum) // 8)
@@ -326,8 +331,7 @@ class _Snapshot:
         good = torch.ones_like(y) if bad_pixels is None else (~bad_pixels.bool()).to(y)
         weights = good[self.rows].double().numpy()
         values = torch.where(good > 0, y, 0)[self.rows].double().numpy()
-        near = ndimage.gaussian_filter(values, 2.0) / np.maximum(ndimage.gaussian_filter(weights, 2.0), 1e-6)
-        values = np.where(weights > 0, values, near)
+        values = np.where(weights > 0, values, local_mean(values, weights, 2.0))
         rms = math.sqrt(float((values**2).mean()))
         self.y = torch.as_tensor(values / rms if rms > 0 else values)
         self.weights = torch.as_tensor(weights)
@@ -391,17 +395,10 @@ class _Geometry:
         num_bands = len(self.shifts)
         t = self.shifts / (self.span or 1.0)
         shifts = self.shifts + stretch * (self.shifts - self.span / 2) + curvature * 4 * t * (1 - t)
-        spectra = self.spectra(num_spectra).to(torch.complex128)
+        spectra = torch.as_tensor(cosines(num_bands, num_spectra)).to(torch.complex128)
         phases = torch.exp(-2j * math.pi * self.frequencies * shifts[:, None])
         gap = torch.sinc(self.frequencies * self.span / max(1, num_bands - 1))
         return spectra @ phases * gap / math.sqrt(num_bands)
-
-    def spectra(self, num_spectra: int) -> Tensor:
-        """B_k(c), (num_spectra, C): cosines over the bands."""
-        num_bands = len(self.shifts)
-        c = (torch.arange(num_bands, dtype=torch.float64) + 0.5) / num_bands
-        k = torch.arange(min(num_spectra, num_bands), dtype=torch.float64)
-        return torch.cos(math.pi * k[:, None] * c)
 
     def disperse(self, images: Tensor, transfer: Tensor) -> Tensor:
         """Each image (k, h, W), or one for all (1, h, W), through its transfer function: (k, h, W')."""
@@ -544,19 +541,10 @@ def _block_misfit(
         gram = columns @ columns.mT
         ridge = 1e-3 * gram.diagonal(dim1=-2, dim2=-1).mean() + 1e-12
         right = (columns @ target[..., None]).squeeze(-1)
-        fitted = torch.linalg.solve(gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype), right)
-        left = (energy - (right * fitted).sum(-1)).clamp(min=0)
-        return torch.log(left + floor).mean()
+        left = energy - (right * regressed(gram, right, ridge)).sum(-1)
+        return log_rest(left, energy, floor).mean()
 
     return misfit
-
-
-def _fine(
-    snapshot: _Snapshot, mask: Tensor, geometry: _Geometry, limits: np.ndarray, free: Sequence[int], start: np.ndarray
-) -> np.ndarray:
-    objective = _FieldMisfit(snapshot, mask, geometry)
-    theta, _ = _descend(objective, start, limits, free, steps=25)
-    return theta
 
 
 class _FieldMisfit:
@@ -606,7 +594,7 @@ class _FieldMisfit:
         """Root mean square of each band of the likeliest scene, (C,), of their root mean square."""
         mask, transfer = self._camera(theta)
         field = self._covariance(self._adjoint(mask, transfer, self._solve(mask, transfer))).double().flatten(1)
-        spectra = self._geometry.spectra(NUM_SPECTRA)
+        spectra = torch.as_tensor(cosines(len(self._geometry.shifts), NUM_SPECTRA))
         power = ((field @ field.mT) @ spectra * spectra).sum(0).clamp(min=0)
         relative: Tensor = (power / power.mean().clamp(min=torch.finfo(power.dtype).tiny)).sqrt()
         return relative

@@ -36,7 +36,8 @@ from cassi.calibration.camera_model import (
     polynomial,
 )
 from cassi.kernels.threads import side_by_side
-from cassi.optics.geometry import Shifts
+from cassi.optics.geometry import Shifts, cosines
+from cassi.optics.psf import local_mean
 
 BLOCK = 32  # side of the blocks [pixel]
 BRIGHTNESS = 5.0  # that of the local brightness [pixel]
@@ -45,13 +46,13 @@ MARGIN = 6  # nor those at the border [pixel]
 FILLED = 0.6  # least share of good pixels in a block
 FEWEST_BLOCKS = 12  # below, nothing is looked for
 FEWEST_ROWS = 4  # of blocks that a thread takes: the filters reach half a block beyond
-GAIN, SIGMAS = 0.003, 3.0  # a parameter must lower the log of the rest by so much, and by so many standard errors
+SIGMAS = 3.0  # by so many standard errors a parameter must lower the log of the rest
 REACH = 3  # displacements looked for [pixel]
 FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
 FLATTEST = 0.3  # below, the masks do not fit at all, and nothing is known of it; an inverted mask has one of -1
-TONES = (0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0)
+HARDER, SOFTER = (1.5, 2.0, 2.5, 3.0), (0.7, 0.5)  # exponents of the mask's values that are tried
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,8 @@ class Blocks:
         return float(((fitted @ self._spectra()).mean(1) * light)[best].median())
 
     def _spectra(self) -> Tensor:
-        """B_k, (K, groups): cosines over the bands."""
-        num_groups = len(self.t)
-        c = (torch.arange(num_groups, dtype=torch.float64) + 0.5) / num_groups
-        return torch.cos(math.pi * torch.arange(min(self.spectra, num_groups), dtype=torch.float64)[:, None] * c)
+        """B_k, (K, groups)."""
+        return torch.as_tensor(cosines(len(self.t), self.spectra))
 
     def _regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The rest of each block, and its coefficients z_k, (blocks, K)."""
@@ -143,14 +142,27 @@ class Blocks:
         images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
         images = images[:, :count]
         spectra = self._spectra()
-        W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
-        gram = W @ self.gram @ W.mT
-        target = (W @ self.right[..., None])[..., 0]
-        ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
-        fitted = torch.linalg.solve(gram + ridge * torch.eye(len(spectra), dtype=gram.dtype), target)
-        floor = 1e-4 * self.energy.mean()
-        left = (self.energy - (target * fitted).sum(1)).clamp(min=0)
-        return torch.log((left + floor) / (self.energy + floor)), fitted
+        with torch.no_grad():  # where the coefficients fit best, what is left changes with the images alone
+            W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
+            target = (W @ self.right[..., None])[..., 0]
+            ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
+            fitted = regressed(W @ self.gram @ W.mT, target, ridge)
+        seen = (images * (fitted @ spectra)[:, None]).flatten(1)
+        power = (seen * (self.gram @ seen[..., None])[..., 0]).sum(1) + ridge * fitted.square().sum(1)
+        left = self.energy - 2 * (seen * self.right).sum(1) + power
+        return log_rest(left, self.energy, 1e-4 * self.energy.mean()), fitted
+
+
+def regressed(gram: Tensor, target: Tensor, ridge: Tensor | float) -> Tensor:
+    """Coefficients of ridge regressions: (..., K, K) and (..., K) give (..., K)."""
+    ridged = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    coefficients: Tensor = torch.linalg.solve(ridged, target[..., None])
+    return coefficients[..., 0]
+
+
+def log_rest(left: Tensor, energy: Tensor, floor: Tensor | float) -> Tensor:
+    """log of what a regression leaves of the energy of a block."""
+    return torch.log((left.clamp(min=0) + floor) / (energy + floor))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,27 +185,15 @@ class Snapshots:
         known = np.ones(y.shape[-2:]) if bad_pixels is None else (~bad_pixels).astype(float)
         details, goods = [], []
         for frame in y.astype(np.float64):
-            level = _smooth(frame, known, BRIGHTNESS)
+            level = local_mean(frame, known, BRIGHTNESS)
             good = (level > DARK * np.percentile(level, 99)) & (known > 0)
             good[:MARGIN] = good[-MARGIN:] = False
             good[:, :MARGIN] = good[:, -MARGIN:] = False
-            detail = np.where(good, (frame - _smooth(frame, known, look.smooth)) / np.where(good, level, 1), 0)
+            detail = np.where(good, (frame - local_mean(frame, known, look.smooth)) / np.where(good, level, 1), 0)
             limit = 3 * float(detail[good].std()) if good.any() else 0.0
             details.append(np.clip(detail, -limit, limit))
             goods.append(good)
         return cls(np.stack(details).astype(np.float32), np.stack(goods), look)
-
-
-def _smooth(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
-    """Blurred by a Gaussian of this standard deviation, without the unknown pixels, which leave no hole."""
-    mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
-    filled: np.ndarray = mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
-    return filled
-
-
-def _detail(image: np.ndarray, smooth: float) -> np.ndarray:
-    passed: np.ndarray = image - ndimage.gaussian_filter(image, smooth)
-    return passed
 
 
 def features(
@@ -228,7 +228,8 @@ def features(
             if masks.per_band:
                 known.clear()
             top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
-            found = [_detail(masks.levels[source][k][top:bottom], look.smooth).astype(np.float32) for k in blurs]
+            levels = [masks.levels[source][k][top:bottom] for k in blurs]
+            found = [(one - ndimage.gaussian_filter(one, look.smooth)).astype(np.float32) for one in levels]
             if derivatives:
                 found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
             known[source] = np.stack([image[first - top : last - top] for image in found])
@@ -320,6 +321,11 @@ def directions(mask_shape: tuple[int, int]) -> dict[str, tuple[Direction, ...]]:
     }
 
 
+def pose_of(groups: Mapping[str, tuple[Direction, ...]]) -> list[Direction]:
+    """Those of them that move the mask as a whole."""
+    return [*groups["place"], *groups["turn and magnification"]]
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """The cameras that directions lead to from one whose displacements are in the blocks already.
@@ -387,6 +393,12 @@ def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
     return mean, error
 
 
+def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
+    """Whether the rest fell clearly."""
+    mean, error = gain(blocks, before, after)
+    return mean > SIGMAS * error
+
+
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
     """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
     colors = (~blocks.parity, blocks.parity)
@@ -396,11 +408,6 @@ def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]
     for color, family, other in zip(colors, families, values[::-1], strict=True):
         rest[color] = family.rest(torch.as_tensor(other))
     return rest
-
-
-def clearly(found: tuple[float, float]) -> bool:
-    mean, error = found
-    return mean > GAIN and mean > SIGMAS * error
 
 
 def moved(model: CameraModel, used: Sequence[Direction], values: np.ndarray) -> CameraModel:
@@ -438,43 +445,35 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     where it lowers the rest by 3 standard errors.
 
     Args:
-        search: the snapshots and their mask.
+        search: the snapshots and their mask, of at least `FEWEST_BLOCKS` blocks.
         told: called with the share of the work that is done.
 
     Returns:
         The model, and by how much it lowers the log of the rest against the camera as given, with standard error.
     """
     given = CameraModel()
-    blocks, before = search.rest(given)
-    if len(blocks) < FEWEST_BLOCKS:
-        return given, 0.0, 0.0
+    blocks = search.blocks(given)
+    before = rest_of(blocks, given)
     told(0.1)
-    groups = directions(search.mask.shape[-2:])
-    pose = [*groups["place"], *groups["turn and magnification"]]
     model = _coarse(search, blocks)
-    if model.exact and _nothing_near(search, before, [*pose, *groups["blur"]]):
-        return _deepened(search, given), 0.0, 0.0
-    told(0.3)
-    model = _continuous_or_not(search, model, pose)
-    told(0.4)
-    for _ in range(2):
-        near = search.blocks(model)
-        model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
-    told(0.6)
-    model = _toned(search, model, groups)
-    told(0.8)
-    model = _laddered(search, model, groups)
-    blocks, after = search.rest(model)
-    fall = gain(blocks, before, after)
-    if not clearly(fall):
-        return _deepened(search, given), 0.0, 0.0
-    return model, *fall
-
-
-def _deepened(search: Search, model: CameraModel) -> CameraModel:
-    """With the contrast of the mask's pattern, where it is clearly another."""
-    family = Family.of(search.blocks(model, derivatives=False), (), model.blur)
-    return _with_contrast(search, model, family, np.zeros(0))
+    if not model.exact or _something_near(search, blocks, before):
+        told(0.3)
+        groups = directions(search.mask.shape[-2:])
+        pose = pose_of(groups)
+        model = _continuous_or_not(search, model, pose)
+        told(0.4)
+        for _ in range(2):
+            near = search.blocks(model)
+            model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
+        told(0.6)
+        model = _toned(search, model, groups)
+        told(0.8)
+        model = _with_groups(search, model, groups)
+        blocks, after = search.rest(model)
+        if better(blocks, before, after):
+            return model, *gain(blocks, before, after)
+    blocks = search.blocks(given, derivatives=False)
+    return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0)), 0.0, 0.0
 
 
 def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
@@ -485,10 +484,8 @@ def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraMode
         model: as found.
         masks: its masks, (C, H, W).
     """
-    shifts = search.shifts
-    blocks = gather(search.snapshots, BlurredMasks.made(masks, shifts), shifts)
-    groups = directions(search.mask.shape[-2:])
-    used = [*groups["place"], *groups["turn and magnification"]] if model.down or model.right else []
+    blocks = gather(search.snapshots, BlurredMasks.made(masks, search.shifts), search.shifts)
+    used = pose_of(directions(search.mask.shape[-2:])) if model.down or model.right else []
     values = descend(blocks, used, {})
     return _with_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values)
 
@@ -501,30 +498,23 @@ def _with_contrast(search: Search, model: CameraModel, family: Family, values: n
     return replace(model, contrast=1.0 if as_deep else contrast)
 
 
-def _nothing_near(search: Search, before: Tensor, used: Sequence[Direction]) -> bool:
-    """Whether neither a small change of the camera as given, nor light between the bands, nor another tone helps."""
-    near = search.blocks(CameraModel())
-    if clearly(gain(near, before, crossed(near, used, {}))) or _blurred_by_band(search, near, before):
-        return False
-    others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
-    return not any(clearly(gain(near, before, search.rest(other)[1])) for other in others)
-
-
-def _blurred_by_band(search: Search, near: Blocks, before: Tensor) -> bool:
-    """Whether a blur that differs from band to band helps, no wider than any that is tried.
-
-    One that is wider is none: smooth spectra give bands without light some of their neighbors', and the masks of those
-    then seem to have no detail.
-    """
+def _something_near(search: Search, near: Blocks, before: Tensor) -> bool:
+    """Whether a small change of the camera as given, light between the bands, or another tone helps."""
     groups = directions(search.mask.shape[-2:])
+    if better(near, before, crossed(near, [*pose_of(groups), *groups["blur"]], {})):
+        return True
     used = [*groups["blur"], *groups["blur by band"]]
-    if not clearly(gain(near, before, crossed(near, used, {}))):
-        return False
-    blur, ends = moved(CameraModel(), used, descend(near, used, {})).blur, np.array([-1.0, 0.0, 1.0])
-    return bool(polynomial(blur, np.zeros(3), np.zeros(3), ends).max() <= WIDEST)
+    if better(near, before, crossed(near, used, {})):
+        # One that is wider than any that is tried is none: smooth spectra give bands without light some of their
+        # neighbors', and the masks of those then seem to have no detail.
+        blur, ends = moved(CameraModel(), used, descend(near, used, {})).blur, np.array([-1.0, 0.0, 1.0])
+        if polynomial(blur, np.zeros(3), np.zeros(3), ends).max() <= WIDEST:
+            return True
+    others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
+    return any(better(near, before, search.rest(other)[1]) for other in others)
 
 
-def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+def _with_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
     """Groups of parameters added one after the other, those of the pose refined where they were moved."""
     near = search.blocks(model)
     used: list[Direction] = []
@@ -534,14 +524,11 @@ def _laddered(search: Search, model: CameraModel, groups: Mapping[str, tuple[Dir
         level = groups["blur"] if name.startswith("blur ") and not any(d in used for d in groups["blur"]) else ()
         for more in [group, (*level, *group)][: 1 + bool(level)]:
             trial = crossed(near, [*used, *more], model.blur)
-            if clearly(gain(near, rest, trial)):
+            if better(near, rest, trial):
                 used, rest = [*used, *more], trial
                 break
-    for again in (True, False):
-        model = moved(model, used, descend(near, used, model.blur))
-        if again and used:
-            near = search.blocks(model)
-    return model
+    model = moved(model, used, descend(near, used, model.blur))
+    return moved(model, used, descend(search.blocks(model), used, model.blur)) if used else model
 
 
 def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direction]) -> CameraModel:
@@ -552,7 +539,7 @@ def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direct
     spread = replace(model, continuous=True)
     used = [*pose, ({}, {}, {"1": 1})]
     near = search.blocks(spread)
-    return spread if clearly(gain(near, crossed(search.blocks(model), used, {}), crossed(near, used, {}))) else model
+    return spread if better(near, crossed(search.blocks(model), used, {}), crossed(near, used, {})) else model
 
 
 def _toned(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
@@ -562,22 +549,21 @@ def _toned(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direct
         return model
     used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
 
-    def rest(tone: float) -> tuple[Blocks, Tensor]:
-        blocks = search.blocks(replace(model, tone=tone), derivatives=False)
+    def rest(model: CameraModel) -> tuple[Blocks, Tensor]:
+        blocks = search.blocks(model, derivatives=False)
         return blocks, crossed(blocks, used, {})
 
-    here = TONES.index(1.0)
-    _, lowest = rest(1.0)
-    for step in (1, -1):
-        start = here
-        while 0 <= here + step < len(TONES):
-            blocks, found = rest(TONES[here + step])
-            if not clearly(gain(blocks, lowest, found)):
+    _, lowest = rest(model)
+    for tones in HARDER, SOFTER:
+        for tone in tones:
+            other = replace(model, tone=tone)
+            blocks, found = rest(other)
+            if not better(blocks, lowest, found):
                 break
-            here, lowest = here + step, found
-        if here != start:
+            model, lowest = other, found
+        if model.tone != 1:
             break
-    return replace(model, tone=TONES[here])
+    return model
 
 
 def _coarse(search: Search, blocks: Blocks) -> CameraModel:
@@ -624,12 +610,9 @@ def _displaced_rest(search: Search) -> np.ndarray:
         floor = 1e-4 * BLOCK**2 * float((frame[inside] ** 2).mean())
         for i, j in tiles(inside):
             F = flat[:, i : i + BLOCK, j : j + BLOCK].reshape(len(flat), -1)
-            v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, BLOCK**2).T
-            gram = F @ F.T
-            target = F @ v
-            fitted = (
-                target * np.linalg.solve(gram + 1e-3 * np.trace(gram) / len(gram) * np.eye(len(gram)), target)
-            ).sum(0)
-            energy = (v**2).sum(0)
-            rests.append(np.log((np.maximum(energy - fitted, 0) + floor) / (energy + floor)))
+            v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, BLOCK**2)
+            gram, target = torch.from_numpy(F @ F.T), torch.from_numpy(v @ F.T)
+            fitted = regressed(gram, target, 1e-3 * gram.diagonal().mean())
+            energy = torch.from_numpy((v**2).sum(1))
+            rests.append(log_rest(energy - (target * fitted).sum(1), energy, floor).numpy())
     return np.array(rests).reshape(-1, 2 * REACH + 1, 2 * REACH + 1)

@@ -11,6 +11,13 @@ DEFAULT_STEP = 2
 STEPS = (1e-3, 1e5)  # the smallest and the largest displacement between bands, without its sign [pixel]
 
 
+def cosines(num_bands: int, count: int) -> np.ndarray:
+    """The slowest cosines over the bands, (count, C): what smooth spectra are mixed from. More than C gives C."""
+    phase = (np.arange(num_bands) + 0.5) / num_bands
+    found: np.ndarray = np.cos(np.pi * np.arange(min(count, num_bands))[:, None] * phase)
+    return found
+
+
 def check_step(step: float | None) -> None:
     """Raise InputError for a displacement between bands that is none."""
     if step is None or step == 0:

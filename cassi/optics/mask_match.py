@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, without_scene
+from cassi.optics.psf import local_mean
 
 __all__ = ["TURNS", "MaskCheck", "check_mask", "check_masks"]
 
@@ -55,28 +57,23 @@ def check_masks(m: Measurement) -> MaskCheck:
     chance = max(check.chance for check in checks)
     wrong = [k for k, check in enumerate(checks) if not check.matches]
     if not wrong:
-        own = [check.scores["as given"] for check in checks]
-        verdict = f"the masks fit their shots (correlation {min(own):.3f} to {max(own):.3f}, {chance:.3f} by chance)"
-        return MaskCheck("fits", verdict, scores, chance)
-    others = {
-        k: next(
-            (
-                number
-                for number, other in enumerate(shots)
-                if number != k and check_mask(shots[k].y, other.mask, m.shifts, bad_pixels=shots[k].bad_pixels).matches
-            ),
-            None,
+        given = [check.scores["as given"] for check in checks]
+        verdict = (
+            f"the masks fit their shots (correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance)"
         )
-        for k in wrong
-    }
-    if all(other is not None for other in others.values()):
-        fits = ", ".join(f"shot {k + 1} fits mask {other + 1}" for k, other in others.items() if other is not None)
-        kind: MaskKind = "shots swapped"
-        verdict = f"the shots are not in the order of the masks: {fits}"
-    else:
-        kind = next(checks[k].kind for k, other in others.items() if other is None)
-        verdict = "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k, other in others.items() if other is None)
-    return MaskCheck(kind, verdict, scores, chance)
+        return MaskCheck("fits", verdict, scores, chance)
+
+    def fits(k: int, mask: np.ndarray) -> bool:
+        return check_mask(shots[k].y, mask, m.shifts, bad_pixels=shots[k].bad_pixels).matches
+
+    own = {k: next((n for n, one in enumerate(shots) if n != k and fits(k, one.mask)), None) for k in wrong}
+    lost = [k for k, n in own.items() if n is None]
+    if lost:
+        return MaskCheck(
+            checks[lost[0]].kind, "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k in lost), scores, chance
+        )
+    swaps = ", ".join(f"shot {k + 1} fits mask {n + 1}" for k, n in own.items() if n is not None)
+    return MaskCheck("shots swapped", f"the shots are not in the order of the masks: {swaps}", scores, chance)
 
 
 # Flips and turns of the mask, (transposed, rows, columns); the transposed ones only where it is square.
@@ -120,38 +117,40 @@ def check_mask(
         True
     """
     y, mask, lags = _validated(y, mask, shifts)
-    detail = _measurement_detail(y, bad_pixels)
-    masks = _mask_detail(mask)
-    width = detail.shape[1] + masks.shape[2] + 2 * REACH
+    detail, masks = _measurement_detail(y, bad_pixels), _mask_detail(mask)
+    height, columns = masks.shape[1:]
+    width = detail.shape[1] + columns + 2 * REACH
     spectrum = np.fft.rfft(detail, width).astype(np.complex64)
-    given = _Transformed(masks, width)
+    given = _Masks(masks, width)
 
-    score = given.score(spectrum, lags)
-    scores = {"as given": score}
+    scores = {"as given": given.score(spectrum, lags)}
     reverse = lags.max() - lags
     if mask.ndim == 3 or not np.allclose(np.sort(reverse), np.sort(lags)):
         scores["dispersion reversed"] = given.score(spectrum, reverse)
-    square = masks.shape[1] == masks.shape[2]
     for name, (transpose, up, left) in TURNS.items():
-        if square or not transpose:
+        if height == columns or not transpose:
             turned = np.swapaxes(masks, 1, 2) if transpose else masks
-            scores[name] = _Transformed(turned[:, ::up, ::left], width).score(spectrum, lags)
-    chance = max(given.score(spectrum, lags, rows) for rows in _null_rows(masks.shape[1]))
+            scores[name] = _Masks(turned[:, ::up, ::left], width).score(spectrum, lags)
+    # displaced by so many rows that no match is left
+    first = min(REACH + 1, max(1, height // 4))
+    nowhere = {int(rows) for rows in np.linspace(first, height - first, NUM_NULLS)} - {0}
+    chance = max(given.score(spectrum, lags, rows) for rows in nowhere)
     displacement, displaced = _best_displacement(given, spectrum, lags)
     if displacement != (0, 0):
         scores[f"displaced by {displacement[0]} rows, {displacement[1]} columns"] = displaced
     steps = _steps(given, spectrum, round(float(lags.max()))) if mask.ndim == 2 else ()
-    others = _other_bands(given, spectrum, lags, steps)
-    kind, verdict = _verdict(scores, chance, displacement, steps, others, lags)
-    if kind == "fits" and given.inverted(spectrum, lags):
+    correlation = f"correlation {scores['as given']:.3f}, {chance:.3f} by chance"
+    good = f"the mask fits the measurement ({correlation})"
+    kind, verdict = _verdict(scores, chance, displacement, _step_verdict(given, spectrum, lags, steps, good))
+    # the best fit takes light away where the mask is open: the bands' weights sum to less than 0
+    if kind == "fits" and np.linalg.solve(given.ridged(lags), given.correlations(spectrum, lags)).sum() < 0:
         kind = "inverted"
         verdict = (
-            "inverted mask or snapshot: the mask fits where it is closed instead of open (correlation "
-            f"{score:.3f}, {chance:.3f} by chance); give 1 - mask, or the largest value less y"
+            "inverted mask or snapshot: the mask fits where it is closed instead of open "
+            f"({correlation}); give 1 - mask, or the largest value less y"
         )
     if kind != "fits" and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
-        kind = "too small"
-        verdict = f"{masks.shape[1]} x {masks.shape[2]} pixels are too few to tell whether the mask fits"
+        kind, verdict = "too small", f"{height} x {columns} pixels are too few to tell whether the mask fits"
     turn = max(TURNS.keys() & scores.keys(), key=lambda name: scores[name]) if kind == "turned" else None
     return MaskCheck(kind, verdict, scores, chance, displacement, steps, turn)
 
@@ -179,9 +178,7 @@ def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndar
     """Return the detail of the measurement at even contrast, unit norm: bright edges of the scene must not outweigh
     the mask."""
     good = np.ones(y.shape) if bad_pixels is None else (~np.asarray(bad_pixels, dtype=bool)).astype(float)
-    # Normalized convolution: bad pixels neither count nor leave a hole.
-    smooth = gaussian_filter(y * good, HIGH_PASS) / np.maximum(gaussian_filter(good, HIGH_PASS), 1e-6)
-    detail = (y - smooth) * good
+    detail = (y - local_mean(y, good, HIGH_PASS)) * good
     if np.abs(detail).max() <= FLAT * np.abs(y * good).max():
         return np.zeros_like(detail)  # rounding must not be taken for detail
     contrast = np.sqrt(gaussian_filter(detail**2, CONTRAST_RADIUS))
@@ -201,23 +198,24 @@ def _unit(values: np.ndarray) -> np.ndarray:
     return values / max(float(np.linalg.norm(values)), np.finfo(float).tiny)
 
 
-class _Transformed:
-    """The (conjugate) row spectra of one mask or one per band, and their Gram matrices.
+class _Masks:
+    """The (conjugate) row spectra of one mask or one per band, compared with a snapshot's.
 
     A displacement by d columns is a phase in the row spectrum, exact also for parts of a pixel.
     """
 
     def __init__(self, masks: np.ndarray, width: int) -> None:
-        self.per_band = masks.shape[0] > 1
-        self.thin = max(1, masks.shape[1] // MAX_ROWS) if self.per_band else 1
+        self.thin = max(1, masks.shape[1] // MAX_ROWS) if len(masks) > 1 else 1
         self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
         self.frequency = np.fft.rfftfreq(width)
         # Each frequency but the first and the last of an even width stands for its conjugate too.
-        self.grams: dict[tuple[float, ...], np.ndarray] = {}
         self.weight = np.full(self.frequency.size, 2.0) / width
         self.weight[0] /= 2
         if width % 2 == 0:
             self.weight[-1] /= 2
+        rows = np.ascontiguousarray(self.spectra.transpose(2, 0, 1))  # (F, C, H)
+        self.power = rows.conj() @ rows.transpose(0, 2, 1) * self.weight[:, None, None]
+        self.ridged_grams: dict[tuple[float, ...], np.ndarray] = {}
 
     def correlations(
         self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: Sequence[int] = (0,)
@@ -232,77 +230,55 @@ class _Transformed:
     def gram(self, lags: np.ndarray) -> np.ndarray:
         """Return M_bc = <m_b(. - d_b), m_c(. - d_c)>."""
         phase = np.exp(-2j * np.pi * lags[:, None] * self.frequency)
-        if not self.per_band:
-            power = (np.abs(self.spectra[0]) ** 2).sum(axis=0) * self.weight
-            return np.real((phase * power) @ phase.conj().T)
-        by_frequency = np.moveaxis(self.spectra.conj(), 2, 0)  # (F, C, H)
-        cross = by_frequency @ by_frequency.conj().transpose(0, 2, 1)  # (F, C, C)
-        return np.real(np.einsum("f,bf,fbc,cf->bc", self.weight, phase, cross, phase.conj()))
+        if len(self.spectra) == 1:
+            return np.real((phase * self.power[:, 0, 0]) @ phase.conj().T)
+        return np.real(np.einsum("bf,fbc,cf->bc", phase, self.power, phase.conj()))
 
     def ridged(self, lags: np.ndarray) -> np.ndarray:
         """Return M + e I, computed once: it does not depend on where the mask lies."""
         key = tuple(lags)
-        if key not in self.grams:
+        if key not in self.ridged_grams:
             gram = self.gram(lags)
-            self.grams[key] = gram + RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
-        return self.grams[key]
+            self.ridged_grams[key] = gram + RIDGE * max(np.trace(gram) / lags.size, 1e-12) * np.eye(lags.size)
+        return self.ridged_grams[key]
 
-    def explained(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
-        """Return R^2."""
-        return float(self.explained_at(spectrum, lags, rows, (0,))[0])
-
-    def explained_at(self, spectrum: np.ndarray, lags: np.ndarray, rows: int, columns: Sequence[int]) -> np.ndarray:
+    def explained(
+        self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: Sequence[int] = (0,)
+    ) -> np.ndarray:
         """Return R^2 of the masks displaced by `rows` and by each of the columns."""
         c = self.correlations(spectrum, lags, rows, columns)
         explained: np.ndarray = np.maximum((c * np.linalg.solve(self.ridged(lags), c)).sum(axis=0), 0.0)
         return explained * self.thin
 
-    def inverted(self, spectrum: np.ndarray, lags: np.ndarray) -> bool:
-        """Whether the best fit takes light away where the mask is open: the bands' weights sum to less than 0."""
-        return bool(np.linalg.solve(self.ridged(lags), self.correlations(spectrum, lags)).sum() < 0)
-
     def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
         """Return R."""
-        return math.sqrt(self.explained(spectrum, lags, rows))
+        return math.sqrt(self.explained(spectrum, lags, rows)[0])
 
 
-def _null_rows(height: int) -> list[int]:
-    """Return displacements by so many rows that no match is left, spread over the height."""
-    first = min(REACH + 1, max(1, height // 4))
-    return sorted({int(r) for r in np.linspace(first, height - first, NUM_NULLS)} - {0})
-
-
-def _best_displacement(given: _Transformed, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:
+def _best_displacement(given: _Masks, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:
     """Return the displacement (rows, columns) of the mask within REACH for which R is largest, and that R."""
     reach = min(REACH, max(1, spectrum.shape[0] // 8))
     # In place first: equal scores do not displace.
-    columns = sorted(range(-reach, reach + 1), key=abs)
+    steps = sorted(range(-reach, reach + 1), key=abs)
     best, where = -1.0, (0, 0)
-    for row in columns:
-        explained = given.explained_at(spectrum, lags, row, columns)
+    for row in steps:
+        explained = given.explained(spectrum, lags, row, steps)
         k = int(explained.argmax())
         if explained[k] > best * (1 + 1e-9):
-            best, where = float(explained[k]), (row, columns[k])
+            best, where = float(explained[k]), (row, steps[k])
     return where, math.sqrt(best)
 
 
-def _steps(given: _Transformed, spectrum: np.ndarray, span: int) -> tuple[tuple[int, int, float], ...]:
+def _steps(given: _Masks, spectrum: np.ndarray, span: int) -> tuple[tuple[int, int, float], ...]:
     """Return (bands, step, share of the R^2 of step 1) for every step that divides the span, the finest first."""
-    if span == 0:
-        return ()
     steps = [step for step in range(1, span + 1) if span % step == 0]
-    explained = [given.explained(spectrum, np.arange(0, span + 1, step, dtype=float)) for step in steps]
-    full = max(explained[0], np.finfo(float).tiny)
+    explained = [given.explained(spectrum, np.arange(0, span + 1, step, dtype=float))[0] for step in steps]
+    full = max([*explained[:1], np.finfo(float).tiny])
     return tuple((1 + span // step, step, float(value / full)) for step, value in zip(steps, explained, strict=True))
 
 
 def _verdict(
-    scores: Mapping[str, float],
-    chance: float,
-    displacement: tuple[int, int],
-    steps: tuple[tuple[int, int, float], ...],
-    others: bool,
-    lags: np.ndarray,
+    scores: Mapping[str, float], chance: float, displacement: tuple[int, int], of_steps: tuple[MaskKind, str]
 ) -> tuple[MaskKind, str]:
     given = scores["as given"]
     best = max(scores, key=lambda name: scores[name])
@@ -313,18 +289,19 @@ def _verdict(
             f"wrong mask: no orientation of it correlates with the measurement "
             f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
         )
-    of_steps, text = _step_verdict(given, chance, steps, others, lags)
-    if best.startswith("displaced") and displacement[0] == 0 and of_steps != "fits":
-        return of_steps, text  # a comb of the wrong pitch fits a little better beside its place
-    if best.startswith("displaced") and (given < MATCH * chance or scores[best] > MISPLACED * given):
-        return "displaced", (
-            f"displaced mask: it fits when moved by {_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
-        )
-    if not best.startswith(("as given", "displaced")) and scores[best] > 1.5 * given:
+    if best.startswith("displaced"):
+        # a comb of the wrong pitch fits a little better beside its place
+        comb = displacement[0] == 0 and of_steps[0] != "fits"
+        if not comb and (given < MATCH * chance or scores[best] > MISPLACED * given):
+            return "displaced", (
+                f"displaced mask: it fits when moved by {_moved(*displacement)}: {scores[best]:.3f}, "
+                f"{given:.3f} in place"
+            )
+    elif best != "as given" and scores[best] > 1.5 * given:
         kind: MaskKind = "turned" if best in TURNS else "reversed"
         what = "flipped or turned mask" if best in TURNS else "wrong direction"
         return kind, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
-    return of_steps, text
+    return of_steps
 
 
 def _moved(rows: int, columns: int) -> str:
@@ -341,76 +318,54 @@ def _moved(rows: int, columns: int) -> str:
     return " and ".join(f"{abs(n)} {unit}{'s' if abs(n) > 1 else ''} {way}" for n, unit, way in ways if n)
 
 
-def _coarsest(steps: tuple[tuple[int, int, float], ...]) -> tuple[int, int, float]:
-    """The coarsest step that explains about all, which is taken for the true one."""
-    return max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1])
+def _step_verdict(
+    given: _Masks, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...], good: str
+) -> tuple[MaskKind, str]:
+    """Whether the camera's step is not clearly another one, and what to say."""
+    differences = np.diff(np.sort(lags))
+    own = next((share for _, step, share in steps if differences.size and np.allclose(differences, step)), None)
+    if len(steps) < 2 or own is None:
+        return "fits", good
+    step = round(float(differences[0]))
+    # the coarsest step that explains about all is taken for the true one
+    bands, coarsest, share = max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1], default=steps[0])
+    if own < ENOUGH and _other_bands(given, spectrum, lags, coarsest, own):
+        return "bands or blur", (
+            f"wrong number of bands: {lags.size} bands with step {step} explain {own:.0%} of what the mask can, "
+            f"{bands} bands with step {coarsest} explain {share:.0%}; or the mask is blurred or "
+            "displaced by part of a pixel, which looks alike"
+        )
+    if own >= ENOUGH and coarsest > step and share >= ALL:
+        return "bands", (
+            f"wrong number of bands: {bands} bands with step {coarsest} explain all that {lags.size} bands with step "
+            f"{step} do ({share:.1%})"
+        )
+    return "fits", good
 
 
-def _other_bands(
-    given: _Transformed, spectrum: np.ndarray, lags: np.ndarray, steps: tuple[tuple[int, int, float], ...]
-) -> bool:
-    """Whether bands of the coarsest step with about all are what the camera's lags leave unexplained.
+def _other_bands(given: _Masks, spectrum: np.ndarray, lags: np.ndarray, step: int, share: float) -> bool:
+    """Whether bands of this step are what the camera's lags, which explain so much of all, leave unexplained.
 
     More bands also explain more of a snapshot whose mask is sharper than the one given, blurred or a little displaced:
     copies beside each other make up for that, and their weights go up and down from column to column. Those of true
     bands go along a spectrum, which is smooth. With smooth weights true bands explain more than the camera's do, and
     of what they explain the camera's lags explain the share that was seen.
     """
-    differences = np.diff(np.sort(lags))
-    if len(steps) < 2 or steps[0][2] == 0 or not np.allclose(differences, max(1.0, np.rint(differences[0]))):
-        return False
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
-    true = np.arange(0, len(finest), _coarsest(steps)[1])
-    M = given.gram(finest)
-    ridge = RIDGE * np.trace(M) / len(M) * np.eye(len(M))
+    true = np.arange(0, len(finest), step)
+    M, ridged = given.gram(finest), given.ridged(finest)
 
     def explained(c: np.ndarray, some: np.ndarray, B: np.ndarray) -> float:
         """R^2 of weights B^T z at some of the columns."""
-        c, gram = B @ c[some], B @ (M + ridge)[np.ix_(some, some)] @ B.T
-        return float(c @ np.linalg.solve(gram, c))
+        c = B @ c[some]
+        return float(c @ np.linalg.solve(B @ ridged[np.ix_(some, some)] @ B.T, c))
 
-    c = given.correlations(spectrum, finest)[:, 0]
-    if explained(c, true, _smooth_weights(len(true))) <= explained(c, own, _smooth_weights(len(own))):
+    c, B = given.correlations(spectrum, finest)[:, 0], cosines(len(true), SMOOTH)
+    if explained(c, true, B) <= explained(c, own, cosines(len(own), SMOOTH)):
         return False
     weights = np.linalg.solve(given.ridged(finest[true]), c[true])
-    B = _smooth_weights(len(true))
     seen = M[:, true] @ B.T @ np.linalg.lstsq(B.T, weights, rcond=None)[0]  # c of a snapshot with smooth weights
     everything = explained(seen, np.arange(len(M)), np.eye(len(M)))
     expected = explained(seen, own, np.eye(len(own))) / max(everything, np.finfo(float).tiny)
-    share = next((s[2] for s in steps if math.isclose(s[1], float(differences[0]))), math.nan)
     below, above = BESIDE
     return expected - below <= share <= expected + above
-
-
-def _smooth_weights(count: int) -> np.ndarray:
-    """Cosines over so many bands, (K, count)."""
-    phase = (np.arange(count) + 0.5) / count
-    cosines: np.ndarray = np.cos(np.pi * np.arange(min(SMOOTH, count))[:, None] * phase)
-    return cosines
-
-
-def _step_verdict(
-    given: float, chance: float, steps: tuple[tuple[int, int, float], ...], others: bool, lags: np.ndarray
-) -> tuple[MaskKind, str]:
-    """Whether the camera's step is not clearly another one, and what to say."""
-    good = f"the mask fits the measurement (correlation {given:.3f}, {chance:.3f} by chance)"
-    differences = np.diff(np.sort(lags))
-    if len(steps) < 2 or not np.allclose(differences, differences[0]):
-        return "fits", good
-    step = float(differences[0])
-    bands, coarsest, share = _coarsest(steps)
-    own = next((s[2] for s in steps if math.isclose(s[1], step)), None)
-    if own is not None and own < ENOUGH:
-        if not others:
-            return "fits", good
-        return "bands or blur", (
-            f"wrong number of bands: {lags.size} bands with step {step:g} explain {own:.0%} of what the mask can, "
-            f"{bands} bands with step {coarsest} explain {share:.0%}; or the mask is blurred or "
-            "displaced by part of a pixel, which looks alike"
-        )
-    if own is not None and coarsest > step and share >= ALL:
-        return "bands", (
-            f"wrong number of bands: {bands} bands with step {coarsest} explain all that {lags.size} bands with step "
-            f"{step:g} do ({share:.1%})"
-        )
-    return "fits", good

@@ -192,23 +192,19 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
 
     none = np.zeros(first.y.shape[-2:], dtype=bool)
     bad = [none if shot.bad_pixels is None else shot.bad_pixels for shot in shots]
-    sources, hashes, notes = (
-        dict.fromkeys(value for shot in shots for value in values(shot))
-        for values in (lambda m: (m.source,), lambda m: (m.sha256,), lambda m: m.notes)
-    )
+    notes = list(dict.fromkeys(note for shot in shots for note in shot.notes))
     gains = [shot.gain for shot in shots if shot.gain is not None]
-    told = list(notes)
     if gains and (len(gains) < len(shots) or max(gains) > 1.001 * min(gains)):
-        told.append(f"the shots' gains are {', '.join(f'{g:.5g}' for g in gains)}: their geometric mean is taken")
+        notes.append(f"the shots' gains are {', '.join(f'{g:.5g}' for g in gains)}: their geometric mean is taken")
     return replace(
         first,
         y=np.stack([shot.y for shot in shots], axis=-3),
         mask=np.stack([shot.mask for shot in shots]),
         bad_pixels=np.stack(bad) if any(b.any() for b in bad) else None,
         gain=float(np.exp(np.mean(np.log(gains)))) if gains else None,
-        notes=tuple(told),
-        source=", ".join(sources),
-        sha256=" ".join(hashes),
+        notes=tuple(notes),
+        source=", ".join(dict.fromkeys(shot.source for shot in shots)),
+        sha256=" ".join(dict.fromkeys(shot.sha256 for shot in shots)),
         shots=len(shots),
         **{name: known(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )

@@ -1,4 +1,4 @@
-"""Point-spread functions, and where a dispersion curve puts the bands."""
+"""Point-spread functions, means around a pixel, and where a dispersion curve puts the bands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from scipy import ndimage
 from torch import Tensor
 
 
@@ -32,6 +33,13 @@ def gaussian_psf(sigma: float, *, reach: float = 4.0) -> Tensor:
     edges = torch.erf((torch.arange(2 * half + 2, dtype=torch.float64) - half - 0.5) / (math.sqrt(2) * sigma))
     psf = edges.diff()
     return psf / psf.sum()
+
+
+def local_mean(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
+    """Mean around each pixel by a Gaussian of this standard deviation, of known pixels (1, else 0) alone."""
+    mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
+    filled: np.ndarray = mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
+    return filled
 
 
 def shifts_from_dispersion(
