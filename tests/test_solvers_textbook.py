@@ -84,10 +84,9 @@ def camera(weighted: bool) -> tuple[CASSI, Tensor]:
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("coupled", [False, True], ids=["band by band", "coupled"])
-def test_the_fast_solvers_compute_the_iterates_of_the_plain_ones(path, weighted, coupled):
+def test_the_fast_solvers_compute_the_iterates_of_the_plain_ones(path, weighted):
     A, y = camera(weighted)
-    options = {"tv_weight": 0.05, "num_iters": 12, "tv_iters": 3, "coupled": coupled}
+    options = {"tv_weight": 0.05, "num_iters": 12, "tv_iters": 3}
     plain = {"accelerate": False, "memory": 1.0}
     for extra in ({}, {"memory": 0.0}, plain, {"memory": 0.7}):
         got, expected = gap_tv(A, y, **options, **extra).x, gap_tv_reference(A, y, **options, **extra)

@@ -95,7 +95,7 @@ def squared_distance(a: Tensor, b: Tensor) -> Tensor:
 def tv_steps(
     u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float
 ) -> tuple[Tensor, Tensor | None]:
-    """`cassi.priors.tv.tv_steps` (not coupled): u in place; the dual goes to and fro between q and spare."""
+    """`cassi.priors.tv.tv_steps`: u in place; the dual goes to and fro between q and spare."""
     if memory != 1:
         q.mul_(memory)
     spare = torch.empty_like(q) if spare is None else spare

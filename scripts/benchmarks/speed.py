@@ -32,7 +32,7 @@ from cassi.kernels.dispatch import eager
 from cassi.looking.metrics import psnr
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.priors.tv import tv_prox_
+from cassi.priors.tv import tv_steps
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.loop import Record, Result
@@ -257,7 +257,7 @@ def compare_total_variation(size: Size, device: torch.device, seconds: float) ->
     spare = torch.empty_like(q)
 
     def denoise() -> None:
-        tv_prox_(u, weight, q, num_iters=3, spare=spare)
+        tv_steps(u, weight, q, spare, num_iters=3)
 
     ways = {"cassi, eager": _eagerly(denoise), "cassi": denoise}
     return Comparison("TV, three dual steps", str(size), time_in_turns(ways, device=device, seconds=seconds), {})
@@ -397,7 +397,7 @@ def memory(size: Size, device: torch.device) -> str:
     A, x = size.camera(device), size.cube(device)
     y = A.forward(x)
     cube = x.numel() * x.element_size()
-    solvers = tv_solvers(A, y) | {"GAP-TV, bands coupled": partial(gap_tv, A, y, tv_weight=TV_WEIGHT, coupled=True)}
+    solvers = tv_solvers(A, y)
     times = time_in_turns(solvers, device=device, seconds=3.0, max_turns=5)
     lines = [
         "| solver, 60 iterations | peak memory [cubes] | eager [cubes] | snapshots a minute |",
