@@ -240,7 +240,7 @@ def test_groups_of_patches(size, dtype, triton_kernels, monkeypatch):
         monkeypatch.setattr(nonlocal_lowrank, "kernels", backend)
         denoise = nonlocal_lowrank.NonlocalDenoiser(0.5, patch=3, stride=3)
         results.append([denoise(z.clone(), 0), denoise(other.clone(), 1)])
-    assert calls.calls == 3  # the filters are asked for once, and made by torch
+    assert calls.calls >= 6  # kernels gather the patches when filters are made and at each call
     for got, want in zip(*results[::-1], strict=True):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 

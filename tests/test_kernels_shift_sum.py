@@ -89,9 +89,7 @@ def test_the_four_ways_agree(case: Case, device: torch.device):
     y = shift_sum(x, mask, shifts)
     for way in (usual.sum_by_slices, usual.sum_by_convolution, usual.sum_by_scatter):
         torch.testing.assert_close(way(mask * x, shifts), y)
-    back = shift_back(y, mask, shifts)
-    for way in (usual.back_by_slices, usual.back_by_convolution, usual.back_by_gather):
-        torch.testing.assert_close(mask * way(y, shifts, width), back)
+    torch.testing.assert_close(mask * usual.back_by_slices(y, shifts, width), shift_back(y, mask, shifts))
 
 
 @pytest.mark.parametrize("shifts", [(0, 2, 4), (2, 0, -3), (0, 0, 0)], ids=str)

@@ -351,14 +351,6 @@ def test_tv_weight_zero_keeps_the_pseudo_inverse():
         torch.testing.assert_close(result.x, A.pinv(y), rtol=0, atol=1e-13)
 
 
-def test_more_tv_weight_means_less_tv():
-    A, _ = camera((3, 8, 7))
-    y = noisy(A)
-    for solve in (partial(gap_tv, accelerate=False), admm_tv, fista_tv):
-        values = [oracle.tv(solve(A, y, tv_weight=w, num_iters=150).x.numpy()) for w in (0.01, 0.1, 1.0)]
-        assert values[0] > 1.05 * values[1] > 1.1 * values[2]
-
-
 # monitor, tolerance, failure
 
 

@@ -28,13 +28,13 @@ def _correlate_rows(y: Array, v: Array, out: Array, padding: int, reverse: bool,
         for j in range(length):
             row[border + j] = y[r, j]
         of = r if v.shape[0] > 1 else zero
-        for i in range(m):
-            taps[m - one - i if reverse else i] = v[of, i]
+        for k in range(m):
+            taps[m - one - k if reverse else k] = v[of, k]
         if width < m and width < 16:
             for t in range(width):
                 total = y.dtype.type(0)
-                for i in range(m):
-                    total += row[t + i] * taps[i]
+                for k in range(m):
+                    total += row[t + k] * taps[k]
                 out[r, t] = total
             continue
         i = one if m % four == one else four
