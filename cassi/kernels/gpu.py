@@ -264,31 +264,10 @@ def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr
 
 @triton.jit
 def _subspace_step(
-    z,
-    z_new,
-    y,
-    e,
-    u,
-    y_z,
-    back,
-    basis,
-    mask,
-    offsets,
-    weights,
-    gamma,
-    omega,
-    C,
-    H,
-    W,
-    D,
-    PER_BAND: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    NONNEGATIVE: tl.constexpr,
-    COMPONENTS: tl.constexpr,
-    STEP: tl.constexpr,  # a number given at run time would be rounded to float32
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    z, z_new, y, e, u, y_z, back, basis, mask, offsets, weights, gamma, omega, C, H, W, D, PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr, NONNEGATIVE: tl.constexpr, COMPONENTS: tl.constexpr, STEP: tl.constexpr, K: tl.constexpr,
+    BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     first = (b * COMPONENTS * H + i) * W  # where row i of the first coefficient image begins

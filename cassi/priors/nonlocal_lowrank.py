@@ -42,8 +42,7 @@ def nonlocal_lowrank(
     stride: int = 4,
     window: int = WINDOW,
     group: int = GROUP,
-    groups: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Denoise a stack of images that share their structure, such as the coefficient images of a subspace.
 
     The images are divided by sigma first, so that the noise is white and 1 in all of them. Matching looks at all K
@@ -56,20 +55,19 @@ def nonlocal_lowrank(
         stride: distance of reference patches [pixel], 1 to patch.
         window: similar patches are looked for up to this far from the reference, in rows and columns [pixel].
         group: patches in a group m; fewer where a corner has not as many candidates.
-        groups: from an earlier call on images of the same size: leaves out the search, a fifth of the time.
 
     Returns:
-        The denoised images like z, and the groups (num_references, m) to hand to the next call.
+        The denoised images like z.
 
     Raises:
         ValueError: z not (K, H, W) or smaller than a patch; sigma negative, of another length, or 0 for some images
-            only; stride not in 1..patch, window or group below 1; groups that do not fit the image.
+            only; stride not in 1..patch, window or group below 1.
         FloatingPointError: NaN or Inf in z.
 
     Example:
         >>> x = torch.ones(1, 24, 24)
         >>> noisy = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-        >>> u, groups = nonlocal_lowrank(noisy, 0.1)
+        >>> u = nonlocal_lowrank(noisy, 0.1)
         >>> bool((u - x).square().mean() < (noisy - x).square().mean() / 20)
         True
     """
@@ -77,17 +75,11 @@ def nonlocal_lowrank(
     _check_images(z)
     if window < 1 or group < 1:
         raise ValueError(f"need window >= 1 and group >= 1, got window {window}, group {group}")
-    grid = (z.shape[1] - patch + 1, z.shape[2] - patch + 1)
-    if groups is not None and level is not None and not _fit(groups, grid, stride):
-        raise ValueError(
-            f"groups of shape {tuple(groups.shape)} are not of an image of {tuple(z.shape[1:])} with stride {stride}"
-        )
     if level is None:
-        return z.clone(), torch.zeros(0, 1, dtype=torch.long, device=z.device) if groups is None else groups
+        return z.clone()
     with torch.no_grad():
-        if groups is None:
-            groups = _match(_features(z / level, patch), stride, window, group)
-        return GroupFilters(z, level, groups, patch)(z), groups
+        groups = _match(_features(z / level, patch), stride, window, group)
+        return GroupFilters(z, level, groups, patch)(z)
 
 
 class NonlocalDenoiser:
@@ -317,19 +309,6 @@ def _check_images(z: Tensor) -> None:
     """Raise FloatingPointError for NaN or Inf; off the CPU their groups are looked at, where one waits anyway."""
     if z.is_cpu and not bool(z.isfinite().all()):
         raise FloatingPointError(_NOT_FINITE)
-
-
-def _fit(groups: Tensor, grid: tuple[int, int], stride: int) -> bool:
-    """Whether these can be groups on a grid of places: one for each reference patch, which is in it."""
-    rows, columns = (_references(n, stride, groups.device) for n in grid)
-    references = (rows[:, None] * grid[1] + columns).flatten()
-    return (
-        groups.ndim == 2
-        and groups.dtype == torch.long
-        and len(groups) == len(references)
-        and bool(((groups >= 0) & (groups < grid[0] * grid[1])).all())
-        and bool((groups == references[:, None]).any(1).all())
-    )
 
 
 def _features(z: Tensor, patch: int) -> Tensor:

@@ -45,7 +45,6 @@ def tv_prox(
     *,
     num_iters: int,
     dual: Tensor | None = None,
-    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """u = argmin_u 1/2 |u - v|^2 + weight TV(u), by projected gradient on the dual.
 
@@ -59,7 +58,6 @@ def tv_prox(
         weight: >= 0, in units of v; a number, or a tensor that broadcasts against (..., C, 1, 1).
         num_iters: dual steps, >= 0.
         dual: (2, ..., C, H, W) from an earlier call; 0 if not given. Not modified.
-        out: where u goes; may not be `v`.
 
     Returns:
         u like v, and the dual q like `dual`.
@@ -78,8 +76,7 @@ def tv_prox(
             f"dual must be {(2, *v.shape)}, got {tuple(dual.shape)}; pass the dual of a cube of the same shape"
         )
     q = v.new_zeros((2, *v.shape)) if dual is None else dual.clone()
-    u = torch.empty_like(v) if out is None else out
-    u.copy_(v)
+    u = v.clone()
     return u, tv_steps(u, w, q, None, num_iters=num_iters)[0]
 
 
