@@ -58,7 +58,8 @@ def solve(
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
     n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters
     deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
-    monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0) if run != Run(run.seed) else None
+    watched = any(value is not None for value in (run.budget, run.monitor, run.progress))
+    monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0) if watched else None
     if method.solver == "gaussian":
         variance = gaussian_variance(y, noise) if variance is None else variance
         return _gaussian(A, y, wavelengths, variance, method, run.seed, n, monitor)
@@ -75,18 +76,10 @@ def solve(
         settings["components"] = len(B)
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
     else:
-        solver, unit = SOLVERS_WITH_TV[method.solver]
-        weight *= gram if unit == "gram" else 1.0
+        solver: Callable[..., Result] = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}[method.solver]
+        weight *= 1.0 if solver is gap_tv else gram  # the others weigh TV against the squared misfit
         result = solver(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)
-
-
-# The solver, and what its TV weight is relative to besides the brightness.
-SOLVERS_WITH_TV: dict[str, tuple[Callable[..., Result], str]] = {
-    "gap-tv": (gap_tv, ""),
-    "admm-tv": (admm_tv, "gram"),
-    "fista-tv": (fista_tv, "gram"),
-}
 
 
 def gaussian_variance(y: Tensor, noise: CameraNoise) -> Tensor:

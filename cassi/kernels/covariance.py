@@ -5,8 +5,6 @@ S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d]
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose
@@ -19,10 +17,9 @@ _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are 
 def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
     """Sum over images and pixels of the outer product of the spectrum with itself: S = sum (x - mean)(x - mean)^T.
 
-    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by one batched
-    matrix product over images where an image has many pixels, image by image where one image fills the cache, and by
-    one product of rearranged chunks where images are small; only chunks of 2^18 numbers, or 2^12 spectra, are ever
-    copied.
+    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by a batched
+    matrix product over images where an image has many numbers, else by one product of rearranged chunks; only chunks
+    of 2^18 numbers, or 2^12 spectra, are ever copied.
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point.
@@ -95,7 +92,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _gram_sum(x: Tensor) -> Tensor:
-    """sum_n z_n z_n^T of images z_n (C, L), by the fastest of three products for the shape."""
+    """sum_n z_n z_n^T of images z_n (C, L), by the faster of two products for the shape, some images at a time."""
     n, c, h, w = x.shape
     length = h * w
     if n == 1:  # one matrix as it lies in memory
@@ -104,46 +101,25 @@ def _gram_sum(x: Tensor) -> Tensor:
     if length == 1:
         rows = x.reshape(n, c)
         return torch.mm(rows.t(), rows)
-    size = n * c * length
-    if c * length >= 448 and 2 * length >= c and size > 4096:
-        z = x.flatten(2)
-        if c >= 16 and c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
-            total = z.new_zeros(c, c)
-            for image in z:
-                total.addmm_(image, image.t())
-            return total
-        batch = 2**20 // (c * c)  # the products of a batch, batch x C x C, stay in cache
-        return torch.bmm(z, z.mT).sum(0) if n <= batch else _sum_parts(z, max(1, batch), _of_images)
-    by_rows = 8 * length <= c and (length <= 8 or size <= 2**14)
-    if size <= _CHUNK and not by_rows:
-        columns = x.transpose(0, 1).flatten(1)
-        return linear(columns, columns)
-    product = _of_rows if by_rows else _of_columns
-    chunk = max(1, _CHUNK // (c * length), _SPECTRA // length)
-    return product(x) if n <= chunk else _sum_parts(x, chunk, product)
+    if c * length > 448 and 2 * length >= c:
+        part, product = 2**20 // (c * c), _of_images  # the products, part x C x C, stay in cache
+    else:
+        part, product = max(_CHUNK // (c * length), _SPECTRA // length), _of_columns
+    part = max(1, part)
+    total = product(x if n <= part else x[:part])
+    for start in range(part, n, part):
+        total += product(x[start : start + part])
+    return total
 
 
-def _of_images(z: Tensor) -> Tensor:
+def _of_images(x: Tensor) -> Tensor:
+    z = x.flatten(2)
     return torch.bmm(z, z.mT).sum(0)
-
-
-def _of_rows(z: Tensor) -> Tensor:
-    """For few pixels an image."""
-    rows = z.permute(0, 2, 3, 1).flatten(0, 2)
-    return torch.mm(rows.t(), rows)
 
 
 def _of_columns(z: Tensor) -> Tensor:
     columns = z.transpose(0, 1).flatten(1)
     return linear(columns, columns)
-
-
-def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """product(z[0:size]) + product(z[size:2 size]) + ..."""
-    total = product(z[:size])
-    for start in range(size, z.shape[0], size):
-        total += product(z[start : start + size])
-    return total
 
 
 def _gram_sum_prepared(z: Tensor, mean: Tensor | None, dtype: torch.dtype) -> Tensor:
