@@ -76,9 +76,9 @@ def solve(
         settings["components"] = len(B)
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
     else:
-        solver: Callable[..., Result] = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}[method.solver]
-        weight *= 1.0 if solver is gap_tv else gram  # the others weigh TV against the squared misfit
-        result = solver(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
+        solvers: dict[str, Callable[..., Result]] = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}
+        weight *= 1.0 if method.solver == "gap-tv" else gram  # the others weigh TV against the squared misfit
+        result = solvers[method.solver](A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)
 
 

@@ -117,8 +117,8 @@ def _of_images(x: Tensor) -> Tensor:
     return torch.bmm(z, z.mT).sum(0)
 
 
-def _of_columns(z: Tensor) -> Tensor:
-    columns = z.transpose(0, 1).flatten(1)
+def _of_columns(x: Tensor) -> Tensor:
+    columns = x.transpose(0, 1).flatten(1)
     return linear(columns, columns)
 
 
