@@ -91,22 +91,20 @@ def difference_matrix(height: int, width: int) -> np.ndarray:
     return d.reshape(2 * height * width, height * width)
 
 
-def tv(x: np.ndarray, coupled: bool = False) -> float:
+def tv(x: np.ndarray) -> float:
     """Isotropic total variation of a cube (C, H, W), pixel by pixel."""
     bands, height, width = x.shape
     total = 0.0
     for i in range(height):
         for j in range(width):
-            squares = []
             for c in range(bands):
                 right = x[c, i, j + 1] - x[c, i, j] if j + 1 < width else 0.0
                 down = x[c, i + 1, j] - x[c, i, j] if i + 1 < height else 0.0
-                squares.append(float(right) ** 2 + float(down) ** 2)
-            total += sum(squares) ** 0.5 if coupled else sum(s**0.5 for s in squares)
+                total += (float(right) ** 2 + float(down) ** 2) ** 0.5
     return total
 
 
-def tv_prox(v: np.ndarray, weight: float, *, coupled: bool = False, gap: float = 1e-11) -> np.ndarray:
+def tv_prox(v: np.ndarray, weight: float, *, gap: float = 1e-11) -> np.ndarray:
     """argmin_u 1/2 |u - v|^2 + weight TV(u), to a duality gap <= gap (|v|^2 + 1), or RuntimeError.
 
     Nesterov-accelerated gradient on the dual with restart, on the dense D: another algorithm than the package's.
@@ -117,12 +115,12 @@ def tv_prox(v: np.ndarray, weight: float, *, coupled: bool = False, gap: float =
 
     def project(q: np.ndarray) -> np.ndarray:
         pairs = q.reshape(bands, 2, -1)
-        size = np.sqrt((pairs**2).sum(axis=(0, 1) if coupled else 1, keepdims=True))
+        size = np.sqrt((pairs**2).sum(axis=1, keepdims=True))
         return (pairs * (weight / np.maximum(size, max(weight, 1e-300)))).reshape(q.shape)
 
     def primal_minus_dual(q: np.ndarray) -> float:
         u = flat - q @ d
-        return weight * tv(u.reshape(v.shape), coupled) - float(((u @ d.T) * q).sum())
+        return weight * tv(u.reshape(v.shape)) - float(((u @ d.T) * q).sum())
 
     q = np.zeros((bands, 2 * height * width))
     ahead, t = q, 1.0
@@ -137,16 +135,16 @@ def tv_prox(v: np.ndarray, weight: float, *, coupled: bool = False, gap: float =
     raise RuntimeError(f"no certified solution: gap {primal_minus_dual(q)}")
 
 
-def gap_objective(v: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float, coupled: bool = False) -> float:
+def gap_objective(v: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float) -> float:
     """F(v) = 1/2 (y - Phi v)^T (Phi Phi^T)^+ (y - Phi v) + weight TV(v)."""
     r = y.ravel() - phi @ v.ravel()
-    return 0.5 * float(r @ np.linalg.pinv(phi @ phi.T) @ r) + weight * tv(v, coupled)
+    return 0.5 * float(r @ np.linalg.pinv(phi @ phi.T) @ r) + weight * tv(v)
 
 
-def tv_objective(x: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float, coupled: bool = False) -> float:
+def tv_objective(x: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float) -> float:
     """1/2 |Phi x - y|^2 + weight TV(x)."""
     r = phi @ x.ravel() - y.ravel()
-    return 0.5 * float(r @ r) + weight * tv(x, coupled)
+    return 0.5 * float(r @ r) + weight * tv(x)
 
 
 def blurred_matrix(mask, shifts, psf=None, psf_rows=None, weights=None) -> np.ndarray:

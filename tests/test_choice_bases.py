@@ -48,7 +48,7 @@ def smooth_light() -> torch.Tensor:
 def leftover(camera: CASSI, x: torch.Tensor) -> float:
     y = camera.forward(x)
     split = Split.of(camera, y, camera.majorizer() > 0, 0)
-    return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[2])
+    return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[1])
 
 
 def test_light_of_one_color_stands_out_and_smooth_light_does_not(camera):

@@ -69,7 +69,7 @@ class Oracle(LearnedPrior):
         s = brightness(A, shot.y) * math.sqrt(A.num_bands) * self.spread().view(-1, 1, 1)
         self.truth = analyse(shot.x, smooth_basis(A.num_bands, SIZE.components)) / s
 
-    def forward(self, z, d, seen, noise, memory, stage, views=1):
+    def forward(self, z, d, seen, noise, memory, stage):
         return self.truth - z, torch.zeros_like(z), seen
 
 
@@ -124,7 +124,7 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
 
 
 def test_stages_are_plain_values():
-    stages = (Tv(200), NonLocal(0.5, 12, 0.8), Learned(0.7, 2))
+    stages = (Tv(200), NonLocal(0.5, 12, 0.8), Learned(0.7))
     values = as_list(stages)
     assert from_list(json.loads(json.dumps(values))) == stages
     for wrong in ([["none", 1]], [["tv", 1, 2]]):

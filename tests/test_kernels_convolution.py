@@ -1,13 +1,10 @@
-"""Row-wise convolution against numpy.convolve, on a grid of sizes, methods and types."""
-
-import contextlib
+"""Row-wise convolution against numpy.convolve, on a grid of sizes, by kernels and by eager torch."""
 
 import numpy as np
 import pytest
 import torch
 
-from cassi.kernels.convolution import METHODS, choose_method, convolve_rows, correlate_rows, fft_length
-from cassi.kernels.dispatch import eager
+from cassi.kernels.convolution import convolve_rows, correlate_rows, fft_length
 
 SIZES = [(1, 1), (1, 4), (5, 4), (6, 6), (7, 3), (20, 31), (64, 2), (2, 64), (40, 40)]
 
@@ -23,46 +20,43 @@ def rows(n, m, seed=0, count=3, dtype=torch.float64):
     return torch.randn(count, n, generator=g, dtype=dtype), torch.randn(count, m, generator=g, dtype=dtype)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_equals_numpy_and_correlation_is_the_adjoint(method):
+def test_equals_numpy_and_correlation_is_the_adjoint(path):
     for n, m in SIZES:
         a, kernels = rows(n, m)
         y = torch.randn(3, n + m - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
         for v in (kernels, kernels[0]):
-            found = convolve_rows(a, v, method=method)
+            found = convolve_rows(a, v)
             torch.testing.assert_close(found, by_numpy(a, v), rtol=0, atol=1e-12)
-            left, right = (found * y).sum(), (a * correlate_rows(y, v, method=method)).sum()
+            left, right = (found * y).sum(), (a * correlate_rows(y, v)).sum()
             assert abs(left - right) < 1e-12 * y.norm() * a.norm() * v.norm()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_many_rows_pass_the_block_boundaries(method):
-    for n, m in [(700, 3), (700, 40), (5, 5), (3, 700)]:
+def test_many_rows_pass_the_block_boundaries(path):
+    for n, m in [(700, 3), (700, 90), (5, 5), (3, 700)]:
         a, v = rows(n, m, count=1500, dtype=torch.float32)
         before = a.clone(), v.clone()
-        y = convolve_rows(a, v, method=method)
+        y = convolve_rows(a, v)
         assert y.dtype == torch.float32 and torch.equal(a, before[0]) and torch.equal(v, before[1])
         some = [0, 1, 63, 64, 186, 187, 1499]
-        torch.testing.assert_close(y[some].double(), by_numpy(a[some], v[some]), rtol=0, atol=2e-5)
-        shared = convolve_rows(a, v[7], method=method)
-        torch.testing.assert_close(shared[some].double(), by_numpy(a[some], v[7]), rtol=0, atol=2e-5)
+        torch.testing.assert_close(y[some].double(), by_numpy(a[some], v[some]), rtol=0, atol=4e-5)
+        shared = convolve_rows(a, v[7])
+        torch.testing.assert_close(shared[some].double(), by_numpy(a[some], v[7]), rtol=0, atol=4e-5)
 
 
-def test_any_memory_layout():
+def test_any_memory_layout(path):
     a, v = rows(12, 5, count=12)
     wide = torch.stack([a, a], dim=2)[:, :, 0]
     for one, other in ((a.t(), v[:, ::2]), (wide, v.t().contiguous().t()), (a[:, ::2], v)):
         torch.testing.assert_close(convolve_rows(one, other), by_numpy(one, other))
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shared", [False, True])
-def test_first_and_second_derivatives(shared, method):
-    for n, m in [(3, 2), (2, 4)]:
+def test_first_and_second_derivatives(shared, path):
+    for n, m in [(3, 2), (2, 4), (50, 50)]:
         a, v = rows(n, m, count=2)
         args = (a.requires_grad_(), (v[0].clone() if shared else v).requires_grad_())
-        assert torch.autograd.gradcheck(lambda a, v: convolve_rows(a, v, method=method), args)
-        assert torch.autograd.gradgradcheck(lambda a, v: convolve_rows(a, v, method=method), args)
+        assert torch.autograd.gradcheck(convolve_rows, args)
+        assert n == 50 or torch.autograd.gradgradcheck(convolve_rows, args)
 
 
 def test_an_impulse_moves_the_row():
@@ -75,44 +69,28 @@ def test_transform_lengths_are_long_enough_and_never_twice_as_long():
     assert all(n <= fft_length(n) <= max(8, 2 * n) for n in range(1, 300))
 
 
-def test_the_rule_picks_each_method_somewhere():
-    sizes = [(10**4, 5, 5), (10**4, 100, 5), (10**4, 100, 100), (100, 5, 5)]
-    for kernels, methods in ((False, {"conv1d", "loop", "fft"}), (True, {"conv1d", "compiled", "fft"})):
-        assert {choose_method(*size, torch.float32, kernels=kernels) for size in sizes} == methods
-
-
-@pytest.mark.parametrize("automatic", ["kernels", "eager"])
-def test_both_rules_give_the_same_and_no_rows_no_rows(automatic):
-    a, v = rows(12, 5)
-    with eager() if automatic == "eager" else contextlib.nullcontext():
-        torch.testing.assert_close(convolve_rows(a, v), by_numpy(a, v))
-        valid = torch.stack([a.unfold(1, 5, 1)[r] @ v[r] for r in range(3)])
-        torch.testing.assert_close(correlate_rows(a, v), valid)
-        for n in (3, 200):
-            assert convolve_rows(torch.ones(0, n), torch.ones(200)).shape == (0, n + 199)
-            assert correlate_rows(torch.ones(0, 200), torch.ones(0, n)).shape == (0, 201 - n)
+def test_no_rows_give_no_rows(path):
+    for n in (3, 200):
+        assert convolve_rows(torch.ones(0, n), torch.ones(200)).shape == (0, n + 199)
+        assert correlate_rows(torch.ones(0, 200), torch.ones(0, n)).shape == (0, 201 - n)
 
 
 @pytest.mark.parametrize(
-    ("a", "v", "method", "error", "words"),
+    ("a", "v", "error", "words"),
     [
-        (torch.ones(3), torch.ones(3), "auto", ValueError, "flatten leading axes"),
-        (torch.ones(2, 3), torch.ones(3, 3), "auto", ValueError, r"got \(2, 3\) and \(3, 3\)"),
-        (torch.ones(2, 0), torch.ones(2, 3), "auto", ValueError, "empty"),
-        (torch.ones(2, 3), torch.ones(2, 3).double(), "auto", TypeError, "dtype and device"),
-        (torch.ones(2, 3).long(), torch.ones(2, 3).long(), "auto", TypeError, "floating point"),
-        (torch.ones(2, 3), torch.ones(2, 3), "double", ValueError, "method must be one of"),
-        (torch.ones(2, 3).half(), torch.ones(2, 3).half(), "compiled", ValueError, "float32 or float64 on the CPU"),
+        (torch.ones(3), torch.ones(3), ValueError, "flatten leading axes"),
+        (torch.ones(2, 3), torch.ones(3, 3), ValueError, r"got \(2, 3\) and \(3, 3\)"),
+        (torch.ones(2, 0), torch.ones(2, 3), ValueError, "empty"),
+        (torch.ones(2, 3), torch.ones(2, 3).double(), TypeError, "dtype and device"),
+        (torch.ones(2, 3).long(), torch.ones(2, 3).long(), TypeError, "floating point"),
     ],
 )
-def test_bad_arguments_are_named(a, v, method, error, words):
+def test_bad_arguments_are_named(a, v, error, words):
     for function in (convolve_rows, correlate_rows):
         with pytest.raises(error, match=words):
-            function(a, v, method=method)
+            function(a, v)
 
 
-def test_what_cannot_be_computed_is_refused():
+def test_a_kernel_longer_than_the_rows_is_refused():
     with pytest.raises(ValueError, match="no valid position"):
         correlate_rows(torch.ones(1, 3), torch.ones(1, 4))
-    with pytest.raises(ValueError, match="compiled"), eager():
-        correlate_rows(torch.ones(2, 3), torch.ones(2, 3), method="compiled")

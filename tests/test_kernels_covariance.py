@@ -10,18 +10,17 @@ SHAPES = [(1, 3, 4, 5), (3, 1, 2, 2), (5, 4, 1, 1), (9, 40, 1, 2), (7, 12, 8, 9)
 SHAPES += [(4, 70, 50, 60), (6, 28, 80, 80), (500, 30, 6, 5)]
 
 
-def by_loops(x, mean=None, weights=None):
+def by_loops(x, mean=None):
     """For each image, for each pixel, add the outer product of its spectrum (large inputs: by one float64 einsum)."""
     x = x.double()
     z = x if mean is None else x - mean.double()[:, None, None]
-    w = torch.ones_like(x[:, 0]) if weights is None else weights.double().expand(x[:, 0].shape)
     if x.numel() > 2000:
-        return torch.einsum("nhw,nchw,ndhw->cd", w, z, z)
+        return torch.einsum("nchw,ndhw->cd", z, z)
     total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     for n in range(x.shape[0]):
         for i in range(x.shape[2]):
             for j in range(x.shape[3]):
-                total += w[n, i, j] * torch.outer(z[n, :, i, j], z[n, :, i, j])
+                total += torch.outer(z[n, :, i, j], z[n, :, i, j])
     return total
 
 
@@ -32,13 +31,8 @@ def spectra(shape, dtype=torch.float64):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_equals_the_loop(shape):
     x = spectra(shape) + 3
-    weights = spectra((shape[0], *shape[2:])).abs()
-    torch.testing.assert_close(covariance_sum(x), by_loops(x), rtol=1e-12, atol=1e-10)
-    for w in (None, weights):
-        for mean in (None, pixel_mean(x, weights=w)):
-            s = covariance_sum(x, mean=mean, weights=w)
-            torch.testing.assert_close(s, by_loops(x, mean, w), rtol=1e-11, atol=1e-9)
-            assert torch.equal(s, s.t()) or w is None
+    for mean in (None, pixel_mean(x)):
+        torch.testing.assert_close(covariance_sum(x, mean=mean), by_loops(x, mean), rtol=1e-11, atol=1e-9)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -55,17 +49,6 @@ def test_by_hand():
     assert covariance_sum(x).tolist() == [[5.0, 13.0], [13.0, 34.0]]
     assert pixel_mean(x).tolist() == [1.5, 4.0]
     assert covariance_sum(x, mean=pixel_mean(x)).tolist() == [[0.5, 1.0], [1.0, 2.0]]
-    weights = torch.tensor([[1.0, 3.0]])
-    assert pixel_mean(x, weights=weights).tolist() == [1.75, 4.5]
-    assert covariance_sum(x, weights=weights).tolist() == [[13.0, 33.0], [33.0, 84.0]]
-
-
-def test_integer_weights_are_repetitions():
-    x = spectra((2, 3, 2, 2))
-    repeated = torch.cat([x, x[:1], x[:1]])
-    weights = torch.tensor([3.0, 1.0]).double()[:, None, None]
-    torch.testing.assert_close(covariance_sum(x, weights=weights), covariance_sum(repeated))
-    torch.testing.assert_close(pixel_mean(x, weights=weights), pixel_mean(repeated))
 
 
 def test_a_large_mean_does_not_cancel():
@@ -91,9 +74,8 @@ class LargestNewTensor(TorchDispatchMode):
 
 def test_no_copy_of_the_images_is_made():
     x = spectra((32, 4, 128, 128), torch.float32)  # 8 MiB
-    mean, weights = torch.zeros(4), torch.ones(32, 128, 128)
-    for options in ({}, {"accumulate": torch.float64}, {"mean": mean}, {"weights": weights}):
-        with LargestNewTensor(x, weights) as memory:
+    for options in ({}, {"accumulate": torch.float64}, {"mean": torch.zeros(4)}):
+        with LargestNewTensor(x) as memory:
             covariance_sum(x, **options)
         assert 64 <= memory.largest < 2**21
 
@@ -103,8 +85,8 @@ def test_transposed_images_and_derivatives():
     y = x.permute(3, 1, 2, 0)
     torch.testing.assert_close(covariance_sum(y), by_loops(y))
     small = spectra((2, 3, 2, 2)).requires_grad_()
-    mean, weights = spectra((3,)).requires_grad_(), spectra((2, 2, 2)).abs().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, m, w: covariance_sum(x, mean=m, weights=w), (small, mean, weights))
+    mean = spectra((3,)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, m: covariance_sum(x, mean=m), (small, mean))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +97,6 @@ def test_transposed_images_and_derivatives():
         (lambda: covariance_sum(torch.ones(3, 4, 4).int()), TypeError, "x must be floating point"),
         (lambda: covariance_sum(torch.ones(3, 4, 4), mean=torch.ones(4)), ValueError, r"mean must be \(3,\)"),
         (lambda: covariance_sum(torch.ones(3, 4, 4), accumulate=torch.int64), TypeError, "accumulate must be"),
-        (lambda: covariance_sum(torch.ones(3, 4, 5), weights=torch.ones(4, 4)), ValueError, "weights must broadcast"),
         (lambda: pixel_mean(torch.ones(3)), ValueError, r"\(N, C, H, W\)"),
     ],
 )

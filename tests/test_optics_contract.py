@@ -491,7 +491,6 @@ SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
     "admm": lambda A, y: admm_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "fista": lambda A, y: fista_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "least squares": lambda A, y: least_squares(A, y, damping=0.1).x,
-    "least squares, plain": lambda A, y: least_squares(A, y, method="cg").x,
     "gaussian": lambda A, y: gaussian_map(
         A, y, torch.eye(bands(A), dtype=F64), torch.ones(bands(A), dtype=F64), variance=0.01, samples=2,
         generator=torch.Generator().manual_seed(0),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cassi.kernels.dispatch import eager
-from cassi.priors.tv import TVDenoiser, differences, differences_adjoint, tv, tv_gap, tv_prox, tv_prox_
+from cassi.priors.tv import TVDenoiser, differences, differences_adjoint, tv, tv_prox, tv_steps
 
 F64 = torch.float64
 SIZES = [(1, 1, 1), (1, 1, 6), (2, 5, 1), (3, 4, 4), (2, 5, 3), (1, 7, 6)]
@@ -19,6 +19,11 @@ SIZES = [(1, 1, 1), (1, 1, 6), (2, 5, 1), (3, 4, 4), (2, 5, 3), (1, 7, 6)]
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def tv_gap(u: torch.Tensor, q: torch.Tensor, weight: float) -> float:
+    """weight TV(u) - <D u, q> >= 1/2 |u - u*|^2, with u* the exact solution: needs no reference."""
+    return weight * float(tv(u)) - float((differences(u) * q).sum())
 
 
 # values and differences
@@ -44,11 +49,10 @@ def test_differences_by_hand():
     assert differences(x).tolist() == [[[2.0, 0.0], [-7.0, 0.0]], [[6.0, -3.0], [0.0, 0.0]]]
 
 
-@pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_tv_is_the_sum_over_pixels(size, coupled):
+def test_tv_is_the_sum_over_pixels(size):
     x = randn(*size)
-    assert float(tv(x, coupled=coupled)) == pytest.approx(oracle.tv(x.numpy(), coupled), rel=1e-13, abs=1e-15)
+    assert float(tv(x)) == pytest.approx(oracle.tv(x.numpy()), rel=1e-13, abs=1e-15)
 
 
 def test_tv_by_hand():
@@ -56,7 +60,6 @@ def test_tv_by_hand():
     x = torch.zeros(2, 3, 3, dtype=F64)
     x[0, 0, 0], x[1, 0, 0] = 3.0, 4.0
     assert float(tv(x)) == pytest.approx(7 * math.sqrt(2), rel=1e-15)
-    assert float(tv(x, coupled=True)) == pytest.approx(5 * math.sqrt(2), rel=1e-15)
 
 
 # closed forms of the prox
@@ -80,57 +83,52 @@ def test_a_step_edge(path):
     torch.testing.assert_close(u, row.expand(1, 3, 6), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_weight_zero_changes_nothing(coupled, path):
+def test_weight_zero_changes_nothing(path):
     v = randn(2, 3, 5, 6)
-    u, dual = tv_prox(v, 0.0, num_iters=7, coupled=coupled)
+    u, dual = tv_prox(v, 0.0, num_iters=7)
     assert torch.equal(u, v)
     assert float(dual.abs().max()) < 1e-18
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_a_constant_image_is_a_fixed_point(coupled, path):
+def test_a_constant_image_is_a_fixed_point(path):
     v = torch.tensor([2.5, -1.0], dtype=F64)[:, None, None].expand(2, 5, 6).contiguous()
-    u, dual = tv_prox(v, 3.0, num_iters=20, coupled=coupled)
+    u, dual = tv_prox(v, 3.0, num_iters=20)
     assert torch.equal(u, v)
     assert dual.count_nonzero() == 0
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_a_huge_weight_leaves_the_mean_of_each_band(coupled, path):
+def test_a_huge_weight_leaves_the_mean_of_each_band(path):
     v = randn(3, 7, 6)
-    u, _ = tv_prox(v, 1e3, num_iters=2500, coupled=coupled)
+    u, _ = tv_prox(v, 1e3, num_iters=2500)
     torch.testing.assert_close(u, v.mean((-2, -1), keepdim=True).expand_as(v), rtol=0, atol=1e-9)
 
 
 # against an outside solver, and certified
 
 
-@pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("size", SIZES[1:], ids=str)
 @pytest.mark.parametrize("weight", [0.05, 0.5])
-def test_the_prox_against_an_outside_solver(size, weight, coupled, path):
+def test_the_prox_against_an_outside_solver(size, weight, path):
     v = randn(*size)
-    u, dual = tv_prox(v, weight, num_iters=1000, coupled=coupled)
-    exact = oracle.tv_prox(v.numpy(), weight, coupled=coupled)
+    u, dual = tv_prox(v, weight, num_iters=1000)
+    exact = oracle.tv_prox(v.numpy(), weight)
     np.testing.assert_allclose(u.numpy(), exact, atol=2e-5)
-    assert tv_gap(u, dual, weight, coupled=coupled) <= 1e-7
+    assert tv_gap(u, dual, weight) <= 1e-7
 
 
-@pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("num_iters", [0, 1, 3, 10, 100])
-def test_the_gap_certifies_the_distance_to_the_solution(num_iters, coupled, path):
+def test_the_gap_certifies_the_distance_to_the_solution(num_iters, path):
     """1/2 |u - u*|^2 <= gap at every stage, with u* from outside; u = v - D^T q, and q feasible."""
     v, weight = randn(2, 5, 6, seed=3), 0.4
-    exact = torch.as_tensor(oracle.tv_prox(v.numpy(), weight, coupled=coupled))
-    u, dual = tv_prox(v, weight, num_iters=num_iters, coupled=coupled)
-    gap = tv_gap(u, dual, weight, coupled=coupled)
+    exact = torch.as_tensor(oracle.tv_prox(v.numpy(), weight))
+    u, dual = tv_prox(v, weight, num_iters=num_iters)
+    gap = tv_gap(u, dual, weight)
     assert 0.5 * float((u - exact).square().sum()) <= gap + 1e-9
     torch.testing.assert_close(u, v - differences_adjoint(dual))
-    size = dual.square().sum((0, 1) if coupled else 0).sqrt()
+    size = dual.square().sum(0).sqrt()
     assert float(size.max()) <= weight * (1 + 1e-12)
     d = oracle.difference_matrix(5, 6)
-    by_hand = weight * oracle.tv(u.numpy(), coupled)
+    by_hand = weight * oracle.tv(u.numpy())
     by_hand -= sum(float((d @ u[c].numpy().ravel()) @ dual[:, c].reshape(-1).numpy()) for c in range(2))
     assert gap == pytest.approx(by_hand, rel=1e-10)
 
@@ -167,17 +165,16 @@ def prox(v: torch.Tensor, weight: float | torch.Tensor = 0.3, **options) -> torc
     return tv_prox(v, weight, num_iters=40, **options)[0]
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_symmetries(coupled, path):
+def test_symmetries(path):
     """Transposition, order of bands, a constant, a common factor: each iterate follows exactly."""
     v = randn(3, 6, 7)
-    u = prox(v, coupled=coupled)
+    u = prox(v)
     close = {"rtol": 0, "atol": 1e-12}
-    torch.testing.assert_close(prox(v.mT.contiguous(), coupled=coupled).mT, u, **close)
-    torch.testing.assert_close(prox(v.flip(0).contiguous(), coupled=coupled).flip(0), u, **close)
-    torch.testing.assert_close(prox(v + 5.0, coupled=coupled), u + 5.0, **close)
-    torch.testing.assert_close(prox(-v, coupled=coupled), -u, **close)
-    torch.testing.assert_close(prox(1e3 * v, 300.0, coupled=coupled) / 1e3, u, **close)
+    torch.testing.assert_close(prox(v.mT.contiguous()).mT, u, **close)
+    torch.testing.assert_close(prox(v.flip(0).contiguous()).flip(0), u, **close)
+    torch.testing.assert_close(prox(v + 5.0), u + 5.0, **close)
+    torch.testing.assert_close(prox(-v), -u, **close)
+    torch.testing.assert_close(prox(1e3 * v, 300.0) / 1e3, u, **close)
     torch.testing.assert_close(u.mean((-2, -1)), v.mean((-2, -1)), **close)
 
 
@@ -195,39 +192,14 @@ def test_the_prox_does_not_expand(path):
     assert float(difference.square().sum()) <= float((difference * (a - b)).sum()) + 1e-6
 
 
-def test_one_band_coupled_is_uncoupled(path):
-    v = randn(4, 1, 6, 7)
-    for a, b in zip(tv_prox(v, 0.3, num_iters=15), tv_prox(v, 0.3, num_iters=15, coupled=True), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
-
-
-def test_equal_bands_coupled_share_the_weight():
-    """C equal bands have the coupled TV sqrt(C) TV(u), so each is denoised with weight / sqrt(C)."""
-    v = randn(1, 6, 7)
-    coupled, _ = tv_prox(v.expand(4, 6, 7).contiguous(), 0.6, num_iters=30, coupled=True)
-    alone, _ = tv_prox(v, 0.3, num_iters=30)
-    torch.testing.assert_close(coupled, alone.expand(4, 6, 7), rtol=0, atol=1e-12)
-
-
-def test_coupled_bands_keep_their_edges_together():
-    """A faint edge survives where a strong band has one at the same place; alone the same weight removes it."""
-    v = torch.zeros(2, 4, 8, dtype=F64)
-    v[0, :, 4:], v[1, :, 4:] = 10.0, 0.4
-    alone, _ = tv_prox(v, 1.0, num_iters=4000)
-    coupled, _ = tv_prox(v, 1.0, num_iters=4000, coupled=True)
-    assert float(alone[1].max() - alone[1].min()) < 1e-6
-    assert float(coupled[1].max() - coupled[1].min()) > 0.35
-
-
 # batches, weights per band, warm start, buffers
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_leading_axes_are_a_batch(coupled, path):
+def test_leading_axes_are_a_batch(path):
     v = randn(2, 2, 3, 5, 6)
-    u, dual = tv_prox(v, 0.3, num_iters=8, coupled=coupled)
+    u, dual = tv_prox(v, 0.3, num_iters=8)
     for index in np.ndindex(2, 2):
-        one, one_dual = tv_prox(v[index].contiguous(), 0.3, num_iters=8, coupled=coupled)
+        one, one_dual = tv_prox(v[index].contiguous(), 0.3, num_iters=8)
         torch.testing.assert_close(u[index], one, rtol=0, atol=1e-13)
         torch.testing.assert_close(dual[:, index[0], index[1]], one_dual, rtol=0, atol=1e-13)
 
@@ -245,26 +217,18 @@ def prox12(v: torch.Tensor, weight: float) -> torch.Tensor:
     return tv_prox(v, weight, num_iters=12)[0]
 
 
-def test_the_gap_with_a_weight_for_each_band():
-    v, weights = randn(2, 5, 6), torch.tensor([0.1, 0.7], dtype=F64)[:, None, None]
-    u, dual = tv_prox(v, weights, num_iters=9)
-    apart = sum(tv_gap(u[c : c + 1], dual[:, c : c + 1], float(weights[c])) for c in range(2))
-    assert tv_gap(u, dual, weights) == pytest.approx(apart, rel=1e-12)
-
-
-@pytest.mark.parametrize("coupled", [False, True])
-def test_a_warm_start_goes_on_exactly(coupled, path):
+def test_a_warm_start_goes_on_exactly(path):
     """n + m steps are n steps and then m from the dual handed over, bit for bit; nothing given is modified."""
     v = randn(2, 3, 6, 7)
     before = v.clone()
-    whole = tv_prox(v, 0.3, num_iters=11, coupled=coupled)
-    _, dual = tv_prox(v, 0.3, num_iters=4, coupled=coupled)
+    whole = tv_prox(v, 0.3, num_iters=11)
+    _, dual = tv_prox(v, 0.3, num_iters=4)
     kept = dual.clone()
-    resumed = tv_prox(v, 0.3, num_iters=7, dual=dual, coupled=coupled)
+    resumed = tv_prox(v, 0.3, num_iters=7, dual=dual)
     assert torch.equal(whole[0], resumed[0]) and torch.equal(whole[1], resumed[1])
     assert torch.equal(dual, kept) and torch.equal(v, before)
-    tv_prox(randn(3, 6, 7), 0.1, num_iters=3, coupled=coupled)  # another call between: nothing is stored
-    again = tv_prox(v, 0.3, num_iters=11, coupled=coupled)
+    tv_prox(randn(3, 6, 7), 0.1, num_iters=3)  # another call between: nothing is stored
+    again = tv_prox(v, 0.3, num_iters=11)
     assert torch.equal(whole[0], again[0]) and torch.equal(whole[1], again[1])
 
 
@@ -275,28 +239,24 @@ def test_zero_steps_apply_the_dual(path):
     assert torch.equal(same, dual)
 
 
-def test_any_memory_layout_and_out(path):
+def test_any_memory_layout(path):
     v = randn(6, 7, 3).permute(2, 0, 1)
     expected = prox(v.contiguous())
     torch.testing.assert_close(prox(v), expected, rtol=0, atol=1e-13)
     sliced = randn(3, 8, 9)[:, 1:7, 1:8]
     torch.testing.assert_close(prox(sliced), prox(sliced.contiguous()), rtol=0, atol=1e-13)
-    out = torch.full((3, 6, 7), math.nan, dtype=F64)
-    assert prox(v, out=out) is out
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
 
 
 # the denoiser of the solvers
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_the_denoiser_is_the_warm_started_prox(coupled, path):
+def test_the_denoiser_is_the_warm_started_prox(path):
     """The dual of call k is that of call k - 1, gone on with in place."""
-    denoise = TVDenoiser(0.2, num_iters=3, coupled=coupled)
+    denoise = TVDenoiser(0.2, num_iters=3)
     dual = None
     for k in range(3):
         v = randn(2, 5, 6, seed=k)
-        expected, dual = tv_prox(v, 0.2, num_iters=3, dual=dual, coupled=coupled)
+        expected, dual = tv_prox(v, 0.2, num_iters=3, dual=dual)
         x = v.clone()
         assert denoise(x, k) is x
         torch.testing.assert_close(x, expected, rtol=0, atol=1e-13)
@@ -313,8 +273,6 @@ def test_what_is_refused():
         tv_prox(v, math.nan, num_iters=1)
     with pytest.raises(ValueError, match=r"weight must be >= 0, got -2\.0"):
         tv_prox(v, torch.tensor([1.0, -2.0])[:, None, None], num_iters=1)
-    with pytest.raises(ValueError, match=r"one weight for all bands"):
-        tv_prox(v, torch.ones(2, 1, 1), num_iters=1, coupled=True)
     with pytest.raises(ValueError, match=r"dual must be \(2, 2, 3, 4\), got \(2, 3, 4\)"):
         tv_prox(v, 1.0, num_iters=1, dual=torch.zeros(2, 3, 4))
     for bad in (-0.1, math.nan):
@@ -322,7 +280,6 @@ def test_what_is_refused():
             TVDenoiser(bad)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_a_negative_number_of_steps_is_refused(coupled):
+def test_a_negative_number_of_steps_is_refused():
     with pytest.raises(ValueError, match="number of dual steps must be >= 0, got -1"):
-        tv_prox_(torch.ones(2, 4, 4), torch.ones(2, 1, 1), torch.zeros(2, 2, 4, 4), num_iters=-1, coupled=coupled)
+        tv_steps(torch.ones(2, 4, 4), torch.ones(2, 1, 1), torch.zeros(2, 2, 4, 4), None, num_iters=-1)

@@ -16,7 +16,6 @@ from benchmarks.quality import simulated_scenes
 from benchmarks.sections import replace_section
 from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
-from benchmarks.work import work
 
 CPU = torch.device("cpu")
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmark.py"
@@ -70,17 +69,6 @@ def test_every_way_is_timed(compare, hurried):
     assert next(iter(row.seconds)) in {"Method 1, loop", "shift_back(y / alpha) / mask"}
 
 
-def test_the_work_of_a_kernel():
-    """By hand: B=2, C=3, 4 x 5, step 1: X = 120, Y = 2 * 4 * 7, M = 20, and 3 components are all there can be."""
-    size = Size(2, 3, 4, 5, 1)
-    rows = {w.name: w for w in work(size.camera(CPU), size.cube(CPU))}
-    assert rows["forward"].elements == 120 + 20 + 56 and rows["forward"].operations == 240
-    assert rows["GAP data step"].elements == 2 * 120 + 20 + 6 * 56
-    assert rows["data step in a subspace"].elements == 4 * 120 + 20 + 8 * 56
-    for row in rows.values():
-        row.call()
-
-
 def test_time_to_quality_counts_the_iterations_needed():
     pytest.importorskip("skimage", reason="scikit-image is not installed")
     (scene,) = simulated_scenes(None, size=24)
@@ -101,7 +89,7 @@ def test_a_small_run_of_everything(hurried, monkeypatch):
     parts: list[str] = []
     text = speed(CPU, quick=True, report=parts.append)
     assert text == "\n\n".join(p.rstrip("\n") for p in parts) + "\n"
-    for piece in ("Method 3", "peak memory", "siblings True", "scikit-image loop", "| data step in a subspace |"):
+    for piece in ("Method 3", "peak memory", "siblings True", "scikit-image loop"):
         assert piece in text
     assert "| procedural | GAP-TV |" in time_to_quality(small, CPU)
 

@@ -36,16 +36,14 @@ def run_gap(A: CASSI, y: Tensor, n: int, **options: float) -> None:
 SOLVERS = {
     "gap": run_gap,
     "gap plain": partial(run_gap, accelerate=False),
-    "gap coupled": partial(run_gap, coupled=True),
     "admm": lambda A, y, n: admm_tv(A, y, tv_weight=0.1, num_iters=n),
-    "admm coupled": lambda A, y, n: admm_tv(A, y, tv_weight=0.1, num_iters=n, coupled=True),
 }
-LARGEST = {"gap": 5.0, "gap plain": 5.0, "gap coupled": 6.0, "admm": 5.0, "admm coupled": 6.0}
+LARGEST = {"gap": 5.0, "gap plain": 5.0, "admm": 5.0}
 
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_an_iteration_allocates_no_cube_and_the_peak_is_known(name, path, camera):
-    """Two cubes, the dual, which is two more, small workspaces; where the bands are coupled, one cube more."""
+    """Two cubes, the dual, which is two more, small workspaces."""
     once, often = (cubes_allocated(partial(SOLVERS[name], *camera, n)) for n in (1, 6))
     assert once >= 3  # two cubes and the dual: the count sees them
     assert often == once

@@ -34,7 +34,7 @@ from cassi.choice.bases import (
     scene_basis,
 )
 from cassi.choice.held_out import Split
-from cassi.choice.noise import PILOT_COMPONENTS, PILOT_ITERS, CameraNoise, Pilot, estimate_noise, pilot_basis
+from cassi.choice.noise import PILOT_COMPONENTS, PILOT_ITERS, CameraNoise, estimate_noise, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Method, Plan, Run, needed_prior
 from cassi.choice.stages import (
@@ -223,7 +223,6 @@ class Found:
 
     plan: Plan
     bases: tuple[BasisError, ...]
-    pilot: Pilot | None
     brightness: float
 
 
@@ -247,7 +246,7 @@ def explored(
         frame: that the snapshot is a part of.
     """
     A, y = split.A, split.y
-    estimated, pilot, x = estimate_noise(split, pilot_basis(A, axis))
+    estimated, x = estimate_noise(split, pilot_basis(A, axis))
     model, share = (estimated, share) if noise.gain is None else (noise.model(), 1.0)
     whole, snapshot = frame or (A, y)
     level = max(1.0, float(snapshot.square().mean() / snapshot.mean() ** 2) / USUAL_CONTRAST)
@@ -260,7 +259,7 @@ def explored(
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, compared = best_basis(split, problem, bases)
     plan = Plan(name, vectors, model, share, level, (), learned_prior(A, method), plain)
-    return Found(plan, compared, pilot if noise.gain is None else None, bright)
+    return Found(plan, compared, bright)
 
 
 def _chosen(
@@ -296,7 +295,6 @@ def _chosen(
         held_out_pixels=len(split.places),
         seed=run.seed,
         part=None,
-        pilot=found.pilot,
     )
     level = found.brightness if frame is None else brightness(A, y)
     return _outcome(A, y, final.state, watch, plan, evidence, method, run, level)

@@ -25,6 +25,7 @@ from torch import Tensor
 from cassi.choice.held_out import Judge, Split, better
 from cassi.choice.stages import Problem
 from cassi.kernels.covariance import covariance_sum
+from cassi.priors.motion import blurred
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 
 SCENE_COMPONENTS = 10  # of a basis learned from a cube
@@ -34,7 +35,7 @@ SHORT = 80  # iterations of total variation of a run that is only compared
 # measured scenes with and without noise and five of another kind, 3.5 and more for a spot and for LED light.
 STANDS_OUT = 2.5
 NEARBY = 4  # bands on either side
-WIDTH = 3.0  # standard deviation of G [pixel]
+WIDTH, REACH = 3.0, 9  # standard deviation and half width of G [pixel]
 NOISE = 1e-3  # standard deviation of y for the first cube, in units of its mean
 
 
@@ -77,7 +78,9 @@ def best_basis(
 def narrowness(split: Split, x: Tensor) -> float:
     """How far the residual stands out in one band, seen through the mask: max_c RMS(v_c) / median near c of RMS(v)."""
     residual = split.y_train - split.A_train.forward(x)
-    v = _blurred(split.A_train.adjoint(residual))
+    # zero beyond the frame
+    v = F.pad(split.A_train.adjoint(residual), (REACH,) * 4)
+    v = blurred(v, WIDTH)[:, REACH:-REACH, REACH:-REACH]
     rms = v.square().mean((1, 2)).sqrt()
     near = [rms[max(0, c - NEARBY) : c + NEARBY + 1].median() for c in range(len(rms))]
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())
@@ -91,13 +94,3 @@ def narrow_basis(split: Split, problem: Problem) -> Tensor:
     free = replace(problem, basis=basis, variance=variance)
     result, _ = free.solve(split.A_train, y, SHORT, tol=0.0)
     return scene_basis(result.x)
-
-
-def _blurred(bands: Tensor) -> Tensor:
-    """G on each band (C, H, W); zero beyond the frame."""
-    reach = int(3 * WIDTH)
-    t = torch.arange(-reach, reach + 1, dtype=bands.dtype, device=bands.device) / WIDTH
-    g = torch.exp(-t.square() / 2)
-    g /= g.sum()
-    rows = F.conv2d(bands[:, None], g.view(1, 1, -1, 1), padding=(reach, 0))
-    return F.conv2d(rows, g.view(1, 1, 1, -1), padding=(0, reach))[:, 0]

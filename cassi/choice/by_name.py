@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import TV_WEIGHT, Method, Run
+from cassi.choice.stages import Watch
 from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import smooth_spectral_prior
 from cassi.priors.spectral_basis import smooth_basis
@@ -22,7 +24,7 @@ from cassi.solvers.fista import fista_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.gaussian_posterior import gaussian_map
 from cassi.solvers.least_squares import least_squares
-from cassi.solvers.loop import Monitor, Record, Result
+from cassi.solvers.loop import Monitor, Result
 from cassi.solvers.subspace_tv import subspace_tv
 
 NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100, "least-squares": 100, "gaussian": 200}
@@ -55,11 +57,12 @@ def solve(
     if method.solver == "auto":
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
     n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters
-    monitor = run.monitor if run.budget is None else _until(run.budget, run.monitor)
-    monitor = monitor if run.progress is None else _told(run, n, monitor)
+    deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
+    watched = any(value is not None for value in (run.budget, run.monitor, run.progress))
+    monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0) if watched else None
     if method.solver == "gaussian":
         variance = gaussian_variance(y, noise) if variance is None else variance
-        return _gaussian(A, y, wavelengths, variance, method, replace(run, monitor=monitor), n)
+        return _gaussian(A, y, wavelengths, variance, method, run.seed, n, monitor)
     gram = float(A.gram_diag().mean()) if gram is None else gram
     if method.solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
@@ -73,18 +76,10 @@ def solve(
         settings["components"] = len(B)
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
     else:
-        solver, unit = SOLVERS_WITH_TV[method.solver]
-        weight *= gram if unit == "gram" else 1.0
-        result = solver(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
+        solvers: dict[str, Callable[..., Result]] = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}
+        weight *= 1.0 if method.solver == "gap-tv" else gram  # the others weigh TV against the squared misfit
+        result = solvers[method.solver](A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)
-
-
-# The solver, and what its TV weight is relative to besides the brightness.
-SOLVERS_WITH_TV: dict[str, tuple[Callable[..., Result], str]] = {
-    "gap-tv": (gap_tv, ""),
-    "admm-tv": (admm_tv, "gram"),
-    "fista-tv": (fista_tv, "gram"),
-}
 
 
 def gaussian_variance(y: Tensor, noise: CameraNoise) -> Tensor:
@@ -99,8 +94,9 @@ def _gaussian(
     wavelengths: np.ndarray | None,
     variance: Tensor,
     method: Method,
-    run: Run,
+    seed: int,
     num_iters: int,
+    monitor: Monitor | None,
 ) -> Outcome:
     """Least squares with Gaussian spectra as a prior, neighbors being alike."""
     prior = method.spectral_prior or smooth_spectral_prior(A.cube_shape[0] if wavelengths is None else wavelengths)
@@ -114,28 +110,8 @@ def _gaussian(
         num_iters=num_iters,
         tol=GAUSSIAN_TOL,
         samples=GAUSSIAN_SAMPLES if method.uncertainty else 0,
-        generator=torch.Generator(y.device).manual_seed(run.seed) if method.uncertainty else None,
-        monitor=run.monitor,
+        generator=torch.Generator(y.device).manual_seed(seed) if method.uncertainty else None,
+        monitor=monitor,
     )
     settings = {"correlation": GAUSSIAN_CORRELATION, "noise": float(variance.mean().sqrt())}
     return Outcome(result, "gaussian", settings, uncertainty=spread)
-
-
-def _told(run: Run, num_iters: int, monitor: Monitor | None) -> Monitor:
-    """A monitor that also tells how far the run is."""
-
-    def watch(record: Record, cube: Tensor) -> bool:
-        run.tell("final run", record.iteration / num_iters)
-        return monitor is not None and bool(monitor(record, cube))
-
-    return watch
-
-
-def _until(budget: float, monitor: Monitor | None) -> Monitor:
-    """A monitor that also stops when the time is up."""
-
-    def watch(record: Record, cube: Tensor) -> bool:
-        asked = monitor is not None and bool(monitor(record, cube))
-        return asked or record.seconds >= budget
-
-    return watch

@@ -30,11 +30,6 @@ def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
     return draw <= draw.flatten().kthvalue(count).values
 
 
-def held_out_error(A: Camera, y: Tensor, x: Tensor, held: Tensor) -> float:
-    """|y - Phi x| / |y| over held-out detector pixels, for any reconstruction x."""
-    return relative_norm((y - A.forward(x))[held], y[held])
-
-
 @dataclass(frozen=True, eq=False)
 class Split:
     """A camera and its snapshot with all detector pixels, and without those held out (row weight 0, y = 0).
@@ -78,7 +73,7 @@ class Split:
         return self._there(self.y - self.A.forward(x))
 
     def error(self, x: Tensor) -> float:
-        """`held_out_error` of a cube."""
+        """|y - Phi x| / |y| there, for any cube x."""
         return relative_norm(self.misfit(x), self.values)
 
     def _there(self, y: Tensor) -> Tensor:

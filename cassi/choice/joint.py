@@ -19,7 +19,6 @@ from torch import Tensor
 from cassi.choice.held_out import Split
 from cassi.choice.plan import Run
 from cassi.choice.stages import Chain, NonLocal, Problem, State, Step, Tv, Watch, final_run, taken
-from cassi.optics.protocol import Camera
 from cassi.optics.side_view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status
@@ -60,23 +59,11 @@ class Photograph:
     doubt: float
 
 
-def split_of(A: Camera, y: Tensor, seed: int) -> Split:
-    """The detector pixels that `reconstruct_auto` holds out, of the whole frame."""
-    return Split.of(A, y, A.majorizer() > 0, seed)
-
-
 def first_cube(split: Split, problem: Problem) -> tuple[Tensor, float]:
     """A cube from the snapshot alone without the held-out pixels, (C, H, W) >= 0, and its error there."""
     result, _ = problem.solve(split.A_train, split.y_train, ALONE)
     x = result.x.clamp(min=0)
     return x, split.error(x)
-
-
-def weighed_response(R: Tensor, A: Camera) -> Tensor:
-    """What each channel is multiplied by (K,) so that its rows are as strong as the camera's."""
-    strength = A.gram_diag()
-    scale: Tensor = strength[strength > 0].mean().sqrt() / R.norm(dim=1).clamp(min=1e-30)
-    return scale.to(R)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +91,8 @@ class Joint:
         camera = through(alone.A, light)
         if camera is None:
             camera, light = alone.A, torch.ones_like(light)
-        scale = weighed_response(R, alone.A).view(-1, 1, 1)
+        strength = alone.A.gram_diag()  # each channel is weighed so that its row is as strong as the camera's
+        scale = (strength[strength > 0].mean().sqrt() / R.norm(dim=1).clamp(min=1e-30)).to(R).view(-1, 1, 1)
         A = SideView(camera, R, (scale * photograph.seen * light).contiguous())
         weighted = scale * photograph.seen
         y = A.stack(alone.y, s * weighted)
@@ -137,17 +125,16 @@ def tried(
 ) -> Found:  # fmt: skip
     """A short joint run without the held-out pixels, from a cube."""
     joint = Joint.of(alone, variance, photograph, cube, smooth_basis(bands, COMPONENTS))
-    A, y = joint.split.A_train, joint.split.y_train
-    result, state = joint.problem.solve(A, y, TRIAL_ITERS, tol=0.0, state=joint.started(cube))
-    x = (result.x * joint.light).clamp_(min=0)
-    return Found(joint, x, alone.error(x), state)
+    return _run(joint, joint.started(cube), alone, TRIAL_ITERS)
 
 
 def gone_on(found: Found, alone: Split) -> Found:
     """The same run long enough for its error at the held-out pixels to count."""
-    joint = found.joint
-    A, y = joint.split.A_train, joint.split.y_train
-    result, state = joint.problem.solve(A, y, JUDGED_ITERS, tol=0.0, state=found.state)
+    return _run(found.joint, found.state, alone, JUDGED_ITERS)
+
+
+def _run(joint: Joint, start: SubspaceState, alone: Split, num_iters: int) -> Found:
+    result, state = joint.problem.solve(joint.split.A_train, joint.split.y_train, num_iters, tol=0.0, state=start)
     x = (result.x * joint.light).clamp_(min=0)
     return Found(joint, x, alone.error(x), state)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -91,19 +90,12 @@ class NoiseModel:
         return {"alpha": self.alpha, "beta": self.beta, "source": self.source}
 
 
-class Pilot(NamedTuple):
-    """Where a pilot run predicted the held-out pixels best."""
-
-    held_out_error: float
-    iteration: int
-
-
 def pilot_basis(A: Camera, axis: int | Sequence[float] | np.ndarray) -> Tensor:
     """(K, C), smooth over the bands or their wavelengths."""
     return smooth_basis(axis, min(PILOT_COMPONENTS, A.cube_shape[0]))
 
 
-def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tensor]:
+def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
     """alpha and beta fitted to the squared held-out errors of a pilot run, and its cube.
 
     They hold noise and model error together; `cassi.choice.automatic.SHARE` of them counts as noise. The pilot has no
@@ -113,7 +105,7 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Pilot, Tens
     pilot = _Watch(split, basis)
     subspace_tv(split.A_train, split.y_train, basis, tv_weight=split.brightness, num_iters=PILOT_ITERS, monitor=pilot)
     alpha, beta = _fit_variance(split.values.clamp(min=0), pilot.squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels"), pilot.best, pilot.found
+    return NoiseModel(alpha, beta, "errors at the held-out pixels"), pilot.found
 
 
 class _Watch:
@@ -123,7 +115,7 @@ class _Watch:
 
     def __init__(self, split: Split, B: Tensor) -> None:
         self.split, self.B = split, B
-        self.best, self.found = Pilot(math.inf, 0), B.new_zeros(())
+        self.least, self.found = math.inf, B.new_zeros(())
         self.squared = torch.zeros_like(split.values)
 
     def __call__(self, record: Record, z: Tensor) -> None:
@@ -131,8 +123,8 @@ class _Watch:
             x = synthesise(z, self.B)
             misfit = self.split.misfit(x)
             error = float(misfit.norm() / self.split.values.norm().clamp(min=1e-300))
-            if error < self.best.held_out_error:
-                self.best, self.squared, self.found = Pilot(error, record.iteration), misfit**2, x
+            if error < self.least:
+                self.least, self.squared, self.found = error, misfit**2, x
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from cassi.choice.bases import BasisError
 from cassi.choice.held_out import MOST_RISE
-from cassi.choice.noise import Pilot
 from cassi.choice.plan import Plan
 from cassi.choice.stages import Trial
 from cassi.solvers.loop import Result
@@ -31,7 +30,6 @@ class Evidence:
         held_out_error: of the cube.
         held_out_pixels: how many, drawn with `seed`.
         part: rows and columns of the scene on which the plan was chosen; None: on all of it.
-        pilot: of the noise estimate; None where the camera states its noise.
     """
 
     bases: tuple[BasisError, ...]
@@ -40,7 +38,6 @@ class Evidence:
     held_out_pixels: int
     seed: int
     part: tuple[slice, slice] | None
-    pilot: Pilot | None
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,6 @@ class Outcome:
         }
         if found is None:
             return values
-        values["noise"] |= {} if found.pilot is None else found.pilot._asdict()
         return values | {
             "bases": [basis._asdict() for basis in found.bases],
             "trials": [trial._asdict() for trial in found.trials],

@@ -250,21 +250,19 @@ class Learned:
 
     Attributes:
         share: of its correction that is taken.
-        views: of the scene that the correction is the mean over.
     """
 
     share: float = 1.0
-    views: int = 1
 
     STAGE = 30.0  # cost
 
     @property
     def name(self) -> str:
-        return "learned" if self.views == 1 else f"learned, {self.views} views"
+        return "learned"
 
     @property
     def cost(self) -> float:
-        return 4 * self.STAGE * self.views
+        return 4 * self.STAGE
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
@@ -283,8 +281,7 @@ class Learned:
                 start,
                 variance=variance,
                 level=brightness(A, y) if problem.brightness is None else problem.brightness,
-                views=self.views,
-                monitor=watch.of(state.history, self.STAGE * self.views),
+                monitor=watch.of(state.history, self.STAGE),
             )
         x = torch.lerp(state.x, result.x + rest, self.share)
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
@@ -308,8 +305,8 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
         KeyError, TypeError: no such stage, or other numbers than it has.
 
     Example:
-        >>> from_list([["tv", 200], ["learned", 0.7, 1]])
-        (Tv(num_iters=200), Learned(share=0.7, views=1))
+        >>> from_list([["tv", 200], ["learned", 0.7]])
+        (Tv(num_iters=200), Learned(share=0.7))
     """
     return tuple(STAGES[name](*numbers) for name, *numbers in values)
 

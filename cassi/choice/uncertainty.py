@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.choice.held_out import held_out_error, hold_out
+from cassi.choice.held_out import Split
 from cassi.choice.plan import Plan
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
@@ -66,27 +66,27 @@ def bootstrap(
         seed: of noise and held-out pixels.
         told: called with the share that is done.
     """
-    held = hold_out(lit, seed + 1, HELD_OUT)
-    keep = (~held).to(y)
-    part = A.leave_out(keep)
+    split = Split.of(A, y, lit, seed + 1, HELD_OUT)
+    keep = (~split.held).to(y)
     rows = x.shape[-2]
 
     def solved(seen: Tensor) -> Tensor:
         """The cube of a snapshot without the held-out pixels."""
-        return plan.problem(seen).solve(part, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
+        return plan.problem(seen).solve(split.A_train, seen * keep, ITERATIONS)[0].x.clamp_(min=0)
 
-    missed = held_out_error(A, y, solved(y), held.expand(y.shape))
+    missed = split.error(solved(y))
     generator = torch.Generator().manual_seed(seed)
     errors = []
     for s in range(REPEATS):
         if told is not None:
             told((s + 1) / (REPEATS + 1))
-        lay, back = _turn(s % 2 == 0, s * rows // REPEATS)
-        scene = lay(x)
+        turn = s * rows // REPEATS
+        axes = [-2] if s % 2 == 0 else []  # elsewhere on the mask: light moves along rows only
+        scene = x.flip(axes).roll(turn, -2)
         light = A.forward(scene)
         deviation = plan.problem(light).variance.sqrt()
         found = solved(light + deviation * torch.randn(light.shape, generator=generator).to(light))
-        errors.append(back(found - scene))
+        errors.append((found - scene).roll(-turn, -2).flip(axes))
     each = torch.stack(errors)
     return Bootstrap(each.square().mean(0), float(each.abs().median()), missed)
 
@@ -124,19 +124,6 @@ def standard_deviation(
     )
     logs = [power / 2 * (v / level**2 + FLOOR**2).log() for power, v in ((LOCAL, local), (GRADIENT, gradient))]
     return level * (whole + logs[0] + logs[1]).exp()
-
-
-def _turn(upside_down: bool, rows: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """A scene laid elsewhere on the mask, along which light does not move, and the way back."""
-
-    def lay(x: Tensor) -> Tensor:
-        return (x.flip(-2) if upside_down else x).roll(rows, -2)
-
-    def back(x: Tensor) -> Tensor:
-        x = x.roll(-rows, -2)
-        return x.flip(-2) if upside_down else x
-
-    return lay, back
 
 
 def _box(v: Tensor, bands: int) -> Tensor:

@@ -1,43 +1,37 @@
 """Second moments of spectra: sums over images and pixels of x x^T, without a copy of the images.
 
-S[c, d] = sum over n, h, w of weight[n, h, w] (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
+S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose
 
 _CHUNK = 2**18  # elements that are rearranged at a time: they stay in cache
-_PREPARED = 2**16  # elements that are converted, centered or weighted at a time
+_PREPARED = 2**16  # elements that are converted or centered at a time
 _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are slow
 
 
-def covariance_sum(
-    x: Tensor, *, mean: Tensor | None = None, weights: Tensor | None = None, accumulate: torch.dtype | None = None
-) -> Tensor:
-    """Sum over images and pixels of the outer product of the spectrum with itself: S = sum w (x - mean)(x - mean)^T.
+def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
+    """Sum over images and pixels of the outer product of the spectrum with itself: S = sum (x - mean)(x - mean)^T.
 
-    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by one batched
-    matrix product over images where an image has many pixels, image by image where one image fills the cache, and by
-    one product of rearranged chunks where images are small; only chunks of 2^18 numbers, or 2^12 spectra, are ever
-    copied.
+    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by a batched
+    matrix product over images where an image has many numbers, else by one product of rearranged chunks; only chunks
+    of 2^18 numbers, or 2^12 spectra, are ever copied.
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point.
         mean: (C,), taken off every spectrum first; see `pixel_mean`.
-        weights: one weight >= 0 a pixel, broadcastable to (N, H, W).
         accumulate: floating-point type of products and sums, default that of x; torch.float64 for float32 images
             gives the float64 result (to 1e-15) at the price of converting chunk by chunk.
 
     Returns:
-        (C, C), symmetric, of type `accumulate`; differentiable in x, mean and weights.
+        (C, C), symmetric, of type `accumulate`; differentiable in x and mean.
 
     Raises:
-        ValueError: x of another rank or empty, mean not (C,), or weights that do not broadcast to (N, H, W).
+        ValueError: x of another rank or empty, or mean not (C,).
         TypeError: x or accumulate not floating point.
 
     Example:
@@ -45,7 +39,7 @@ def covariance_sum(
         tensor([[ 5., 11.],
                 [11., 25.]])
     """
-    if mean is None and weights is None and accumulate is None:
+    if mean is None and accumulate is None:
         # a small sum takes 5 microseconds: no more checks than needed
         if x.ndim == 4 and x.is_floating_point() and not x.requires_grad and x.numel():
             return _gram_sum(x)
@@ -59,21 +53,17 @@ def covariance_sum(
     if accumulate is not None and not accumulate.is_floating_point:
         raise TypeError(f"accumulate must be a floating-point type, got {accumulate}; use torch.float64")
     dtype = x.dtype if accumulate is None else accumulate
-    w = None if weights is None else _flat_weights(weights, x)
-    inputs = (x, mean, weights)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, mean)):
         centered = z.to(dtype) if mean is None else z.to(dtype) - mean.to(dtype)[:, None]
-        weighted = centered if w is None else centered * w.to(dtype)[:, None]
-        return torch.einsum("ncl,ndl->cd", weighted, centered)
-    return _gram_sum_prepared(z, mean, w, dtype)
+        return torch.einsum("ncl,ndl->cd", centered, centered)
+    return _gram_sum_prepared(z, mean, dtype)
 
 
-def pixel_mean(x: Tensor, *, weights: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
-    """The mean spectrum over images and pixels: sum w x / sum w.
+def pixel_mean(x: Tensor, *, accumulate: torch.dtype | None = None) -> Tensor:
+    """The mean spectrum over images and pixels.
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point.
-        weights: one weight >= 0 a pixel, broadcastable to (N, H, W), not all 0.
         accumulate: floating-point type of the sums, default that of x.
 
     Returns:
@@ -87,11 +77,7 @@ def pixel_mean(x: Tensor, *, weights: Tensor | None = None, accumulate: torch.dt
         tensor([1.5000, 4.0000])
     """
     _check(x)
-    z = _flat(x)
-    if weights is None:
-        return z.mean((0, 2), dtype=accumulate)
-    w = _flat_weights(weights, x).to(accumulate or x.dtype)
-    return torch.einsum("ncl,nl->c", z.to(w.dtype), w) / w.sum()
+    return _flat(x).mean((0, 2), dtype=accumulate)
 
 
 def _check(x: Tensor) -> None:
@@ -105,16 +91,8 @@ def _flat(x: Tensor) -> Tensor:
     return x.flatten(2) if x.ndim == 4 else x.flatten(1)[None]
 
 
-def _flat_weights(weights: Tensor, x: Tensor) -> Tensor:
-    shape = (x.shape[0] if x.ndim == 4 else 1, *x.shape[-2:])
-    try:
-        return weights.expand(shape).flatten(1)
-    except RuntimeError as error:
-        raise ValueError(f"weights must broadcast to {shape}, got {tuple(weights.shape)}; give one a pixel") from error
-
-
 def _gram_sum(x: Tensor) -> Tensor:
-    """sum_n z_n z_n^T of images z_n (C, L), by the fastest of three products for the shape."""
+    """sum_n z_n z_n^T of images z_n (C, L), by the faster of two products for the shape, some images at a time."""
     n, c, h, w = x.shape
     length = h * w
     if n == 1:  # one matrix as it lies in memory
@@ -123,64 +101,38 @@ def _gram_sum(x: Tensor) -> Tensor:
     if length == 1:
         rows = x.reshape(n, c)
         return torch.mm(rows.t(), rows)
-    size = n * c * length
-    if c * length >= 448 and 2 * length >= c and size > 4096:
-        z = x.flatten(2)
-        if c >= 16 and c * length >= 2**17 and (n > 4 or c > 64):  # an image is work enough for one call
-            total = z.new_zeros(c, c)
-            for image in z:
-                total.addmm_(image, image.t())
-            return total
-        batch = 2**20 // (c * c)  # the products of a batch, batch x C x C, stay in cache
-        return torch.bmm(z, z.mT).sum(0) if n <= batch else _sum_parts(z, max(1, batch), _of_images)
-    by_rows = 8 * length <= c and (length <= 8 or size <= 2**14)
-    if size <= _CHUNK and not by_rows:
-        columns = x.transpose(0, 1).flatten(1)
-        return linear(columns, columns)
-    product = _of_rows if by_rows else _of_columns
-    chunk = max(1, _CHUNK // (c * length), _SPECTRA // length)
-    return product(x) if n <= chunk else _sum_parts(x, chunk, product)
-
-
-def _of_images(z: Tensor) -> Tensor:
-    return torch.bmm(z, z.mT).sum(0)
-
-
-def _of_rows(z: Tensor) -> Tensor:
-    """For few pixels an image."""
-    rows = z.permute(0, 2, 3, 1).flatten(0, 2)
-    return torch.mm(rows.t(), rows)
-
-
-def _of_columns(z: Tensor) -> Tensor:
-    columns = z.transpose(0, 1).flatten(1)
-    return linear(columns, columns)
-
-
-def _sum_parts(z: Tensor, size: int, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """product(z[0:size]) + product(z[size:2 size]) + ..."""
-    total = product(z[:size])
-    for start in range(size, z.shape[0], size):
-        total += product(z[start : start + size])
+    if c * length > 448 and 2 * length >= c:
+        part, product = 2**20 // (c * c), _of_images  # the products, part x C x C, stay in cache
+    else:
+        part, product = max(_CHUNK // (c * length), _SPECTRA // length), _of_columns
+    part = max(1, part)
+    total = product(x if n <= part else x[:part])
+    for start in range(part, n, part):
+        total += product(x[start : start + part])
     return total
 
 
-def _gram_sum_prepared(z: Tensor, mean: Tensor | None, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The same with each chunk converted, centered and weighted on its way into the product."""
+def _of_images(x: Tensor) -> Tensor:
+    z = x.flatten(2)
+    return torch.bmm(z, z.mT).sum(0)
+
+
+def _of_columns(x: Tensor) -> Tensor:
+    columns = x.transpose(0, 1).flatten(1)
+    return linear(columns, columns)
+
+
+def _gram_sum_prepared(z: Tensor, mean: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The same with each chunk converted and centered on its way into the product."""
     n, c, length = z.shape
     total = z.new_zeros(c, c, dtype=dtype)
-    images = max(1, _PREPARED // (c * length))
-    pixels = max(1, _PREPARED // (c * images))
+    size = _PREPARED if z.is_cpu else z.numel()
+    images = max(1, size // (c * length))
+    pixels = max(1, size // (c * images))
     offset = None if mean is None else mean.to(dtype)[:, None, None]
     for first in range(0, n, images):
         for start in range(0, length, pixels):
             part = z[first : first + images, :, start : start + pixels].transpose(0, 1).to(dtype)
-            if offset is not None:
-                part = part - offset
-            right = part.reshape(c, -1)
-            if weights is None:
-                total.addmm_(right, right.t())
-            else:
-                w = weights[first : first + images, start : start + pixels].to(dtype)
-                total.addmm_((part * w).reshape(c, -1), right.t())
-    return total if weights is None else (total + total.t()) / 2  # the weighted product rounds unsymmetrically
+            columns = (part if offset is None else part - offset).reshape(c, -1)
+            total.addmm_(columns, columns.t())
+    return total

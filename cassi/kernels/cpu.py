@@ -59,7 +59,7 @@ def data_step(
 def tv_steps(
     u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float
 ) -> tuple[Tensor, Tensor | None]:
-    """`cassi.priors.tv.tv_steps` (not coupled): u (..., H, W) and q (2, ..., H, W), both in place; needs no spare."""
+    """`cassi.priors.tv.tv_steps`: u (..., H, W) and q (2, ..., H, W), both in place; needs no spare."""
     images = _stack(u, 2)
     weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).contiguous().view(-1).numpy()
     duals = q.detach().view(2, *images.shape).numpy()

@@ -1,7 +1,7 @@
 """The kernels for CUDA devices, in Triton.
 
 One launch each for the forward model, its adjoint and pseudo-inverse, the data steps of the solvers, and a dual step of
-total variation. `scripts/benchmarks/work.py` has the bytes and operations of each.
+total variation.
 
 They compute what `cassi.kernels.cpu` computes on the CPU, for any shifts, sizes and batch, in float32 and float64.
 Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No CUDA graphs are recorded.
@@ -95,7 +95,7 @@ def squared_distance(a: Tensor, b: Tensor) -> Tensor:
 def tv_steps(
     u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float
 ) -> tuple[Tensor, Tensor | None]:
-    """`cassi.priors.tv.tv_steps` (not coupled): u in place; the dual goes to and fro between q and spare."""
+    """`cassi.priors.tv.tv_steps`: u in place; the dual goes to and fro between q and spare."""
     if memory != 1:
         q.mul_(memory)
     spare = torch.empty_like(q) if spare is None else spare
@@ -264,31 +264,10 @@ def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr
 
 @triton.jit
 def _subspace_step(
-    z,
-    z_new,
-    y,
-    e,
-    u,
-    y_z,
-    back,
-    basis,
-    mask,
-    offsets,
-    weights,
-    gamma,
-    omega,
-    C,
-    H,
-    W,
-    D,
-    PER_BAND: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    NONNEGATIVE: tl.constexpr,
-    COMPONENTS: tl.constexpr,
-    STEP: tl.constexpr,  # a number given at run time would be rounded to float32
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    z, z_new, y, e, u, y_z, back, basis, mask, offsets, weights, gamma, omega, C, H, W, D, PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr, NONNEGATIVE: tl.constexpr, COMPONENTS: tl.constexpr, STEP: tl.constexpr, K: tl.constexpr,
+    BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
     first = (b * COMPONENTS * H + i) * W  # where row i of the first coefficient image begins

@@ -10,6 +10,8 @@ With corners on the stride alone `extract_patches(x, p, s).reshape(B, p * p, -1)
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -41,7 +43,7 @@ def _check_axis(length: int, size: int, stride: int) -> None:
         raise ValueError(f"a patch of {size} pixels does not fit an axis of {length}; use a smaller patch or padding")
 
 
-def extract_patches(x: Tensor, size: Pair, stride: Pair = 1, *, padding: Pair = 0) -> Tensor:
+def extract_patches(x: Tensor, size: Pair, stride: Pair = 1) -> Tensor:
     """All patches of an image: P[..., u, v, i, j] = x[..., r_i + u, c_j + v].
 
     Args:
@@ -49,44 +51,34 @@ def extract_patches(x: Tensor, size: Pair, stride: Pair = 1, *, padding: Pair = 
         size: patch height and width [pixel], one number for a square.
         stride: distance of neighboring patches [pixel], at most the size; the last patch ends at the border whatever
             the stride.
-        padding: zeros added on every side before.
 
     Returns:
         (..., p_h, p_w, n_h, n_w), contiguous: pixel in the patch first, patch position last, as `F.unfold` orders them.
 
     Raises:
-        ValueError: x of fewer than two axes; sizes that `patch_corners` refuses; padding below 0 or not below the size.
+        ValueError: x of fewer than two axes; sizes that `patch_corners` refuses.
 
     Example:
         >>> extract_patches(torch.arange(5.0).view(1, 5), (1, 2), (1, 2))[0, :, 0]
         tensor([[0., 2., 3.],
                 [1., 3., 4.]])
     """
-    (size_h, size_w), stride, padding = _pair(size, "size"), _pair(stride, "stride"), _pair(padding, "padding")
+    size, stride = _pair(size, "size"), _pair(stride, "stride")
     if x.ndim < 2:
         raise ValueError(f"x must be (..., H, W), got {tuple(x.shape)}; add the missing axes")
-    _check_padding(padding, (size_h, size_w))
-    for k, p in enumerate((size_h, size_w)):
-        _check_axis(x.shape[k - 2] + 2 * padding[k], p, stride[k])
+    for k in (0, 1):
+        _check_axis(x.shape[k - 2], size[k], stride[k])
     if torch.is_grad_enabled() and x.requires_grad:
-        patches: Tensor = _Extract.apply(x, (size_h, size_w), stride, padding)  # type: ignore[no-untyped-call]
+        patches: Tensor = _Patches.apply(x, (tuple(x.shape[-2:]), size, stride), False)  # type: ignore[no-untyped-call]
         return patches
-    return _extract(x, (size_h, size_w), stride, padding)
+    return _extract(x, size, stride)
 
 
-def aggregate_patches(
-    patches: Tensor,
-    shape: tuple[int, int],
-    stride: Pair = 1,
-    *,
-    padding: Pair = 0,
-    weights: Tensor | None = None,
-    normalize: bool = False,
-) -> Tensor:
-    """Sum overlapping patches back into an image; divided by the sum of the weights if `normalize`.
+def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: Pair = 1, *, normalize: bool = False) -> Tensor:
+    """Sum overlapping patches back into an image; divided by the number of patches a pixel is in if `normalize`.
 
-    x[r, c] = sum w P / (sum w, if normalize), over all patch pixels that lie on (r, c). With `normalize` and any
-    positive weights, `aggregate_patches(extract_patches(x, ...), ...)` is x.
+    With `normalize`, `aggregate_patches(extract_patches(x, ...), ...)` is x. A mean with weights w is
+    `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`.
 
     Overlap-add: patches are cut into blocks of stride x stride; all blocks with the same place in their patch are
     added in one pass over contiguous rows, ceil(p / s)^2 passes in all. Where that is not more than a few thousand
@@ -94,18 +86,15 @@ def aggregate_patches(
 
     Args:
         patches: (..., p_h, p_w, n_h, n_w), floating point.
-        shape: height and width of the image [pixel], before padding.
+        shape: height and width of the image [pixel].
         stride: the stride of the extraction [pixel].
-        padding: the padding of the extraction; what lies on it is dropped.
-        weights: broadcastable to `patches`, >= 0: (n_h, n_w) one a patch, (p_h, p_w, 1, 1) a window, or full.
-        normalize: divide by the sum of the weights (by the number of patches a pixel is in, without weights).
+        normalize: divide.
 
     Returns:
         (..., H, W).
 
     Raises:
-        ValueError: patches of another rank, size or number than shape, stride and padding give; weights that do not
-            broadcast.
+        ValueError: patches of another rank, size or number than shape and stride give.
 
     Example:
         >>> x = torch.arange(35.0).view(5, 7)
@@ -113,36 +102,25 @@ def aggregate_patches(
         >>> bool(torch.allclose(x, y))
         True
     """
-    stride, padding = _pair(stride, "stride"), _pair(padding, "padding")
+    stride = _pair(stride, "stride")
     if patches.ndim < 4:
         raise ValueError(f"patches must be (..., p_h, p_w, n_h, n_w), got {tuple(patches.shape)}; add the missing axes")
     size_h, size_w, n_h, n_w = patches.shape[-4:]
-    _check_padding(padding, (size_h, size_w))
-    for k, p in enumerate((size_h, size_w)):
-        _check_axis(shape[k] + 2 * padding[k], p, stride[k])
-    grid = tuple(
-        1 - (p - shape[k] - 2 * padding[k]) // stride[k] for k, p in enumerate((size_h, size_w))
-    )  # -(-a // b): the last patch ends at the border
+    size = (size_h, size_w)
+    for k in (0, 1):
+        _check_axis(shape[k], size[k], stride[k])
+    grid = tuple(1 - (size[k] - shape[k]) // stride[k] for k in (0, 1))  # rounded up: the last ends at the border
     if grid != (n_h, n_w):
         raise ValueError(
-            f"an image of {tuple(shape)} has {grid} patches of {size_h} x {size_w} at stride {stride} and padding "
-            f"{padding}, got {(n_h, n_w)}; give the shape, stride and padding of the extraction"
+            f"an image of {tuple(shape)} has {grid} patches of {size_h} x {size_w} at stride {stride}, "
+            f"got {(n_h, n_w)}; give the shape and stride of the extraction"
         )
-    if weights is not None:
-        try:
-            weights = weights.expand(*weights.shape[:-4], size_h, size_w, n_h, n_w)
-            patches = patches * weights
-        except RuntimeError as error:
-            raise ValueError(
-                f"weights must broadcast to {tuple(patches.shape)}, got {tuple(weights.shape)}; "
-                "shape them (n_h, n_w), (p_h, p_w, 1, 1) or like the patches"
-            ) from error
-    x = _sum(patches, shape, stride, padding)
-    if not normalize:
-        return x
-    if weights is not None:
-        return x / _sum(weights, shape, stride, padding)
-    return x / _counts(x, (size_h, size_w), stride, padding)
+    x: Tensor
+    if torch.is_grad_enabled() and patches.requires_grad:
+        x = _Patches.apply(patches, (shape, size, stride), True)  # type: ignore[no-untyped-call]
+    else:
+        x = _aggregate(patches, shape, stride)
+    return x / torch.outer(*(_counts(x, shape[k], size[k], stride[k]) for k in (0, 1))) if normalize else x
 
 
 def _pair(value: Pair, name: str) -> tuple[int, int]:
@@ -152,27 +130,12 @@ def _pair(value: Pair, name: str) -> tuple[int, int]:
     return pair
 
 
-def _check_padding(padding: tuple[int, int], size: tuple[int, int]) -> None:
-    if not (0 <= padding[0] < size[0] and 0 <= padding[1] < size[1]):
-        raise ValueError(f"padding must be at least 0 and smaller than the patch {size}, got {padding}")
-
-
-def _counts(x: Tensor, size: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
-    """How many patches each pixel lies in, (H, W): an outer product of two counts along the axes."""
-    axes = []
-    for length, p, s, pad in zip(x.shape[-2:], size, stride, padding, strict=True):
-        count = x.new_zeros(length + 2 * pad)
-        for corner in patch_corners(length + 2 * pad, p, s):
-            count[corner : corner + p] += 1
-        axes.append(count[pad : pad + length])
-    return torch.outer(*axes)
-
-
-def _sum(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
-    if torch.is_grad_enabled() and patches.requires_grad:
-        x: Tensor = _Aggregate.apply(patches, shape, stride, padding)  # type: ignore[no-untyped-call]
-        return x
-    return _aggregate(patches, shape, stride, padding)
+def _counts(x: Tensor, length: int, size: int, stride: int) -> Tensor:
+    """How many patches each place along an axis lies in."""
+    count = x.new_zeros(length)
+    for corner in patch_corners(length, size, stride):
+        count[corner : corner + size] += 1
+    return count
 
 
 def _regular(length: int, size: int, stride: int) -> tuple[int, bool]:
@@ -180,46 +143,40 @@ def _regular(length: int, size: int, stride: int) -> tuple[int, bool]:
     return (length - size) // stride + 1, (length - size) % stride != 0
 
 
-def _extract(x: Tensor, size: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
-    if any(padding):
-        x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+def _extract(x: Tensor, size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
     (n_h, extra_h), (n_w, extra_w) = (_regular(x.shape[-2 + k], size[k], stride[k]) for k in (0, 1))
 
-    def windows(image: Tensor, stride: tuple[int, int]) -> Tensor:
+    def windows(image: Tensor) -> Tensor:
         view = image.unfold(-2, size[0], stride[0]).unfold(-2, size[1], stride[1])
         return view.movedim((-4, -3), (-2, -1))
 
     if not (extra_h or extra_w):
-        return windows(x, stride).contiguous()
+        return windows(x).contiguous()
     patches = x.new_empty((*x.shape[:-2], *size, n_h + extra_h, n_w + extra_w))
-    patches[..., :n_h, :n_w] = windows(x, stride)
+    patches[..., :n_h, :n_w] = windows(x)
     bottom, right = x[..., x.shape[-2] - size[0] :, :], x[..., x.shape[-1] - size[1] :]
     if extra_h:
-        patches[..., n_h:, :n_w] = windows(bottom, stride)
+        patches[..., n_h:, :n_w] = windows(bottom)
     if extra_w:
-        patches[..., :n_h, n_w:] = windows(right, stride)
+        patches[..., :n_h, n_w:] = windows(right)
     if extra_h and extra_w:
-        patches[..., n_h:, n_w:] = windows(right[..., x.shape[-2] - size[0] :, :], stride)
+        patches[..., n_h:, n_w:] = windows(right[..., x.shape[-2] - size[0] :, :])
     return patches
 
 
-def _aggregate(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
+def _aggregate(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int]) -> Tensor:
     *batch, size_h, size_w, grid_h, grid_w = patches.shape
-    height, width = shape[0] + 2 * padding[0], shape[1] + 2 * padding[1]
+    height, width = shape
     (n_h, extra_h), (n_w, extra_w) = _regular(height, size_h, stride[0]), _regular(width, size_w, stride[1])
     flat = patches if len(batch) == 1 else patches.reshape(-1, size_h, size_w, grid_h, grid_w)
-    if not (extra_h or extra_w or padding[0] or padding[1]):
-        x = _overlap_add(flat, (height, width), stride)
-        return x if len(batch) == 1 else x.reshape(*batch, height, width)
-    x = _overlap_add(flat[..., :n_h, :n_w], (height, width), stride)
+    x = _overlap_add(flat[..., :n_h, :n_w], shape, stride)
     if extra_h:
         x[:, height - size_h :] += _overlap_add(flat[..., n_h:, :n_w], (size_h, width), stride)
     if extra_w:
         x[:, :, width - size_w :] += _overlap_add(flat[..., :n_h, n_w:], (height, size_w), stride)
     if extra_h and extra_w:
         x[:, height - size_h :, width - size_w :] += flat[..., n_h, n_w]
-    x = x[:, padding[0] : padding[0] + shape[0], padding[1] : padding[1] + shape[1]]
-    return x.reshape(*batch, *shape)
+    return x if len(batch) == 1 else x.reshape(*batch, *shape)
 
 
 def _overlap_add(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int]) -> Tensor:
@@ -249,30 +206,17 @@ def _overlap_add(patches: Tensor, shape: tuple[int, int], stride: tuple[int, int
     return x[:, :height, :width]
 
 
-class _Extract(torch.autograd.Function):
-    """extract_patches under autograd: backward is aggregate_patches."""
+class _Patches(torch.autograd.Function):
+    """Both under autograd: each is the other's backward."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, size: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.geometry = (tuple(x.shape[-2:]), stride, padding)
-        return _extract(x, size, stride, padding)
+    def forward(ctx, t: Tensor, geometry: Any, aggregates: bool) -> Tensor:  # type: ignore[no-untyped-def]
+        shape, size, stride = ctx.geometry = geometry
+        ctx.aggregates = aggregates
+        return _aggregate(t, shape, stride) if aggregates else _extract(t, size, stride)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
-        return _sum(grad, *ctx.geometry), None, None, None
-
-
-class _Aggregate(torch.autograd.Function):
-    """The unweighted sum of patches under autograd: backward is extract_patches."""
-
-    @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, patches: Tensor, shape: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
-    ) -> Tensor:
-        ctx.geometry = (tuple(patches.shape[-4:-2]), stride, padding)
-        return _aggregate(patches, shape, stride, padding)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
-        size, stride, padding = ctx.geometry
-        return extract_patches(grad, size, stride, padding=padding), None, None, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+        shape, size, stride = ctx.geometry
+        back = extract_patches(grad, size, stride) if ctx.aggregates else aggregate_patches(grad, shape, stride)
+        return back, None, None

@@ -11,7 +11,6 @@ is read (or written) exactly once.
 from __future__ import annotations
 
 import itertools
-import math
 
 import torch
 from torch import Tensor
@@ -204,11 +203,11 @@ def _shift_back(
     x = ask_huge_pages(y.new_empty((*batch, len(shifts), height, width))) if out is None else out
     y = y if y.is_cpu else y.contiguous()
     step = constant_step(shifts)
-    # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work:
-    # of a single snapshot as fast as a kernel, by torch's own threads, which are awake sooner than ours
+    # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work
+    # as fast as a kernel does, by torch's own threads: after another call of torch these are awake, and in our way
     skew = step if step is not None and step >= 0 else None
     fast = kernels(y, mask, scale, x)
-    if fast is not None and not (fast is cpu and skew is not None and not add and math.prod(batch) == 1):
+    if fast is not None and not (fast is cpu and skew is not None and not add):
         fast.shift_back(y, mask, shifts, scale, x, add)
         return x
     if scale is not None:

@@ -251,14 +251,21 @@ def _margins(bands: tuple[_Band, ...], width: int, detector_width: int) -> tuple
     return left, right
 
 
+def _columns(bands: tuple[_Band, ...], like: Tensor) -> Tensor:
+    """The taps along the dispersion, (C, most): to a GPU in one copy."""
+    most = max(len(band.columns) for band in bands)
+    return like.new_tensor([(*band.columns, *[0.0] * (most - len(band.columns))) for band in bands])
+
+
 def _spread_bands(x: Tensor, mask: Tensor, bands: tuple[_Band, ...], detector_width: int) -> Tensor:
     """sum_c S_c K_c (m_c x_c) with a kernel of its own for each band."""
     width = x.shape[-1]
     left, right = _margins(bands, width, detector_width)
     y = x.new_zeros((*x.shape[:-3], x.shape[-2], left + detector_width + right))
+    taps = _columns(bands, x)
     for c, band in enumerate(bands):
         z = _blur_rows(x[..., c, :, :] * (mask if mask.ndim == 2 else mask[c]), band.rows, adjoint=False)
-        part = convolve_rows(z.reshape(-1, width), z.new_tensor(band.columns))
+        part = convolve_rows(z.reshape(-1, width), taps[c, : len(band.columns)])
         columns = part.shape[1]
         y[..., left + band.start : left + band.start + columns] += part.view(*z.shape[:-1], columns)
     return y[..., left : left + detector_width].contiguous()
@@ -268,11 +275,11 @@ def _gather_bands(y: Tensor, mask: Tensor, bands: tuple[_Band, ...], x: Tensor, 
     """x_c (+)= m_c K_c^T S_c^T y with a kernel of its own for each band."""
     width = mask.shape[-1]
     left, right = _margins(bands, width, y.shape[-1])
-    padded = F.pad(y, (left, right))
+    padded, taps = F.pad(y, (left, right)), _columns(bands, y)
     for c, band in enumerate(bands):
         columns = width + len(band.columns) - 1
         window = padded[..., left + band.start : left + band.start + columns]
-        z = correlate_rows(window.reshape(-1, columns), y.new_tensor(band.columns)).view(*y.shape[:-1], width)
+        z = correlate_rows(window.reshape(-1, columns), taps[c, : len(band.columns)]).view(*y.shape[:-1], width)
         z = _blur_rows(z, band.rows, adjoint=True)
         m_c, x_c = mask if mask.ndim == 2 else mask[c], x[..., c, :, :]
         if add:

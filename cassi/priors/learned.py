@@ -7,9 +7,6 @@ z are coefficient images of a smooth spectral basis, d the correction that the m
 (0, 1) how much of the next d to take, h features that it hands to its next call. s_k = L sqrt(C) (k + 1)^-1.4 with L
 the mean level of the scene, so that all images are of order 1 whatever the unit, the number of bands and their range.
 
-Light moves along rows only and no direction in a picture is special, so a scene mirrored, upside down or with its bands
-reversed is another scene of another camera: the mean correction over such views is a little better than any one.
-
 Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and two coarser scales see far. Scales and a
 space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.
 """
@@ -31,7 +28,6 @@ from torch import Tensor, nn
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
 SHA256 = "1d7b2107941971875efee1b1c5553292d975afe100edc0c2a8327efd76aa2c1c"  # of WEIGHTS
 FEWEST_BANDS = 8  # of the cameras it was trained with
-VIEWS = 1  # of a scene, over which a correction is averaged
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
 
@@ -110,20 +106,6 @@ class CorrectionNet(nn.Module):
         return out.to(images.dtype)
 
 
-def _view(images: Tensor, view: int, *, signed: bool = True) -> Tensor:
-    """Of four: as the scene lies, mirrored or upside down with its bands reversed, turned by half. Its own inverse.
-
-    Of a smooth basis the odd components change sign where the bands are reversed.
-    """
-    axes = [axis for axis, flipped in ((-1, view & 1), (-2, view & 2)) if flipped]
-    images = images.flip(axes) if axes else images
-    if signed and view in (1, 2):
-        odd = torch.ones(images.shape[-3], 1, 1, dtype=images.dtype, device=images.device)
-        odd[1::2] = -1
-        images = images * odd
-    return images
-
-
 def _bfloat16_is_fast(device: torch.device) -> bool:
     """Whether bfloat16 takes less time than float32: a third with AVX-512, seven times as long on AVX2."""
     return device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability()
@@ -163,37 +145,19 @@ class LearnedPrior(nn.Module):
         return torch.arange(1, self.size.components + 1, device=self.log_tau.device, dtype=torch.float32) ** -1.4
 
     def forward(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int, views: int = VIEWS
+        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One correction of N stacks of images, of up to K components; out of training the mean over `views`.
+        """One correction of N stacks of images, of up to K components.
 
         Args:
             z, d: (N, K', H, W), K' <= K, in units of s.
             seen, noise: (N, 1, H, W).
-            memory: of the call before, (N, memory, H, W), out of training `views` times as many; None at first.
+            memory: of the call before, (N, memory, H, W); None at first.
             stage: 0 .. T - 1, how many corrections went before.
-            views: at most 4, see `_view`; 1 is the scene as it lies.
 
         Returns:
             f and g (N, K', H, W), and the memory for the next call.
         """
-        if self.training:
-            return self._corrected(z, d, seen, noise, memory, stage)
-
-        last = [None] * views if memory is None else memory.chunk(views, 1)
-        f, g, kept = torch.zeros_like(z), torch.zeros_like(d), []
-        for v in range(views):  # one after the other: together they would need as many times the memory
-            maps = _view(seen, v, signed=False), _view(noise, v, signed=False)
-            f_v, g_v, h = self._corrected(_view(z, v), _view(d, v), *maps, last[v], stage)
-            f += _view(f_v, v) / views
-            g += _view(g_v, v, signed=False) / views
-            kept.append(h)
-        return f, g, torch.cat(kept, 1)
-
-    def _corrected(
-        self, z: Tensor, d: Tensor, seen: Tensor, noise: Tensor, memory: Tensor | None, stage: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """`forward` as the scene lies."""
         count = z.shape[1]
         if memory is None:
             memory = z.new_zeros((len(z), self.size.memory, *z.shape[2:]))

@@ -42,8 +42,7 @@ def nonlocal_lowrank(
     stride: int = 4,
     window: int = WINDOW,
     group: int = GROUP,
-    groups: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Denoise a stack of images that share their structure, such as the coefficient images of a subspace.
 
     The images are divided by sigma first, so that the noise is white and 1 in all of them. Matching looks at all K
@@ -56,20 +55,19 @@ def nonlocal_lowrank(
         stride: distance of reference patches [pixel], 1 to patch.
         window: similar patches are looked for up to this far from the reference, in rows and columns [pixel].
         group: patches in a group m; fewer where a corner has not as many candidates.
-        groups: from an earlier call on images of the same size: leaves out the search, a fifth of the time.
 
     Returns:
-        The denoised images like z, and the groups (num_references, m) to hand to the next call.
+        The denoised images like z.
 
     Raises:
         ValueError: z not (K, H, W) or smaller than a patch; sigma negative, of another length, or 0 for some images
-            only; stride not in 1..patch, window or group below 1; groups that do not fit the image.
+            only; stride not in 1..patch, window or group below 1.
         FloatingPointError: NaN or Inf in z.
 
     Example:
         >>> x = torch.ones(1, 24, 24)
         >>> noisy = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-        >>> u, groups = nonlocal_lowrank(noisy, 0.1)
+        >>> u = nonlocal_lowrank(noisy, 0.1)
         >>> bool((u - x).square().mean() < (noisy - x).square().mean() / 20)
         True
     """
@@ -77,17 +75,11 @@ def nonlocal_lowrank(
     _check_images(z)
     if window < 1 or group < 1:
         raise ValueError(f"need window >= 1 and group >= 1, got window {window}, group {group}")
-    grid = (z.shape[1] - patch + 1, z.shape[2] - patch + 1)
-    if groups is not None and level is not None and not _fit(groups, grid, stride):
-        raise ValueError(
-            f"groups of shape {tuple(groups.shape)} are not of an image of {tuple(z.shape[1:])} with stride {stride}"
-        )
     if level is None:
-        return z.clone(), torch.zeros(0, 1, dtype=torch.long, device=z.device) if groups is None else groups
+        return z.clone()
     with torch.no_grad():
-        if groups is None:
-            groups = _match(_features(z / level, patch), stride, window, group)
-        return GroupFilters(z, level, groups, patch)(z), groups
+        groups = _match(_features(z / level, patch), stride, window, group)
+        return GroupFilters(z, level, groups, patch)(z)
 
 
 class NonlocalDenoiser:
@@ -166,11 +158,14 @@ class GroupFilters:
             self._compiled = kept_groups(_last(z / level), groups, patch, alive)
             return
         size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
-        self._scale = (level * self._share).expand(z.shape).contiguous()
-        self._inverse = (1 / level).expand(bands, 1, 1).reshape(-1).contiguous()
+        self._scale, self._inverse = level * self._share, level.reciprocal().flatten()
         for members in torch.split(groups, max(1, size)):
-            x, _ = _gathered(z, self._inverse, members, patch)
+            x, _ = self._gathered(z, members)
             self._parts.append(_decomposed(x, members, patch, grid, alive))
+
+    def _gathered(self, z: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        fast = kernels(z)
+        return (_gathered if fast is None or fast is cpu else fast.gather_groups)(z, self._inverse, groups, self._patch)
 
     def __call__(self, z: Tensor) -> Tensor:
         """The denoised images, like z, which is of the size that the filters were made for."""
@@ -180,10 +175,7 @@ class GroupFilters:
         out, fast = torch.empty_like(z, memory_format=torch.contiguous_format), kernels(z)
         for number, part in enumerate(self._parts):
             n, m = part.groups.shape
-            if fast is None:
-                x, mean = _gathered(z, self._inverse, part.groups, self._patch)
-            else:
-                x, mean = fast.gather_groups(z, self._inverse, part.groups, self._patch)
+            x, mean = self._gathered(z, part.groups)
             turned = torch.bmm(part.basis.mT, x).view(-1, m, self._patch**2)
             kept = turned.new_empty(len(part.alive) + 1, *turned.shape[1:])
             torch.bmm(turned.index_select(0, part.alive), part.projections, out=kept[:-1])
@@ -222,16 +214,16 @@ def _decomposed(x: Tensor, groups: Tensor, patch: int, grid: tuple[int, int], al
     """The filters of groups x (n, K, m p^2), mean 0."""
     m = groups.shape[1]
     values, basis = _eigh(torch.bmm(x, x.mT))
-    noise = (values > alive).logical_not_().flatten()
-    count, finite = torch.stack([noise.numel() - noise.sum(), x.isfinite().all()]).tolist()
-    if not finite:
+    signal = (values > alive).flatten()
+    count, total = torch.stack([signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64)]).tolist()
+    if not math.isfinite(total):
         raise FloatingPointError(_NOT_FINITE)
-    components = noise.sort(stable=True).indices[:count]  # in order; without a second wait for their number
-    signal = torch.bmm(basis.mT, x).view(-1, m, patch**2)[components]
-    squares, vectors = _eigh(torch.bmm(signal.mT, signal))
+    # in order; without a second wait for their number
+    components = signal.sort(stable=True, descending=True).indices[: int(count)]
+    turned = torch.bmm(basis.mT, x).view(-1, m, patch**2)[components]
+    squares, vectors = _eigh(torch.bmm(turned.mT, turned))
     gain = singular_value_gain(squares, m - 1, patch**2)
-    where = torch.full((values.numel(),), len(components), dtype=torch.int32, device=x.device)
-    where[components] = torch.arange(len(components), dtype=torch.int32, device=x.device)
+    where = torch.where(signal, signal.cumsum(0) - 1, int(count)).int()
     places, order = groups.flatten().sort(stable=True)
     start = torch.searchsorted(places, torch.arange(grid[0] * grid[1] + 1, device=x.device))
     projections = torch.bmm(vectors * gain[:, None, :], vectors.mT)
@@ -289,9 +281,9 @@ def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
     """
     a, b = min(rows, columns), max(rows, columns)
     edge = (math.sqrt(a) + math.sqrt(b)) ** 2
+    t = s.clamp(min=edge)
     # (s - a - b)^2 - 4 a b in two factors, whose squares cannot overflow
-    eta = (s - edge).clamp(min=0).sqrt() * (s - (math.sqrt(b) - math.sqrt(a)) ** 2).clamp(min=0).sqrt()
-    return torch.where(s > edge, eta / s.clamp(min=edge), 0)
+    return ((t - edge) / t * ((t - (math.sqrt(b) - math.sqrt(a)) ** 2) / t)).sqrt()
 
 
 def _checked(z: Tensor, sigma: float | Tensor, patch: int, stride: int) -> Tensor | None:
@@ -310,26 +302,13 @@ def _checked(z: Tensor, sigma: float | Tensor, patch: int, stride: int) -> Tenso
         return None
     if not positive:
         raise ValueError(f"sigma must be positive (or 0 for all images), got {level.tolist()}")
-    return level.to(z.device).reshape(-1, 1, 1)
+    return level.to(z.device).flatten().expand(len(z)).contiguous().view(-1, 1, 1)
 
 
 def _check_images(z: Tensor) -> None:
     """Raise FloatingPointError for NaN or Inf; off the CPU their groups are looked at, where one waits anyway."""
     if z.is_cpu and not bool(z.isfinite().all()):
         raise FloatingPointError(_NOT_FINITE)
-
-
-def _fit(groups: Tensor, grid: tuple[int, int], stride: int) -> bool:
-    """Whether these can be groups on a grid of places: one for each reference patch, which is in it."""
-    rows, columns = (_references(n, stride, groups.device) for n in grid)
-    references = (rows[:, None] * grid[1] + columns).flatten()
-    return (
-        groups.ndim == 2
-        and groups.dtype == torch.long
-        and len(groups) == len(references)
-        and bool(((groups >= 0) & (groups < grid[0] * grid[1])).all())
-        and bool((groups == references[:, None]).any(1).all())
-    )
 
 
 def _features(z: Tensor, patch: int) -> Tensor:
@@ -343,15 +322,14 @@ def _features(z: Tensor, patch: int) -> Tensor:
     sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
     sample = sample[None, :, :, None]
     covariance = covariance_sum(sample, mean=pixel_mean(sample))
-    differ = covariance.trace() > 1e-10 * sample.square().sum()  # else it is rounding, and all patches are alike
     _, vectors = _eigh(covariance[None])
-    kernels = vectors[0, :, -_NUM_FEATURES:].mul(differ).t().reshape(-1, z.shape[0], patch, patch)
+    kernels = vectors[0, :, -_NUM_FEATURES:].t().reshape(-1, z.shape[0], patch, patch)
     return F.conv2d(z[None], kernels)[0]
 
 
 def _references(length: int, stride: int, device: torch.device) -> Tensor:
     """0, s, 2 s ... and length - 1."""
-    return (torch.arange(-(-(length - 1) // stride) + 1, device=device) * stride).clamp_(max=length - 1)
+    return torch.arange(0, length - 1 + stride, stride, device=device).clamp_(max=length - 1)
 
 
 def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
@@ -374,11 +352,11 @@ def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
     distance[:, :, side * side // 2] = -1  # the reference itself comes first, also among equals
     available = min(n_h, window + 1) * min(n_w, window + 1)  # in a corner
     nearest = distance.topk(min(group, available), largest=False, sorted=False).indices
-    row = references[0][:, None, None] + nearest // side - window
-    column = references[1][:, None] + nearest % side - window
-    if not features.is_cpu:  # of NaN, which is only told later, a place beyond the border may be nearest
-        row, column = row.clamp_(0, n_h - 1), column.clamp_(0, n_w - 1)
-    return (row * n_w + column).flatten(0, 1)
+    # nearest = i side + j, of a patch i rows and j columns from the first of the window, is at i n_w + j from there
+    first = torch.add(references[1], references[0][:, None], alpha=n_w) - window * (n_w + 1)
+    places = nearest.add(nearest // side, alpha=n_w - side).add_(first[:, :, None]).flatten(0, 1)
+    # of NaN, which is only told later off the CPU, a place beyond the border may be nearest
+    return places if features.is_cpu else places.clamp_(0, n_h * n_w - 1)
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:

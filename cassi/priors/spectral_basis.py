@@ -11,7 +11,7 @@ is what the weights of a spatial prior on the coefficients should say: `coeffici
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -112,15 +112,3 @@ def analyse(x: Tensor, basis: Tensor) -> Tensor:
 def synthesise(z: Tensor, basis: Tensor) -> Tensor:
     """x = B^T z: the cube (..., C, H, W) of coefficient images (..., K, H, W)."""
     return torch.einsum("kc,...khw->...chw", basis.to(z), z)
-
-
-def subspace_denoiser(basis: Tensor, spatial: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, int], Tensor]:
-    """Any spatial denoiser, applied to the coefficient images instead of the bands: x -> B^T spatial(B x, k).
-
-    For `gap` and `admm`. What lies outside the span of B is taken away.
-
-    Args:
-        basis: (K, C).
-        spatial: f(z, k) -> z on coefficient images (..., K, H, W).
-    """
-    return lambda x, k: synthesise(spatial(analyse(x, basis), k), basis)

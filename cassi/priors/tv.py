@@ -1,7 +1,6 @@
-"""Total variation, its proximal operator by warm-started dual projected gradient, and a certificate of its accuracy.
+"""Total variation and its proximal operator by warm-started dual projected gradient.
 
     TV(x) = sum_{c,i,j} |(D x)_{c,i,j}|_2         isotropic, each band alone
-    TV(x) = sum_{i,j} sqrt(sum_c |(D x)_{c,i,j}|_2^2)   coupled: one magnitude for all bands of a pixel
 
 D takes forward differences along width and height, 0 at the last column and row (no light crosses the border).
 """
@@ -30,15 +29,14 @@ def differences_adjoint(q: Tensor) -> Tensor:
     return _subtract_adjoint(torch.zeros_like(q[0]), q).neg_()
 
 
-def tv(x: Tensor, *, coupled: bool = False) -> Tensor:
+def tv(x: Tensor) -> Tensor:
     """Total variation of a cube (..., C, H, W), a scalar tensor.
 
     Example:
         >>> tv(torch.tensor([[[0.0, 3.0], [4.0, 0.0]]]))
         tensor(12.)
     """
-    squared = differences(x).square().sum(0)
-    return (squared.sum(-3) if coupled else squared).sqrt().sum()
+    return differences(x).square().sum(0).sqrt().sum()
 
 
 def tv_prox(
@@ -47,8 +45,6 @@ def tv_prox(
     *,
     num_iters: int,
     dual: Tensor | None = None,
-    coupled: bool = False,
-    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """u = argmin_u 1/2 |u - v|^2 + weight TV(u), by projected gradient on the dual.
 
@@ -59,127 +55,82 @@ def tv_prox(
 
     Args:
         v: (..., C, H, W), floating point.
-        weight: >= 0, in units of v; a number, or a tensor that broadcasts against (..., C, 1, 1) (not when coupled).
+        weight: >= 0, in units of v; a number, or a tensor that broadcasts against (..., C, 1, 1).
         num_iters: dual steps, >= 0.
         dual: (2, ..., C, H, W) from an earlier call; 0 if not given. Not modified.
-        coupled: one gradient magnitude for all bands of a pixel.
-        out: where u goes; may not be `v`.
 
     Returns:
         u like v, and the dual q like `dual`.
 
     Raises:
-        ValueError: negative weight, one for each band where coupled, or a dual of another shape.
+        ValueError: negative weight, or a dual of another shape.
 
     Example:
         >>> u, q = tv_prox(torch.tensor([[[0.0, 4.0]]]), 1.0, num_iters=50)
         >>> u
         tensor([[[1., 3.]]])
     """
-    w = _checked_weight(weight, coupled).to(v)
+    w = _checked_weight(weight).to(v)
     if dual is not None and dual.shape != (2, *v.shape):
         raise ValueError(
             f"dual must be {(2, *v.shape)}, got {tuple(dual.shape)}; pass the dual of a cube of the same shape"
         )
     q = v.new_zeros((2, *v.shape)) if dual is None else dual.clone()
-    u = torch.empty_like(v) if out is None else out
-    u.copy_(v)
-    tv_prox_(u, w, q, num_iters=num_iters, coupled=coupled)
-    return u, q
+    u = v.clone()
+    return u, tv_steps(u, w, q, None, num_iters=num_iters)[0]
 
 
-def _checked_weight(weight: float | Tensor, coupled: bool) -> Tensor:
+def _checked_weight(weight: float | Tensor) -> Tensor:
     w = torch.as_tensor(weight, dtype=None if isinstance(weight, Tensor) else torch.float64)
     if not bool((w >= 0).all()):
         raise ValueError(f"weight must be >= 0, got {float(w.min())}")
-    if coupled and w.ndim:
-        raise ValueError(f"a coupled TV has one weight for all bands, got weights of shape {tuple(w.shape)}")
     return w
 
 
-def tv_prox_(
-    u: Tensor,
-    weight: Tensor,
-    q: Tensor,
-    *,
-    num_iters: int,
-    coupled: bool = False,
-    memory: float = 1.0,
-    spare: Tensor | None = None,
-) -> None:
-    """`tv_prox` in place: u holds v on entry and the result on exit, q the dual.
-
-    Args:
-        memory: start from memory * q.
-        spare: a tensor to work in, like q, or like one half of it where coupled; allocated where needed and not given.
-    """
-    dual, _ = tv_steps(u, weight, q, spare, num_iters=num_iters, coupled=coupled, memory=memory)
-    if dual is not q:
-        q.copy_(dual)
-
-
 def tv_steps(
-    u: Tensor,
-    weight: Tensor,
-    q: Tensor,
-    spare: Tensor | None,
-    *,
-    num_iters: int,
-    coupled: bool = False,
-    memory: float = 1.0,
+    u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, *, num_iters: int, memory: float = 1.0
 ) -> tuple[Tensor, Tensor | None]:
-    """The dual steps of `tv_prox_`; returns (dual, spare), which are (q, spare) or the two exchanged.
+    """`tv_prox` in place: u holds v on entry and the result on exit, q the dual, of which memory * q is started from.
 
-    Steps on a CUDA device go to and fro between q and spare; coupled steps keep v in spare[0]; other steps need none.
+    Steps on a CUDA device go to and fro between q and spare, like q, allocated where it is not given; others need none.
+
+    Returns:
+        (dual, spare), which are (q, spare) or the two exchanged.
 
     Raises:
         ValueError: a negative number of steps.
     """
     if num_iters < 0:
         raise ValueError(f"the number of dual steps must be >= 0, got {num_iters}")
-    fast = None if coupled else kernels(u, q)
+    fast = kernels(u, q)
     if fast is not None:
         steps: tuple[Tensor, Tensor | None] = fast.tv_steps(u, weight, q, spare, num_iters, memory)
         return steps
     if memory != 1:
         q.mul_(memory)
-    if not coupled:
-        _chunked_steps(u, weight, q, num_iters)
-        return q, spare
-    f = torch.empty_like(u) if spare is None else spare[0]
-    _steps(u, weight, q, f, torch.empty_like(u.narrow(-3, 0, 1)), num_iters, coupled=True)
-    return q, spare
-
-
-def _chunked_steps(u: Tensor, weight: Tensor, q: Tensor, num_iters: int) -> None:
-    """All steps of a few bands, then those of the next: the workspace stays small, and on a CPU in the cache."""
     weights = weight.expand((*u.shape[:-2], 1, 1))
     if not (u.is_contiguous() and q.is_contiguous()):
-        _steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters, coupled=False)
-        return
+        _steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters)
+        return q, spare
+    # all steps of a few bands, then those of the next: the workspace stays small, and on a CPU in the cache
     images, duals = u.view(-1, *u.shape[-2:]), q.view(2, -1, *u.shape[-2:])
     size = min(_CHUNK, u.numel() // 4) if u.is_cpu else u.numel()
     count = max(1, size // images[0].numel()) if images.numel() else 1
     f, n = torch.empty_like(images[:count]), torch.empty_like(images[:count])
     for start, w in zip(range(0, len(images), count), torch.split(weights.reshape(-1, 1, 1), count), strict=True):
         part = slice(start, start + len(w))
-        _steps(images[part], w, duals[:, part], f[: len(w)], n[: len(w)], num_iters, coupled=False)
+        _steps(images[part], w, duals[:, part], f[: len(w)], n[: len(w)], num_iters)
+    return q, spare
 
 
-def _steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, num_iters: int, coupled: bool) -> None:
+def _steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, num_iters: int) -> None:
     f.copy_(u)
     floor = weight.clamp(min=torch.finfo(u.dtype).tiny)
     _subtract_adjoint(u, q)
     for _ in range(num_iters):
         q[0][..., :-1].add_(u[..., 1:], alpha=STEP).sub_(u[..., :-1], alpha=STEP)
         q[1][..., :-1, :].add_(u[..., 1:, :], alpha=STEP).sub_(u[..., :-1, :], alpha=STEP)
-        if coupled:
-            magnitude.zero_()
-            for c in range(u.shape[-3]):
-                band = q.narrow(-3, c, 1)
-                magnitude.addcmul_(band[0], band[0]).addcmul_(band[1], band[1])
-        else:
-            torch.mul(q[0], q[0], out=magnitude).addcmul_(q[1], q[1])
+        torch.mul(q[0], q[0], out=magnitude).addcmul_(q[1], q[1])
         torch.maximum(magnitude.sqrt_(), floor, out=magnitude)
         torch.div(weight, magnitude, out=magnitude)
         q.mul_(magnitude)
@@ -195,19 +146,6 @@ def _subtract_adjoint(u: Tensor, q: Tensor) -> Tensor:
     return u
 
 
-def tv_gap(u: Tensor, q: Tensor, weight: float | Tensor, *, coupled: bool = False) -> float:
-    """Duality gap of (u, q) from `tv_prox`: weight TV(u) - <D u, q> >= 1/2 |u - u*|^2, with u* the exact solution.
-
-    A certificate: it needs no reference solution. Computed in float64.
-    """
-    u64, q64 = u.double(), q.double()
-    w = torch.as_tensor(weight, dtype=torch.float64, device=u.device)
-    d = differences(u64)
-    squared = d.square().sum(0)
-    magnitude = squared.sum(-3, keepdim=True).sqrt() if coupled else squared.sqrt()
-    return float((w * magnitude).sum() - (d * q64).sum())
-
-
 class TVDenoiser:
     """`f(x, k) -> x` for the solvers: TV prox with its dual and workspace kept from one iteration to the next.
 
@@ -216,19 +154,16 @@ class TVDenoiser:
     Args:
         weight: of TV in units of x, a number or a tensor that broadcasts against (..., C, 1, 1).
         num_iters: dual steps a call; with a warm start 3 suffice.
-        coupled: see `tv_prox`.
         memory: share of the dual that the next call starts from. With 1, the warm start, calls on a cube that settles
             tend to the prox of TV. Below 1 the dual stays short of it: a smoothing of limited reach, weaker on large
             structures, which accelerated GAP does better with.
 
     Raises:
-        ValueError: negative weight, or one for each band where coupled; memory outside [0, 1].
+        ValueError: negative weight; memory outside [0, 1].
     """
 
-    def __init__(
-        self, weight: float | Tensor, *, num_iters: int = 3, coupled: bool = False, memory: float = 1.0
-    ) -> None:
-        self._weight, self._num_iters, self._coupled = _checked_weight(weight, coupled), num_iters, coupled
+    def __init__(self, weight: float | Tensor, *, num_iters: int = 3, memory: float = 1.0) -> None:
+        self._weight, self._num_iters = _checked_weight(weight), num_iters
         if not 0 <= memory <= 1:
             raise ValueError(f"memory must be between 0 and 1, got {memory}")
         self._memory = memory
@@ -239,10 +174,7 @@ class TVDenoiser:
         if self._dual is None:
             self._weight = self._weight.to(x)
             self._dual = x.new_zeros((2, *x.shape))
-            if self._coupled or x.is_cuda:
-                self._spare = torch.empty_like(self._dual[:1] if self._coupled else self._dual)
         self._dual, self._spare = tv_steps(
-            x, self._weight, self._dual, self._spare, num_iters=self._num_iters, coupled=self._coupled,
-            memory=self._memory,
-        )  # fmt: skip
+            x, self._weight, self._dual, self._spare, num_iters=self._num_iters, memory=self._memory
+        )
         return x

@@ -11,7 +11,8 @@ from torch import Tensor
 from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, NOT_SEEN, register, sharpened
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
-from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, split_of, tried
+from cassi.choice.held_out import Split
+from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, tried
 from cassi.choice.outcome import Outcome, SideEvidence
 from cassi.choice.plan import Method, Run
 from cassi.errors import InputError
@@ -65,7 +66,7 @@ def solve_beside(
     if alone.plan is None:
         raise ValueError("a side picture needs the default solver's plan")
     problem = alone.plan.problem(y)
-    split = split_of(A, y, run.seed)
+    split = Split.of(A, y, A.majorizer() > 0, run.seed)
     cube, error = first_cube(split, problem)
     placed = _registered(side, A, y, cube, wavelengths)
     where = _in_words(placed)

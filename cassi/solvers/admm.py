@@ -80,7 +80,6 @@ def admm_tv(
     num_iters: int = 60,
     tv_iters: int = 3,
     memory: float = 1.0,
-    coupled: bool = False,
     tol: float = 0.0,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
@@ -93,11 +92,10 @@ def admm_tv(
         rho: penalty; max gram_diag / 10 if not given.
         tv_iters: dual steps a prox.
         memory: share of the dual kept for the next prox, see `cassi.priors.tv.TVDenoiser`; 1 is needed for the minimum.
-        coupled: couple the bands, see `cassi.priors.tv`.
         Others: see `admm`.
     """
     measured(A, y)
     penalty = A.norm() ** 2 / 10 if rho is None else rho
     _check_penalty(penalty)
-    denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, coupled=coupled, memory=memory)
+    denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, memory=memory)
     return admm(A, y, denoise, rho=penalty, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor, progress=progress)

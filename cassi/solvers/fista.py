@@ -84,7 +84,6 @@ def fista_tv(
     tv_weight: float,
     num_iters: int = 100,
     tv_iters: int = 3,
-    coupled: bool = False,
     tol: float = 0.0,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
@@ -93,10 +92,10 @@ def fista_tv(
     """FISTA on 1/2 |Phi x - y|^2 + tv_weight TV(x), the objective of `admm_tv`; arguments as there."""
     measured(A, y)
     L = A.norm() ** 2 or 1.0
-    denoise = TVDenoiser(tv_weight / L, num_iters=tv_iters, coupled=coupled)
+    denoise = TVDenoiser(tv_weight / L, num_iters=tv_iters)
 
     def weighted_tv(x: Tensor) -> Tensor:
         cubes = x.reshape(-1, *A.cube_shape)
-        return tv_weight * torch.stack([tv(cube, coupled=coupled) for cube in cubes]).reshape(x.shape[:-3])
+        return tv_weight * torch.stack([tv(cube) for cube in cubes]).reshape(x.shape[:-3])
 
     return fista(A, y, denoise, num_iters=num_iters, g=weighted_tv, tol=tol, x0=x0, monitor=monitor, progress=progress)

@@ -81,7 +81,6 @@ def gap_tv(
     num_iters: int = 60,
     tv_iters: int = 5,
     memory: float | None = None,
-    coupled: bool = False,
     tol: float = 0.0,
     accelerate: bool = True,
     x0: Tensor | None = None,
@@ -95,7 +94,6 @@ def gap_tv(
         tv_iters: dual steps a denoising.
         memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; 1/2 if accelerated,
             else 1, with which the fixed points are those of GAP with the prox of TV.
-        coupled: couple the bands, see `cassi.priors.tv`.
         Others: see `gap`.
 
     Example:
@@ -104,7 +102,7 @@ def gap_tv(
         torch.Size([2, 8, 8])
     """
     share = (0.5 if accelerate else 1.0) if memory is None else memory
-    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, coupled=coupled, memory=share)
+    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, memory=share)
     return gap(
         A, y, denoise, num_iters=num_iters, tol=tol, accelerate=accelerate, x0=x0, monitor=monitor, progress=progress
     )

@@ -17,7 +17,6 @@ def least_squares(
     y: Tensor,
     *,
     damping: float = 0.0,
-    method: str = "auto",
     num_iters: int = 100,
     tol: float = 1e-6,
     monitor: Monitor | None = None,
@@ -31,32 +30,27 @@ def least_squares(
         A: the camera.
         y: measurement (..., H, W').
         damping: >= 0, in units of gram_diag (transmission squared).
-        method: "closed" (where `A.exact`), "cg", or "auto": closed where it exists.
-        num_iters, tol: of conjugate gradients; tol bounds |y - (Phi Phi^T + damping) z| / |y|, and, without
-            closed form and for damping 0, |Phi^T (y - Phi x)| / |Phi^T y|.
+        num_iters, tol: of conjugate gradients, where there is no closed form (`A.exact`); tol bounds
+            |y - (Phi Phi^T + damping) z| / |y|, and for damping 0 |Phi^T (y - Phi x)| / |Phi^T y|.
         monitor, progress: as for `cassi.solvers.gap`.
 
     Returns:
         Result with the cube (..., C, H, W).
 
     Raises:
-        ValueError: negative damping, an unknown method, or "closed" for an operator without closed form.
+        ValueError: negative damping.
         FloatingPointError: NaN or Inf; names the iteration.
     """
     measured(A, y)
     if not damping >= 0:
         raise ValueError(f"damping must be >= 0, got {damping}")
-    if method not in ("auto", "closed", "cg"):
-        raise ValueError(f'method must be "auto", "closed" or "cg", got {method!r}')
-    if method == "closed" and not A.exact:
-        raise ValueError(f'{type(A).__name__} has no closed form; use method="cg"')
-    if method != "cg" and A.exact:
+    if A.exact:
         loop = Loop(1, tol=0.0, monitor=monitor, progress=progress, name="least squares")
         for _ in loop:
             x = A.adjoint(A.solve(y, damping))
             loop.record(x, residual=relative_norm(y - A.forward(x), y), change=0.0)
         return loop.result(x)
-    if damping == 0 and not A.exact:
+    if damping == 0:
         # Phi Phi^T z = y has no solution where noise takes y out of the range of Phi; the normal equations always have
         return solve_by_cg(
             lambda x: A.adjoint(A.forward(x)), A.adjoint(y), axes=3, num_iters=num_iters, tol=tol, monitor=monitor,

@@ -13,9 +13,7 @@ from cassi.optics.protocol import Camera
 from cassi.priors.tv import STEP, differences, differences_adjoint
 
 
-def tv_prox_reference(
-    v: Tensor, weight: float, q: Tensor, num_iters: int, coupled: bool = False
-) -> tuple[Tensor, Tensor]:
+def tv_prox_reference(v: Tensor, weight: float, q: Tensor, num_iters: int) -> tuple[Tensor, Tensor]:
     """u = argmin_u 1/2 |u - v|^2 + weight TV(u), by `num_iters` projected gradient steps on the dual q.
 
         q <- P_{|q| <= weight}( q + 1/8 D u ),   u = v - D^T q
@@ -25,16 +23,13 @@ def tv_prox_reference(
         weight: > 0, in units of v.
         q: (2, ..., C, H, W), the dual to go on from; 0 at first.
         num_iters: dual steps.
-        coupled: one gradient magnitude for all bands of a pixel.
 
     Returns:
         u like v, and the dual.
     """
     for _ in range(num_iters):
         q = q + STEP * differences(v - differences_adjoint(q))
-        squared = q.square().sum(0)
-        magnitude = (squared.sum(-3, keepdim=True) if coupled else squared).sqrt()
-        q = q / (magnitude / weight).clamp(min=1)
+        q = q / (q.square().sum(0).sqrt() / weight).clamp(min=1)
     return v - differences_adjoint(q), q
 
 
@@ -46,7 +41,6 @@ def gap_tv_reference(
     num_iters: int,
     tv_iters: int = 5,
     memory: float = 0.5,
-    coupled: bool = False,
     accelerate: bool = True,
 ) -> Tensor:
     """GAP-TV; arguments as for `cassi.solvers.gap_tv`, the cube returned."""
@@ -57,7 +51,7 @@ def gap_tv_reference(
         y_v = A.forward(v)
         b = b + (y - y_v) if accelerate else y
         x = v + A.pinv(b - y_v)
-        v, q = tv_prox_reference(x, tv_weight, memory * q, tv_iters, coupled)
+        v, q = tv_prox_reference(x, tv_weight, memory * q, tv_iters)
     return v
 
 
@@ -70,7 +64,6 @@ def admm_tv_reference(
     num_iters: int,
     tv_iters: int = 3,
     memory: float = 1.0,
-    coupled: bool = False,
 ) -> Tensor:
     """ADMM-TV in scaled form; arguments as for `cassi.solvers.admm_tv`, the cube returned."""
     z = A.pinv(y)
@@ -78,6 +71,6 @@ def admm_tv_reference(
     q = z.new_zeros((2, *z.shape))
     for _ in range(num_iters):
         x = A.prox(z - u, y, rho)
-        z, q = tv_prox_reference(x + u, tv_weight / rho, memory * q, tv_iters, coupled)
+        z, q = tv_prox_reference(x + u, tv_weight / rho, memory * q, tv_iters)
         u = u + x - z
     return z

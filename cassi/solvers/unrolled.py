@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.optics.protocol import Camera, measured
-from cassi.priors.learned import VIEWS, LearnedPrior
+from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Loop, Monitor, Result, relative_change, relative_size
 
@@ -25,7 +25,6 @@ def unrolled(
     *,
     variance: Tensor,
     level: float | None = None,
-    views: int = VIEWS,
     monitor: Monitor | None = None,
     progress: bool = False,
 ) -> tuple[Result, Tensor]:
@@ -61,7 +60,6 @@ def unrolled(
         start: z (..., K, H, W), of a cube found before. Not modified.
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; sum |y| / sum |Phi| 1 of each snapshot if not given.
-        views: of the scene that the network's correction is the mean of, see `cassi.priors.learned`.
         monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
 
     Returns:
@@ -114,7 +112,7 @@ def unrolled(
     loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, progress=progress, name="learned prior")
     for t in loop:
         z_old = z
-        f, g, h = prior(images(z / s), images(d / s), *maps, h, t, views)
+        f, g, h = prior(images(z / s), images(d / s), *maps, h, t)
         z = z + s * f.view_as(z)
         d, r = data_step(z, t + 1)
         z = z + g.view_as(z) * d

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.side import window
 from cassi.looking.metrics import psnr
 from cassi.optics.detector import detect
 from cassi.optics.multi_shot import MultiShot
@@ -66,9 +66,4 @@ def scenes(data: Path, size: int, count: int) -> Iterator[tuple[str, Tensor]]:
     """The middles of so many scenes, spread over the folder, last 28 bands, brightest value 1."""
     paths = sorted((data / "cave_train").glob("*.h5"))
     for path in [paths[round(k * (len(paths) - 1) / max(1, count - 1))] for k in range(count)]:
-        with h5py.File(path) as file:
-            stored = file["cube_sqrt"]
-            top, left = ((n - size) // 2 for n in stored.shape[1:])
-            values = np.asarray(stored[-28:, top : top + size, left : left + size], dtype=np.float32)
-        cube = torch.from_numpy((values / 255) ** 2)
-        yield path.stem, cube / cube.max()
+        yield path.stem, window(data, path.stem, size)

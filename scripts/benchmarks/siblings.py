@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.timing import check_agreement, time_in_turns
-from cassi.kernels.convolution import choose_method, convolve_rows
+from cassi.kernels.convolution import convolve_rows
 from cassi.kernels.covariance import covariance_sum
 from cassi.kernels.patches import aggregate_patches, extract_patches
 
@@ -28,7 +28,6 @@ class Row(NamedTuple):
     size: str
     milliseconds: float
     others: dict[str, float]
-    note: str = ""
 
     @property
     def speedup(self) -> float:
@@ -65,12 +64,11 @@ def markdown(rows: Iterable[Row]) -> str:
     parts = []
     for task, found in tasks.items():
         ways = list(dict.fromkeys(way for row in found for way in row.others))
-        noted = any(row.note for row in found)
-        head = [task, *(["way"] if noted else []), "cassi [ms]", *(f"{way} [ms]" for way in ways), "best other / cassi"]
+        head = [task, "cassi [ms]", *(f"{way} [ms]" for way in ways), "best other / cassi"]
         lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for row in found:
             others = [f"{row.others[way]:.3g}" if way in row.others else "" for way in ways]
-            cells = [row.size, *([row.note] if noted else []), f"{row.milliseconds:.3g}", *others, f"{row.speedup:.2f}"]
+            cells = [row.size, f"{row.milliseconds:.3g}", *others, f"{row.speedup:.2f}"]
             lines.append(f"| {' | '.join(cells)} |")
         parts.append("\n".join(lines) + f"\n\n{summary(found)}")
     return "\n\n".join(parts)
@@ -186,8 +184,7 @@ def convolution_speed(
                     ways["conv1d"] = partial(convolution_grouped, a, v)
                     ways["conv1d, swapped"] = partial(convolution_grouped, v, a)
                 t = milliseconds(ways, seconds=seconds, device=device)
-                method = choose_method(rows, n, m, a.dtype)
-                yield Row("convolution", f"{rows} x ({n}, {m})", t.pop("ours"), t, method)
+                yield Row("convolution", f"{rows} x ({n}, {m})", t.pop("ours"), t)
 
 
 def patches_speed(

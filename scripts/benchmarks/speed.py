@@ -11,8 +11,8 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,14 +24,12 @@ from benchmarks import textbook_shift_sum as usual
 from benchmarks.quality import Scene, scikit_image_gap_tv, simulated_scenes
 from benchmarks.siblings import siblings
 from benchmarks.throughput import throughput
-from benchmarks.tiles import tiles
 from benchmarks.timing import check_agreement, peak_memory, time_in_turns
-from benchmarks.work import COMPONENTS, work_table
 from cassi.kernels.dispatch import eager
 from cassi.looking.metrics import psnr
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.priors.tv import tv_prox_
+from cassi.priors.tv import tv_steps
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.loop import Record, Result
@@ -69,7 +67,6 @@ class Size:
 
 SIZES = (Size(16, 28, 256, 256), Size(1, 28, 256, 256), Size(1, 28, 1024, 1024), Size(1, 512, 256, 256))
 QUICK_SIZES = (Size(2, 28, 128, 128), Size(1, 64, 64, 64))
-GRID = tuple(Size(1, bands, n, n) for bands in (28, 128, 512) for n in (64, 128, 256))
 
 
 @dataclass(frozen=True)
@@ -123,19 +120,13 @@ def speed(
     for size in (QUICK_SIZES if quick else SIZES)[:2]:
         add(compare_total_variation(size, device, seconds).markdown())
         add(compare_default_solver(size, device, seconds).markdown())
-        add(work_table(size.camera(device), size.cube(device), seconds=seconds))
-    add(grid(QUICK_SIZES if quick else GRID, device, seconds / 3))
-    if not quick or data is not None:
-        add(time_to_quality(benchmark_scenes(data), device))
-    else:
-        add(time_to_quality(list(simulated_scenes(None, size=96)), device))
+    scenes = list(simulated_scenes(data, size=96 if quick else 256))
+    add(time_to_quality([s for s in scenes if s.name in SCENES] or scenes[:1], device))
     add(growth(device, smallest=32 if quick else 64, seconds=seconds / 3))
     add(memory(QUICK_SIZES[-1] if quick else SIZES[1], device))
-    add(other_libraries(replace(QUICK_SIZES[-1] if quick else SIZES[1], step=1), device, seconds))
     for part in siblings(device, quick=quick):
         add(part)
     add(many_frames(quick=quick))
-    add("Tiles: not measured with --quick." if quick else tiles_against_whole())
     if device.type != "cuda":
         add("GPU: not measured on a GPU in this run.")
     return "\n\n".join(parts) + "\n"
@@ -144,7 +135,7 @@ def speed(
 def environment(device: torch.device) -> str:
     """What the figures depend on: machine, versions, threads, allocator, commit."""
     versions = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
-    for name in ("numba", "triton", "skimage", "deepinv"):
+    for name in ("numba", "triton", "skimage"):
         try:
             versions.append(f"{name} {__import__(name).__version__}")
         except (ImportError, OSError, RuntimeError):
@@ -190,7 +181,6 @@ def compare_inverse(size: Size, device: torch.device, seconds: float) -> Compari
     alpha, copy = usual.overlap_count(A.mask, A.shifts), torch.empty_like(out)
     ways: dict[str, Callable[[], Tensor]] = {
         "shift_back(y / alpha) / mask": lambda: usual.inverse_by_division(y, A.mask, A.shifts, alpha),
-        "the same by slices": lambda: usual.inverse_in_place(y, A.mask, A.shifts, alpha),
         "cassi, eager": _eagerly(lambda: A.pinv(y)),
         "cassi": lambda: A.pinv(y),
         "cassi, out=": lambda: A.pinv(y, out=out),
@@ -256,7 +246,7 @@ def compare_total_variation(size: Size, device: torch.device, seconds: float) ->
     spare = torch.empty_like(q)
 
     def denoise() -> None:
-        tv_prox_(u, weight, q, num_iters=3, spare=spare)
+        tv_steps(u, weight, q, spare, num_iters=3)
 
     ways = {"cassi, eager": _eagerly(denoise), "cassi": denoise}
     return Comparison("TV, three dual steps", str(size), time_in_turns(ways, device=device, seconds=seconds), {})
@@ -265,7 +255,7 @@ def compare_total_variation(size: Size, device: torch.device, seconds: float) ->
 def compare_default_solver(size: Size, device: torch.device, seconds: float) -> Comparison:
     """Ten iterations of the default solver with its data step, total variation and residuals."""
     A, x = size.camera(device), size.cube(device)
-    y, basis = A.forward(x), smooth_basis(size.bands, min(COMPONENTS, size.bands))
+    y, basis = A.forward(x), smooth_basis(size.bands, min(8, size.bands))
 
     def solve() -> Tensor:
         return subspace_tv(A, y, basis, num_iters=10)[0].x
@@ -274,36 +264,6 @@ def compare_default_solver(size: Size, device: torch.device, seconds: float) -> 
     check_agreement(ways, tolerance=1e-2)  # rounding grows over iterations
     times = time_in_turns(ways, device=device, seconds=seconds)
     return Comparison("default solver, ten iterations", str(size), times, {})
-
-
-def grid(sizes: Sequence[Size], device: torch.device, seconds: float) -> str:
-    """Single snapshots from small to large: how many times as fast as the usual code and as our eager path.
-
-    The goal is at least 1 everywhere. The usual gradient takes time in proportion to the bands squared: at more than
-    128 it is left out.
-    """
-    tasks = {"forward": compare_forward, "pseudo-inverse": compare_inverse, "forward and backward": compare_gradient}
-    lines = [f"| times as fast as | {' | '.join(f'{t}: usual | eager' for t in tasks)} |", "|---" * 7 + "|"]
-    ratios: list[float] = []
-    for size in sizes:
-        cells = []
-        for task, compare in tasks.items():
-            if size.bands > 128 and task == "forward and backward":
-                cells += ["", ""]
-                continue
-            seen = compare(size, device, seconds).seconds
-            pair = [next(iter(seen.values())) / seen["cassi"], seen["cassi, eager"] / seen["cassi"]]
-            ratios += pair
-            cells += [f"{ratio:.2f}" for ratio in pair]
-        lines.append(f"| {size} | {' | '.join(cells)} |")
-    least = f"{sum(ratio >= 1 for ratio in ratios)} of {len(ratios)} at least 1; least {min(ratios):.2f}."
-    return "Single snapshots of many sizes\n\n" + "\n".join(lines) + f"\n\n{least}"
-
-
-def benchmark_scenes(data: Path | None) -> list[Scene]:
-    """The scenes of the comparison with the published loop, or the procedural one where there are no data."""
-    scenes = list(simulated_scenes(data))
-    return [s for s in scenes if s.name in SCENES] or scenes[:1]
 
 
 def time_to_quality(scenes: list[Scene], device: torch.device) -> str:
@@ -396,7 +356,7 @@ def memory(size: Size, device: torch.device) -> str:
     A, x = size.camera(device), size.cube(device)
     y = A.forward(x)
     cube = x.numel() * x.element_size()
-    solvers = tv_solvers(A, y) | {"GAP-TV, bands coupled": partial(gap_tv, A, y, tv_weight=TV_WEIGHT, coupled=True)}
+    solvers = tv_solvers(A, y)
     times = time_in_turns(solvers, device=device, seconds=3.0, max_turns=5)
     lines = [
         "| solver, 60 iterations | peak memory [cubes] | eager [cubes] | snapshots a minute |",
@@ -408,36 +368,9 @@ def memory(size: Size, device: torch.device) -> str:
     return f"Memory and throughput, {size} (a cube: {cube / 1e6:.1f} MB)\n\n" + "\n".join(lines)
 
 
-def other_libraries(size: Size, device: torch.device, seconds: float) -> str:
-    """deepinv's operator on the same task, where it is installed (the extra `bench`)."""
-    try:
-        from deepinv.physics import CompressiveSpectralImaging
-    except (ImportError, OSError, RuntimeError) as failure:
-        return f"deepinv: not measured ({str(failure).splitlines()[0]})."
-    A, x = size.camera(device), size.cube(device)
-    mask = A.mask.expand(1, *A.cube_shape)
-    theirs = CompressiveSpectralImaging(A.cube_shape, mask=mask, mode="sd", shear_dir="w", device=device)
-    y, y_theirs = A.forward(x), theirs(x)[:, 0]
-    ways = {"deepinv": lambda: theirs(x), "cassi": lambda: A.forward(x)}
-    times = time_in_turns(ways, device=device, seconds=seconds)
-    error = float((y_theirs - y).norm() / y.norm())
-    moved = [float((y_theirs.roll((i, j), (-2, -1)) - y).norm() / y.norm()) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    comparison = Comparison("forward", str(size), times, {})
-    return (
-        comparison.markdown()
-        + f"\n\ndeepinv's result differs from y = Phi x by {error:.1e} of its norm, "
-        + f"by {min(moved):.1e} after the best move by one pixel."
-    )
-
-
 def many_frames(*, quick: bool) -> str:
     """Frames a minute; each way starts processes, so not in a hurry."""
     return "Frames a minute: not measured with --quick." if quick else throughput()
-
-
-def tiles_against_whole() -> str:
-    """A frame of 512 x 512 in four tiles against the same frame whole."""
-    return "Tiles against the whole frame\n\n" + tiles(large=0, report=lambda line: None)
 
 
 def _eagerly(call: Callable[[], T]) -> Callable[[], T]:

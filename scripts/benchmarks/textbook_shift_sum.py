@@ -77,23 +77,6 @@ def back_by_slices(y: Tensor, shifts: tuple[int, ...], width: int) -> Tensor:
     return torch.stack([y[..., d - d_min : d - d_min + width] for d in shifts], dim=-3)
 
 
-def back_by_convolution(y: Tensor, shifts: tuple[int, ...], width: int) -> Tensor:
-    """The transposed sum by a transposed convolution with the one-hot kernels; as `back_by_slices`."""
-    spread = max(shifts) - min(shifts)
-    kernel = y.new_zeros((1, len(shifts), 1, spread + 1))
-    for c, d in enumerate(shifts):
-        kernel[0, c, 0, max(shifts) - d] = 1
-    batched = y if y.ndim == 3 else y[None]
-    z = F.conv_transpose2d(batched[:, None], kernel)[..., spread : spread + width]
-    return z if y.ndim == 3 else z[0]
-
-
-def back_by_gather(y: Tensor, shifts: tuple[int, ...], width: int) -> Tensor:
-    """The transposed sum by indexing; as `back_by_slices`."""
-    columns = torch.arange(width, device=y.device) + _offsets(shifts, y.device)[:, None]
-    return y[..., columns].movedim(-2, -3)
-
-
 def overlap_count(mask: Tensor, shifts: tuple[int, ...]) -> Tensor:
     """alpha: how many bands reach each detector pixel, (H, W')."""
     return sum_by_slices(torch.ones_like(mask).expand(len(shifts), *mask.shape[-2:]), shifts)
@@ -115,16 +98,6 @@ def inverse_by_division(y: Tensor, mask: Tensor, shifts: tuple[int, ...], alpha:
         (..., C, H, W).
     """
     return back_by_slices(y / alpha, shifts, mask.shape[-1]) / mask
-
-
-def inverse_in_place(y: Tensor, mask: Tensor, shifts: tuple[int, ...], alpha: Tensor) -> Tensor:
-    """`inverse_by_division` written with a loop of slice assignments into one result."""
-    width, d_min = mask.shape[-1], min(shifts)
-    shared = y / alpha
-    x = y.new_empty((*y.shape[:-2], len(shifts), y.shape[-2], width))
-    for c, d in enumerate(shifts):
-        x[..., c, :, :] = shared[..., d - d_min : d - d_min + width]
-    return x / mask
 
 
 def data_step_naive(x: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], gram: Tensor) -> Tensor:
