@@ -169,7 +169,6 @@ def test_integer_counts_are_scaled_and_it_is_said_how(tmp_path, capsys):
 
 
 def test_report_beside_the_result(snapshot, capsys):
-    pytest.importorskip("bokeh", reason="the report is an extra")
     assert call("--measurement", snapshot, "--report") == 0
     page = snapshot.with_name("m_report.html").read_text()
     assert page.startswith("<!DOCTYPE html>") or page.lower().startswith("<!doctype html>")
@@ -188,7 +187,6 @@ def test_report_beside_the_result(snapshot, capsys):
     ],
 )
 def test_a_report_that_cannot_be_made(snapshot, capsys, monkeypatch, options, message):
-    pytest.importorskip("bokeh", reason="the report is an extra")
     monkeypatch.chdir(snapshot.parent)
     assert call("--measurement", snapshot, *options) == 2
     assert message in refused(capsys)

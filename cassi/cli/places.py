@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
 from cassi.cli.options import files_read
@@ -107,8 +106,6 @@ def report_file(args: argparse.Namespace, output: Path) -> Path | None:
     from cassi.files.atomic import check_place
 
     path = Path(args.report or output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
-    if find_spec("bokeh") is None:
-        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
     if output.suffix.lower() not in HDF5:
         raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
     if path.suffix.lower() not in (".html", ".htm"):
