@@ -348,11 +348,13 @@ def _story(data: ReportData) -> str:
     parts = []
     if data.history:
         last = data.history[-1]
+        ends = f"the relative residual is {last.residual:.2g}, the relative change {last.change:.2g}"
         parts.append(
             '<section><h2>Convergence</h2><figure class="card"><div class="plot" id="plot-convergence" role="img" '
-            f'aria-label="After {last.iteration} iterations the relative residual is {last.residual:.2g}, the relative '
-            f'change {last.change:.2g}"></div><figcaption class="note"><span class="key residual">Residual |y \u2212 Φx| / |y|'
-            '</span><span class="key change">change of the cube from one iteration to the next, relative</span></figcaption></figure></section>'
+            f'aria-label="After {last.iteration} iterations {ends}"></div><figcaption class="note">'
+            '<span class="key residual">Residual |y \u2212 Φx| / |y|</span>'
+            '<span class="key change">change of the cube from one iteration to the next, relative</span>'
+            "</figcaption></figure></section>"
         )
     if data.choice:
         reason = data.choice.get("reason")
