@@ -30,7 +30,7 @@ class Strip(NamedTuple):
 
     def height(self, width: float) -> float:
         """How high it is where it is so wide [inch]."""
-        return width * self.picture.shape[0] / self.picture.shape[1]
+        return float(width * self.picture.shape[0] / self.picture.shape[1])
 
 
 def strip_of(
@@ -60,10 +60,7 @@ def strip_of(
         low, high = (limits or shown_range(band, "zero"))[:2]
         share = np.clip((band - low) / (high - low), 0, 1)
         y, x = (k // columns) * pitch + pitch - down, (k % columns) * (across + gap)
-        if low < 0:
-            tile = colormaps["RdBu_r"](share)[..., :3]
-        else:
-            tile = share[..., None].astype(np.float32) ** GAMMA
+        tile = colormaps["RdBu_r"](share)[..., :3] if low < 0 else share[..., None].astype(np.float32) ** GAMMA
         picture[y : y + down, x : x + across] = tile
         if centers is not None and VISIBLE[0] <= centers[index] <= VISIBLE[1]:
             above = y - square // 2
@@ -140,11 +137,9 @@ def draw_spectra(
     for axes in panels:
         axes.set_ylim(1.05 * lowest, 1.18 * highest)  # room for words above the curves
     if len(legend) > 1:
-        left, top = panels[0].get_position().corners()[1]
-        up = 2.2 * ABOVE / panels[0].figure.get_figheight()
-        panels[0].figure.legend(
-            list(legend.values()), list(legend), loc="upper left", bbox_to_anchor=(left, top + up), ncols=3,
-            borderaxespad=0, borderpad=0,
+        panels[0].legend(
+            list(legend.values()), list(legend), loc="upper left", ncols=3, borderaxespad=0, borderpad=0,
+            bbox_to_anchor=(0, 1 + 2.2 * ABOVE / inches(panels[0])[1]),
         )  # fmt: skip
 
 
