@@ -393,7 +393,7 @@ def made(cube):
 def test_figures_of_a_result(cube, made):
     bare = figures.figures_of(ReportData(cube))
     assert set(bare) == {"summary", "bands", "srgb", "convergence", "covariance"}
-    assert set(made) - set(bare) == {"snapshot", "residual", "errors", "uncertainty"}
+    assert set(made) - set(bare) == {"residual", "errors", "uncertainty"}
     assert "basis of 3 ends" in words(made["covariance"])
     assert "Spread (not an error bar)" in words(made["uncertainty"])
 

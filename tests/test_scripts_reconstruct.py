@@ -83,8 +83,7 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
     pictures = {p.name for p in (snapshot.parent / "m_figures").iterdir()}
     assert pictures == {
-        f"{n}.png"
-        for n in ("summary", "snapshot", "residual", "bands", "errors", "srgb", "spectra", "convergence", "covariance")
+        f"{n}.png" for n in ("summary", "residual", "bands", "errors", "srgb", "convergence", "covariance")
     }
     line = captured.out.splitlines()[-1]
     found = re.match(r"residual ([\d.]+)%, ([\d.]+) s, PSNR ([\d.]+) dB, SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)

@@ -571,8 +571,8 @@ def uncertainty_map(
 def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, caption: str = "") -> dict[str, Figure]:
     """All figures that a result has something for, by name, for `save_figures`.
 
-    Always "summary", which holds the spectra, "bands", "srgb", "convergence" and "covariance"; with a measurement
-    "snapshot", with a residual "residual", with truth "errors", with an uncertainty "uncertainty".
+    Always "summary", which holds snapshot and spectra, "bands", "srgb", "convergence" and "covariance"; with a residual
+    "residual", with truth "errors", with an uncertainty "uncertainty".
 
     Args:
         data: the result.
@@ -607,8 +607,6 @@ def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, cap
             unit=unit,
         ),
     }
-    if data.measurement is not None:
-        made["snapshot"] = snapshot(data.measurement, unit=data.measured_unit, title=data.title)
     if data.residual is not None:
         made["residual"] = residual(data.residual, unit=data.measured_unit)
     if truth is not None:

@@ -143,7 +143,7 @@ def sam(estimate: Array, truth: Array) -> float:
         >>> sam(3 * truth, truth) < 1e-5
         True
     """
-    return spectral_angles(estimate, truth).nanmean().item()
+    return float(spectral_angles(estimate, truth).nanmean())
 
 
 def spectral_angles(estimate: Array, truth: Array) -> Tensor:

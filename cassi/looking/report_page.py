@@ -127,7 +127,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         "range": shown_range(small)[:2],
         "truth": data.truth is not None,
         "spread": "standard deviation" if data.calibrated else "spread",
-        "points": [[point.row * thin, point.column * thin] for point in choose_points(small, 4)],
+        "points": [[point.row * thin, point.column * thin] for point in choose_points(small)],
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
