@@ -119,13 +119,13 @@ def test_odd_shapes_are_readable(shape):
 
 def test_broken_values_still_give_figures(cube):
     broken = cube.copy()
-    broken[:, 5:9, 5:9] = np.nan
-    broken[2, 0, 0] = np.inf
+    broken[:, 5:9, 5:9], broken[2, 0, 0] = np.nan, np.inf
+    empty = result(0 * cube, BANDS, history=[Record(1, 0.1, 0.0, np.nan)])
+    made = {**figures.figures_of(result(broken, BANDS, truth=cube)), "empty": figures.summary(empty)}
     for figure in (
-        figures.summary(result(broken, BANDS)),
+        *made.values(),
         figures.bands(np.full_like(cube, np.nan), BANDS),
-        figures.summary(result(0 * cube, BANDS, history=[Record(1, 0.1, 0.0, np.nan)])),
-        figures.difference(broken, cube, BANDS),
+        figures.convergence(empty.history),
     ):
         FigureCanvasAgg(figure).draw()
 
@@ -140,14 +140,6 @@ def test_the_uncertainty_map_shows_what_it_says(cube):
     assert len([a for a in figures.uncertainty_map(cube).axes if a.images]) == 1
     with pytest.raises(ValueError, match="visibility"):
         figures.uncertainty_map(cube, seen[1:])
-
-
-def test_tensors_give_the_same_pictures(cube):
-    from_array, from_tensor = (
-        figures.srgb(c, w).axes[0].images[0].get_array()
-        for c, w in ((cube, BANDS), (torch.from_numpy(cube).requires_grad_(), torch.from_numpy(BANDS)))
-    )
-    np.testing.assert_array_equal(from_array, from_tensor)
 
 
 def test_snapshot_scale_survives_a_hot_pixel(cube):
@@ -332,14 +324,6 @@ def test_the_difference_shows_errors_and_decibels(cube):
         figures.difference(cube, cube[:3])
 
 
-def test_the_summary_fills_the_place_of_the_truth_with_the_residual(cube):
-    def titles(**more):
-        return {a.get_title(loc="left") for a in figures.summary(result(cube, BANDS, **more)).findobj(Axes) if a.images}
-
-    assert "Residual y - Φx" in titles() and "Truth, the same exposure" not in titles()
-    assert "Residual y - Φx" not in titles(truth=cube)
-
-
 @pytest.mark.parametrize(("shape", "beside"), [((60, 60), 3), ((40, 110), 2), ((16, 240), 1)])
 def test_pictures_of_a_wide_frame_stand_below_each_other_in_the_summary(shape, beside):
     cube = np.random.default_rng(0).random((4, *shape))
@@ -349,13 +333,6 @@ def test_pictures_of_a_wide_frame_stand_below_each_other_in_the_summary(shape, b
     boxes = [axes.get_window_extent() for axes in pictures]
     assert len(boxes) == 3 and len({round(box.x0) for box in boxes}) == beside
     assert all(box.width > 0.2 * figure.bbox.width for box in boxes)
-
-
-def test_the_edge_that_is_shown_of_a_narrow_strip_is_one():
-    cube = np.full((3, 20, 200), 0.5)
-    cube[:, :, 101:] = 1.0
-    (edge,) = (point for point in figures.choose_points(cube) if point.kind == "edge")
-    assert 98 <= edge.column <= 102
 
 
 def test_the_summary_tells_the_camera_that_was_found(cube):
@@ -404,11 +381,18 @@ def test_no_unit_is_relative_radiance(made):
         assert "as in the file" not in words(made[name])
 
 
-def test_summary_uses_one_exposure_for_estimate_and_truth(cube):
-    figure = figures.summary(result(cube, BANDS, truth=0.5 * cube))
-    pictures = {axes.get_title(loc="left"): axes.images[0].get_array() for axes in figure.findobj(Axes) if axes.images}
-    estimate, truth = pictures["Reconstruction, sRGB (CIE 1931)"], pictures["Truth, the same exposure"]
-    assert truth.mean() < 0.85 * estimate.mean()
+def test_the_summary_shows_truth_in_one_exposure_or_else_the_residual(cube):
+    def pictures(**more):
+        figure = figures.summary(result(cube, BANDS, **more))
+        return {
+            axes.get_title(loc="left"): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images
+        }
+
+    assert "Residual y - Φx" in pictures()
+    known = pictures(truth=0.5 * cube)
+    assert "Residual y - Φx" not in known
+    estimate, truth = known["Reconstruction, sRGB (CIE 1931)"], known["Truth, the same exposure"]
+    assert truth[..., :3].mean() < 0.85 * estimate[..., :3].mean()
 
 
 def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
@@ -433,27 +417,21 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
             figures.save_figures({name: figure}, tmp_path)
 
 
-def test_bad_input(cube):
-    with pytest.raises(ValueError, match=r"y must be one picture \(height, width\), got shape \(8, 40, 52\)"):
-        figures.snapshot(cube)
-    for draw in (figures.bands, figures.srgb, figures.spectra):
-        with pytest.raises(ValueError, match=r"cube must be \(bands, height, width\)"):
-            draw(cube[0])
-        with pytest.raises(ValueError, match=r"wavelengths must have shape \(8,\)"):
-            draw(cube, BANDS[:3])
-    with pytest.raises(ValueError, match=r"cube must be \(bands, height, width\)"):
-        figures.choose_points(cube[0])
-    with pytest.raises(ValueError, match="count must be at least 1"):
-        figures.bands(cube, count=0)
-    with pytest.raises(ValueError, match="scale must be"):
-        figures.bands(cube, scale="log")
-    with pytest.raises(ValueError, match="lies outside the picture"):
-        figures.spectra(cube, points=[(40, 0)])
-    with pytest.raises(ValueError, match="points must not be empty"):
-        figures.spectra(cube, points=[])
-    with pytest.raises(ValueError, match="truth must have the shape of the cube"):
-        figures.spectra(cube, truth=cube[:3])
-    with pytest.raises(ValueError, match="uncertainty must have the shape of the cube"):
-        figures.spectra(cube, uncertainty=cube[:3])
-    with pytest.raises(ValueError, match=r"covariance must be \(bands, bands\)"):
-        figures.spectral_covariance(cube[0])
+@pytest.mark.parametrize(
+    ("draw", "complaint"),
+    [
+        (figures.snapshot, r"y must be one picture \(height, width\), got shape \(8, 40, 52\)"),
+        *((draw, r"wavelengths must have shape \(8,\)") for draw in (figures.bands, figures.srgb, figures.spectra)),
+        (figures.spectral_covariance, r"covariance must be \(bands, bands\)"),
+        (lambda cube, *_: figures.bands(cube[0]), r"cube must be \(bands, height, width\)"),
+        (lambda cube, *_: figures.choose_points(cube[0]), r"cube must be \(bands, height, width\)"),
+        (lambda cube, *_: figures.bands(cube, count=0), "count must be at least 1"),
+        (lambda cube, *_: figures.bands(cube, scale="log"), "scale must be"),
+        (lambda cube, *_: figures.spectra(cube, points=[(40, 0)]), "lies outside the picture"),
+        (lambda cube, *_: figures.spectra(cube, points=[]), "points must not be empty"),
+        (lambda cube, *_: figures.spectra(cube, truth=cube[:3]), "truth must have the shape of the cube"),
+    ],
+)
+def test_bad_input(cube, draw, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        draw(cube, *([BANDS[:3]] * (draw is not figures.snapshot)))

@@ -113,7 +113,7 @@ def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
         cross, powers = mean_a * mean_b, mean_a.square() + mean_b.square()
         above = (2 * cross + c1) * (2 * (product - cross) + c2)
         similar.append((above / ((powers + c1) * (square_a + square_b - powers + c2))).mean().item())
-    return sum(similar) / len(similar)
+    return math.fsum(similar) / len(similar)
 
 
 def sam(estimate: Array, truth: Array) -> float:
