@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,8 +189,7 @@ def _gathered(args: argparse.Namespace, report: BatchReport, frames: Sequence[Fr
         from cassi.looking.report_page import write_report
 
         page = Path(args.report or film.with_name(f"{film.stem}_report.html"))
-        data = replace(first, film=film.read_bytes() if film.as_posix() in made else b"")
-        made.append(str(write_report(page, data, overwrite=args.overwrite)))
+        made.append(str(write_report(page, first, overwrite=args.overwrite)))
     return made
 
 

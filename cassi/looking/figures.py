@@ -68,8 +68,7 @@ LOWEST = 1.8  # picture of the summary, where fewer side by side make it higher 
 def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
     """The measurement as the detector saw it.
 
-    The grey scale runs from the 0.5th to the 99.5th percentile, so that single hot pixels do not darken the rest; the
-    color bar says what lies beyond.
+    The grey scale runs from the 0.5th to the 99.5th percentile, so that hot pixels do not darken the rest.
 
     Args:
         y: (H, W') in any unit.
@@ -96,8 +95,7 @@ def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
 def residual(residual: Array, *, unit: str = "", title: str = "Residual y - Φx") -> Figure:
     """What the cube does not explain of the snapshot: noise only, if all is well.
 
-    Structure of the scene in it says, without a known truth, that the mask does not fit or that too much was smoothed.
-    The line below gives the correlation of neighboring pixels (see `residual_whiteness`).
+    A line below gives the correlation of neighboring pixels (see `residual_whiteness`).
 
     Args:
         residual: y - Phi x, (H, W') in any unit.
@@ -136,8 +134,8 @@ def bands(
         cube: (C, H, W).
         wavelengths: (C,) band centers [nm]; None: titles say "band 12" (counted from 1).
         count: show at most this many bands, evenly chosen.
-        scale: "common": one range for all, 0 to the 99.5th percentile, so that brightness compares between bands; the
-            color bar says what lies beyond. "band": each band its own range, so that a dim one shows its structure.
+        scale: "common": one range for all, 0 to the 99.5th percentile. "band": each band its own range, so that a dim
+            one shows its structure.
         unit: what the values count.
         title: first words of the heading.
 
@@ -272,7 +270,7 @@ def convergence(
     """Residual and change of a solver against iterations, on a logarithmic axis.
 
     Where the run changed there is a dotted line; a note below says what changed, and after how many seconds of the run
-    that is drawn: what came before it, the camera's search and trials, is not in them.
+    that is drawn, without the camera's search and trials.
 
     Args:
         history: the records of a `Result`; empty for a closed-form solver, which the figure then says.
@@ -541,8 +539,7 @@ def uncertainty_map(
         deviation: (C, H, W) uncertainty of each voxel; drawn is the root of its mean square over the bands.
         visibility: (C, H, W) share of each voxel that the measurement alone determines, 0 to 1; drawn is the sum over
             the bands, the number of unknowns of a pixel that the snapshot fixes.
-        calibrated: the uncertainty is a standard deviation; else it is called spread, which compares places and is no
-            error bar.
+        calibrated: the uncertainty is a standard deviation; else it is called spread, which is no error bar.
         unit: of the deviation.
 
     Returns:

@@ -67,7 +67,6 @@ class ReportData:
         markers: iterations at which the run changed, and what changed there: (iteration, words).
         verdict: whether mask and measurement belong together, in words.
         ok: that verdict is good; if it is not, figures and page warn.
-        film: an animated GIF of the sequence that the cube is a frame of.
 
     Raises:
         ValueError: shapes that do not fit each other.
@@ -90,7 +89,6 @@ class ReportData:
     markers: Sequence[tuple[int, str]] = ()
     verdict: str = ""
     ok: bool = True
-    film: bytes = b""
 
     def __post_init__(self) -> None:
         shape = tuple(self.cube.shape)

@@ -153,7 +153,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
             *next((p.shape for p in (data.residual, data.measurement) if p is not None), (1, 1))
         ),
         spectra_note=_spectra_note(data, rounding),
-        sections=_film(data) + _residual(data, limits) + _story(data) + _records(data),
+        sections=_residual(data, limits) + _story(data) + _records(data),
         blocks="\n".join(blocks),
     )
     return Page(html, policy)
@@ -292,18 +292,6 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
     if rounding:
         parts.append(f"Values on this page are rounded to within ±{rounding:.1g}; the result file has all digits.")
     return escape_text(" ".join(parts))
-
-
-def _film(data: ReportData) -> str:
-    """The whole sequence as a film."""
-    if not data.film:
-        return ""
-    picture = base64.b64encode(data.film).decode()
-    return (
-        '<figure class="card"><figcaption><h2>Film</h2><p class="note">All frames in color; the page shows the first.'
-        f'</p></figcaption><img src="data:image/gif;base64,{picture}" alt="The sequence as a film" '
-        'style="width: 100%; max-width: 32rem; image-rendering: auto"></figure>'
-    )
 
 
 def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> str:
