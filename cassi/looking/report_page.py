@@ -97,6 +97,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
     bands, height, width = data.cube.shape
     thin = thinning(height, width)
     small = thinned(data.cube, thin)
+    known = small if data.truth is None else thinned(data.truth, thin)  # as in the summary: the same points
     centers = data.wavelengths
     picture, _ = render(small, centers)
 
@@ -127,7 +128,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         "range": shown_range(small)[:2],
         "truth": data.truth is not None,
         "spread": "standard deviation" if data.calibrated else "spread",
-        "points": [[point.row * thin, point.column * thin] for point in choose_points(small)],
+        "points": [[point.row * thin, point.column * thin] for point in choose_points(known)],
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
@@ -401,7 +402,8 @@ def _cell(value: object, digits: int = 6) -> str:
             return f'<div class="scroll"><table class="grid">{rows}</table></div>'
         if sum(len(one) if isinstance(one, list) else 1 for one in value) > MOST_SHOWN:
             return _in_words(value)  # basis vectors
-        if any(isinstance(one, str | Mapping | list) for one in value):
+        texts = all(isinstance(one, str) for one in value)
+        if (value and texts) or any(isinstance(one, Mapping | list) for one in value):
             return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
         return ", ".join(_cell(one) for one in value) or "none"
     if isinstance(value, bool) or value is None:
