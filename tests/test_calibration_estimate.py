@@ -432,7 +432,6 @@ def test_align_on_the_command_line_says_what_it_found(bench, tmp_path, capsys):
 
 def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path, capsys):
     """The frames of both are the same snapshots, and so are their cubes; the calibration among them is none."""
-    pytest.importorskip("distributed")
     night = tmp_path / "night"
     night.mkdir()
     found.save(night / "calibration.h5")

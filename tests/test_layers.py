@@ -104,7 +104,6 @@ PLAIN = {"errors", "version"}  # files, which every room may import
 EDGES = {
     "h5py": {"cassi.files", "cassi.running.stores"},
     "matplotlib": {"cassi.looking"},
-    "napari": {"cassi.looking"},
     "numba": {"cassi.kernels.jit"},
     "triton": {"cassi.kernels.gpu"},
     "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli"},

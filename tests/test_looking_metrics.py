@@ -18,27 +18,11 @@ def pair(shape=(5, 40, 33), noise=0.05, seed=0):
     return (truth + noise * rng.standard_normal(shape)).astype(np.float32), truth.astype(np.float32)
 
 
-def test_psnr_of_a_constant_error_is_known():
-    truth = np.zeros((3, 8, 8))
-    for convention in ("mean-of-bands", "cube"):
-        assert psnr(truth + 0.1, truth, convention=convention) == pytest.approx(20.0)
-        assert psnr(truth + 40, truth, peak=4000, convention=convention) == pytest.approx(40.0)
-
-
-def test_psnr_conventions_by_hand():
+def test_psnr_by_hand():
     truth = np.zeros((2, 4, 4))
     estimate = np.stack([np.full((4, 4), 0.1), np.full((4, 4), 0.01)])
     assert psnr(estimate, truth) == pytest.approx((20 + 40) / 2)
-    assert psnr(estimate, truth, convention="cube") == pytest.approx(-10 * math.log10((0.01 + 0.0001) / 2))
-    # 0.1 -> round(25.6) = 26 and 0.01 -> round(2.56) = 3 grey levels, peak 255
-    by_hand = (20 * math.log10(255 / 26) + 20 * math.log10(255 / 3)) / 2
-    assert psnr(estimate, truth, convention="rounded-8bit") == pytest.approx(by_hand)
-
-
-def test_rounded_psnr_is_a_thirtieth_of_a_decibel_below():
-    estimate, truth = pair((4, 128, 128))
-    loss = psnr(estimate, truth) - psnr(estimate, truth, convention="rounded-8bit")
-    assert loss == pytest.approx(20 * math.log10(256 / 255), abs=0.01)
+    assert psnr(truth + 40, truth, peak=4000) == pytest.approx(40.0)
 
 
 def test_psnr_of_known_noise():
@@ -52,8 +36,6 @@ def test_psnr_against_scikit_image():
     estimate, truth = pair()
     bands = [peak_signal_noise_ratio(t, e, data_range=1.3) for e, t in zip(estimate, truth, strict=True)]
     assert psnr(estimate, truth, peak=1.3) == pytest.approx(np.mean(bands), abs=1e-5)
-    whole = peak_signal_noise_ratio(truth, estimate, data_range=1.3)
-    assert psnr(estimate, truth, peak=1.3, convention="cube") == pytest.approx(whole, abs=1e-5)
 
 
 def test_psnr_of_exact_and_broken_estimates():
@@ -79,12 +61,12 @@ def test_ssim_against_scikit_image(noise):
     assert ssim(1000 * estimate, 1000 * truth, peak=1000) == pytest.approx(np.mean(bands), abs=1e-5)
 
 
-def test_ssim_zero_border_against_explicit_padding():
-    estimate, truth = pair((1, 20, 24))
+def test_ssim_of_small_pictures_against_explicit_padding():
+    estimate, truth = pair((1, 9, 10))
     padded = [np.pad(band[0], 5) for band in (truth, estimate)]
     options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 1.0}
-    expected = structural_similarity(*padded, **options)  # scikit-image averages over the inner 20 x 24
-    assert ssim(estimate, truth, border="zero") == pytest.approx(expected, abs=1e-6)
+    expected = structural_similarity(*padded, **options)  # scikit-image averages over the inner 9 x 10
+    assert ssim(estimate, truth) == pytest.approx(expected, abs=1e-6)
 
 
 def test_ssim_of_equal_and_of_inverted_pictures():
@@ -144,17 +126,13 @@ def test_whiteness_tells_the_directions_apart():
     assert residual_whiteness(torch.zeros(9, 9))[:2] == (0.0, 0.0)
 
 
-def test_whiteness_weights_leave_pixels_out_and_whiten():
-    generator = torch.Generator().manual_seed(5)
-    noise = torch.randn(120, 120, generator=generator)
-    weights = torch.ones(120, 120)
-    weights[:, 50:60] = 0
+def test_whiteness_leaves_out_what_is_not_finite():
+    noise = torch.randn(120, 120, generator=torch.Generator().manual_seed(5))
     dirty = noise.clone()
-    dirty[:, 50:60] = 1e6
-    assert max(map(abs, residual_whiteness(dirty, weights)[:2])) < 0.03
-    assert residual_whiteness(torch.where(weights > 0, noise, torch.nan)) == residual_whiteness(dirty, weights)
-    sigma = 1 + 9 * torch.rand(120, 120, generator=generator)
-    assert max(map(abs, residual_whiteness(noise * sigma, sigma**-2)[:2])) < 0.03
+    dirty[:, 50:60] = torch.nan
+    assert 0 < max(map(abs, residual_whiteness(dirty)[:2])) < 0.03
+    left = residual_whiteness(dirty[:, :50])
+    assert residual_whiteness(torch.cat([dirty[:, :50], dirty[:, 50:60]], dim=1)) == pytest.approx(left)
 
 
 def test_torch_and_numpy_agree():
@@ -181,13 +159,5 @@ def test_options_that_make_no_sense():
             psnr(picture, picture, peak=peak)
         with pytest.raises(ValueError, match="peak must be positive"):
             ssim(picture, picture, peak=peak)
-    with pytest.raises(ValueError, match="convention must be one of"):
-        psnr(picture, picture, convention="best")
-    with pytest.raises(ValueError, match="border must be one of"):
-        ssim(picture, picture, border="reflect")
-    with pytest.raises(ValueError, match="at least 11 x 11"):
-        ssim(picture[:8], picture[:8])
     with pytest.raises(ValueError, match="residual must end in"):
         residual_whiteness(np.zeros(3))
-    with pytest.raises(ValueError, match="weights must be >= 0"):
-        residual_whiteness(picture, picture - 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,16 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chromium import Browser, browser  # noqa: F401  (a fixture)
 
-from cassi.cli.main import script
 from cassi.errors import InputError
 from cassi.files import write_cube
 from cassi.looking.report_data import read_report
 from cassi.looking.server import address_of, make_server
-
-pytest.importorskip("bokeh", reason='the viewer needs Bokeh: pip install "cassi[report]"')
-
-from chromium import Browser, browser  # noqa: F401  (a fixture)
 
 BANDS, HEIGHT, WIDTH = 4, 300, 1100  # wider than what a picture shows: every second pixel of a band is sent
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,11 +68,6 @@ def ask(
         connection.close()
 
 
-def test_it_listens_on_this_machine_alone(server: ThreadingHTTPServer) -> None:
-    assert server.server_address[0] == "127.0.0.1"
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address_of(server))
-
-
 def test_bands_and_spectra_are_those_of_the_file(server: ThreadingHTTPServer) -> None:
     cube, uncertainty = (stack[1] for stack in cubes())
     status, body, headers = ask(server, "/band?band=3")
@@ -95,7 +85,8 @@ def test_bands_and_spectra_are_those_of_the_file(server: ThreadingHTTPServer) ->
 def test_the_page_is_closed_to_others(server: ThreadingHTTPServer) -> None:
     status, body, headers = ask(server, "/")
     assert status == 200 and body.startswith(b"<!doctype html>")
-    assert len(body) < 3e6  # the cube stays in the file
+    assert len(body) < 1e6  # the cube stays in the file
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address_of(server))
     policy = headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "frame-ancestors 'none'" in policy
     assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
@@ -107,12 +98,10 @@ def test_the_page_is_closed_to_others(server: ThreadingHTTPServer) -> None:
     ("path", "status", "told"),
     [
         ("/../../etc/passwd", 404, "no such address"),
-        ("/%2e%2e/%2e%2e/etc/passwd", 404, "no such address"),
         ("//etc/passwd", 404, "no such address"),
         ("/stack.h5", 404, "no such address"),
         ("/band", 400, "band: expected a whole number from 0 to 3"),
         ("/band?band=4", 400, "from 0 to 3"),
-        ("/band?band=-1", 400, "from 0 to 3"),
         ("/band?band=%D9%A3", 400, "from 0 to 3"),
         ("/band?band=99999999999999999999", 400, "from 0 to 3"),
         ("/spectrum?rows=0:1", 400, "columns: expected a whole number"),
@@ -168,8 +157,6 @@ def test_the_browser_shows_what_the_server_reads(server: ThreadingHTTPServer, br
     browser.wait("document.querySelectorAll('#list li').length === 1")
     row, column = map(int, re.fullmatch(r"row (\d+), column (\d+)", browser.text("#list .place")).groups())
     assert abs(row - 150) <= 3 and abs(column - 825) <= 3
-    drawn = browser.run("return Bokeh.documents[0].get_model_by_name('kept').data.ys.map((ys) => [...ys])")
-    np.testing.assert_allclose(drawn[0], cube[:, row, column], rtol=1e-5)
     value, spread = map(float, browser.text("#list .value").split(", spread "))
     np.testing.assert_allclose((value, spread), (cube[2, row, column], uncertainty[2, row, column]), rtol=6e-3)
     browser.find("#band").send_keys(Keys.ARROW_RIGHT)
@@ -192,11 +179,3 @@ def test_the_script_prints_an_address_that_answers(result_file: Path) -> None:
             connection.close()
         finally:
             process.terminate()
-
-
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script("view")([str(tmp_path / "no.h5")]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert re.fullmatch(r"view\.py: error: .*no\.h5: no such file.*\n", captured.err)
-    assert os.listdir(tmp_path) == []

@@ -144,7 +144,6 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cassi.looking.figures, "figures_of", lambda data, caption: print("drawn") or {})
     with h5py.File(tmp_path / "m.h5", "w") as file:
         file["measurement"], file["mask"] = Y.numpy(), MASK.numpy()
-    pytest.importorskip("bokeh", reason="the report needs the extra report")
     argv = ["reconstruct", str(tmp_path / "m.h5"), "--num-bands", str(C), "--solver", "gap-tv", "--iterations", "3"]
     assert main([*argv, "--report"]) == 0
     captured = capsys.readouterr()

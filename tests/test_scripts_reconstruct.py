@@ -83,8 +83,7 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
     pictures = {p.name for p in (snapshot.parent / "m_figures").iterdir()}
     assert pictures == {
-        f"{n}.png"
-        for n in ("summary", "snapshot", "residual", "bands", "errors", "srgb", "spectra", "convergence", "covariance")
+        f"{n}.png" for n in ("summary", "residual", "bands", "errors", "srgb", "convergence", "covariance")
     }
     line = captured.out.splitlines()[-1]
     found = re.match(r"residual ([\d.]+)%, ([\d.]+) s, PSNR ([\d.]+) dB, SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)
@@ -169,7 +168,6 @@ def test_integer_counts_are_scaled_and_it_is_said_how(tmp_path, capsys):
 
 
 def test_report_beside_the_result(snapshot, capsys):
-    pytest.importorskip("bokeh", reason="the report is an extra")
     assert call("--measurement", snapshot, "--report") == 0
     page = snapshot.with_name("m_report.html").read_text()
     assert page.startswith("<!DOCTYPE html>") or page.lower().startswith("<!doctype html>")
@@ -188,7 +186,6 @@ def test_report_beside_the_result(snapshot, capsys):
     ],
 )
 def test_a_report_that_cannot_be_made(snapshot, capsys, monkeypatch, options, message):
-    pytest.importorskip("bokeh", reason="the report is an extra")
     monkeypatch.chdir(snapshot.parent)
     assert call("--measurement", snapshot, *options) == 2
     assert message in refused(capsys)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def _parts(args: argparse.Namespace) -> Path:
 
 
 def gathered(args: argparse.Namespace, task: Task) -> list[str]:
-    """The file of a sequence, the film beside it, and where asked for the page of its first frame with the film."""
+    """The file of a sequence, the film beside it, and where asked for the page of its first frame."""
     from cassi.looking.film import write_film
     from cassi.looking.report_data import read_report
 
@@ -130,7 +129,6 @@ def gathered(args: argparse.Namespace, task: Task) -> list[str]:
             overwrite=True,
         )
         made.append(str(film))
-        first = replace(first, film=film.read_bytes())
     if args.report is not None:
         from cassi.looking.report_page import write_report
 

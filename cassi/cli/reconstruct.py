@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +69,6 @@ def check_page(args: argparse.Namespace, task: Task) -> None:
     if args.report is None or (task.many and not args.sequence):
         return
     output = Path(args.output)
-    if find_spec("bokeh") is None:
-        raise InputError('the report needs Bokeh: python -m pip install "cassi[report]"')
     if output.suffix.lower() not in (".h5", ".hdf5"):
         raise InputError(f"the report is made from an HDF5 result, the output is {output.name}; leave one of them out")
     args.report = args.report or str(output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))

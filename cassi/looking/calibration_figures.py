@@ -8,17 +8,15 @@ from cassi.calibration.estimate import Calibration
 from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
 from cassi.looking.color import shown_range
 from cassi.looking.style import (
-    ABOVE,
     EDGE,
     LEFT,
     LINE,
     PALETTE,
     Figure,
+    Row,
     draw_map,
     page,
     picture_size,
-    place,
-    row,
     row_of_masks,
     styled,
 )
@@ -43,9 +41,8 @@ def dispersion(calibration: Calibration) -> Figure:
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)
-    figure = page(6.8, 4.6)
-    upper = place(figure, LEFT, ABOVE, 6.8 - LEFT - EDGE, 2.7)
-    lower = place(figure, LEFT, 3.15, 6.8 - LEFT - EDGE, 0.95)
+    width = 6.8 - LEFT - EDGE
+    figure, ((upper,), (lower,)) = page(Row((width,), 2.7, right=EDGE, below=0), Row((width,), 0.95, right=EDGE))
     upper.plot(grid, curve(grid), color=PALETTE[0], label=f"{curve.model}, {len(curve.coefficients)} coefficients")
     bands = np.asarray(calibration.shifts) + calibration.remainders
     upper.plot(calibration.wavelengths, bands, "|", color=PALETTE[0], markersize=9, label=f"{len(bands)} bands")
@@ -77,7 +74,7 @@ def detector(calibration: Calibration) -> Figure:
     rows, columns = np.nonzero(calibration.bad_pixels)
     width, height = picture_size(calibration.dark.shape, 3.6)
     bad = f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %"
-    figure, places = row([max(width, 2.5)] * 2, height, title=bad, left=EDGE, below=3 * LINE)
+    figure, (places,) = page(Row([max(width, 2.5)] * 2, height, left=EDGE, below=3 * LINE), title=bad)
     panels = ((calibration.dark, "Dark level", "counts"), (calibration.flat, "Relative response", "of the mean"))
     for axes, (picture, heading, label) in zip(places, panels, strict=True):
         draw_map(axes, picture, heading, label, limits=shown_range(picture, percent=99))
@@ -125,7 +122,7 @@ def blur(calibration: Calibration) -> Figure:
     spread = calibration.line_spread
     if spread is None:
         raise ValueError("the calibration was made without slit frames: its blur is unknown")
-    figure, (left, right) = row((4.0, 4.0), 2.8, right=EDGE)
+    figure, ((left, right),) = page(Row((4.0, 4.0), 2.8, right=EDGE))
     grid = np.linspace(spread.offsets[0], spread.offsets[-1], 400)
     for n in sorted({0, len(spread.sigma) - 1}):
         color = PALETTE[n > 0]

@@ -8,18 +8,16 @@ from cassi.calibration.camera_model import band_positions, coordinates, polynomi
 from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import shown_range
 from cassi.looking.style import (
-    ABOVE,
     BELOW,
     LEFT,
     LINE,
     PALETTE,
     Figure,
+    Row,
     draw_map,
     evenly,
     page,
     picture_size,
-    place,
-    row,
     row_of_masks,
     styled,
 )
@@ -43,7 +41,7 @@ def moved(camera: RefinedCamera) -> Figure:
     x, y = coordinates((ARROWS, ARROWS))
     bands = band_positions(len(camera.together.shifts))
     size = picture_size((height, width), 3.4)
-    figure, places = row([max(size[0], 2.5)] * 2, size[1], right=0.2)
+    figure, (places,) = page(Row([max(size[0], 2.5)] * 2, size[1], right=0.2))
     fields = [(polynomial(model.right, x, y, t), polynomial(model.down, x, y, t)) for t in (bands[0], bands[-1])]
     longest = max(0.05, *(float(np.hypot(right, down).max()) for right, down in fields))
     titles = ("first band", "last band")
@@ -72,7 +70,7 @@ def sharpness(camera: RefinedCamera) -> Figure:
     model, count = camera.together.model, len(camera.together.shifts)
     t = band_positions(count)
     width, height = picture_size(camera.given.shape[-2:], 2.8)
-    figure, (left, right) = row((4.0, max(width, 2.5)), height, below=BELOW + LINE)
+    figure, ((left, right),) = page(Row((4.0, max(width, 2.5)), height, below=BELOW + LINE))
     places = {
         "middle": (0, 0),
         "upper left": (-1, -1),
@@ -128,12 +126,11 @@ def agreement(camera: RefinedCamera) -> Figure:
     """
     values, scatter = camera.values(), camera.scatter()
     columns = (len(values) + 2) // 2
-    across, down = 12.0 / columns, ABOVE + 1.7 + BELOW
-    figure = page(12.0, 2 * down)
-    panels = [
-        place(figure, LEFT + k % columns * across, ABOVE + k // columns * down, across - LEFT, 1.7)
-        for k in range(len(values) + 1)
-    ]
+    rows = page(*[Row([12.0 / columns - LEFT] * columns, 1.7, right=0)] * 2)
+    figure, panels = rows[0], [axes for row in rows[1] for axes in row]
+    for unused in panels[len(values) + 1 :]:
+        unused.remove()
+    panels = panels[: len(values) + 1]
     for axes, (name, (together, *alone)) in zip(panels, values.items(), strict=False):
         axes.axhline(together, color=PALETTE[1], linewidth=1.2, label="together")
         if np.isfinite(scatter[name]):

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-Illuminant = Literal["D65", "E"]
 VISIBLE = (400.0, 700.0)  # [nm] beyond it the eye sees next to nothing and hues no longer change
 SAMPLE = 1_000_000  # values that a percentile is taken from
 FALSE_COLOR_RANGE = (450.0, 650.0)  # [nm] where the bands are placed if their wavelengths are unknown
@@ -25,8 +24,6 @@ _PRIMARIES = np.array([[0.64, 0.30, 0.15], [0.33, 0.60, 0.06], [0.03, 0.10, 0.79
 _WHITE = np.array([0.3127, 0.3290, 0.3583]) / 0.3290
 _RGB_TO_XYZ = _PRIMARIES * np.linalg.solve(_PRIMARIES, _WHITE)
 _XYZ_TO_RGB = np.linalg.inv(_RGB_TO_XYZ)
-# Cone responses of the Bradford chromatic adaptation (Lam 1985; in CIE 159:2004 and the ICC profile specification).
-_BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 
 
 class Limits(NamedTuple):
@@ -149,18 +146,17 @@ def cube_to_srgb(
     cube: Tensor | np.ndarray,
     wavelengths: ArrayLike | Tensor | None,
     *,
-    illuminant: Illuminant = "D65",
     white: float | None = None,
 ) -> np.ndarray:
-    """Render a spectral cube as the picture a person would see.
+    """Render a spectral cube as the picture a person would see in daylight.
 
-    With cube values R (reflectance), light S and color-matching functions (x, y, z):
+    With cube values R (reflectance), the light S of D65 and color-matching functions (x, y, z):
 
         X = k int R(lambda) S(lambda) x(lambda) d lambda,  likewise Y and Z,  k such that R = 1 has Y = 1
 
     R is linear between the band centers and constant beyond the first and the last, so that unequal spacing counts
     right and a range such as 450-650 nm still shows a flat spectrum as neutral grey (ASTM E308 treats missing ends so).
-    Light other than sRGB's white is adapted to it by the Bradford transform. Colors too saturated for sRGB are mixed
+    Colors too saturated for sRGB are mixed
     with the grey of the same luminance, colors too bright are scaled down, until they fit; both keep the hue (as
     dominant wavelength). The sRGB curve (IEC 61966-2-1) comes last.
 
@@ -168,8 +164,6 @@ def cube_to_srgb(
         cube: (C, H, W), linear in light; negative values are allowed, NaN and Inf render black.
         wavelengths: (C,) band centers [nm], distinct, in any order. None gives a *false color*: the bands are taken to
             be spaced evenly from 450 nm (first) to 650 nm (last).
-        illuminant: "D65" (daylight) where the cube is a reflectance, "E" (equal energy) where it is radiance with the
-            light still in it. Either way a flat spectrum is neutral.
         white: cube value of a flat spectrum rendered as full white. None: chosen so that 1 % of the pixels clip.
 
     Returns:
@@ -177,14 +171,14 @@ def cube_to_srgb(
 
     Raises:
         ValueError: wrong rank, a count of wavelengths that is not C, wavelengths that repeat, are not finite or lie
-            all outside 400-700 nm, unknown illuminant, `white` not positive.
+            all outside 400-700 nm, `white` not positive.
 
     Example:
         >>> grey = np.full((28, 2, 2), 0.5, dtype=np.float32)
         >>> (100 * cube_to_srgb(grey, np.linspace(450, 650, 28), white=1.0)[0, 0]).round().tolist()
         [74.0, 74.0, 74.0]
     """
-    linear = _linear_srgb(cube, wavelengths, illuminant)
+    linear = _linear_srgb(cube, wavelengths)
     if white is None:
         white = top_of(linear.max(axis=0), 99)
     elif not white > 0:
@@ -194,13 +188,11 @@ def cube_to_srgb(
     return picture
 
 
-def white_level(
-    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, illuminant: Illuminant = "D65"
-) -> float:
+def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> float:
     """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike.
 
     Args:
-        cube, wavelengths, illuminant: as for `cube_to_srgb`, which also raises the same errors.
+        cube, wavelengths: as for `cube_to_srgb`, which also raises the same errors.
 
     Returns:
         The value that the largest color channel exceeds in 1 % of the pixels; 1 for a cube that is black.
@@ -209,7 +201,7 @@ def white_level(
         >>> round(white_level(np.full((28, 4, 4), 0.25), None), 6)
         0.25
     """
-    return top_of(_linear_srgb(cube, wavelengths, illuminant).max(axis=0), 99)
+    return top_of(_linear_srgb(cube, wavelengths).max(axis=0), 99)
 
 
 def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
@@ -235,12 +227,12 @@ def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
     return _encode(linear / linear.max(axis=-1, keepdims=True))
 
 
-def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, illuminant: str) -> np.ndarray:
+def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:
     """Linear sRGB (3, H * W), not yet fitted into the gamut; NaN and Inf become black."""
     values = as_array(cube)
     if values.ndim != 3:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
-    weights = _band_weights(wavelengths, len(values), illuminant).astype(np.float32)
+    weights = _band_weights(wavelengths, len(values)).astype(np.float32)
     linear: np.ndarray = weights @ values.reshape(len(values), -1).astype(np.float32, copy=False)
     np.nan_to_num(linear, copy=False, posinf=0, neginf=0)
     return linear
@@ -260,10 +252,8 @@ def _sample(values: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illuminant: str) -> np.ndarray:
+def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.ndarray:
     """Weights (3, C) that take the spectrum of a pixel to linear sRGB; each row sums to 1."""
-    if illuminant not in get_args(Illuminant):
-        raise ValueError(f"illuminant must be one of {', '.join(get_args(Illuminant))}, got {illuminant!r}")
     if wavelengths is None:
         centers = np.linspace(*FALSE_COLOR_RANGE, num_bands)
     else:
@@ -282,7 +272,7 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
         )
     # 0.1 nm is far finer than the observer and any band spacing met in practice.
     grid = np.linspace(table[0, 0], table[-1, 0], 4001)
-    light = np.interp(grid, table[:, 0], table[:, 4]) if illuminant == "D65" else np.ones_like(grid)
+    light = np.interp(grid, table[:, 0], table[:, 4])
     sensitivity = np.stack([light * np.interp(grid, table[:, 0], table[:, k]) for k in (1, 2, 3)])
 
     order = np.argsort(centers)
@@ -293,11 +283,9 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int, illumi
     for row, sensed in zip(xyz, sensitivity, strict=True):
         row += np.bincount(lower, sensed * (1 - fraction), num_bands)
         row += np.bincount(np.minimum(lower + 1, num_bands - 1), sensed * fraction, num_bands)
-    # The adaptation also does the normalization: it takes the flat spectrum to sRGB's white, whose Y is 1.
-    cones_here, cones_srgb = _BRADFORD @ xyz.sum(axis=1), _BRADFORD @ _WHITE
-    adapt = np.linalg.solve(_BRADFORD, (cones_srgb / cones_here)[:, None] * _BRADFORD)
     weights = np.empty_like(xyz)
-    weights[:, order] = _XYZ_TO_RGB @ adapt @ xyz
+    weights[:, order] = _XYZ_TO_RGB @ xyz
+    weights /= weights.sum(axis=1, keepdims=True)  # a flat spectrum is white
     return weights
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from cassi.errors import InputError
 from cassi.files.cubes import read_cube
+from cassi.files.opening import open_container
 from cassi.looking.drawing import band_name
 from cassi.looking.figures import difference
 from cassi.looking.metrics import band_psnr, score, spectral_angles
@@ -23,7 +24,8 @@ class Comparison:
     Attributes:
         names: of the two cubes.
         numbers: "psnr" [dB], "ssim", "sam" and "angle_90" (mean and 90th percentile of the spectral angle, degrees),
-            "rms" of the difference, "brightness" (sum of the first over sum of the second), "peak" of the PSNR.
+            "rms" of the difference, "brightness" (sum of the first over sum of the second), "peak" of the PSNR, and
+            "brightest" value of the second.
         band_psnr: PSNR of each band [dB], by the name of the band.
         figure: see `cassi.looking.figures.difference`.
     """
@@ -37,7 +39,8 @@ class Comparison:
         n = self.numbers
         lines = [
             f"{self.names[0]} against {self.names[1]}",
-            f"PSNR {n['psnr']:.2f} dB (peak {n['peak']:.3g}), SSIM {n['ssim']:.3f}, difference {n['rms']:.3g} rms",
+            f"PSNR {n['psnr']:.2f} dB, SSIM {n['ssim']:.3f} (peak {n['peak']:.3g}, brightest value of the second "
+            f"{n['brightest']:.3g}), difference {n['rms']:.3g} rms",
             f"spectral angle {n['sam']:.2f} degrees in the mean, 90 % below {n['angle_90']:.2f}",
             f"brightness {n['brightness']:.3f} times that of the second",
         ]
@@ -73,6 +76,8 @@ def compare(
         0.01
     """
     own_truth = os.fspath(b) == "truth"
+    if own_truth and open_container(Path(a)).entry("truth") is None:
+        raise InputError(f"{Path(a).name} holds no truth to compare with; give the file of another cube")
     first, nm = read_cube(a)
     second, other_nm = read_cube(a, key="truth") if own_truth else read_cube(b)
     names = (Path(a).name, "truth" if own_truth else Path(b).name)
@@ -95,6 +100,7 @@ def compare(
         "rms": float(np.sqrt(np.mean((x.astype(np.float64) - truth) ** 2))),
         "brightness": float(x.sum(dtype=np.float64) / truth.sum(dtype=np.float64)) if truth.any() else float("nan"),
         "peak": peak,
+        "brightest": float(truth.max()),
     }
     decibels = band_psnr(np.clip(x, 0, peak), truth, peak=peak)
     return Comparison(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,19 +24,10 @@ from torch import Tensor
 from cassi.files.atomic import replacing
 from cassi.kernels.covariance import covariance_sum, pixel_mean
 from cassi.looking.color import Limits, as_array, is_visible, render, shown_range, value_label, white_level
-from cassi.looking.drawing import (
-    check_points,
-    draw_bands,
-    draw_convergence,
-    draw_legend,
-    draw_points,
-    draw_spectra,
-    logarithmic,
-    strip_height,
-)
+from cassi.looking.drawing import check_points, draw_points, draw_spectra, draw_strip, logarithmic, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
-from cassi.looking.spectra_points import Point, choose_points
+from cassi.looking.spectra_points import choose_points
 from cassi.looking.style import (
     ABOVE,
     BAR,
@@ -50,6 +40,7 @@ from cassi.looking.style import (
     WARNING,
     Array,
     Figure,
+    Row,
     as_centers,
     as_cube,
     as_picture,
@@ -60,8 +51,6 @@ from cassi.looking.style import (
     note_below,
     page,
     picture_size,
-    place,
-    row,
     show,
     spectral_axis,
     styled,
@@ -72,15 +61,14 @@ from cassi.solvers.loop import Record
 Points = Sequence[tuple[int, int]]
 PAGE = 13.0  # width of the large figures [inch]
 WORDS = 150  # letters of a line in the heading of a page
-LOWEST = 1.9  # picture of the summary, where fewer side by side make it higher [inch]
+LOWEST = 1.8  # picture of the summary, where fewer side by side make it higher [inch]
 
 
 @styled
 def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
     """The measurement as the detector saw it.
 
-    The grey scale runs from the 0.5th to the 99.5th percentile, so that single hot pixels do not darken the rest; the
-    color bar says what lies beyond.
+    The grey scale runs from the 0.5th to the 99.5th percentile, so that hot pixels do not darken the rest.
 
     Args:
         y: (H, W') in any unit.
@@ -98,7 +86,7 @@ def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
     """
     picture = as_picture(y, "y")
     width, height = picture_size(picture.shape)
-    figure, (axes,) = row((width,), height, below=BELOW + 2 * LINE)
+    figure, ((axes,),) = page(Row((width,), height, below=BELOW + 2 * LINE))
     draw_map(axes, picture, _sized(title, picture), value_label(unit), colors="gray", ticks=True)
     return figure
 
@@ -107,8 +95,7 @@ def snapshot(y: Array, *, unit: str = "", title: str = "Snapshot") -> Figure:
 def residual(residual: Array, *, unit: str = "", title: str = "Residual y - Φx") -> Figure:
     """What the cube does not explain of the snapshot: noise only, if all is well.
 
-    Structure of the scene in it says, without a known truth, that the mask does not fit or that too much was smoothed.
-    The line below gives the correlation of neighboring pixels (see `residual_whiteness`).
+    A line below gives the correlation of neighboring pixels (see `residual_whiteness`).
 
     Args:
         residual: y - Phi x, (H, W') in any unit.
@@ -126,7 +113,7 @@ def residual(residual: Array, *, unit: str = "", title: str = "Residual y - Φx"
     """
     picture = as_picture(residual, "residual")
     width, height = picture_size(picture.shape)
-    figure, (axes,) = row((width,), height, below=BELOW + 3 * LINE)
+    figure, ((axes,),) = page(Row((width,), height, below=BELOW + 3 * LINE))
     _draw_residual(axes, picture, unit, _sized(title, picture), ticks=True)
     return figure
 
@@ -138,7 +125,6 @@ def bands(
     *,
     count: int = 28,
     scale: Literal["common", "band"] = "common",
-    tint: bool = False,
     unit: str = "",
     title: str = "",
 ) -> Figure:
@@ -148,9 +134,8 @@ def bands(
         cube: (C, H, W).
         wavelengths: (C,) band centers [nm]; None: titles say "band 12" (counted from 1).
         count: show at most this many bands, evenly chosen.
-        scale: "common": one range for all, 0 to the 99.5th percentile, so that brightness compares between bands; the
-            color bar says what lies beyond. "band": each band its own range, so that a dim one shows its structure.
-        tint: color each band by its wavelength. Equal values then look brighter in green than in violet.
+        scale: "common": one range for all, 0 to the 99.5th percentile. "band": each band its own range, so that a dim
+            one shows its structure.
         unit: what the values count.
         title: first words of the heading.
 
@@ -171,15 +156,13 @@ def bands(
     chosen = evenly(len(values), count)
     limits = shown_range(values, "zero") if scale == "common" else None
     width, columns = 10.8, _columns(len(chosen), values.shape[2] / values.shape[1])
-    height = strip_height(values.shape, len(chosen), columns=columns, width=width)
+    strip = strip_of(values, centers, chosen, columns=columns, width=width, limits=limits)
     selection = f"{len(chosen)} of {len(values)} bands" if len(chosen) < len(values) else f"{len(values)} bands"
     how = "all bands on one scale" if scale == "common" else "each band on its own scale"
     heading = ", ".join(part for part in (title, selection, how) if part)
-    figure = page(width + EDGE + (BAR if limits else EDGE), ABOVE + height + 2 * LINE, heading)
-    draw_bands(
-        figure, EDGE, ABOVE, values, centers, chosen, columns=columns, width=width, limits=limits,
-        label=value_label(unit), tint=tint,
-    )  # fmt: skip
+    row = Row((width,), strip.height(width), left=EDGE, right=BAR if limits else EDGE, below=2 * LINE)
+    figure, ((axes,),) = page(row, title=heading)
+    draw_strip(axes, strip, value_label(unit))
     return figure
 
 
@@ -213,7 +196,7 @@ def srgb(
     values, centers = as_cube(cube, wavelengths)
     picture, kind = render(values, centers, white=white, channels=channels)
     width, height = picture_size(values.shape[1:])
-    figure, (axes,) = row((width,), height, left=EDGE, right=EDGE, below=EDGE)
+    figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
     show(axes, picture, title or kind)
     return figure
 
@@ -262,24 +245,21 @@ def spectra(
     chosen = choose_points(given) if points is None else check_points(points, values)
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
-    width, height = picture_size(values.shape[1:], max(4.0, 2.1 * rows))
-    top = ABOVE * (1 + bool(title))
-    across, down, pitch = 2.1, 1.6, 2.0  # of a panel, and from one to that below it
-    plots = max(width, 2.5) + 2 * EDGE + LEFT  # where the panels begin
-    figure = page(plots + columns * (across + EDGE), max(height + ABOVE, rows * pitch + ABOVE + BELOW / 2) + top, title)
-    picture = place(figure, EDGE, top, width, height)
-    show(picture, *render(values, centers))
-    draw_points(picture, chosen)
+    width, height = picture_size(values.shape[1:], 4.0)
+    picture = Row((width,), height, below=2 * LINE + ABOVE)
+    panels = [Row([2.2] * columns, 1.6, left=LEFT, right=EDGE, below=BELOW) for _ in range(rows)]
+    figure, ((axes,), *places) = page(picture, *panels, title=title)
+    show(axes, *render(values, centers))
+    draw_points(axes, chosen)
     if reference is not None:
-        note_below(picture, _angles_in_words(values, reference), labelled=False)
-    panels = [
-        place(figure, plots + k % columns * (across + EDGE), top + ABOVE + k // columns * pitch, across, down)
-        for k in range(len(chosen))
-    ]
-    legend = draw_spectra(
-        panels, values, centers, chosen, reference, spread, columns=columns, unit=unit, calibrated=calibrated
-    )
-    draw_legend(figure, plots, top - ABOVE + EDGE, legend)
+        note_below(axes, _angles_in_words(values, reference), labelled=False)
+    several = [axes for row in places for axes in row]
+    for unused in several[len(chosen) :]:
+        unused.remove()
+    draw_spectra(
+        several[: len(chosen)], values, centers, chosen, reference, spread, columns=columns, unit=unit,
+        calibrated=calibrated,
+    )  # fmt: skip
     return figure
 
 
@@ -287,9 +267,10 @@ def spectra(
 def convergence(
     history: Sequence[Record], *, markers: Sequence[tuple[int, str]] = (), title: str = "Convergence"
 ) -> Figure:
-    """Residual and change of a solver against iterations, seconds above, on a logarithmic axis.
+    """Residual and change of a solver against iterations, on a logarithmic axis.
 
-    The seconds are those of the run that is drawn; what came before it, the camera's search and trials, is not in them.
+    Where the run changed there is a dotted line; a note below says what changed, and after how many seconds of the run
+    that is drawn, without the camera's search and trials.
 
     Args:
         history: the records of a `Result`; empty for a closed-form solver, which the figure then says.
@@ -303,8 +284,37 @@ def convergence(
         >>> records = [Record(k, 0.1 * k, 0.5**k, 0.3**k) for k in range(1, 20)]
         >>> figure = convergence(records, markers=[(8, "non-local prior")])
     """
-    figure, (axes,) = row((5.6,), 2.5, title=title, above=0.45, right=EDGE)
-    draw_convergence(axes, history, markers)
+    at, seconds, *both = np.array(history, dtype=float).reshape(-1, 4).T
+    frames = bool((np.diff(at) <= 0).any())  # of a stack, one after the other
+    notes = [] if frames else [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)".lstrip() for k, words in markers]
+    if len(at) and not frames:
+        notes.append(f"{at[-1]:.0f} end ({seconds[-1]:.3g} s)")
+    lines = textwrap.wrap("iterations: " + ", ".join(notes), 95) if notes else []
+    figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * (1 + len(lines))), title=title)
+    if not len(at):
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=MUTED)
+        return figure
+    at = np.arange(1.0, len(at) + 1) if frames else at
+    names = ("residual |y - Φx| / |y|", "change |x - x'| / |x'|, x' one before")
+    lowest = []
+    for series, text, color, dash in zip(both, names, PALETTE, ("-", (0, (4, 1.5))), strict=False):
+        shown = np.isfinite(series) & (series > 0)
+        if shown.any():
+            marker = "o" if shown.sum() < 3 else None
+            axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, markersize=4, label=text)
+            lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
+    logarithmic(axes)
+    if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
+        axes.set_ylim(bottom=min(lowest) / 2)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0.2)
+    for iteration, _ in markers:
+        axes.axvline(iteration, color=MUTED, linewidth=0.8, linestyle=":")
+    axes.grid(True)
+    axes.margins(x=0.02)
+    axes.set_xlabel("iteration, frames one after the other" if frames else "iteration")
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    note_below(axes, *lines)
     return figure
 
 
@@ -312,13 +322,13 @@ def convergence(
 def summary(
     data: ReportData, *, points: Points | None = None, channels: Sequence[float] | None = None, caption: str = ""
 ) -> Figure:
-    """One page: snapshot, picture, the true picture or else the residual, eight bands, spectra, convergence.
+    """One page: snapshot, picture, the true picture or else the residual, eight bands, and spectra.
 
     What speaks against the result (`ReportData.problems`) stands at the top in a red frame.
 
     Args:
         data: the result; what is None or empty is left out.
-        points: (row, column) pairs, at most four; None: chosen.
+        points: (row, column) pairs, at most six; None: those of `spectra`.
         channels: what to show as red, green and blue, see `cassi.looking.color.render`.
         caption: a line or two under the title, such as the solver and its numbers.
 
@@ -334,57 +344,52 @@ def summary(
     """
     values, centers = as_cube(np.asarray(data.cube[:, :, :]), data.wavelengths)
     truth, spread = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
-    chosen = (
-        check_points(points, values) if points is not None else choose_points(values if truth is None else truth, 4)
-    )
-    chosen = chosen[:4]
-    shape, shown = values.shape[1:], evenly(len(values), 8)
+    chosen = choose_points(values if truth is None else truth) if points is None else check_points(points, values)
+    chosen = chosen[:6]
     white = None if channels is not None else white_level(values, centers if is_visible(centers) else None)
-    drawings: list[tuple[tuple[int, int], Callable[[Axes], None]]] = []  # the shape of each, and who draws it
+    picture, kind = render(values, centers, white=white, channels=channels)
+    pictures = {f"Reconstruction, {kind}": picture}
+    if truth is not None:
+        pictures["Truth, the same exposure"] = render(truth, centers, white=white, channels=channels)[0]
     if data.measurement is not None:
-        y = as_picture(data.measurement, "measurement")
-        label = value_label(data.measured_unit)
-        drawings.append((y.shape, lambda axes: draw_map(axes, y, _sized("Snapshot", y), label, colors="gray")))
-    for name, cube in (("Reconstruction", values), ("Truth, the same exposure", truth)):
-        if cube is not None:
-            picture, kind = render(cube, centers, white=white, channels=channels)
-            title = f"{name}, {kind}" if cube is values else name
-            drawings.append((shape, partial(_draw_with_points, picture=picture, title=title, points=chosen)))
+        pictures = {"Snapshot": as_picture(data.measurement, "measurement")} | pictures
     if truth is None and data.residual is not None:
-        rest = as_picture(data.residual, "residual")
-        drawings.append((rest.shape, lambda axes: _draw_residual(axes, rest, data.measured_unit, "Residual y - Φx")))
+        pictures["Residual y - Φx"] = as_picture(data.residual, "residual")
 
-    aspects = [width / height for (height, width), _ in drawings]
-    for beside in (len(drawings), 2, 1):  # fewer of wide ones, so that none is small
-        side = min(
-            4.4, *((PAGE - EDGE - beside * BAR) / sum(aspects[k : k + beside]) for k in range(0, len(aspects), beside))
-        )
+    aspects = [one.shape[1] / one.shape[0] for one in pictures.values()]
+    for beside in (len(aspects), min(2, len(aspects)), 1):  # fewer of wide ones, so that none is small
+        rows = [aspects[k : k + beside] for k in range(0, len(aspects), beside)]
+        side = min(4.4, *((PAGE - beside * (EDGE + BAR)) / sum(row) for row in rows))
         if side > LOWEST:
             break
-    columns, width = max(len(shown), 6), PAGE - BAR - EDGE
+    width, shown = PAGE - BAR - EDGE, evenly(len(values), 8)
+    limits = shown_range(values, "zero")
+    strip = strip_of(values, centers, shown, columns=max(len(shown), 6), width=width, limits=limits)
     warning = "\n".join(data.problems())
     caption = "\n".join(filter(None, (caption, *textwrap.wrap(data.found_camera, WORDS))))
-    below = 0.1 + 0.3 + 0.2 * (caption.count("\n") + bool(caption)) + (0.3 + 0.18 * warning.count("\n")) * bool(warning)
-    pitch = ABOVE + side + 3 * LINE
-    bands_at = below + pitch * -(-len(drawings) // beside)
-    spectra_at = bands_at + strip_height(values.shape, len(shown), columns=columns, width=width) + 2 * LINE + 2 * ABOVE
-    figure = page(PAGE, spectra_at + 1.7 + BELOW)
-    _write_heading(figure, data.title, caption, warning)
-    for k, (_, draw) in enumerate(drawings):
-        left = EDGE + sum(aspects[k - k % beside : k]) * side + k % beside * BAR
-        draw(place(figure, left, below + ABOVE + k // beside * pitch, aspects[k] * side, side))
-    draw_bands(
-        figure, EDGE, bands_at, values, centers, shown, columns=columns, width=width,
-        limits=shown_range(values, "zero"), label=value_label(data.unit),
-    )  # fmt: skip
-    across = (PAGE - LEFT - 3.75) / len(chosen)
-    panels = [place(figure, LEFT + k * across, spectra_at, across - 0.2, 1.7) for k in range(len(chosen))]
-    legend = draw_spectra(
+    lines = caption.count("\n") + bool(caption)
+    figure, (*above, (band_axes,), panels) = page(
+        *(Row([side * aspect for aspect in row], side, left=EDGE, below=LINE + LINE * (truth is None)) for row in rows),
+        Row((width,), strip.height(width), left=EDGE, below=2 * LINE + ABOVE),
+        Row([(PAGE - LEFT) / len(chosen) - 0.2] * len(chosen), 1.7, left=0.2, right=0, indent=LEFT - 0.2),
+        head=0.4 + 0.2 * lines + (0.3 + 0.18 * warning.count("\n")) * bool(warning),
+    )
+    write(figure, EDGE, 0.1, data.title, fontsize=14, fontweight="bold")
+    write(figure, EDGE, 0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
+    if warning:
+        write(figure, EDGE + 0.06, 0.5 + 0.2 * lines, warning, fontsize=9.5, bbox=WARNING)
+    for axes, (name, one) in zip((axes for row in above for axes in row), pictures.items(), strict=True):
+        if name == "Snapshot":
+            draw_map(axes, one, _sized(name, one), value_label(data.measured_unit), colors="gray")
+        elif one.ndim == 2:
+            _draw_residual(axes, one, data.measured_unit, name)
+        else:
+            show(axes, one, name)
+            draw_points(axes, chosen)
+    draw_strip(band_axes, strip, value_label(data.unit))
+    draw_spectra(
         panels, values, centers, chosen, truth, spread, columns=len(chosen), unit=data.unit, calibrated=data.calibrated
     )
-    draw_legend(figure, EDGE, spectra_at - 2 * ABOVE + EDGE, legend)
-    curves = place(figure, PAGE - 3.2, spectra_at, 3.2 - EDGE, 1.7)
-    draw_convergence(curves, data.history, [(k, "") for k, _ in data.markers])
     return figure
 
 
@@ -401,8 +406,8 @@ def difference(
 ) -> Figure:
     """Where and in which bands a cube differs from the truth, or from another cube.
 
-    Above: root mean square of the difference over the bands; spectral angle; PSNR of each band. Below: bands of both,
-    and the difference, first minus second.
+    Above: root mean square of the difference over the bands; spectral angle; PSNR of each band. Below: bands of the
+    reference, and of the difference, first minus second.
 
     Args:
         estimate: (C, H, W).
@@ -430,53 +435,41 @@ def difference(
         raise ValueError("reference must be a cube, got None")
     delta = values.astype(np.float64) - other
     peak = max(1.0, float(np.nanmax(other))) if peak is None else peak
-    shown = evenly(len(values), 6)
-    side = min(4.0, 4.2 * values.shape[1] / values.shape[2])
-    wide = max(side * values.shape[2] / values.shape[1], 2.5)
-    heading = ", ".join(part for part in (title, f"{names[0]} against {names[1]}") if part)
-    columns = max(len(shown), 4)
-    width = PAGE - LEFT - BAR
-    bands_at = 2 * ABOVE + side + BELOW + ABOVE
-    named, bare = (
-        strip_height(values.shape, len(shown), columns=columns, width=width, names=names) + 2 * LINE
-        for names in (True, False)
+    width, shown = PAGE - LEFT - BAR, evenly(len(values), 6)
+    cubes = (
+        (names[1], other, shown_range(other, "zero")),
+        ("difference", delta, shown_range(delta, "around zero")),
     )
-    figure = page(PAGE, bands_at + named + 2 * bare, heading)
-
+    strips = [
+        strip_of(cube, centers, shown, columns=max(len(shown), 4), width=width, limits=limits)
+        for _, cube, limits in cubes
+    ]
+    wide, side = picture_size(values.shape[1:], 3.6)
+    wide = max(wide, 2.5)
+    figure, ((left, middle, right), *below) = page(
+        Row((wide, wide, PAGE - 2 * wide - 3 * (0.4 + BAR)), max(side, 1.2), left=0.4),
+        *(Row((width,), strip.height(width), below=0) for strip in strips[:-1]),
+        Row((width,), strips[-1].height(width), below=2 * LINE),
+        title=", ".join(part for part in (title, f"{names[0]} against {names[1]}") if part),
+    )
     rms = np.sqrt((delta**2).mean(axis=0))
+    heading = f"Difference, root mean square {np.sqrt(np.nanmean(delta**2)):.3g}"
+    draw_map(left, rms, heading, value_label(unit), limits=shown_range(rms, "zero"))
     angles = spectral_angles(values, other).cpu().numpy()
-    maps = (
-        (rms, f"Difference, root mean square {np.sqrt(np.nanmean(delta**2)):.3g}", value_label(unit)),
-        (angles, _angles_in_words(values, other), "degrees"),
-    )
-    for k, (picture, words, label) in enumerate(maps):
-        axes = place(figure, EDGE + k * (wide + BAR), 2 * ABOVE, wide, side)
-        draw_map(axes, picture, words, label, limits=shown_range(picture, "zero"))
-    left = EDGE + 2 * (wide + BAR) + LEFT
-    axes = place(figure, left, 2 * ABOVE, PAGE - EDGE - left, side)
+    draw_map(middle, angles, _angles_in_words(values, other), "degrees", limits=shown_range(angles, "zero"))
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
     decibels = np.array(band_psnr(np.clip(values, 0, peak), other, peak=peak))
-    axes.plot(axis[order], decibels[order], "o-", color=PALETTE[0], markersize=4)
+    right.plot(axis[order], decibels[order], "o-", color=PALETTE[0], markersize=4)
     if np.isfinite(decibels).all():
-        axes.axhline(decibels.mean(), color=MUTED, linewidth=1, linestyle="--")
+        right.axhline(decibels.mean(), color=MUTED, linewidth=1, linestyle="--")
         margin = 0.05 + 0.05 * np.ptp(decibels)  # at least 0.1 dB from end to end
-        axes.set_ylim(decibels.min() - margin, decibels.max() + margin)
-    axes.grid(True)
-    axes.set(xlabel=label, ylabel="PSNR [dB]", title=f"PSNR, mean {decibels.mean():.2f} dB (peak {peak:.3g})")
-
-    light = shown_range(other, "zero")
-    own = light._replace(lowest=float(np.nanmin(values)), highest=float(np.nanmax(values)))
-    strips = (
-        (names[0], values, own),
-        (names[1], other, light),
-        ("difference", delta, shown_range(delta, "around zero")),
-    )
-    for k, (name, cube, limits) in enumerate(strips):
-        axes = draw_bands(
-            figure, LEFT, bands_at + named * bool(k) + bare * max(k - 1, 0), cube, centers, shown, columns=columns,
-            width=width, limits=limits, label=value_label(unit), names=k == 0,
-        )  # fmt: skip
+        right.set_ylim(decibels.min() - margin, decibels.max() + margin)
+    right.grid(True)
+    right.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
+    right.set(xlabel=label, ylabel="PSNR [dB]", title=f"PSNR, mean {decibels.mean():.2f} dB (peak {peak:.3g})")
+    for (axes,), strip, (name, *_) in zip(below, strips, cubes, strict=True):
+        draw_strip(axes, strip, value_label(unit))
         axes.text(-0.02, 0.5, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
     return figure
 
@@ -518,17 +511,18 @@ def spectral_covariance(
     correlation = np.divide(matrix, scale, out=np.zeros_like(matrix), where=scale > 0)
     squared = f"({value_label(unit)})²"
 
-    figure, (left, middle, right) = row((2.9, 2.9, 2.9), 2.9, below=BELOW + 3 * LINE)
+    figure, ((left, middle, right),) = page(Row((2.9, 2.9, 2.9), 2.9, below=BELOW + 3 * LINE))
     edges = _edges(axis)
     largest = float(np.abs(matrix).max()) or 1.0
     for axes, shown, heading, high in ((left, matrix, "Covariance", largest), (middle, correlation, "Correlation", 1)):
-        signed = bool((shown < -0.01 * high).any())
+        signed = bool(shown.min() < 0)  # then zero is white, and both ends are as far from it
         limits = Limits(-high * signed, high, -high * signed, high)
-        mesh = axes.pcolormesh(edges, edges, shown, cmap="RdBu_r" if signed else "cividis", vmin=limits.low, vmax=high)
+        colors = "RdBu_r" if signed else "cividis"
+        axes.pcolormesh(edges, edges, shown, cmap=colors, vmin=limits.low, vmax=high)
         axes.set(title=heading, xlabel=label, ylabel=label)
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        color_bar(axes, mesh, limits)
+        color_bar(axes, colors, limits)
     note_below(left, squared)
     _draw_eigenvalues(right, np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1], basis)
     right.set_ylabel(f"eigenvalue [{squared}]")
@@ -545,8 +539,7 @@ def uncertainty_map(
         deviation: (C, H, W) uncertainty of each voxel; drawn is the root of its mean square over the bands.
         visibility: (C, H, W) share of each voxel that the measurement alone determines, 0 to 1; drawn is the sum over
             the bands, the number of unknowns of a pixel that the snapshot fixes.
-        calibrated: the uncertainty is a standard deviation; else it is called spread, which compares places and is no
-            error bar.
+        calibrated: the uncertainty is a standard deviation; else it is called spread, which is no error bar.
         unit: of the deviation.
 
     Returns:
@@ -566,7 +559,7 @@ def uncertainty_map(
     if seen is not None:
         panels.append((seen.sum(0), f"Of {len(seen)} unknowns of a pixel, how many the snapshot fixes", "unknowns"))
     width, height = picture_size(values.shape[1:])
-    figure, places = row([max(width, 3.2)] * len(panels), height, below=BELOW + 2 * LINE)
+    figure, (places,) = page(Row([max(width, 3.2)] * len(panels), height, below=BELOW + 2 * LINE))
     for axes, (picture, title, label) in zip(places, panels, strict=True):
         draw_map(axes, picture, title, label, limits=shown_range(picture, "zero"), ticks=True)
     return figure
@@ -575,8 +568,8 @@ def uncertainty_map(
 def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, caption: str = "") -> dict[str, Figure]:
     """All figures that a result has something for, by name, for `save_figures`.
 
-    Always "summary", "bands", "srgb", "spectra", "convergence" and "covariance"; with a measurement "snapshot", with a
-    residual "residual", with truth "errors", with an uncertainty "uncertainty".
+    Always "summary", which holds snapshot and spectra, "bands", "srgb", "convergence" and "covariance"; with a residual
+    "residual", with truth "errors", with an uncertainty "uncertainty".
 
     Args:
         data: the result.
@@ -591,7 +584,7 @@ def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, cap
 
     Example:
         >>> sorted(figures_of(ReportData(np.random.default_rng(0).random((8, 32, 32)))))
-        ['bands', 'convergence', 'covariance', 'spectra', 'srgb', 'summary']
+        ['bands', 'convergence', 'covariance', 'srgb', 'summary']
     """
     truth, spread, seen = (
         None if one is None else np.asarray(one[:, :, :]) for one in (data.truth, data.uncertainty, data.visibility)
@@ -603,7 +596,6 @@ def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, cap
         "summary": summary(data, channels=channels, caption=caption),
         "bands": bands(cube, nm, unit=unit, title=data.title),
         "srgb": srgb(cube, nm, channels=channels),
-        "spectra": spectra(cube, nm, truth=truth, uncertainty=spread, calibrated=data.calibrated, unit=unit),
         "convergence": convergence(data.history, markers=data.markers),
         "covariance": spectral_covariance(
             covariance_sum(tensor, mean=pixel_mean(tensor)) / cube[0].size,
@@ -612,8 +604,6 @@ def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, cap
             unit=unit,
         ),
     }
-    if data.measurement is not None:
-        made["snapshot"] = snapshot(data.measurement, unit=data.measured_unit, title=data.title)
     if data.residual is not None:
         made["residual"] = residual(data.residual, unit=data.measured_unit)
     if truth is not None:
@@ -623,7 +613,7 @@ def figures_of(data: ReportData, *, channels: Sequence[float] | None = None, cap
     return made
 
 
-def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str], *, dpi: float = 150) -> list[Path]:
+def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str], *, dpi: float = 120) -> list[Path]:
     """Write each figure as `<folder>/<name>.png`, whole or not at all; an older one is replaced.
 
     Args:
@@ -674,21 +664,6 @@ def _draw_residual(axes: Axes, picture: np.ndarray, unit: str, title: str, *, ti
         ticks=ticks, note=f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across; "
         f"by chance ±{white.limit:.1g}",
     )  # fmt: skip
-
-
-def _draw_with_points(axes: Axes, picture: np.ndarray, title: str, points: Sequence[Point]) -> None:
-    show(axes, picture, title)
-    draw_points(axes, points)
-
-
-def _write_heading(figure: Figure, title: str, caption: str, warning: str) -> None:
-    """Title, caption and the warning in its frame, from the top of a page."""
-    write(figure, EDGE, 0.1, title, fontsize=14, fontweight="bold")
-    if caption:
-        write(figure, EDGE, 0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
-    if warning:
-        top = 0.5 + 0.2 * (caption.count("\n") + bool(caption))
-        write(figure, EDGE + 0.06, top, warning, fontsize=9.5, bbox=WARNING)
 
 
 def _draw_eigenvalues(axes: Axes, eigenvalues: np.ndarray, basis: int | None) -> None:

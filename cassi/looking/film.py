@@ -24,7 +24,6 @@ def write_film(
     count: int,
     wavelengths: ArrayLike | None = None,
     *,
-    rate: int = RATE,
     overwrite: bool = False,
 ) -> Path:
     """Write an animated GIF, a frame in memory at a time; all frames share the white of the first.
@@ -34,7 +33,6 @@ def write_film(
         frame: f(t) -> cube (C, H, W), t from 0.
         count: frames, at least 1.
         wavelengths: (C,) [nm]; None gives a false color.
-        rate: frames a second.
         overwrite: replace an existing file.
 
     Returns:
@@ -63,5 +61,5 @@ def write_film(
 
     with replacing(path, overwrite) as temporary, temporary.open("wb") as file:
         later = (picture(t) for t in range(1, count))
-        picture(0).save(file, "GIF", save_all=True, append_images=later, duration=int(1000 / rate), loop=0)
+        picture(0).save(file, "GIF", save_all=True, append_images=later, duration=1000 // RATE, loop=0)
     return path

@@ -12,22 +12,20 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.outcome import FAIR
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.names import is_result
 from cassi.files.opening import open_container
-from cassi.looking.color import as_array
 from cassi.looking.metrics import score
 from cassi.optics.imprint import STAMPED
-from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.solvers.loop import Record
 
 MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
+CUBES = ("cube", "truth", "uncertainty", "visibility")  # of a result's file, (C, H, W) or (N, C, H, W)
+PICTURES = ("measurement", "residual")  # (H, W') or (N, H, W')
 
 Array = NDArray[Any]
 
@@ -42,38 +40,9 @@ class CubeLike(Protocol):
 
 
 class ResultLike(Protocol):
-    """What `report_of` takes from a reconstruction (`cassi.Reconstruction` is one)."""
+    """What `report_of` takes: a reconstruction that tells what its file would hold (`cassi.Reconstruction` does)."""
 
-    @property
-    def cube(self) -> Tensor: ...
-    @property
-    def wavelengths(self) -> Array | None: ...
-    @property
-    def history(self) -> Sequence[Record]: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def residual_image(self) -> Tensor: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def choice(self) -> Mapping[str, Any]: ...
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def uncertainty(self) -> Tensor | None: ...
-    @property
-    def calibrated(self) -> bool: ...
-    @property
-    def visibility(self) -> Tensor | None: ...
-    @property
-    def check(self) -> MaskCheck | None: ...
-    @property
-    def camera(self) -> FoundCamera | None: ...
-    @property
-    def imprint(self) -> float | None: ...
+    def contents(self, measurement: Measurement | None) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +68,6 @@ class ReportData:
         markers: iterations at which the run changed, and what changed there: (iteration, words).
         verdict: whether mask and measurement belong together, in words.
         ok: that verdict is good; if it is not, figures and page warn.
-        film: an animated GIF of the sequence that the cube is a frame of.
 
     Raises:
         ValueError: shapes that do not fit each other.
@@ -122,7 +90,6 @@ class ReportData:
     markers: Sequence[tuple[int, str]] = ()
     verdict: str = ""
     ok: bool = True
-    film: bytes = b""
 
     def __post_init__(self) -> None:
         shape = tuple(self.cube.shape)
@@ -212,13 +179,8 @@ class ReportData:
         return found
 
 
-def report_of(
-    result: ResultLike,
-    measurement: Measurement | None = None,
-    *,
-    frame: int = 0,
-) -> ReportData:
-    """Take what figures and a page show from a reconstruction in memory.
+def report_of(result: ResultLike, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
+    """Take what figures and a page show from a reconstruction in memory: what its file would hold.
 
     Args:
         result: the reconstruction, of one snapshot or of a stack.
@@ -237,46 +199,15 @@ def report_of(
         >>> report_of(cassi.reconstruct(y, mask, num_bands=4, solver="gap-tv", num_iters=5)).cube.shape
         (4, 16, 16)
     """
-    stack = result.cube.ndim == 4
-
-    def one(values: Tensor | Array | None, rank: int) -> Array | None:
-        if values is None:
-            return None
-        array = as_array(values)
-        return array[frame] if array.ndim > rank else array
-
-    cube = one(result.cube, 3)
-    if cube is None:
-        raise ValueError("the result holds no cube")
-    history = _of_frame(list(result.history), len(result.cube) if stack else 1, frame)
-    choice = dict(result.choice["frames"][frame] if "frames" in result.choice else result.choice)
-    m = measurement
-    name = (m.source if m is not None else "") or "Reconstruction"
-    return ReportData(
-        cube=cube,
-        wavelengths=result.wavelengths,
-        truth=None if m is None else one(m.cube, 3),
-        uncertainty=one(result.uncertainty, 3),
-        calibrated=result.calibrated,
-        visibility=one(result.visibility, 3),
-        measurement=None if m is None else one(m.y, 2),
-        residual=one(result.residual_image, 2),
-        history=history,
-        markers=_changes(choice, history),
-        verdict="" if result.check is None else result.check.verdict,
-        ok=result.check is None or result.check.matches,
-        choice=choice,
-        parameters=result.parameters,
-        provenance={
-            "status": result.status,
-            "seconds": result.seconds,
-            "scale": 1.0 if m is None else m.scale,
-            "imprint": result.imprint,
-            "camera": None if result.camera is None else result.camera.as_dict(),
-        },
-        unit=result.unit,
-        title=f"{name}, frame {frame + 1} of {len(result.cube)}" if stack else name,
-    )
+    saved = result.contents(measurement)
+    arrays = {"cube": saved["cube"], **saved["datasets"]}
+    rank = dict.fromkeys(CUBES, 3) | dict.fromkeys(PICTURES, 2)
+    parts = {
+        name: values if values.ndim == rank[name] else values[frame] for name, values in arrays.items() if name in rank
+    }
+    facts = {name: value for name, value in saved["attributes"].items() if value is not None}
+    frames = saved["cube"].shape[:-3]
+    return _filled(parts, saved["wavelengths"], saved["history"], facts, "Reconstruction", frame, *frames)
 
 
 @dataclass(frozen=True)
@@ -304,7 +235,7 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     Args:
         path: HDF5 file as `cassi.files.write_cube` makes it: `cube` and, where present, `wavelengths`, `truth`,
             `uncertainty`, `visibility`, `measurement`, `residual`, `history/*` and the attributes, of which `verdict`,
-            `ok`, `uncertainty_calibrated`, `markers`, `choice`, `parameters` and `unit` fill the fields of that name.
+            `ok`, `uncertainty_calibrated`, `choice`, `parameters` and `unit` fill the fields of that name.
         frame: which cube of a stack (N, C, H, W), from 0.
 
     Returns:
@@ -329,18 +260,13 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         )
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):
         raise InputError(f"{path}: no cube (C, H, W) in it, expected the result of a run; found {container.listing()}")
-    frames = found["cube"].shape[0] if len(found["cube"].shape) == 4 else 1
-    if not 0 <= frame < frames:
-        raise InputError(f"{path}: no frame {frame}, the file holds {frames}; count from 0")
+    frames = found["cube"].shape[:-3]
+    if not 0 <= frame < (frames[0] if frames else 1):
+        raise InputError(f"{path}: no frame {frame}, the file holds {frames[0] if frames else 1}; count from 0")
 
-    def cube(name: str) -> _Stored | None:
-        return _Stored(container, found[name], frame) if name in found else None
-
-    def snapshot(name: str) -> Array | None:
-        if name not in found:
-            return None
-        stack = len(found[name].shape) == 3
-        picture = container.read(found[name], (slice(frame, frame + 1), slice(None), slice(None)) if stack else None)
+    def snapshot(entry: Entry) -> Array:
+        stack = len(entry.shape) == 3
+        picture = container.read(entry, (slice(frame, frame + 1), slice(None), slice(None)) if stack else None)
         return picture[0] if stack else picture
 
     def numbers(name: str) -> Array | None:
@@ -348,32 +274,47 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
 
     columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
     rows = list(zip(*columns, strict=True)) if len(columns) == len(Record._fields) else []
-    history = _of_frame([Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows], frames, frame)
+    history = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
     facts = {name: _from_json(value) for name, value in container.attributes.items()}
-    choice, parameters = (_mapping(facts.pop(name, {})) for name in ("choice", "parameters"))
-    unit, markers = str(facts.pop("unit", "")), facts.pop("markers", [])
+    parts: dict[str, Any] = {name: _Stored(container, found[name], frame) for name in CUBES if name in found}
+    parts |= {name: snapshot(found[name]) for name in PICTURES if name in found}
     try:
-        return ReportData(
-            cube=_Stored(container, found["cube"], frame),
-            wavelengths=numbers("wavelengths"),
-            truth=cube("truth"),
-            uncertainty=cube("uncertainty"),
-            calibrated=bool(facts.pop("uncertainty_calibrated", False)),
-            visibility=cube("visibility"),
-            measurement=snapshot("measurement"),
-            residual=snapshot("residual"),
-            history=history,
-            markers=_markers(markers) or _changes(choice, history),
-            verdict=str(facts.pop("verdict", "")),
-            ok=bool(facts.pop("ok", True)),
-            choice=choice,
-            parameters=parameters,
-            provenance=facts,
-            unit=unit,
-            title=str(facts.get("input_name", Path(path).name)),
-        )
+        return _filled(parts, numbers("wavelengths"), history, facts, Path(path).name, frame, *frames)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _filled(
+    parts: Mapping[str, Any],
+    wavelengths: Array | None,
+    history: Sequence[Record],
+    facts: Mapping[str, Any],
+    name: str,
+    frame: int,
+    frames: int | None = None,
+) -> ReportData:
+    """The data of one frame: its arrays by name, and history and facts of all `frames`, None for a single cube."""
+    facts = dict(facts)
+    choice, parameters = facts.pop("choice", {}), facts.pop("parameters", {})
+    choice = choice if isinstance(choice, dict) else {}
+    choice = choice["frames"][frame] if "frames" in choice else choice
+    history = _of_frame(list(history), frames or 1, frame)
+    stages = choice.get("stages") if history else None
+    title = str(facts.get("input_name") or name)
+    return ReportData(
+        **parts,
+        wavelengths=wavelengths,
+        history=history,
+        markers=[(at, str(words)) for at, words in (stages or [])[1:]],  # where each stage but the first begins
+        calibrated=bool(facts.pop("uncertainty_calibrated", False)),
+        verdict=str(facts.pop("verdict", "")),
+        ok=bool(facts.pop("ok", True)),
+        choice=choice,
+        parameters=parameters if isinstance(parameters, dict) else {},
+        unit=str(facts.pop("unit", "")),
+        provenance=facts,
+        title=title if frames is None else f"{title}, frame {frame + 1} of {frames}",
+    )
 
 
 def _of_frame(history: list[Record], frames: int, frame: int) -> list[Record]:
@@ -392,18 +333,3 @@ def _from_json(value: object) -> object:
         return json.loads(value)
     except ValueError:
         return value
-
-
-def _markers(value: object) -> list[tuple[int, str]]:
-    pairs = value if isinstance(value, list) else []
-    return [(p[0], str(p[1])) for p in pairs if isinstance(p, list) and len(p) == 2 and isinstance(p[0], int)]
-
-
-def _changes(choice: Mapping[str, object], history: Sequence[Record]) -> list[tuple[int, str]]:
-    """Where each stage of the default solver but the first begins, as its choice tells."""
-    stages = choice.get("stages")
-    return _markers(stages)[1:] if history and isinstance(stages, list) else []
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {"value": value}

@@ -1,8 +1,8 @@
-"""The page of a report: what it holds, how its cubes are packed, and Bokeh's drawings in it.
+"""The page of a report: what it holds, and how its cubes are packed.
 
-Bokeh's own script travels inside the page; `page/` beside this file holds the layout and the script that joins
-pointer, keyboard and spectra. Text that comes with the input enters in two places only, `escape_text` and `_json`,
-which escape it; and the page's content security policy lets no other script run and nothing be fetched.
+`page/` beside this file holds the layout and the script that draws and joins pointer, keyboard and spectra. Text that
+comes with the input enters in two places only, `escape_text` and `_json`, which escape it; and the page's content
+security policy lets no other script run and nothing be fetched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import is_visible, render, shown_range, value_label, wavelength_to_srgb
 from cassi.looking.metrics import residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
-from cassi.looking.report_plots import bokeh_script, drawings
 from cassi.looking.spectra_points import choose_points
 from cassi.solvers.loop import ENDED
 
@@ -70,7 +69,7 @@ def write_report(
         The path.
 
     Raises:
-        InputError: `data` cannot be read, Bokeh is not installed, or the page would be larger than `max_bytes`.
+        InputError: `data` cannot be read, or the page would be larger than `max_bytes`.
         OutputError: another suffix, the file exists, or it cannot be written; nothing is left behind.
 
     Example:
@@ -94,14 +93,11 @@ def write_report(
 
 
 def make_page(data: ReportData, *, live: bool = False) -> Page:
-    """Make the page, with the cubes inside; or `live`, asking the server it came from for bands and spectra.
-
-    Raises:
-        InputError: Bokeh is not installed.
-    """
+    """Make the page, with the cubes inside; or `live`, asking the server it came from for bands and spectra."""
     bands, height, width = data.cube.shape
     thin = thinning(height, width)
     small = thinned(data.cube, thin)
+    known = small if data.truth is None else thinned(data.truth, thin)  # as in the summary: the same points
     centers = data.wavelengths
     picture, _ = render(small, centers)
 
@@ -127,29 +123,21 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         "limits": limits,
         "centers": (np.arange(1.0, bands + 1) if centers is None else centers).tolist(),
         "in_nm": centers is not None,
+        "labels": ["band" if centers is None else "wavelength [nm]", value_label(data.unit[:60])],
         "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
         "range": shown_range(small)[:2],
         "truth": data.truth is not None,
         "spread": "standard deviation" if data.calibrated else "spread",
-        "points": [[point.row * thin, point.column * thin] for point in choose_points(small, 4)],
+        "points": [[point.row * thin, point.column * thin] for point in choose_points(known)],
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
-    drawn = drawings(
-        (height, width),
-        {name: (picture.shape[0], picture.shape[1]) for name, picture in snapshots.items()},
-        convergence=bool(data.history),
-        band_label="band" if centers is None else "wavelength [nm]",
-        value_label=value_label(data.unit[:60]),
-    )
     script = files("cassi.looking").joinpath("page", "page.js").read_text(encoding="utf-8")
-    scripts = (bokeh_script(), script)
-    policy = policy_of(scripts, live)
+    policy = policy_of((script,), live)
     blocks = [
         f'<script type="application/json" id="facts">{_json(facts)}</script>',
-        f'<script type="application/json" id="drawings">{_json(drawn)}</script>',
         *(f'<script type="text/plain" id="data-{name}">{one.text}</script>' for name, one in packed.items()),
-        *(f"<script>{text}</script>" for text in scripts),
+        f"<script>{script}</script>",
     ]
     rounding = packed["cube"].error if "cube" in packed else 0.0
     html = Template(files("cassi.looking").joinpath("page", "page.html").read_text(encoding="utf-8")).substitute(
@@ -166,7 +154,7 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
             *next((p.shape for p in (data.residual, data.measurement) if p is not None), (1, 1))
         ),
         spectra_note=_spectra_note(data, rounding),
-        sections=_film(data) + _residual(data, limits) + _story(data) + _records(data),
+        sections=_residual(data, limits) + _story(data) + _records(data),
         blocks="\n".join(blocks),
     )
     return Page(html, policy)
@@ -307,18 +295,6 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
     return escape_text(" ".join(parts))
 
 
-def _film(data: ReportData) -> str:
-    """The whole sequence as a film."""
-    if not data.film:
-        return ""
-    picture = base64.b64encode(data.film).decode()
-    return (
-        '<figure class="card"><figcaption><h2>Film</h2><p class="note">All frames in color; the page shows the first.'
-        f'</p></figcaption><img src="data:image/gif;base64,{picture}" alt="The sequence as a film" '
-        'style="width: 100%; max-width: 32rem; image-rendering: auto"></figure>'
-    )
-
-
 def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> str:
     if not limits:
         return ""
@@ -361,11 +337,13 @@ def _story(data: ReportData) -> str:
     parts = []
     if data.history:
         last = data.history[-1]
+        ends = f"the relative residual is {last.residual:.2g}, the relative change {last.change:.2g}"
         parts.append(
             '<section><h2>Convergence</h2><figure class="card"><div class="plot" id="plot-convergence" role="img" '
-            f'aria-label="After {last.iteration} iterations the relative residual is {last.residual:.2g}, the relative '
-            f'change {last.change:.2g}"></div><figcaption class="note">Residual |y \u2212 Φx| / |y|, and change of the '
-            "cube from one iteration to the next, relative.</figcaption></figure></section>"
+            f'aria-label="After {last.iteration} iterations {ends}"></div><figcaption class="note">'
+            '<span class="key residual">Residual |y \u2212 Φx| / |y|</span>'
+            '<span class="key change">change of the cube from one iteration to the next, relative</span>'
+            "</figcaption></figure></section>"
         )
     if data.choice:
         reason = data.choice.get("reason")
@@ -424,7 +402,8 @@ def _cell(value: object, digits: int = 6) -> str:
             return f'<div class="scroll"><table class="grid">{rows}</table></div>'
         if sum(len(one) if isinstance(one, list) else 1 for one in value) > MOST_SHOWN:
             return _in_words(value)  # basis vectors
-        if any(isinstance(one, str | Mapping | list) for one in value):
+        texts = all(isinstance(one, str) for one in value)
+        if (value and texts) or any(isinstance(one, Mapping | list) for one in value):
             return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
         return ", ".join(_cell(one) for one in value) or "none"
     if isinstance(value, bool) or value is None:

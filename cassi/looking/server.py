@@ -34,7 +34,7 @@ def make_server(data: ReportData, *, host: str = "127.0.0.1", port: int = 0) -> 
         The server, listening.
 
     Raises:
-        InputError: Bokeh is not installed, or the address cannot be had.
+        InputError: the address cannot be had.
 
     Example:
         >>> server = make_server(ReportData(np.random.default_rng(0).random((8, 32, 32))))

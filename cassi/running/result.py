@@ -102,6 +102,34 @@ class Reconstruction:
         """
         write_result(path, self.measurement, self, overwrite=overwrite)
 
+    def contents(self, measurement: Measurement | None) -> dict[str, Any]:
+        """What the file of a result holds, as `cassi.files.write_cube` takes it; `measurement`: what it was made of."""
+        datasets = {
+            "measurement": None if measurement is None else measurement.y,
+            "residual": _array(self.residual_image),
+            "truth": None if measurement is None else measurement.cube,
+            "uncertainty": _array(self.uncertainty),
+            "visibility": _array(self.visibility),
+            "camera_mask": None if self.camera is None or not self.camera.accepted else self.camera.mask,
+        }
+        return {
+            "cube": _array(self.cube),
+            "wavelengths": self.wavelengths,
+            "history": self.history,
+            "datasets": {name: values for name, values in datasets.items() if values is not None},
+            "attributes": {
+                **provenance(measurement, self.camera, self.check),
+                "unit": self.unit,
+                "status": self.status,
+                "residual": self.residual,
+                "seconds": self.seconds,
+                "choice": self.choice,
+                "parameters": dict(self.parameters),
+                "imprint": self.imprint,
+                "uncertainty_calibrated": self.calibrated if self.uncertainty is not None else None,
+            },
+        }
+
     def plot(self, *, frame: int = 0) -> Figure:
         """The cube at a glance: picture, snapshot, spectra, numbers (`cassi.looking.figures.summary`).
 
@@ -200,34 +228,9 @@ def write_result(
     Raises:
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
     """
-    datasets = {
-        "measurement": None if measurement is None else measurement.y,
-        "residual": result.residual_image.cpu().numpy(),
-        "truth": None if measurement is None else measurement.cube,
-        "uncertainty": _array(result.uncertainty),
-        "visibility": _array(result.visibility),
-        "camera_mask": None if result.camera is None or not result.camera.accepted else result.camera.mask,
-    }
-    write_cube(
-        path,
-        result.cube.cpu().numpy(),
-        wavelengths=result.wavelengths,
-        history=result.history,
-        datasets={name: values for name, values in datasets.items() if values is not None},
-        attributes={
-            **provenance(measurement, result.camera, result.check),
-            "unit": result.unit,
-            "status": result.status,
-            "residual": result.residual,
-            "seconds": result.seconds,
-            "choice": result.choice,
-            "parameters": dict(result.parameters),
-            "imprint": result.imprint,
-            "uncertainty_calibrated": result.calibrated if result.uncertainty is not None else None,
-            **(attributes or {}),
-        },
-        overwrite=overwrite,
-    )
+    contents = result.contents(measurement)
+    contents["attributes"] |= attributes or {}
+    write_cube(path, **contents, overwrite=overwrite)
 
 
 def provenance(m: Measurement | None, camera: FoundCamera | None, check: MaskCheck | None) -> dict[str, object]:

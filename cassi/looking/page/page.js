@@ -1,4 +1,4 @@
-// Joins pointer, keyboard and spectra of a report. Bokeh draws; text reaches the page through textContent alone.
+// Draws a report and joins pointer, keyboard and spectra. Text reaches the page through textContent alone.
 "use strict";
 
 (async () => {
@@ -103,76 +103,199 @@
     },
   };
 
-  // Bokeh
+  // Pictures: a canvas, and marks above it at their share of its sides; all pictures of the scene zoom together
 
-  Bokeh.set_log_level("error");
+  const view = { scale: 1, left: 0, top: 0 }; // left and top in widths and heights of the frame
+  const scenes = ["picture", "band"].map((name) => $(`plot-${name}`));
 
-  const { document: drawn, roots } = JSON.parse($("drawings").textContent);
-  await Bokeh.embed.embed_items({ report: drawn }, [{ docid: "report", roots, root_ids: Object.keys(roots) }]);
-  const model = (name) => Bokeh.documents[0].get_model_by_name(name);
-  const { ndarray } = Bokeh.require("core/util/ndarray");
-  const figures = Object.values(roots).map((id) => model(id.slice("plot-".length)));
-
-  function show(name, values, dtype, rows, columns) {
-    const [image] = model(name).renderers;
-    image.data_source.data = { image: [ndarray(values.buffer, { dtype, shape: [rows, columns] })] };
+  function part(parent, tag, className, text = "") {
+    const made = document.createElement(tag);
+    made.className = className;
+    made.textContent = text;
+    parent.append(made);
+    return made;
   }
 
-  function ramp(stops, count) {
-    return Array.from({ length: count }, (_, i) => {
-      const at = (i / (count - 1)) * (stops.length - 1);
+  for (const frame of document.querySelectorAll(".scene, .detector")) {
+    const inner = part(frame, "div", "inner");
+    part(inner, "canvas", "");
+    part(inner, "div", "marks");
+  }
+
+  function paint(name, rows, columns, color) {
+    const canvas = $(`plot-${name}`).querySelector("canvas");
+    [canvas.width, canvas.height] = [columns, rows];
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(columns, rows);
+    const pixels = new Uint32Array(image.data.buffer);
+    for (let i = 0; i < pixels.length; i++) pixels[i] = color(i);
+    context.putImageData(image, 0, 0);
+  }
+
+  // A picture of numbers between colors of the style sheet; what is no number stays clear
+  function paintValues(name, { values, rows, columns }, [low, high], stops) {
+    const channels = stops.map((stop) => [1, 3, 5].map((k) => parseInt(stop.slice(k, k + 2), 16)));
+    const table = Array.from({ length: 256 }, (_, i) => {
+      const at = (i / 255) * (stops.length - 1);
       const k = Math.min(Math.floor(at), stops.length - 2);
-      const channels = [16, 8, 0].map((bit) => {
-        const [a, b] = [(stops[k] >> bit) & 255, (stops[k + 1] >> bit) & 255];
-        return Math.round(a + (at - k) * (b - a));
-      });
-      return `rgb(${channels.join(" ")})`;
+      const [r, g, b] = channels[k].map((one, j) => Math.round(one + (at - k) * (channels[k + 1][j] - one)));
+      return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
     });
+    const scale = 255 / (high - low || 1);
+    paint(name, rows, columns, (i) =>
+      Number.isFinite(values[i]) ? table[Math.round(Math.min(255, Math.max(0, scale * (values[i] - low))))] : 0,
+    );
   }
 
-  function paint() {
-    const css = getComputedStyle(document.documentElement);
-    const [ink, soft, rule] = ["--ink", "--soft", "--rule"].map((name) => css.getPropertyValue(name).trim());
-    for (const figure of figures) {
-      for (const axis of [...figure.below, ...figure.left])
-        axis.setv({ axis_label_text_color: soft, major_label_text_color: soft, axis_line_color: soft, major_tick_line_color: soft });
-      for (const item of [...figure.center, ...figure.above]) {
-        if (item.type === "Grid") item.grid_line_color = rule;
-        if (item.type === "Legend") item.label_text_color = ink;
+  const share = (value, of) => `${(100 * value) / of}%`;
+
+  function mark(className, rows, columns, color, text = "") {
+    for (const scene of scenes) {
+      const made = part(scene.querySelector(".marks"), "i", `mark ${className}`);
+      made.style.setProperty("--color", color);
+      made.style.left = share(columns[0], width);
+      made.style.top = share(rows[0], height);
+      if (className !== "point" && className !== "cursor") {
+        made.style.width = share(columns[1] - columns[0], width);
+        made.style.height = share(rows[1] - rows[0], height);
       }
-    }
-    if (facts.arrays.residual) {
-      const stops = css.getPropertyValue("--diverging").split(",").map((one) => parseInt(one.trim().slice(1), 16));
-      model("residual-colors").palette = ramp(stops, 256);
+      if (text) part(made, "b", "", text);
     }
   }
-  paint();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
-  if (matchMedia("(pointer: coarse)").matches)
-    for (const name of ["picture", "band"]) {
-      model(name).toolbar.active_drag = null; // a finger scrolls the page; the tool bar starts a box
-      model(name).toolbar.autohide = false;
+
+  function zoom(factor, x, y) {
+    const scale = Math.min(64, Math.max(1, view.scale * factor));
+    const moved = (at, start) => Math.min(0, Math.max(1 - scale, at - ((at - start) * scale) / view.scale));
+    Object.assign(view, { left: moved(x, view.left), top: moved(y, view.top), scale });
+    for (const scene of scenes)
+      Object.assign(scene.querySelector(".inner").style, {
+        width: `${100 * scale}%`,
+        height: `${100 * scale}%`,
+        left: `${100 * view.left}%`,
+        top: `${100 * view.top}%`,
+      });
+  }
+
+  // Curves: a drawing of its own, made anew whenever something changes
+
+  function element(parent, tag, attributes, text = "") {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.textContent = text;
+    parent.append(made);
+    return made;
+  }
+
+  function ticks(low, high, count) {
+    const rough = (high - low) / count;
+    const ten = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((k) => k * ten).find((one) => one >= rough);
+    const found = [];
+    for (let k = Math.ceil(low / step); k * step <= high; k++) found.push(k * step);
+    return found;
+  }
+
+  // curves: {xs, ys, kind, color, until}; with `until` the area between ys and until
+  function chart(id, curves, { labels, log = false, here = null }) {
+    const place = $(id);
+    const [across, down] = [place.clientWidth, place.clientHeight];
+    const [left, right, top, bottom] = [66, 12, 8, 46];
+    const seen = (v) => Number.isFinite(v) && (!log || v > 0);
+    const to = log ? Math.log10 : (v) => v;
+    const range = (values, fallback) => {
+      const found = values.filter(seen).map(to);
+      if (!found.length) return fallback;
+      const [low, high] = found.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+      return high > low ? [low, high] : [low - 0.5, high + 0.5];
+    };
+    const plain = (values) => values.filter(Number.isFinite);
+    const xs = curves.flatMap((one) => plain(one.xs));
+    const [x0, x1] = xs.length > 1 && Math.max(...xs) > Math.min(...xs) ? [Math.min(...xs), Math.max(...xs)] : [(xs[0] ?? 0) - 1, (xs[0] ?? 0) + 1];
+    let [y0, y1] = range(curves.flatMap((one) => [...one.ys, ...(one.until || [])]), log ? [-3, 0] : [0, 1]);
+    [y0, y1] = [y0 - 0.05 * (y1 - y0), y1 + 0.05 * (y1 - y0)];
+    const xOf = (x) => left + ((x - x0) / (x1 - x0)) * (across - left - right);
+    const yOf = (y) => down - bottom - ((to(y) - y0) / (y1 - y0)) * (down - top - bottom);
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    element(svg, "text", { x: (left + across - right) / 2, y: down - 6, class: "label" }, labels[0]);
+    element(svg, "text", { transform: `translate(14 ${(down - bottom + top) / 2}) rotate(-90)`, class: "label" }, labels[1]);
+    for (const x of ticks(x0, x1, Math.max(2, across / 110)))
+      element(svg, "text", { x: xOf(x), y: down - bottom + 18, class: "tick" }, short(x));
+    const levels = log ? ticks(y0, y1, 6).filter(Number.isInteger).map((k) => 10 ** k) : ticks(y0, y1, 6);
+    for (const y of levels) {
+      element(svg, "line", { x1: left, x2: across - right, y1: yOf(y), y2: yOf(y), class: "grid" });
+      element(svg, "text", { x: left - 8, y: yOf(y) + 4, class: "tick side" }, short(y));
     }
+    element(svg, "line", { x1: left, x2: across - right, y1: down - bottom, y2: down - bottom, class: "axis" });
+    if (here) element(svg, "line", { x1: xOf(here.x), x2: xOf(here.x), y1: top, y2: down - bottom, class: "here", stroke: here.color });
+    const line = (xs, ys) => {
+      let pen = "M";
+      const points = [];
+      for (let i = 0; i < xs.length; i++) {
+        if (!seen(ys[i])) pen = "M";
+        else points.push(`${pen}${xOf(xs[i]).toFixed(1)} ${yOf(ys[i]).toFixed(1)}`), (pen = "L");
+      }
+      return points.join("");
+    };
+    for (const { xs, ys, kind, color, until } of curves) {
+      if (until) {
+        const d = line([...xs, ...[...xs].reverse()], [...ys, ...[...until].reverse()]);
+        element(svg, "path", { d, class: kind, fill: color });
+        continue;
+      }
+      element(svg, "path", { d: line(xs, ys), class: kind, ...(color && { stroke: color }) });
+      if (kind !== "truth" && xs.length <= 60)
+        xs.forEach((x, i) => seen(ys[i]) && element(svg, "circle", { cx: xOf(x), cy: yOf(ys[i]), r: 2.5, class: kind, ...(color && { fill: color }) }));
+    }
+    svg.setAttribute("viewBox", `0 0 ${across} ${down}`);
+    place.replaceChildren(svg);
+    return (pixel) => x0 + ((pixel - left) / (across - left - right)) * (x1 - x0);
+  }
+
+  let passing = null; // the spectrum under the pointer
+  let waveAt = () => 0;
+
+  function drawSpectra() {
+    const shown = Number(slider.value);
+    const curves = kept.filter((one) => one.uncertainty).map(({ values, uncertainty, color }) => ({
+      xs: centers,
+      ys: values.map((v, i) => v + uncertainty[i]),
+      until: values.map((v, i) => v - uncertainty[i]),
+      kind: "spread",
+      color,
+    }));
+    if (passing) curves.push({ xs: centers, ys: passing, kind: "passing", color: "#8a8f98" });
+    for (const one of kept) if (one.truth) curves.push({ xs: centers, ys: one.truth, kind: "truth", color: one.color });
+    for (const one of kept) curves.push({ xs: centers, ys: one.values, kind: "kept", color: one.color });
+    waveAt = chart("plot-spectra", curves, { labels: facts.labels, here: { x: facts.centers[shown], color: facts.tints[shown] } });
+  }
+
+  function drawConvergence() {
+    if (!facts.history.length) return;
+    const column = (k) => facts.history.map((record) => record[k]);
+    const curve = (k, kind) => ({ xs: column(0), ys: column(k), kind });
+    const curves = [curve(2, "residual"), curve(3, "change")];
+    chart("plot-convergence", curves, { labels: ["iteration", "relative"], log: true });
+  }
+
+  const pictures = {};
+  const slider = $("band");
+
+  function drawAll() {
+    const css = getComputedStyle(document.documentElement).getPropertyValue("--diverging");
+    const stops = { measurement: ["#000000", "#ffffff"], residual: css.split(",").map((one) => one.trim()) };
+    for (const [name, picture] of Object.entries(pictures)) paintValues(name, picture, facts.limits[name], stops[name]);
+    drawSpectra();
+    drawConvergence();
+  }
+  addEventListener("resize", drawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 
   try {
     const { values, rows, columns } = await unpack("picture");
-    const size = rows * columns;
-    const pixels = new Uint32Array(size);
-    const channel = (p, i) => Math.round(255 * values[p * size + i]);
-    for (let i = 0; i < size; i++)
-      pixels[i] = ((255 << 24) | (channel(2, i) << 16) | (channel(1, i) << 8) | channel(0, i)) >>> 0;
-    show("picture", pixels, "uint32", rows, columns);
-    for (const name of ["measurement", "residual"]) {
-      if (!facts.arrays[name]) continue;
-      const picture = await unpack(name);
-      const [low, high] = facts.limits[name];
-      model(`${name}-colors`).setv({ low, high });
-      show(name, picture.values, "float32", picture.rows, picture.columns);
-    }
-    if (facts.history.length) {
-      const column = (k) => facts.history.map((record) => (k > 1 && !(record[k] > 0) ? NaN : record[k]));
-      model("history").data = { iteration: column(0), seconds: column(1), residual: column(2), change: column(3) };
-    }
+    const channel = (p, i) => Math.round(255 * values[p * rows * columns + i]);
+    paint("picture", rows, columns, (i) => ((255 << 24) | (channel(2, i) << 16) | (channel(1, i) << 8) | channel(0, i)) >>> 0);
+    for (const name of ["measurement", "residual"]) if (facts.arrays[name]) pictures[name] = await unpack(name);
+    drawAll();
   } catch (error) {
     trouble(error);
   }
@@ -180,7 +303,6 @@
 
   // Bands
 
-  const slider = $("band");
   slider.max = String(bands - 1);
   let wanted = -1;
 
@@ -201,7 +323,8 @@
     dot.className = "dot";
     dot.style.background = facts.tints[c];
     $("band-name").replaceChildren(dot, `${bandName(c)}, ${c + 1} of ${bands}`);
-    model("here").setv({ location: facts.centers[c], line_color: facts.tints[c] });
+    $("plot-spectra").dataset.here = String(facts.centers[c]);
+    drawSpectra();
     listKept();
     const { values, rows, columns } = await source.band(c);
     if (wanted !== c) return; // the slider has moved on
@@ -209,8 +332,7 @@
     if (!(high > low)) high = low + 1;
     $("band-low").textContent = short(low);
     $("band-high").textContent = short(high);
-    model("band-colors").setv({ low, high });
-    show("band", values.slice(), "float32", rows, columns);
+    paintValues("band", { values, rows, columns }, [low, high], ["#000000", "#ffffff"]);
     $("plot-band").dataset.band = String(c);
   }
   slider.addEventListener("input", () => showBand(Number(slider.value)).catch(trouble));
@@ -219,53 +341,13 @@
   // Spectra
 
   function drawKept() {
-    const xs = kept.map(() => centers);
-    const color = kept.map((one) => one.color);
-    const withTruth = kept.filter((one) => one.truth);
-    const withSpread = kept.filter((one) => one.uncertainty);
-    model("kept").data = { xs, ys: kept.map((one) => one.values), color };
-    model("dots").data =
-      bands > 60
-        ? { x: [], y: [], color: [] }
-        : {
-            x: kept.flatMap(() => centers),
-            y: kept.flatMap((one) => one.values),
-            color: kept.flatMap((one) => centers.map(() => one.color)),
-          };
-    model("truth").data = {
-      xs: withTruth.map(() => centers),
-      ys: withTruth.map((one) => one.truth),
-      color: withTruth.map((one) => one.color),
-    };
-    const back = [...centers].reverse();
-    model("spread").data = {
-      xs: withSpread.map(() => [...centers, ...back]),
-      ys: withSpread.map(({ values, uncertainty }) => [
-        ...values.map((v, i) => v + uncertainty[i]),
-        ...values.map((v, i) => v - uncertainty[i]).reverse(),
-      ]),
-      color: withSpread.map((one) => one.color),
-    };
-    const boxes = kept.filter((one) => one.box);
-    const points = kept.filter((one) => !one.box);
-    model("boxes").data = {
-      left: boxes.map((one) => one.columns[0]),
-      right: boxes.map((one) => one.columns[1]),
-      top: boxes.map((one) => one.rows[0]),
-      bottom: boxes.map((one) => one.rows[1]),
-      color: boxes.map((one) => one.color),
-    };
-    model("points").data = {
-      x: points.map((one) => one.columns[0] + 0.5),
-      y: points.map((one) => one.rows[0] + 0.5),
-      color: points.map((one) => one.color),
-    };
-    model("numbers").data = {
-      x: kept.map((one) => (one.box ? one.columns[1] : one.columns[0] + 0.5)),
-      y: kept.map((one) => (one.box ? one.rows[0] : one.rows[0] + 0.5)),
-      text: kept.map((one) => String(one.number)),
-      color: kept.map((one) => one.color),
-    };
+    for (const scene of scenes) scene.querySelector(".marks").replaceChildren();
+    for (const { box, rows, columns, color, number } of kept) {
+      if (box) mark("box", rows, columns, color, number);
+      else mark("point", [rows[0] + 0.5], [columns[0] + 0.5], color, number);
+    }
+    if (cursor) mark("cursor", [cursor.row + 0.5], [cursor.column + 0.5], "white");
+    drawSpectra();
     listKept();
   }
 
@@ -321,46 +403,74 @@
     asked = [row, column];
     const { values } = await source.spectrum([row, row + 1], [column, column + 1]);
     if (!asked || asked[0] !== row || asked[1] !== column) return;
-    model("passing").data = { x: centers, y: values };
+    passing = values;
+    drawSpectra();
     const value = short(values[order.indexOf(Number(slider.value))]);
     $("under").textContent = `row ${row}, column ${column}: ${value} at ${bandName(Number(slider.value))}`;
   }
 
   function forget() {
     asked = null;
-    model("passing").data = { x: [], y: [] };
+    passing = null;
+    drawSpectra();
     $("under").textContent = "";
   }
 
   let resting;
-  for (const name of ["picture", "band"]) {
-    const figure = model(name);
-    figure.on_event("tap", ({ x, y }) => {
-      const [row, column] = [Math.floor(y), Math.floor(x)];
-      if (inPicture(row, column)) keep([row, row + 1], [column, column + 1], false).catch(trouble);
+  for (const scene of scenes) {
+    const pixel = ({ clientX, clientY }) => {
+      const at = scene.querySelector(".inner").getBoundingClientRect();
+      return [((clientY - at.top) / at.height) * height, ((clientX - at.left) / at.width) * width];
+    };
+    const span = (a, b, size) => [Math.max(0, Math.floor(Math.min(a, b))), Math.min(size, Math.ceil(Math.max(a, b)))];
+    let from = null; // where a box begins, in pixels of the screen and of the scene
+    scene.addEventListener("pointerdown", (event) => {
+      if (event.button === 0) from = { x: event.clientX, y: event.clientY, at: pixel(event) };
     });
-    figure.on_event("selectiongeometry", ({ geometry, final }) => {
-      if (!final || geometry.type !== "rect") return;
-      const [r0, r1] = [geometry.y0, geometry.y1].sort((a, b) => a - b);
-      const [c0, c1] = [geometry.x0, geometry.x1].sort((a, b) => a - b);
-      const rows = [Math.max(0, Math.floor(r0)), Math.min(height, Math.ceil(r1))];
-      const columns = [Math.max(0, Math.floor(c0)), Math.min(width, Math.ceil(c1))];
-      if (rows[1] > rows[0] && columns[1] > columns[0]) keep(rows, columns, true).catch(trouble);
-    });
-    figure.on_event("mousemove", ({ x, y }) => {
-      const [row, column] = [Math.floor(y), Math.floor(x)];
+    const far = (event) => from && Math.hypot(event.clientX - from.x, event.clientY - from.y) > 4;
+    const box = (event) => {
+      const [row, column] = pixel(event);
+      return [span(from.at[0], row, height), span(from.at[1], column, width)];
+    };
+    scene.addEventListener("pointermove", (event) => {
+      const [row, column] = pixel(event).map(Math.floor);
       clearTimeout(resting);
+      if (far(event) && event.pointerType !== "touch") {
+        scene.setPointerCapture(event.pointerId);
+        for (const old of document.querySelectorAll(".mark.rubber")) old.remove();
+        mark("rubber", ...box(event), "white");
+      }
       if (!inPicture(row, column)) return;
       if (source.now) pass(row, column).catch(trouble);
       else resting = setTimeout(() => pass(row, column).catch(trouble), 60); // spare the server a passing pointer
     });
-    figure.on_event("mouseleave", () => {
+    scene.addEventListener("pointerup", (event) => {
+      for (const old of document.querySelectorAll(".mark.rubber")) old.remove();
+      if (!from) return;
+      const [rows, columns] = box(event);
+      const [row, column] = pixel(event).map(Math.floor);
+      if (!far(event) && inPicture(row, column)) keep([row, row + 1], [column, column + 1], false).catch(trouble);
+      else if (far(event) && rows[1] > rows[0] && columns[1] > columns[0]) keep(rows, columns, true).catch(trouble);
+      from = null;
+    });
+    scene.addEventListener("pointercancel", () => (from = null));
+    scene.addEventListener("pointerleave", () => {
       clearTimeout(resting);
       forget();
     });
+    scene.addEventListener(
+      "wheel",
+      (event) => {
+        if (!event.ctrlKey) return; // a page scrolls; a pinch on a touchpad comes as Ctrl and wheel
+        event.preventDefault();
+        const frame = scene.getBoundingClientRect();
+        const [x, y] = [(event.clientX - frame.left) / frame.width, (event.clientY - frame.top) / frame.height];
+        zoom(Math.exp(-0.005 * event.deltaY), x, y);
+      },
+      { passive: false },
+    );
 
-    const element = $(`plot-${name}`);
-    element.addEventListener("keydown", (event) => {
+    scene.addEventListener("keydown", (event) => {
       const far = event.shiftKey ? 10 : 1;
       const moves = { ArrowUp: [-far, 0], ArrowDown: [far, 0], ArrowLeft: [0, -far], ArrowRight: [0, far] };
       if (event.key in moves) {
@@ -370,14 +480,17 @@
           row: Math.min(height - 1, Math.max(0, start.row + (cursor ? down : 0))),
           column: Math.min(width - 1, Math.max(0, start.column + (cursor ? right : 0))),
         };
-        model("cursor").data = { x: [cursor.column + 0.5], y: [cursor.row + 0.5] };
+        drawKept();
         pass(cursor.row, cursor.column).catch(trouble);
       } else if ((event.key === "Enter" || event.key === " ") && cursor) {
         keep([cursor.row, cursor.row + 1], [cursor.column, cursor.column + 1], false).catch(trouble);
       } else if (event.key === "Escape" && cursor) {
         cursor = null;
-        model("cursor").data = { x: [], y: [] };
+        drawKept();
         forget();
+      } else if (event.key === "+" || event.key === "-") {
+        const [y, x] = cursor ? [cursor.row / height, cursor.column / width] : [0.5, 0.5];
+        zoom(event.key === "+" ? 1.5 : 1 / 1.5, view.left + x * view.scale, view.top + y * view.scale);
       } else {
         return;
       }
@@ -385,7 +498,8 @@
       event.stopPropagation();
     });
   }
-  model("spectra").on_event("tap", ({ x }) => {
+  $("plot-spectra").addEventListener("click", (event) => {
+    const x = waveAt(event.clientX - $("plot-spectra").getBoundingClientRect().left);
     const nearest = facts.centers.reduce((best, v, c) => (Math.abs(v - x) < Math.abs(facts.centers[best] - x) ? c : best), 0);
     showBand(nearest).catch(trouble);
   });
