@@ -7,8 +7,8 @@
 3. Stages: total variation finds where light comes from, then a non-local prior and a network unrolled through the
    camera say what scenes look like, as far as held-out pixels and the mask's imprint agree (`stages`).
 
-Of a frame much larger than 320 x 320 pixels all this is chosen on such a window of it, and repeated on the frame; only
-the spectra of the scene are learned from all of it.
+Of a frame much larger than 320 x 320 pixels noise and basis are chosen on such a window of it; the spectra of the scene
+are learned from all of it, and the stages are judged on all of it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from cassi.choice.plan import Method, Plan, Run, needed_prior
 from cassi.choice.stages import (
     PATCH,
     Chain,
+    FinalRun,
     Learned,
     NonLocal,
     Problem,
@@ -127,20 +128,26 @@ def reconstruct_auto(
     """
     if tuple(measured(A, y).shape) != tuple(A.measurement_shape):
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
-    deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
-    plan, evidence = method.plan, None
-    if plan is None and window(A, y) is None:
-        return _chosen(A, y, wavelengths, noise, method, run, deadline)
-    if plan is None:
-        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
-    plan.check_bands(A.cube_shape[0])
-    watch = Watch(run.monitor, run.progress, deadline)
-    state = repeated(A, y, plan.problem(y), plan.stages, watch)
-    return _outcome(A, y, state, watch, plan, evidence, method, run, brightness(A, y))
+    watch = Watch(run.monitor, run.progress, math.inf if run.budget is None else time.perf_counter() + run.budget)
+    if method.plan is not None:
+        method.plan.check_bands(A.cube_shape[0])
+        state = repeated(A, y, method.plan.problem(y), method.plan.stages, watch)
+        return _outcome(A, y, state, watch, method.plan, None, method, run, brightness(A, y))
+    run.tell("trials", 0.0)
+    axis = A.cube_shape[0] if wavelengths is None else wavelengths
+    split, part = _held_out(A, y, run), window(A, y)
+    if part is None or not croppable(A):
+        found = explored(split, axis, noise, method, share=_share(A))
+    else:
+        found = explored(_held_out(*crop(A, y, *part), run), axis, noise, method, share=_share(A), frame=(A, y))
+        found = replace(found, plan=_with_spectra_of_all(found.plan, A, y, axis, run))
+    run.tell("trials", 1.0)
+    final, plan, evidence = _staged(split, split.brightness, found, method, run, watch)
+    return _outcome(A, y, final.state, watch, plan, evidence, method, run, found.brightness)
 
 
 def choose_plan(
-    A: Camera,
+    A: Block,
     y: Tensor,
     *,
     wavelengths: Sequence[float] | np.ndarray | None = None,
@@ -148,31 +155,27 @@ def choose_plan(
     method: Method = Method(),  # noqa: B008  frozen
     run: Run = Run(),  # noqa: B008  frozen
 ) -> tuple[Plan, Evidence]:
-    """What `reconstruct_auto` chooses: on the `window` of a frame, or on all of a small one.
+    """The plan of a frame that is too large to be solved at once: its stages, too, are chosen on the `window`.
 
-    Arguments as there; the monitor is not called.
+    Arguments as for `reconstruct_auto`; the monitor is not called.
     """
+    axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
-    quiet = replace(run, monitor=None, progress=partial(_as_trials, run))
-    deadline = math.inf if run.budget is None else time.perf_counter() + run.budget / 2
-    alone = replace(method, uncertainty=False)
-    if part is None or not croppable(A):
-        return _decided(_chosen(A, y, wavelengths, noise, alone, quiet, deadline))
-    a, b = crop(A, y, *part)
-    plan, evidence = _decided(_chosen(a, b, wavelengths, noise, alone, quiet, deadline, frame=(A, y)))
-    if plan.basis == SCENE:
-        plan = replace(plan, vectors=_frame_basis(A, y, plan, wavelengths, run))
-    return plan, replace(evidence, part=part)
+    split = _held_out(*((A, y) if part is None else crop(A, y, *part)), run)
+    found = explored(split, axis, noise, method, share=_share(A), frame=(A, y))
+    _, plan, evidence = _staged(split, found.brightness, found, method, run, Watch(progress=partial(_as_trials, run)))
+    return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, run)), replace(evidence, part=part)
 
 
 def _as_trials(run: Run, step: str, share: float) -> None:
     """What is done to a window only serves the choice."""
-    run.tell("trials", OF_WINDOW * (share + (step == "final run")) / 2)
+    run.tell("trials", OF_WINDOW * share)
 
 
-def _frame_basis(A: Block, y: Tensor, plan: Plan, wavelengths: Sequence[float] | np.ndarray | None, run: Run) -> Tensor:
-    """The spectra of the scene from all of a large frame, beside the window there may be others: part by part."""
-    axis = A.cube_shape[0] if wavelengths is None else wavelengths
+def _with_spectra_of_all(plan: Plan, A: Block, y: Tensor, axis: int | Sequence[float] | np.ndarray, run: Run) -> Plan:
+    """A plan whose spectra were learned from a window, with those of all the frame: beside it there may be others."""
+    if plan.basis != SCENE:
+        return plan
     covariance = torch.zeros(())
     rows, columns = (_cut(length) for length in A.cube_shape[-2:])
     parts = [(i, j) for i in rows for j in columns]
@@ -182,19 +185,13 @@ def _frame_basis(A: Block, y: Tensor, plan: Plan, wavelengths: Sequence[float] |
         problem = replace(plan.problem(b, brightness(A, y)), basis=pilot_basis(A, axis))
         result, _ = problem.solve(a, b, PILOT_ITERS, tol=0.0)
         covariance = covariance + covariance_sum(result.x.clamp_(min=0))
-    return principal_basis(covariance, len(plan.vectors))
+    return replace(plan, vectors=principal_basis(covariance, len(plan.vectors)))
 
 
 def _cut(length: int) -> list[slice]:
     """Parts of a side of a frame, of about `PART`."""
     count = max(1, round(length / PART))
     return [slice(length * k // count, length * (k + 1) // count) for k in range(count)]
-
-
-def _decided(found: Outcome) -> tuple[Plan, Evidence]:
-    if found.plan is None or found.evidence is None:
-        raise RuntimeError("the default solver made no plan")
-    return found.plan, found.evidence
 
 
 def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
@@ -262,31 +259,23 @@ def explored(
     return Found(plan, compared, bright)
 
 
-def _chosen(
-    A: Camera,
-    y: Tensor,
-    wavelengths: Sequence[float] | np.ndarray | None,
-    noise: CameraNoise,
-    method: Method,
-    run: Run,
-    deadline: float,
-    *,
-    frame: tuple[Camera, Tensor] | None = None,
-) -> Outcome:
-    """Choose by held-out pixels on all of a snapshot, which may be a part of a frame, and solve it."""
-    run.tell("trials", 0.0)
-    split = Split.of(A, y, A.majorizer() > 0, run.seed)
-    share = 1.0 if len(A.measurement_shape) > 2 else SHARE  # of what several shots tell, all is noise
-    axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    found = explored(split, axis, noise, method, share=share, frame=frame)
-    run.tell("trials", 1.0)
-    watch = Watch(run.monitor, run.progress, deadline)
-    wanted = steps(A, method)
+def _held_out(A: Camera, y: Tensor, run: Run) -> Split:
+    return Split.of(A, y, A.majorizer() > 0, run.seed)
+
+
+def _share(A: Camera) -> float:
+    """Of what several shots tell, all is noise."""
+    return 1.0 if len(A.measurement_shape) > 2 else SHARE
+
+
+def _staged(
+    split: Split, bright: float, found: Found, method: Method, run: Run, watch: Watch
+) -> tuple[FinalRun, Plan, Evidence]:
+    """The stages, judged by the held-out pixels of this split, the plan that they complete, and the evidence."""
+    wanted = steps(split.A, method)
     if found.plan.learned is None:
         wanted = tuple(without_learned(step) for step in wanted)
-    problem = found.plan.problem(y, split.brightness if frame is None else found.brightness)
-    final = final_run(split, problem, wanted, watch)
-    plan = replace(found.plan, stages=final.stages)
+    final = final_run(split, found.plan.problem(split.y, bright), wanted, watch)
     taken_at = next((trial.held_out_error for trial in reversed(final.trials) if trial.accepted), None)
     evidence = Evidence(
         bases=found.bases,
@@ -296,8 +285,7 @@ def _chosen(
         seed=run.seed,
         part=None,
     )
-    level = found.brightness if frame is None else brightness(A, y)
-    return _outcome(A, y, final.state, watch, plan, evidence, method, run, level)
+    return final, replace(found.plan, stages=final.stages), evidence
 
 
 def without_learned(step: Step) -> Step:
