@@ -88,10 +88,10 @@ def test_total_variation_goes_on_where_it_was_left(shot):
     assert twice.begun == ((1, "total variation"), (11, "total variation"))
 
 
-def test_another_prior_keeps_the_asked_share_of_the_multiplier(shot):
+def test_another_prior_forgets_the_multiplier(shot):
     start = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch())
-    found = NonLocal(0.3, 2, 0.5).run(shot.A, shot.y, shot.problem, start, Watch())
-    state = replace(start.run, e=0.5 * start.run.e)
+    found = NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, start, Watch())
+    state = replace(start.run, e=0 * start.run.e)
     expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=state, sigma=0.3)
     torch.testing.assert_close(found.x, expected.x)
     with pytest.raises(ValueError, match="put Tv before"):
@@ -124,7 +124,7 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
 
 
 def test_stages_are_plain_values():
-    stages = (Tv(200), NonLocal(0.5, 12, 0.8), Learned(0.7))
+    stages = (Tv(200), NonLocal(0.5, 12), Learned(0.7))
     values = as_list(stages)
     assert from_list(json.loads(json.dumps(values))) == stages
     for wrong in ([["none", 1]], [["tv", 1, 2]]):

@@ -149,7 +149,7 @@ def test_a_plan_is_repeated_and_the_result_saved_and_drawn(tmp_path):
 
 def test_many_stages():
     """The stages of the best quality, each a little of."""
-    plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2, 0.8)))
+    plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2)))
     plan = replace(plan, learned=shipped_prior())
     expected = reconstruct("cpu", plan=plan)
     with pretend_cuda():

@@ -209,20 +209,18 @@ class Tv:
 
 @dataclass(frozen=True)
 class NonLocal:
-    """The same with a non-local prior in place of TV, whose groups and filters are those of the cube that it starts from.
+    """The same with a non-local prior in place of TV, whose filters are made once, of the cube that it starts from.
 
-    A denoiser that stays the same is a convex prior, and the iteration converges. To match anew is a stage of its own.
+    A linear denoiser that stays the same is a convex prior, and the iteration settles. To match patches anew is a stage
+    of its own.
 
     Attributes:
         sigma: its strength, in units of the weights of TV.
         num_iters: iterations.
-        kept: share of the multiplier e that the run before has added up and that is gone on with: nothing of what
-            total variation held back, but most of what the non-local prior did before the network.
     """
 
     sigma: float
     num_iters: int
-    kept: float = 0.0
 
     MATCH, ITERATION = 90.0, 5.0  # cost
 
@@ -237,7 +235,7 @@ class NonLocal:
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if state is None or state.run is None:
             raise ValueError("the non-local prior starts from a cube that total variation has found; put Tv before")
-        start = replace(state.run, e=self.kept * state.run.e)
+        start = replace(state.run, e=torch.zeros_like(state.run.e))  # what another prior held back
         monitor = watch.of(state.history, self.cost / self.num_iters)
         result, run = problem.solve(A, y, self.num_iters, state=start, sigma=self.sigma, monitor=monitor)
         return state.followed_by(result, run, self.name)
