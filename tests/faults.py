@@ -314,7 +314,7 @@ FAULTS = [
     Fault("the stages see the held-out pixels", "choice/stages.py::final_run", "(split.A_train, split.y_train)",
         "(split.A, split.y)", "test_choice_stages.py", "no_stage_sees"),
     Fault("another prior goes on with all of the multiplier", "choice/stages.py::NonLocal.run",
-        "self.kept * state.run.e", "state.run.e", "test_choice_stages.py", "share_of_the_multiplier"),
+        "torch.zeros_like(state.run.e)", "state.run.e", "test_choice_stages.py", "forgets_the_multiplier"),
     Fault("the network drops what its basis cannot hold", "choice/stages.py::Learned.run", "result.x + rest",
         "result.x", "test_choice_stages.py", "cannot_hold"),
     Fault("a tile is corrected in units of its own", "choice/stages.py::Learned.run", "problem.brightness is None",

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import explored
+from cassi.choice.automatic import explored, in_turn, without_learned
 from cassi.choice.held_out import Judge, Split, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
@@ -34,7 +34,6 @@ ALONE = 150  # iterations of a frame alone
 TOGETHER = 150  # of a frame with its neighbors
 SHARE = 0.4  # of the estimated noise: with neighbors more of it is noise than of one snapshot
 SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
-NONLOCAL_ITERS = 24
 LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
@@ -93,7 +92,7 @@ def common_plan(
     """
     split = Split.of(A, frames, A.majorizer() > 0, seed)
     found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method, share=SHARE)
-    after = () if method.prior == "tv" else (NonLocal(SIGMA, NONLOCAL_ITERS),)
+    after = () if method.prior == "tv" else without_learned(in_turn(SIGMA))
     return replace(found.plan, stages=(Tv(TOGETHER), *after), learned=None)
 
 
