@@ -11,6 +11,7 @@ from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.bases import STANDS_OUT, best_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.by_name import solve
 from cassi.choice.held_out import Split
+from cassi.choice.neighbors import common_plan
 from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Run
@@ -95,3 +96,8 @@ def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first
     assert [basis.basis for basis in compared] == ["foreign", "own", "same"]
     assert compared[1].held_out_error < 0.5 * compared[0].held_out_error
     assert best_basis(split, problem, {"own": good})[2][0].held_out_error is None
+
+
+def test_the_common_plan_of_frames_finds_the_one_color(camera):
+    y = camera.forward(one_color())
+    assert common_plan(camera, torch.stack([y, 0.9 * y])).basis.startswith("narrow")

@@ -68,7 +68,7 @@ def best_basis(
     compared, chosen, best = [], "", None
     for name, vectors in bases.items():
         result, _ = replace(problem, basis=vectors).solve(split.A_train, split.y_train, SHORT, tol=0.0)
-        verdict = judge.verdict(result.x)
+        verdict = judge.verdict(result.x, imprint=False)
         compared.append(BasisError(name, verdict.error))
         if best is None or better(verdict, best):
             chosen, best = name, verdict
@@ -80,8 +80,8 @@ def narrowness(split: Split, x: Tensor) -> float:
     residual = split.y_train - split.A_train.forward(x)
     # zero beyond the frame
     v = F.pad(split.A_train.adjoint(residual), (REACH,) * 4)
-    v = blurred(v, WIDTH)[:, REACH:-REACH, REACH:-REACH]
-    rms = v.square().mean((1, 2)).sqrt()
+    seen = blurred(v.flatten(0, -3), WIDTH)[:, REACH:-REACH, REACH:-REACH]
+    rms = seen.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt()
     near = [rms[max(0, c - NEARBY) : c + NEARBY + 1].median() for c in range(len(rms))]
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())
 
