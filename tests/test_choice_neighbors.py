@@ -11,6 +11,7 @@ from cassi import CASSI
 from cassi.choice.neighbors import alone, common_plan, together
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan, Run
+from cassi.choice.stages import NonLocal
 from cassi.optics.measurement import Measurement
 from cassi.optics.moving_scene import MovingScene
 from cassi.running.sequence import InSequence, ReadWindow, beside, sequence_plan
@@ -41,9 +42,9 @@ def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
     return truth, y, common_plan(A, y)
 
 
-def test_of_the_noise_two_fifths_are_believed_and_all_that_is_stated(film):
+def test_all_noise_is_believed_whether_estimated_or_stated(film):
     _, y, plan = film
-    assert plan.noise_share == 0.4
+    assert plan.noise_share == 1
     assert common_plan(A, y, noise=CameraNoise(100.0)).noise_share == 1
 
 
@@ -54,8 +55,9 @@ def test_neighbors_help_where_the_scene_moves(film):
     assert found is not None
     assert error(found.result.x, truth[1]) < 0.8 * error(frames[1].x, truth[1])
     assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
-    # the non-local prior washes these waves out, so it is not taken, and the plan says what was
-    assert "non-local, 0.35" in plan.prior and "non-local" not in found.plan.prior
+    # the first non-local run washes these waves out, so it is not taken, and the plan says what was
+    first = next(stage for stage in plan.stages if isinstance(stage, NonLocal))
+    assert first.sigma == 0.35 and all(stage.sigma < 0.35 * 3**0.5 for stage in found.plan.stages[1:])
     assert found.begun[0][1] == "total variation"
 
 

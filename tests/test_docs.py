@@ -174,7 +174,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(cassi.looking.figures, "figures_of", one_figure)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
     monkeypatch.setattr(cassi.choice.automatic, "steps", lambda A, method: (taken(Tv(6), NonLocal(0.5, 2)),))
-    monkeypatch.setattr(cassi.choice.neighbors, "NONLOCAL_ITERS", 2)
+    monkeypatch.setattr(cassi.choice.neighbors, "in_turn", lambda strength: (NonLocal(strength, 2),))
     monkeypatch.setattr(cassi.calibration.pose, "ROWS", 32)
     monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)
     for part in ("ALONE", "TOGETHER"):

@@ -61,7 +61,6 @@ from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.solvers.loop import Result
 
-SHARE = 0.3  # of the noise that is estimated from one snapshot; the rest is the error of the model
 # Mean square over squared mean of a snapshot up to which its weights are relative to the mean: of CAVE and KAIST scenes
 # through a grey mask 1.3 to 3.6, where larger weights lose 0.2 to 1.3 dB; of a few bright objects in the dark 7 to 10.
 USUAL_CONTRAST = 4.0
@@ -143,9 +142,9 @@ def reconstruct_auto(
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     split, part = _held_out(A, y, run), window(A, y)
     if part is None or not croppable(A):
-        found = explored(split, axis, noise, method, share=_share(A))
+        found = explored(split, axis, noise, method)
     else:
-        found = explored(_held_out(*crop(A, y, *part), run), axis, noise, method, share=_share(A), frame=(A, y))
+        found = explored(_held_out(*crop(A, y, *part), run), axis, noise, method, frame=(A, y))
         found = replace(found, plan=_with_spectra_of_all(found.plan, A, y, axis, run))
     run.tell("trials", 1.0)
     final, plan, evidence = _staged(split, split.brightness, found, method, run, watch)
@@ -168,7 +167,7 @@ def choose_plan(
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
     split = _held_out(*((A, y) if part is None else crop(A, y, *part)), run)
-    found = explored(split, axis, noise, method, share=_share(A), frame=(A, y))
+    found = explored(split, axis, noise, method, frame=(A, y))
     _, plan, evidence = _staged(split, found.brightness, found, method, run, Watch(progress=partial(_as_trials, run)))
     return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, run)), replace(evidence, part=part)
 
@@ -235,7 +234,6 @@ def explored(
     noise: CameraNoise,
     method: Method,
     *,
-    share: float = SHARE,
     frame: tuple[Camera, Tensor] | None = None,
 ) -> Found:
     """Noise, spectra and level of a snapshot, or of several frames of one scene that are a batch.
@@ -245,33 +243,27 @@ def explored(
         axis: bands or wavelengths.
         noise: of the camera, where known.
         method: spectral prior and learned prior.
-        share: of the noise, where it is estimated.
         frame: that the snapshot is a part of.
     """
     A, y = split.A, split.y
     estimated, x = estimate_noise(split, pilot_basis(A, axis))
-    model, share = (estimated, share) if noise.gain is None else (noise.model(), 1.0)
+    model = estimated if noise.gain is None else noise.model()
     whole, snapshot = frame or (A, y)
     level = max(1.0, float(snapshot.square().mean() / snapshot.mean() ** 2) / USUAL_CONTRAST)
     scene = scene_basis(x)
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
     bright = brightness(whole, snapshot)
-    problem = Problem(scene, model.variance(y) * share, bright, level, axis=plain)
+    problem = Problem(scene, model.variance(y), bright, level, axis=plain)
     bases = {SCENE: scene} | library_bases(A, method)
     if A.cube_shape[0] > PILOT_COMPONENTS and narrowness(split, x) > STANDS_OUT:
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, compared = best_basis(split, problem, bases)
-    plan = Plan(name, vectors, model, share, level, (), learned_prior(A, method), plain)
+    plan = Plan(name, vectors, model, 1.0, level, (), learned_prior(A, method), plain)
     return Found(plan, compared, bright)
 
 
 def _held_out(A: Camera, y: Tensor, run: Run) -> Split:
     return Split.of(A, y, A.majorizer() > 0, run.seed)
-
-
-def _share(A: Camera) -> float:
-    """Of what several shots tell, all is noise."""
-    return 1.0 if len(A.measurement_shape) > 2 else SHARE
 
 
 def _staged(

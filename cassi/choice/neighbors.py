@@ -32,7 +32,6 @@ from cassi.solvers.measured_motion import measured_motion
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 TOGETHER = 150  # of a frame with its neighbors
-SHARE = 0.4  # of the estimated noise: with neighbors more of it is noise than of one snapshot
 SIGMA = 0.35  # of the non-local prior, times the root of the number of frames
 LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
@@ -91,7 +90,7 @@ def common_plan(
         seed: of the held-out pixels.
     """
     split = Split.of(A, frames, A.majorizer() > 0, seed)
-    found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method, share=SHARE)
+    found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method)
     after = () if method.prior == "tv" else without_learned(in_turn(SIGMA))
     return replace(found.plan, stages=(Tv(TOGETHER), *after), learned=None)
 

@@ -28,7 +28,7 @@ from training.scenes import WAVELENGTHS, Scenes
 
 COMPONENTS, PILOT_ITERS = 16, 60  # of the run that a scene's spectra are learned from, as in the default solver
 SCENE_COMPONENTS, START_ITERS = 10, (150, 220)
-SIGMA, KEPT = 0.25, 0.8  # of the non-local prior after the network: its strength, and the share of the misfit e kept
+FIRST, LATER, NONLOCAL_ITERS = 0.5, 0.25, 24  # strengths of the non-local prior before and after the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,19 +206,20 @@ def start_of(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, B:
     found, state = subspace_tv(A, y, basis, variance=variance, num_iters=int(rng.integers(*START_ITERS)))
     weights = coefficient_weights(len(basis)).to(y) * brightness(A, y)
 
-    def denoised(state: SubspaceState, sigma: float, num_iters: int) -> tuple[Result, SubspaceState]:
-        denoise = NonlocalDenoiser(sigma * weights, stride=5)
-        return subspace_tv(A, y, basis, variance=variance, num_iters=num_iters, state=state, denoise=denoise)
+    def denoised(state: SubspaceState, sigma: float) -> tuple[Result, SubspaceState]:
+        denoise = NonlocalDenoiser(sigma * weights, refresh=NONLOCAL_ITERS, stride=5)
+        start = replace(state, e=torch.zeros_like(y))
+        return subspace_tv(A, y, basis, variance=variance, num_iters=NONLOCAL_ITERS, state=start, denoise=denoise)
 
     if rng.random() < 0.25:
         return found.x
-    found, state = denoised(replace(state, e=torch.zeros_like(y)), float(rng.choice([0.35, 0.5])), 12)
+    found, state = denoised(state, FIRST)
     if rng.random() < 0.55:
         return found.x
     start = analyse(found.x, B)
     with torch.no_grad():
         better, _ = unrolled(A, y - A.forward(found.x - synthesise(start, B)), B, prior, start, variance=variance)
-    found, _ = denoised(replace(state, z=analyse(better.x, basis), e=KEPT * state.e), SIGMA, int(rng.integers(6, 12)))
+    found, _ = denoised(replace(state, z=analyse(better.x, basis)), LATER)
     return found.x
 
 
