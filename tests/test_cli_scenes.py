@@ -158,7 +158,7 @@ def test_a_sequence_becomes_one_file_with_a_time_axis_and_resumes(tmp_path, caps
 
 def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, monkeypatch):
     """In the dry run, in the run, and in the file; a black frame among others, too."""
-    for iterations in ("ALONE", "TOGETHER", "NONLOCAL_ITERS"):  # what is told comes from snapshots, not from cubes
+    for iterations in ("ALONE", "TOGETHER"):  # what is told comes from snapshots, not from cubes
         monkeypatch.setattr(neighbors, iterations, 2)
     path = simulate(tmp_path / "film.h5", "--frames", "3", "--motion", "0.7")
     with h5py.File(path) as file:

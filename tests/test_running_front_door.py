@@ -16,7 +16,7 @@ import torch
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
 from cassi.choice.plan import SOLVERS
-from cassi.choice.stages import Tv, taken
+from cassi.choice.stages import NonLocal, Tv, taken
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
@@ -337,7 +337,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     # that the lines run is what is tested
     monkeypatch.setattr(automatic, "steps", lambda A, method: (taken(Tv(10)),))
     monkeypatch.setattr(front_door, "find_camera", lambda m, **settings: None)
-    monkeypatch.setattr("cassi.choice.neighbors.NONLOCAL_ITERS", 2)
+    monkeypatch.setattr("cassi.choice.neighbors.in_turn", lambda strength: (NonLocal(strength, 2),))
     for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(f"cassi.choice.neighbors.{part}", 5)
     code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)

@@ -183,7 +183,7 @@ class Clock:
 def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "time", Clock())
     monkeypatch.setattr(loop, "new_prior", lambda size, seed: new_prior(SMALL, seed))
-    settings = Settings(data, tmp_path, 0.5, rate=1e-2, size=(24, 48))
+    settings = Settings(data, tmp_path, 0.5, rate=3e-3, size=(24, 48))
     run = Training(settings)
     before = [float(loss_of(run.prior, drawn(data, seed))[0].detach()) for seed in range(3)]
     run.run()

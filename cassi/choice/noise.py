@@ -98,8 +98,8 @@ def pilot_basis(A: Camera, axis: int | Sequence[float] | np.ndarray) -> Tensor:
 def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
     """alpha and beta fitted to the squared held-out errors of a pilot run, and its cube.
 
-    They hold noise and model error together, and all of it counts as noise. The pilot has no damping, so it passes from
-    smooth to noisy: both are those of the iteration that predicts best.
+    They hold noise and model error together; `cassi.choice.automatic.SHARE` of them counts as noise. The pilot has no
+    damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
     """
     basis = basis.to(split.y)
     pilot = _Watch(split, basis)
