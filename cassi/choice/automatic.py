@@ -61,9 +61,9 @@ from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.solvers.loop import Result
 
-# Of the noise that is estimated from the held-out errors of a pilot; the rest is the error of its model. On three windows
-# of CAVE scenes 0.3 loses 1.3 dB at 1,000 e and 0.2 at 10,000 e; 1 gains 0.3 and 0.1 dB there, but loses 0.2 to 0.5 on
-# texture and bright specks.
+# Of the noise that is estimated from the held-out errors of a pilot; the rest is the error of its model. On three CAVE
+# windows 0.3 loses 1.3 dB at 1,000 e and 0.2 at 10,000 e; 1 gains 0.3 and 0.1 dB there, but loses 0.2 to 0.5 on texture
+# and bright specks.
 SHARE = 0.6
 # Mean square over squared mean of a snapshot up to which its weights are relative to the mean: of CAVE and KAIST scenes
 # through a grey mask 1.3 to 3.6, where larger weights lose 0.2 to 1.3 dB; of a few bright objects in the dark 7 to 10.

@@ -288,7 +288,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "method": (
             Option("--solver", "default: auto, which needs no settings", type=dashed, choices=SOLVERS, default="auto"),
-            Option("--quality", "fast: half the time, 1 to 2 dB less; best: more iterations of total variation first, "
+            Option("--quality", "fast: half the time, 2 dB less; best: more iterations of total variation first, "
                 "half as long again, for little", choices=QUALITIES, default="default"),
             Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: what "
                 "predicts best)", choices=PRIORS, default="auto"),
