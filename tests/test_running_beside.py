@@ -95,7 +95,7 @@ def test_what_is_left_of_a_picture_counts_less_where_the_snapshot_alone_tells_li
     if stated == "rightly":
         assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 3
     else:
-        assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) - 0.1
+        assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + 0.5
 
 
 def test_a_foreign_picture_changes_nothing(snapshot):
