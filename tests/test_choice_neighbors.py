@@ -8,9 +8,7 @@ import torch
 from scipy import ndimage
 
 from cassi import CASSI
-from cassi.choice.automatic import SHARE
 from cassi.choice.neighbors import alone, common_plan, together
-from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Plan, Run
 from cassi.choice.stages import NonLocal
 from cassi.optics.measurement import Measurement
@@ -41,12 +39,6 @@ def film() -> tuple[list[torch.Tensor], torch.Tensor, Plan]:
     noise = torch.randn(3, *A.measurement_shape, generator=torch.Generator().manual_seed(5))
     y = torch.stack([A @ x for x in truth]) + 0.02 * noise
     return truth, y, common_plan(A, y)
-
-
-def test_part_of_the_estimated_noise_is_believed_and_all_that_is_stated(film):
-    _, y, plan = film
-    assert plan.noise_share == SHARE < 1
-    assert common_plan(A, y, noise=CameraNoise(100.0)).noise_share == 1
 
 
 def test_neighbors_help_where_the_scene_moves(film):

@@ -11,23 +11,23 @@ import torch
 from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
-from cassi.choice.automatic import explored, reconstruct_auto, steps
+from cassi.choice.automatic import explored, reconstruct_auto, stages_of
 from cassi.choice.held_out import Judge, Split, Verdict, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import (
+    Chain,
+    FinalRun,
     Learned,
     NonLocal,
     Problem,
     State,
-    Step,
     Tv,
     Watch,
     as_list,
     final_run,
     from_list,
     repeated,
-    taken,
 )
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
@@ -58,6 +58,15 @@ class Shot:
 @pytest.fixture(scope="module")
 def shot() -> Shot:
     return Shot()
+
+
+def gone_on(
+    split: Split, problem: Problem, first: Tv, chains: list[Chain], watch: Watch | None = None, judged: bool = True
+) -> FinalRun:
+    """Total variation and what follows it."""
+    watch = watch or Watch()
+    state = first.run(split.A_train, split.y_train, problem, None, watch)
+    return final_run(split, problem, (first,), state, () if watch.over else chains, watch, judged=judged)
 
 
 class Oracle(LearnedPrior):
@@ -189,7 +198,7 @@ class Black:
 
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     hopeless, good = Black(), Tv(5)
-    found = final_run(shot.split, shot.problem, (taken(Tv(20)), Step(((hopeless,), (good,), (Tv(7),)))), Watch())
+    found = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
     assert found.stages == (Tv(20), good)
     assert [(t.prior, t.accepted) for t in found.trials] == [
         ("total variation", True),
@@ -202,14 +211,14 @@ def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
 
 def test_without_a_judge_the_first_chain_is_taken(shot):
     hopeless = Black()
-    found = final_run(shot.split, shot.problem, (taken(Tv(20)), taken(hopeless)), Watch())
+    found = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
     assert found.stages == (Tv(20), hopeless) and found.trials == ()
 
 
 def test_no_stage_sees_the_held_out_pixels(shot):
     other = replace(shot.split, y=torch.where(shot.split.held, 7.0, shot.split.y))
-    steps = (taken(Tv(10), NonLocal(0.3, 2)),)
-    one, two = (final_run(split, shot.problem, steps, Watch()).state.x for split in (shot.split, other))
+    chains = [(NonLocal(0.3, 2),)]
+    one, two = (gone_on(split, shot.problem, Tv(10), chains, judged=False).state.x for split in (shot.split, other))
     torch.testing.assert_close(one, two)
 
 
@@ -224,27 +233,29 @@ def test_a_plan_repeats_its_stages(shot):
     assert [r.iteration for r in again.history] == list(range(1, 14))
 
 
-@pytest.mark.parametrize("when", [1, 10, 12, 13])
-def test_a_monitor_stops_the_loop_and_the_last_whole_stage_is_kept(shot, when):
+@pytest.mark.parametrize(("judged", "when"), [(True, 1), (True, 12), (False, 1), (False, 10), (False, 12), (False, 13)])
+def test_a_monitor_stops_the_loop(shot, judged, when):
+    """What is judged is thrown away where it was not finished; else the cube is the one that was seen last."""
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
     problem = replace(shot.problem, learned=stirred(SIZE))
-    found = final_run(shot.split, problem, (taken(Tv(10)), taken(NonLocal(0.3, 2), Learned())), watch)
+    found = gone_on(shot.split, problem, Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
     assert seen == list(range(1, when + 1)) and watch.stopped
-    assert len(found.state.history) == min(when, 10)
+    assert len(found.state.history) == (min(when, 10) if judged else when)
     assert bool(torch.isfinite(found.state.x).all())
 
 
 def test_progress_rises_to_its_end(shot):
     told = []
     watch = Watch(progress=lambda name, share: told.append(share))
-    final_run(shot.split, shot.problem, (taken(Tv(10)), taken(NonLocal(0.3, 3))), watch)
+    watch.expected = 10 + NonLocal(0.3, 3).cost
+    gone_on(shot.split, shot.problem, Tv(10), [(NonLocal(0.3, 3),)], watch)
     assert told == sorted(told) and told[0] < 0.1 and told[-1] == pytest.approx(1.0)
 
 
 def test_the_deadline_ends_the_run(shot):
     watch = Watch(deadline=0.0)
-    found = final_run(shot.split, shot.problem, (taken(Tv(50)), taken(NonLocal(0.3, 3))), watch)
+    found = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
     assert watch.late and len(found.state.history) == 1 and found.stages == (Tv(50),)
 
 
@@ -270,7 +281,7 @@ def test_a_network_that_knows_the_scene_is_taken(quality, share):
 def test_what_is_asked_for_is_taken_in_any_case(shot):
     assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.is_learned
     tv, nonlocal_ = auto(shot, prior="tv"), auto(shot, prior="nonlocal")
-    assert tv.plan.stages == (Tv(500),) and tv.evidence.trials == ()
+    assert tv.plan.stages == (Tv(200), Tv(300)) and tv.evidence.trials == ()
     assert [type(stage) for stage in nonlocal_.plan.stages] == [Tv, NonLocal, NonLocal, NonLocal]
 
 
@@ -297,8 +308,8 @@ def test_without_a_network_the_other_stages_stay(shot, monkeypatch):
 def test_small_frames_are_left_to_total_variation():
     narrow = CASSI.from_step(torch.rand(16, 4, generator=torch.Generator().manual_seed(0)), 1, 4)
     for quality in ("fast", "default", "best"):
-        (step,) = steps(narrow, Method(quality=quality))
-        assert [type(stage) for stage in step.chains[0]] == [Tv]
+        _, chains = stages_of(narrow, Method(quality=quality))
+        assert [[type(stage) for stage in chain] for chain in chains] == [[Tv]]
 
 
 def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):

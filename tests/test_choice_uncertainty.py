@@ -20,7 +20,7 @@ from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
 C, H, W = 6, 24, 20
-SILENT = Plan("smooth-6", smooth_basis(C, C), NoiseModel(0.0, 0.0, "none"), 1.0, 1.0, (Tv(100),))
+SILENT = Plan("smooth-6", smooth_basis(C, C), NoiseModel(0.0, 0.0, "none"), 1.0, (Tv(100),))
 
 
 def camera() -> CASSI:
@@ -89,7 +89,7 @@ def test_it_has_the_unit_of_the_snapshot_and_is_the_same_twice():
     x = torch.rand(C, H, W, generator=torch.Generator().manual_seed(3))
     first, again, scaled = (
         standard_deviation(
-            A, s * (A @ x), s * x, Plan("", smooth_basis(C, 4), NoiseModel(0.01 * s, 0.0, ""), 1.0, 1.0, ()),
+            A, s * (A @ x), s * x, Plan("", smooth_basis(C, 4), NoiseModel(0.01 * s, 0.0, ""), 1.0, ()),
             lit=A.gram_diag() > 0, seed=5,
         )
         for s in (1.0, 1.0, 1000.0)

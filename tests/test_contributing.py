@@ -73,9 +73,8 @@ class Dimmed:
 
 @pytest.mark.parametrize(("factor", "kept"), [(0.95, True), (0.0, False)])
 def test_a_stage_of_the_default_solver(monkeypatch, factor, kept):
-    """With its line in `steps` it is judged like the others, with that in `STAGES` its plan is saved and repeated."""
-    tried = (stages.taken(stages.Tv(50)), stages.Step(((Dimmed(factor),),)))
-    monkeypatch.setattr(automatic, "steps", lambda A, method: tried)
+    """In a chain of `stages_of` it is judged like the others; in `STAGES` its plan is saved and repeated."""
+    monkeypatch.setattr(automatic, "stages_of", lambda A, method: (stages.Tv(50), ((Dimmed(factor),),)))
     monkeypatch.setitem(stages.STAGES, "dimmed", Dimmed)
     A = cassi.CASSI.from_step(torch.rand(32, 32, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
     x = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(1))

@@ -29,7 +29,7 @@ import cassi.cli.simulate
 import cassi.looking.figures
 from cassi import CASSI
 from cassi.choice.asked_for import SOLVERS
-from cassi.choice.stages import NonLocal, Tv, taken
+from cassi.choice.stages import NonLocal, Tv
 from cassi.cli.options import TABLE
 from cassi.files import write_measurement
 from cassi.files.formats.table import SUFFIXES, WRITERS
@@ -173,7 +173,7 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     if page.stem != "looking-at-a-result":  # which calls it by name
         monkeypatch.setattr(cassi.looking.figures, "figures_of", one_figure)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
-    monkeypatch.setattr(cassi.choice.automatic, "steps", lambda A, method: (taken(Tv(6), NonLocal(0.5, 2)),))
+    monkeypatch.setattr(cassi.choice.automatic, "stages_of", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
     monkeypatch.setattr(cassi.choice.neighbors, "in_turn", lambda strength: (NonLocal(strength, 2),))
     monkeypatch.setattr(cassi.calibration.pose, "ROWS", 32)
     monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)

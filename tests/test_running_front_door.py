@@ -16,7 +16,7 @@ import torch
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
 from cassi.choice.plan import SOLVERS
-from cassi.choice.stages import NonLocal, Tv, taken
+from cassi.choice.stages import NonLocal, Tv
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import psnr, score
 from cassi.optics.blurred import BlurredCASSI
@@ -335,7 +335,7 @@ def test_the_lines_of_the_readme_run(monkeypatch, capsys):
     root = Path(__file__).parent.parent
     monkeypatch.chdir(root)
     # that the lines run is what is tested
-    monkeypatch.setattr(automatic, "steps", lambda A, method: (taken(Tv(10)),))
+    monkeypatch.setattr(automatic, "stages_of", lambda A, method: (Tv(10), ()))
     monkeypatch.setattr(front_door, "find_camera", lambda m, **settings: None)
     monkeypatch.setattr("cassi.choice.neighbors.in_turn", lambda strength: (NonLocal(strength, 2),))
     for part in ("ALONE", "TOGETHER"):

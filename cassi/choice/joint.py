@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cassi.choice.held_out import Split
 from cassi.choice.plan import Run
-from cassi.choice.stages import Chain, NonLocal, Problem, State, Step, Tv, Watch, final_run, taken
+from cassi.choice.stages import Chain, NonLocal, Problem, State, Tv, Watch, final_run
 from cassi.optics.side_view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status
@@ -34,10 +34,13 @@ JUDGED_ITERS = 160  # more, before held-out pixels judge: the joint problem fits
 # settles slowly and an adapted response is never quite right; a picture 2 pixels out of place doubles a clean error.
 HARM = 0.25
 ALONE = 200  # iterations of total variation from the snapshot alone
-# The final run from there; of quality fast the first step alone.
 DENOISED = NonLocal(0.5, 16), NonLocal(0.25, 16)  # on two windows 0.4 and 0.1 dB better than one of 24 matched every 8
-STEPS = taken(Tv(40)), Step((DENOISED, (Tv(160),)))
-FAST, BEST = (taken(Tv(200)),), (taken(Tv(500)), Step((DENOISED, (Tv(1500),))))
+# The final run from there, by quality: total variation, and the chains that may follow it.
+FINAL: dict[str, tuple[Tv, tuple[Chain, ...]]] = {
+    "fast": (Tv(200), ()),
+    "default": (Tv(40), (DENOISED, (Tv(160),))),
+    "best": (Tv(500), (DENOISED, (Tv(1500),))),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +145,10 @@ def _run(joint: Joint, start: SubspaceState, alone: Split, num_iters: int) -> Fo
 
 def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain, tuple[tuple[int, str], ...]]:
     """The long run from the best of the short ones: cube, stages, and where in its history each began."""
-    start = State(found.cube, found.state)
-    steps = {"fast": FAST, "best": BEST}.get(quality, STEPS)
-    watch = Watch(run.monitor, run.progress)
-    final = final_run(found.joint.split, found.joint.problem, steps, watch, start)
+    first, chains = FINAL[quality]
+    split, problem, watch = found.joint.split, found.joint.problem, Watch(run.monitor, run.progress)
+    state = first.run(split.A_train, split.y_train, problem, State(found.cube, found.state), watch)
+    final = final_run(split, problem, (first,), state, chains, watch, judged=True)
     x = (final.state.x * found.joint.light).clamp_(min=0)
     status: Status = "stopped" if watch.over else "max_iters"
     return Result(x, final.state.history, status), final.stages, final.state.begun

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import explored, in_turn, without_learned
+from cassi.choice.automatic import begun, explored, in_turn, without_learned
 from cassi.choice.held_out import Judge, Split, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
@@ -91,8 +91,9 @@ def common_plan(
     """
     split = Split.of(A, frames, A.majorizer() > 0, seed)
     found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method)
+    plan, _ = begun(split, found.plan, found.brightness, Tv(ALONE), noise, Watch())
     after = () if method.prior == "tv" else without_learned(in_turn(SIGMA))
-    return replace(found.plan, stages=(Tv(TOGETHER), *after), learned=None)
+    return replace(plan, stages=(Tv(TOGETHER), *after), learned=None)
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:

@@ -96,16 +96,20 @@ def pilot_basis(A: Camera, axis: int | Sequence[float] | np.ndarray) -> Tensor:
 
 
 def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
-    """alpha and beta fitted to the squared held-out errors of a pilot run, and its cube.
+    """The noise that a pilot run leaves, and its cube.
 
-    They hold noise and model error together; `cassi.choice.automatic.SHARE` of them counts as noise. The pilot has no
-    damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
+    The pilot has no damping, so it passes from smooth to noisy: both are those of the iteration that predicts best.
     """
     basis = basis.to(split.y)
     pilot = _Watch(split, basis)
     subspace_tv(split.A_train, split.y_train, basis, tv_weight=split.brightness, num_iters=PILOT_ITERS, monitor=pilot)
-    alpha, beta = _fit_variance(split.values.clamp(min=0), pilot.squared)
-    return NoiseModel(alpha, beta, "errors at the held-out pixels"), pilot.found
+    return noise_left(split, pilot.found), pilot.found
+
+
+def noise_left(split: Split, x: Tensor) -> NoiseModel:
+    """alpha and beta fitted to the squared errors of a cube at the held-out pixels: noise and what the cube lacks."""
+    alpha, beta = _fit_variance(split.values.clamp(min=0), split.misfit(x).square())
+    return NoiseModel(alpha, beta, "errors at the held-out pixels")
 
 
 class _Watch:
@@ -116,15 +120,13 @@ class _Watch:
     def __init__(self, split: Split, B: Tensor) -> None:
         self.split, self.B = split, B
         self.least, self.found = math.inf, B.new_zeros(())
-        self.squared = torch.zeros_like(split.values)
 
     def __call__(self, record: Record, z: Tensor) -> None:
         if record.iteration % READ == 0:
             x = synthesise(z, self.B)
-            misfit = self.split.misfit(x)
-            error = float(misfit.norm() / self.split.values.norm().clamp(min=1e-300))
+            error = float(self.split.misfit(x).norm())
             if error < self.least:
-                self.least, self.squared, self.found = error, misfit**2, x
+                self.least, self.found = error, x
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:

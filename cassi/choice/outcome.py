@@ -124,7 +124,6 @@ class Outcome:
         values |= {
             "basis": plan.basis,
             "components": len(plan.vectors),
-            "noise_share": plan.noise_share,
             "prior": plan.prior,
             "learned": plan.is_learned,
             "stages": [list(one) for one in self.begun],
@@ -205,9 +204,8 @@ def _evidence(outcome: Outcome) -> list[str]:
     if plan is None or found is None:
         return _in_short(outcome)
     words = [
-        f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g} in the unit of y, "
-        f"of which {plan.noise_share:.0%} counts as noise. Weights are for objects of {plan.level:.2g} x the mean "
-        "brightness."
+        f"Noise from {plan.noise.source}: variance {plan.noise.alpha:.3g} y + {plan.noise.beta:.3g} in the unit of y. "
+        f"Weights are for objects of {plan.level:.2g} x the mean brightness."
     ]
     if len(found.bases) > 1:
         errors = "; ".join(f"{basis.basis}: {basis.held_out_error:.2%}" for basis in found.bases)

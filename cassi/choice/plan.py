@@ -38,8 +38,7 @@ class Plan:
         basis: in words, with the number of components: "scene-10", learned from a first reconstruction; "narrow-10",
             from one with all bands free; "library-4" or "library-8".
         vectors: (K, C), the basis itself.
-        noise: variance of y.
-        noise_share: >= 0, of that variance what counts as noise; the rest is the error of the model.
+        noise: variance of y; where it is not known, with what total variation leaves unexplained.
         level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
         stages: one after the other, see `cassi.choice.stages`.
         learned: the network of their `Learned`; None where there is none.
@@ -49,7 +48,6 @@ class Plan:
     basis: str
     vectors: Tensor
     noise: NoiseModel
-    noise_share: float
     level: float
     stages: Chain
     learned: LearnedPrior | None = None
@@ -70,8 +68,8 @@ class Plan:
         return Problem(self.vectors.to(y), self.variance(y), brightness, self.level, self.learned, self.axis)
 
     def variance(self, y: Tensor) -> Tensor:
-        """Of a snapshot, like y, with the plan's share of the noise."""
-        return self.noise.variance(y) * self.noise_share
+        """Of a snapshot, like y."""
+        return self.noise.variance(y)
 
     def check_bands(self, num_bands: int) -> None:
         """Raise InputError for a camera with another number of bands than that of the plan."""
@@ -91,7 +89,6 @@ class Plan:
             "basis": self.basis,
             "vectors": self.vectors.double().cpu().tolist(),
             "noise": self.noise.as_dict(),
-            "noise_share": self.noise_share,
             "level": self.level,
             "stages": as_list(self.stages),
             "axis": list(self.axis) if isinstance(self.axis, tuple) else self.axis,
@@ -110,7 +107,6 @@ class Plan:
                 str(values["basis"]),
                 torch.tensor(values["vectors"], dtype=torch.float64),
                 NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
-                float(values["noise_share"]),
                 float(values["level"]),
                 stages,
                 needed_prior() if any(isinstance(stage, Learned) for stage in stages) else None,

@@ -4,9 +4,9 @@
     NonLocal(s, n)    n more with a non-local prior in place of TV: removes what does not repeat
     Learned()         a network unrolled through the camera, started from there: knows what scenes look like
 
-A step of the solver is a list of chains of stages in order of preference. The first chain whose cube the judge accepts
-is taken (`cassi.choice.held_out.Judge`). What was taken, one stage after the other, is the plan; a plan that is given
-is repeated without a judge. A new prior is a new stage: a class with `run`, and a line in a list of steps.
+What may follow total variation is a list of chains of stages in order of preference. The first chain whose cube the
+judge accepts is taken (`cassi.choice.held_out.Judge`). What was taken, one stage after the other, is the plan; a plan
+that is given is repeated without a judge. A new prior is a new stage: a class with `run`, and a place in a chain.
 """
 
 from __future__ import annotations
@@ -310,22 +310,6 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
     return tuple(STAGES[name](*numbers) for name, *numbers in values)
 
 
-@dataclass(frozen=True)
-class Step:
-    """Chains of stages in order of preference, of which the first is taken that the judge accepts.
-
-    `judged` False: the first is taken in any case.
-    """
-
-    chains: tuple[Chain, ...]
-    judged: bool = True
-
-
-def taken(*stages: Stage) -> Step:
-    """A step that is not judged."""
-    return Step((stages,), judged=False)
-
-
 class Trial(NamedTuple):
     """A chain of stages that was run, in words, what held-out pixels and imprint said of its cube, and the decision."""
 
@@ -343,56 +327,57 @@ class FinalRun(NamedTuple):
     trials: tuple[Trial, ...]
 
 
-def final_run(
-    split: Split, problem: Problem, steps: Sequence[Step], watch: Watch, state: State | None = None
-) -> FinalRun:
-    """Step after step, without the held-out pixels: the cube of the first chain that the judge accepts goes on.
+def cost(stages: Sequence[Stage]) -> float:
+    """In iterations of total variation."""
+    return sum(stage.cost for stage in stages)
 
-    A chain that the watch stops is kept as far as it came where it is the first, else its cube is thrown away.
+
+def final_run(
+    split: Split, problem: Problem, begun: Chain, state: State, chains: Sequence[Chain], watch: Watch, *, judged: bool
+) -> FinalRun:
+    """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
+
+    A chain that the watch stops is kept as far as it came where nothing judges it, else its cube is thrown away.
 
     Args:
         split: the snapshot.
         problem: noise, basis, network.
-        steps: the first of them not judged.
+        begun: the stages that led to the cube to begin with.
+        state: that cube, which the judge compares others with.
+        chains: in order of preference.
         watch: sees the iterations of all chains; stops the loop.
-        state: to begin with.
+        judged: False: the first is taken in any case.
     """
-    judge = Judge(split)
     A, y = split.A_train, split.y_train
-    watch.expected = sum(max(sum(stage.cost for stage in chain) for chain in step.chains) for step in steps)
-    kept: Chain = ()
-    trials: list[Trial] = []
-    verdict = None
-    judged = any(step.judged for step in steps)
-    for step in steps:
-        for chain in step.chains:
-            new = state
-            for stage in chain:
+    watch.expected = watch.spent + max(map(cost, chains), default=0.0)
+    judge, verdict, trials = Judge(split), None, list[Trial]()
+    if judged and chains:
+        verdict = judge.verdict(state.x)
+        trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
+    for chain in chains:
+        new, stages = state, (*begun, *chain)
+        for stage in chain:
+            if not watch.over:
                 new = stage.run(A, y, problem, new, watch)
-                if watch.over:
-                    break
-            if watch.over and state is not None:
-                break
-            if new is None:
-                raise ValueError("a chain of stages needs at least one")
-            name = ", ".join(stage.name for stage in chain)
-            found = judge.verdict(new.x) if judged else None
-            accepted = not step.judged or found is None or verdict is None or judge.accepts(found, verdict)
-            if found is not None:
-                trials.append(Trial(name, found.error, found.imprint, accepted))
-            if accepted:
-                state, verdict, kept = new, found, (*kept, *chain)
-                break
+        if verdict is None:
+            return FinalRun(new, stages, ())
         if watch.over:
             break
-    if state is None:
-        raise ValueError("the final run needs at least one step")
-    return FinalRun(state, kept, tuple(trials))
+        found = judge.verdict(new.x)
+        accepted = judge.accepts(found, verdict)
+        trials.append(Trial(_names(chain), found.error, found.imprint, accepted))
+        if accepted:
+            return FinalRun(new, stages, tuple(trials))
+    return FinalRun(state, begun, tuple(trials))
+
+
+def _names(chain: Chain) -> str:
+    return ", ".join(stage.name for stage in chain)
 
 
 def repeated(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: Watch) -> State:
     """The stages of a plan one after the other, with all pixels and no judge."""
-    watch.expected = sum(stage.cost for stage in stages)
+    watch.expected = cost(stages)
     state: State | None = None
     for stage in stages:
         state = stage.run(A, y, problem, state, watch)

@@ -99,7 +99,7 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
         looked_at = [camera.in_place(m) for m in looked_at]
     same: dict[str, Any] = {name: task.method[name] for name in ("psf", "black_level", "device", "seed")}
     plan = sequence_plan(looked_at, method=Method(prior=args.prior), **same)
-    noise = f"{plan.basis}, {plan.noise_share:.0%} of the estimated noise"
+    noise = plan.basis
     say(args, f"  one plan for {count} frames, from {len(looked_at)} of them: {noise}")
     return InSequence(plan, args.prior, "as-given" if isinstance(camera, str) else camera, **same)
 
