@@ -72,7 +72,7 @@ then
 The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
 The same seed gives the same scene, mask and noise.
 """),
-    "view": ("Look at a result in the browser; bands and spectra are read from the file when they are asked for.", """
+    "view": ("Look at a result in the browser.", """
   {view} m_cube.h5
   a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
       {view} m_cube.h5 --no-browser --port 8000

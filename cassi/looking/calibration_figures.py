@@ -26,12 +26,6 @@ from cassi.looking.style import (
 def dispersion(calibration: Calibration) -> Figure:
     """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves.
 
-    Args:
-        calibration: whose curve to draw.
-
-    Returns:
-        The figure.
-
     Example:
         >>> from cassi.simulation.optical_bench import simulate_bench
         >>> from cassi.calibration.estimate import calibrate
@@ -63,14 +57,7 @@ def dispersion(calibration: Calibration) -> Figure:
 
 @styled
 def detector(calibration: Calibration) -> Figure:
-    """Dark level and relative response of the pixels, bad ones ringed.
-
-    Args:
-        calibration: whose frames to draw.
-
-    Returns:
-        The figure.
-    """
+    """Dark level and relative response of the pixels, bad ones ringed."""
     rows, columns = np.nonzero(calibration.bad_pixels)
     width, height = picture_size(calibration.dark.shape, 3.6)
     bad = f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %"
@@ -85,14 +72,7 @@ def detector(calibration: Calibration) -> Figure:
 
 @styled
 def masks(calibration: Calibration) -> Figure:
-    """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first.
-
-    Args:
-        calibration: whose masks to draw.
-
-    Returns:
-        The figure.
-    """
+    """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first."""
     count, height, width = calibration.mask.shape
     size = min(48, height, width)
     top, left = (height - size) // 2, (width - size) // 2
@@ -108,17 +88,7 @@ def masks(calibration: Calibration) -> Figure:
 
 @styled
 def blur(calibration: Calibration) -> Figure:
-    """The slit's image at the shortest and the longest wavelength with what was fitted; the blur over wavelength.
-
-    Args:
-        calibration: made with slit frames.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: a calibration without slit frames.
-    """
+    """The slit's image at the shortest and the longest wavelength with what was fitted; the blur over wavelength."""
     spread = calibration.line_spread
     if spread is None:
         raise ValueError("the calibration was made without slit frames: its blur is unknown")
