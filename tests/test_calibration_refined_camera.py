@@ -121,12 +121,10 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     m = read_measurement(files[0], mask=output)
     assert m.shifts == SHIFTS and m.mask.shape == (8, SIZE, SIZE)
     cube = tmp_path / "cube.h5"
-    again = ["--measurement", files[0], "--calibration", str(output), "--output", str(cube), "--figures", "none"]
+    again = ["--measurement", files[0], "--mask", str(output), "--output", str(cube), "--figures", "none"]
     assert run("reconstruct", [*again, "--solver", "gap-tv", "--iterations", "2"], "reconstruct.py") == 0
     with h5py.File(cube) as h:
         assert json.loads(h.attrs["shifts"]) == list(SHIFTS)
-    assert run("reconstruct", [*again, "--mask", str(tmp_path / "mask.npy")], "reconstruct.py") == 2
-    assert "--calibration does not go with --mask" in capsys.readouterr().err
 
 
 def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask, monkeypatch):

@@ -184,19 +184,9 @@ def test_the_result_is_there_whatever_becomes_of_the_camera(bench, capsys, monke
     assert h5py.is_hdf5(bench / "m_cube.h5")
 
 
-def test_a_dry_run_says_what_is_beside(bench, capsys):
-    argv = [bench / "m.h5", "--mask", bench / "mask.h5", "--num-bands", C, "--white", bench / "white.h5"]
-    argv += ["--spectral-prior", bench / "spectra.h5", "--dry-run"]
-    assert main(["reconstruct", *map(str, argv)]) == 0
-    said = capsys.readouterr().out
-    assert "divided by the light on the white reference white.h5" in said
-    assert "spectra to expect from spectra.h5" in said
-
-
 @pytest.mark.parametrize("black", [(), ("--black-level", 10000)])
-def test_a_dry_run_refuses_negative_light(bench, capsys, black):
+def test_negative_light_is_refused(bench, capsys, black):
     with h5py.File(bench / "m.h5", "r+") as file:
         file["measurement"][...] = -file["measurement"][...]
-    for dry in ((), ("--dry-run",)):
-        assert run(bench, *black, *dry) == 2
-        assert "the values are negative" in capsys.readouterr().err
+    assert run(bench, *black) == 2
+    assert "the values are negative" in capsys.readouterr().err

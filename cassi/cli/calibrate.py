@@ -56,11 +56,7 @@ def drawings(args: argparse.Namespace, found: Found, drawn: Mapping[str, Callabl
 
 
 def frames(args: argparse.Namespace) -> BenchFrames:
-    """The files of each kind, from the folder or one by one.
-
-    Raises:
-        InputError: neither, or both.
-    """
+    """The files of each kind, from the folder or one by one."""
     named = (args.dark, args.flat, args.mask_frames)
     if args.folder is not None:
         if any((*named, args.slit)):

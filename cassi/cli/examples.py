@@ -49,7 +49,7 @@ then
   three captures by one camera, and its mask as it was measured or designed
       {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
 then every snapshot by that camera
-      {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
+      {reconstruct} --mask camera.h5 --measurement night7/scene4.mat
 """),
     "simulate": ("Simulate a coded-aperture snapshot, of a spectral cube or a painted scene, with noise.", """
   a painted still life, 256 x 256 pixels and 28 bands, through a random mask, without noise

@@ -132,11 +132,7 @@ def values_for(cls: type, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(command: str, args: argparse.Namespace, situations: Iterable[str] = ()) -> None:
-    """Compare the options that are given with each other, and with the situation.
-
-    Raises:
-        InputError: one without another that it needs, or with one that it does not go with.
-    """
+    """Compare the options that are given with each other, and with the situation."""
     options = options_of(command)
     given = {option.name for option in options if option.given(args)} | {*situations}
     for option in (option for option in options if option.name in given):

@@ -12,10 +12,10 @@ from typing import Any
 
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
-from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, options_of, values_for
+from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
-from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count, open_container
+from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.other_optics import is_stack, options_of_shots, stated_camera, with_optics
 from cassi.files.reading import open_measurement
@@ -124,13 +124,7 @@ class Task:
 
 
 def settle(args: argparse.Namespace) -> Task:
-    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says.
-
-    Raises:
-        InputError: options that contradict each other or are out of range, or files that do not make whole scenes.
-    """
-    if args.calibration and all(map(_holds_camera, args.calibration)):
-        _take_cameras(args)
+    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says."""
     source, output = Path(args.files[0]), Path(args.output or "")
     stated = _stated(args.files[0]) if source.is_file() else (None, None)
     args.optics = args.optics or stated[0] or "sd"
@@ -161,21 +155,6 @@ def settle(args: argparse.Namespace) -> Task:
             "calibrate with --spacing dispersion"
         )
     return Task(frames, many, read, method, calibration)
-
-
-def _take_cameras(args: argparse.Namespace) -> None:
-    """Cameras found from snapshots are masks, one per band, that are believed."""
-    brought = ("--mask", "--mask-transform", "--psf", "--save-camera")
-    names = ", ".join(o.name for o in options_of("reconstruct") if o.name in brought and o.given(args))
-    if names:
-        raise InputError(f"--calibration does not go with {names}: it brings these along; leave one of them out")
-    args.mask, args.calibration, args.camera = args.calibration, [], "as-given"
-
-
-def _holds_camera(path: str) -> bool:
-    """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
-    names = {entry.name for entry in open_container(path).entries}
-    return "mask_3d_shift" in names and "dark" not in names
 
 
 def _stated(path: str) -> tuple[str | None, int | None]:
@@ -225,11 +204,7 @@ def _files(args: argparse.Namespace) -> list[str]:
 
 
 def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> list[Frame]:
-    """The scenes: of a stack, or of K files after each other for each.
-
-    Raises:
-        InputError: no whole scenes, or two whose results would have one name.
-    """
+    """The scenes: of a stack, or of K files after each other for each."""
     shots, first, count = len(read.each), files[0], None
     if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
         count = (

@@ -32,11 +32,7 @@ WHITE = "white reference, "  # before the steps of its reconstruction
 
 
 def run(args: argparse.Namespace) -> int:
-    """Settle what is asked for, check where it goes, and say it or do it.
-
-    Raises:
-        InputError: options or files that cannot be used.
-    """
+    """Settle what is asked for, check where it goes, and say it or do it."""
     args.files = [*args.files, *args.measurement]
     if not all(args.files):
         raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
@@ -61,11 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_page(args: argparse.Namespace, task: Task) -> None:
-    """Fill in the name of the page, of --report without one.
-
-    Raises:
-        InputError: it cannot be made of this result.
-    """
+    """Fill in the name of the page, of --report without one."""
     if args.report is None or (task.many and not args.sequence):
         return
     output = Path(args.output)
@@ -85,10 +77,10 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
         check = words.compare_with_mask(args, task, m)
         steps.expect(steps_of(args, task, figures, m.num_scenes))
         m, result = solve(args, task, m, check, steps)
-        say(args, f"  the cube is written: {args.output}")
-        code = save_camera(args, result)
-        line = words.summary_line(m, result)
         try:
+            say(args, f"  the cube is written: {args.output}")
+            code = save_camera(args, result)
+            line = words.summary_line(m, result)
             if figures is not None:
                 from cassi.looking.figures import figures_of, save_figures
                 from cassi.looking.report_data import report_of
@@ -136,7 +128,7 @@ def solve(
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check
-    m = replace(aligned, notes=(*aligned.notes, *words.compare_with_blur(args, task, aligned)), check=check)
+    m = replace(aligned, check=check)
     facts: dict[str, Any] = {"attributes": provenance(args), "overwrite": args.overwrite}
     if args.tile is not None:
         if any(any(camera.remainders) for camera in cameras):

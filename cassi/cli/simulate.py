@@ -36,11 +36,7 @@ SIDE_POSE = (1.5, 1.0, 2.0, -2.0)  # of the photograph: pixels a scene pixel, tu
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the scene and the mask, photograph, write, report.
-
-    Raises:
-        InputError: an argument that cannot be.
-    """
+    """Make the scene and the mask, photograph, write, report."""
     if (args.bench is None) == (args.output is None):
         raise InputError("give --output FILE for a measurement, or --bench DIR for the frames of a calibration")
     try:
@@ -138,11 +134,7 @@ def write_side(
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Capture everything on a simulated optical bench.
-
-    Raises:
-        InputError: options that a bench does not take, or a folder with something in it.
-    """
+    """Capture everything on a simulated optical bench."""
     taken = ("--size", "--num-bands", "--step", "--seed", "--bench", "--quiet", "--debug")
     ignored = ", ".join(o.name for o in options_of("simulate") if o.name not in taken and o.given(args))
     if ignored:
@@ -200,11 +192,7 @@ def make_masks(
     shifts: Sequence[int],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """The masks of all shots and frames, (K, ...) where there are several shots; drawn, or from a file.
-
-    Raises:
-        InputError: a file with another number of masks, or smaller ones.
-    """
+    """The masks of all shots and frames, (K, ...) where there are several shots; drawn, or from a file."""
     bands, height, width = wanted
     width += max(shifts) - min(shifts) if args.optics == "dd" else 0
     frames = bands if args.optics == "cacti" else 1
