@@ -86,14 +86,6 @@ def test_idle_threads_sleep_unless_the_user_says_otherwise(before, after):
     assert done.stdout.splitlines()[-1] == f"{after} False"
 
 
-def test_the_help_of_reconstruct_says_when_to_take_what(capsys):
-    with pytest.raises(SystemExit):
-        main(["reconstruct", "--help"])
-    shown = capsys.readouterr().out.split("when to take")[1]
-    for option in ("--align", "--quality", "--uncertainty", "--gain"):
-        assert option in shown
-
-
 def test_warm_up_compiles_everything_and_says_so_in_one_sentence(monkeypatch, capsys):
     done = []
     calls = {torch.float32: [("adjoint, float32", lambda: done.append(32))], torch.float64: []}

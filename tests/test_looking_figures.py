@@ -156,18 +156,6 @@ def test_bands_are_grey():
     np.testing.assert_allclose([color[0] for color in middles], levels ** (1 / 2.2), atol=1 / 255)
 
 
-def test_false_color_takes_the_bands_named():
-    cube = np.zeros((8, 4, 4))
-    cube[7, 0, 0], cube[3, 1, 1] = 1, 1
-    axes = figures.srgb(cube, BANDS, channels=(650, 540, 450)).axes[0]
-    picture = axes.images[0].get_array()
-    assert picture[0, 0].tolist() == [255, 0, 0, 255] and picture[1, 1].tolist() == [0, 255, 0, 255]
-    assert axes.get_title(loc="left") == "false color: 650, 536, 450 nm"
-    assert figures.srgb(cube, None, channels=(8, 4, 1)).axes[0].get_title(loc="left") == "false color: bands 8, 4, 1"
-    with pytest.raises(ValueError, match="channels must be three finite numbers"):
-        figures.srgb(cube, BANDS, channels=(650, 540))
-
-
 def test_the_summary_shows_the_spectra_of_its_points(cube):
     truth = cube + 0.05
     data = result(cube, BANDS[::-1], truth=truth, uncertainty=0 * cube + 0.1, unit="W")

@@ -432,15 +432,6 @@ def test_what_speaks_against_a_result(more: dict, problem: str) -> None:
     assert ReportData(np.ones((2, 4, 5)), **fine).problems() == []
 
 
-def test_levels_are_told_in_the_files_own_unit(tmp_path: Path) -> None:
-    """A black level of 0.025 of full scale 4000, noise 2 counts: what a camera's data sheet says."""
-    choice = {"black_level": 0.025, "level": 0.5, "noise": {"alpha": 0.0, "beta": 0.0005**2}}
-    data = ReportData(np.ones((2, 12, 16)), choice=choice, provenance={"scale": 4000.0}, unit="full scale")
-    text = write_report(tmp_path / "levels.html", data).read_text(encoding="utf-8")
-    assert "Black level taken off: 0.025 full scale (100 stored counts)." in text
-    assert "Noise of a dark pixel: standard deviation 0.0005 full scale (2 stored counts)." in text
-
-
 @pytest.mark.parametrize("wavelengths", [None, WAVELENGTHS[::-1]], ids=["unknown", "falling"])
 def test_a_bare_cube_makes_a_page(browser: Browser, tmp_path: Path, wavelengths: object) -> None:  # noqa: F811
     """Nothing to compare with, a NaN; and bands in falling order are drawn by wavelength."""

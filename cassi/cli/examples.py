@@ -26,13 +26,6 @@ HELP: dict[str, tuple[str, str]] = {
       {reconstruct} --sequence --measurement video.h5 --mask mask.h5
   the result as one page to look at in a browser
       {reconstruct} --measurement m.h5 --report
-
-when to take
-  --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
-                 out and put back; not for a mask that does not belong to the snapshot
-  --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
-  --uncertainty  to know how far each voxel may be off; takes about half as long again
-  --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
 """),
     "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
   a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt

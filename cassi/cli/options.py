@@ -197,16 +197,6 @@ def size(text: str) -> tuple[int, int]:
     return height, width
 
 
-def dashed(text: str) -> str:
-    """A solver's name as Python writes it, with dashes."""
-    return text.replace("_", "-")
-
-
-def folder(text: str) -> str:
-    """A folder, or "none" in any case."""
-    return "none" if text.lower() == "none" else text
-
-
 # fmt: off
 # A table: rows, not calls.
 HDF5 = (".h5", ".hdf5")
@@ -219,7 +209,7 @@ STEP = Option("--step", "displacement between neighboring bands, any sign", valu
 BAD_PIXELS = Option("--bad-pixels", "map that is nonzero where a detector pixel is bad", value="FILE", reads=True)
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
 FIGURES = Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the output)',
-    value="DIR", type=folder, idle="none")
+    value="DIR", idle="none")
 OVERWRITE = Option("--overwrite", "replace an existing file")
 FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=whole, default=0)
 
@@ -242,7 +232,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
             Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
-                value="DIR", excludes=(MANY,), type=folder, idle="none"),
+                value="DIR", excludes=(MANY,), idle="none"),
             Option("--report", "also write one HTML page to look at the result in a browser (default: "
                 "NAME_report.html)", value="FILE", nargs="?", writes=(".html", ".htm")),
             KEY, MASK_KEY,
@@ -283,7 +273,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--read-noise", "read noise [electrons]", value="E", type=number),
         ),
         "method": (
-            Option("--solver", "default: auto, which needs no settings", type=dashed, choices=SOLVERS, default="auto"),
+            Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
             Option("--quality", "fast: half the time, 2 dB less; best: more iterations of total variation first, "
                 "half as long again, for little", choices=QUALITIES, default="default"),
             Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: what "
@@ -323,7 +313,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "what is said": (
             Option("--dry-run", "say what is in the files and what would be done, then stop"),
-            Option("--verbose", "say also on what evidence the method was chosen"),
             QUIET, DEBUG,
         ),
     },
@@ -388,7 +377,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="NM", reads=True),
             Option("--truth-bits", "round the cube to multiples of 2^-N before it is photographed: it stays exact and "
                 "compresses well", value="N", type=whole),
-            Option("--no-truth", "do not write the cube into the output"),
         ),
         "optics": (
             Option("--mask", "binary, grey, blue-noise, or a file (default: binary)",

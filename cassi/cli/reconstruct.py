@@ -173,7 +173,7 @@ def tell_result(
     """What was found out and chosen, and what speaks against it."""
     if m.check is not None:
         words.compare_again(args, task, m.check, result.check)
-    for line in words.outcome(result, m.scale, args.verbose):
+    for line in words.outcome(result, m.scale):
         say(args, f"  {line}")
     for text in against:
         warn(args, text)

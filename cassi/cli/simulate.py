@@ -19,7 +19,7 @@ from cassi.files.names import MASK, pick
 from cassi.files.scaling import mask_to_float32
 from cassi.files.side_pictures import response_curves, write_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.detector import Snapshot, round_to_bits
+from cassi.optics.detector import round_to_bits
 from cassi.optics.geometry import shifts_from_step
 from cassi.optics.measurement import Measurement
 from cassi.optics.similarity import Similarity
@@ -81,7 +81,7 @@ def run_scene(args: argparse.Namespace) -> int:
         mask=mask.numpy(),
         shifts=shifts,
         wavelengths=wavelengths,
-        cube=None if args.no_truth else cube.numpy(),
+        cube=cube.numpy(),
         unit="relative radiance",
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,
@@ -99,11 +99,15 @@ def run_scene(args: argparse.Namespace) -> int:
         "seed": args.seed,
         "full_well": args.full_well,
         "bit_depth": args.bit_depth,
-        "noise_model": noise_model(shot),
     }
     write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
     if args.side is not None:
         write_side(args, cube, wavelengths, side_source)
+    noise = (
+        "no noise"
+        if shot.gain is None
+        else f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"
+    )
     taken = "snapshot" if args.shots == 1 else f"{args.shots} shots"
     if args.frames > 1:
         taken = f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
@@ -111,7 +115,7 @@ def run_scene(args: argparse.Namespace) -> int:
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
         f"(mean {mask.mean().item():.3f}), {taken}, detector {shot.y.shape[-2]} x {shot.y.shape[-1]} px, "
-        f"{noise_model(shot)} -> {args.output}",
+        f"{noise} -> {args.output}",
     )
     return 0
 
@@ -215,14 +219,3 @@ def middle(picture: Picture, wanted: Sequence[int], name: str) -> Picture:
         raise InputError(f"{name} has {sizes}: reduce --size")
     top, left = ((has - wants) // 2 for has, wants in zip(size, wanted, strict=True))
     return picture[..., top : top + wanted[0], left : left + wanted[1]]
-
-
-def noise_model(shot: Snapshot) -> str:
-    """The noise in words, for the file and the report."""
-    parts = []
-    if shot.gain is not None:
-        parts.append(f"photon noise at {shot.gain:.6g} e per unit")
-        parts.append(f"read noise {shot.read_noise:g} e")
-    if shot.count is not None:
-        parts.append(f"steps of {shot.count:.6g}")
-    return ", ".join(parts) or "no noise"

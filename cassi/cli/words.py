@@ -95,14 +95,14 @@ def _near(check: MaskCheck) -> bool:
 # The result
 
 
-def outcome(result: Reconstruction | TiledResult, scale: float, verbose: bool) -> list[str]:
+def outcome(result: Reconstruction | TiledResult, scale: float) -> list[str]:
     """What was found out and chosen, a line each of camera and method. Of a stack, for its first frame."""
     camera = [] if result.camera is None else [result.camera.message]
     if (imprint := getattr(result, "imprint", None)) is not None:
         camera.append(f"Imprint of the mask on the cube: {imprint:.3f} (0 is none).")
     found = result.outcomes[0]
     if found.plan is not None:
-        how = ". " + found.explain(verbose=verbose, scale=scale)
+        how = ". " + found.explain(scale=scale)
     else:
         words = {**found.settings, "level": found.level}
         if found.black_level:

@@ -95,44 +95,17 @@ def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
 
 
 def render(
-    cube: Tensor | np.ndarray,
-    wavelengths: ArrayLike | Tensor | None,
-    *,
-    white: float | None = None,
-    channels: Sequence[float] | None = None,
+    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None
 ) -> tuple[np.ndarray, str]:
-    """The picture of a cube and what to call it: natural color where bands are visible, else a false color.
-
-    Args:
-        cube: (C, H, W).
-        wavelengths: (C,) band centers [nm]; None or none of them visible gives the false color of `cube_to_srgb`.
-        white: as for `cube_to_srgb`.
-        channels: what to show as red, green and blue instead: three wavelengths [nm], or band numbers from 1 where the
-            wavelengths are unknown. The nearest band is taken, each on its own scale.
-
-    Returns:
-        (H, W, 3) float32 in [0, 1], and its name in words.
-
-    Raises:
-        ValueError: `channels` are not three finite numbers, or what `cube_to_srgb` raises.
+    """The picture of a cube as `cube_to_srgb` makes it, a false color where no band is visible, and what to call it.
 
     Example:
-        >>> render(np.ones((8, 4, 4)), np.linspace(450, 650, 8), channels=(640, 560, 470))[1]
-        'false color: 650, 564, 479 nm'
+        >>> render(np.ones((8, 4, 4)), np.linspace(900, 1700, 8))[1]
+        'false color'
     """
-    if channels is None:
-        known = is_visible(wavelengths)
-        picture = cube_to_srgb(cube, wavelengths if known else None, white=white)
-        return picture, "sRGB (CIE 1931)" if known else "false color"
-    wanted = np.asarray(channels, dtype=np.float64)
-    if wanted.shape != (3,) or not np.isfinite(wanted).all():
-        raise ValueError(f"channels must be three finite numbers (red, green, blue), got {channels!r}")
-    centers = np.arange(1.0, len(cube) + 1) if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
-    nearest = [int(np.abs(centers - one).argmin()) for one in wanted]
-    bands = [np.nan_to_num(as_array(cube[k]).astype(np.float32), posinf=0, neginf=0) for k in nearest]
-    picture = np.stack([_encode(np.clip(band / top_of(band), 0, 1)) for band in bands], axis=-1).astype(np.float32)
-    names = ", ".join(f"{centers[k]:.0f}" for k in nearest)
-    return picture, f"false color: bands {names}" if wavelengths is None else f"false color: {names} nm"
+    known = is_visible(wavelengths)
+    picture = cube_to_srgb(cube, wavelengths if known else None, white=white)
+    return picture, "sRGB (CIE 1931)" if known else "false color"
 
 
 def cube_to_srgb(

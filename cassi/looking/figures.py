@@ -100,22 +100,13 @@ def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: s
 
 
 @styled
-def srgb(
-    cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, channels: Sequence[float] | None = None
-) -> Figure:
+def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> Figure:
     """The cube as a person would see it, through the CIE 1931 observer in daylight (see `cube_to_srgb`).
 
     Without visible wavelengths it is a false color, and the heading says so.
 
-    Args:
-        cube, wavelengths: what to show.
-        channels: what to show as red, green and blue instead, see `cassi.looking.color.render`.
-
-    Returns:
-        The figure.
-
     Raises:
-        ValueError: not one cube, or wavelengths or channels that do not fit.
+        ValueError: not one cube, or wavelengths that do not fit.
 
     Example:
         >>> figure = srgb(np.random.default_rng(0).random((8, 32, 32)), np.linspace(450, 650, 8))
@@ -123,7 +114,7 @@ def srgb(
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
     figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
-    show(axes, *render(values, centers, channels=channels))
+    show(axes, *render(values, centers))
     return figure
 
 

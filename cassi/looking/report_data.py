@@ -110,8 +110,7 @@ class ReportData:
     @property
     def black_level(self) -> float:
         """What was taken off the measurement as its black level, in its unit."""
-        black = self.choice.get("black_level", 0.0)
-        return black if isinstance(black, float) else 0.0
+        return _number(self.choice, "black_level") or 0.0
 
     @property
     def unexplained(self) -> float | None:
@@ -125,14 +124,12 @@ class ReportData:
     @property
     def held_out_error(self) -> float | None:
         """Relative error at detector pixels that the solver did not see, where it was measured."""
-        error = self.choice.get("held_out_error")
-        return error if isinstance(error, float) and math.isfinite(error) else None
+        return _number(self.choice, "held_out_error")
 
     @property
     def imprint(self) -> float | None:
         """How much of the mask's pattern is left in the cube (`cassi.optics.imprint`), where it was measured."""
-        value = self.provenance.get("imprint")
-        return value if isinstance(value, float) and math.isfinite(value) else None
+        return _number(self.provenance, "imprint")
 
     @property
     def found_camera(self) -> str:
@@ -171,6 +168,11 @@ class ReportData:
         if self.imprint is not None:
             found.append(("imprint of the mask", f"{self.imprint:.3f}"))
         return found
+
+
+def _number(facts: Mapping[str, object], name: str) -> float | None:
+    value = facts.get(name)
+    return value if isinstance(value, float) and math.isfinite(value) else None
 
 
 def report_of(result: ResultLike, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:

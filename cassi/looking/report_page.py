@@ -217,11 +217,12 @@ def _lede(data: ReportData) -> str:
     if data.wavelengths is not None:
         parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
     if data.history:
-        words = {"converged": "converged after", "max_iters": "", "stopped": "stopped after"}
-        status = words.get(str(data.provenance.get("status", "")), "")
+        ended = {"converged": "converged after ", "stopped": "stopped after "}.get(
+            str(data.provenance.get("status")), ""
+        )
         last, seconds = data.history[-1], data.provenance.get("seconds")
         whole = seconds if isinstance(seconds, float) else last.seconds  # trials too, not the last run alone
-        parts.append(f"{status} {last.iteration} iterations, {whole:.3g} s in all".strip())
+        parts.append(f"{ended}{last.iteration} iterations, {whole:.3g} s in all")
     return " · ".join(parts)
 
 
@@ -306,25 +307,8 @@ def _story(data: ReportData) -> str:
             "</figcaption></figure></section>"
         )
     if data.choice:
-        said = "".join(f'<p class="verdict">{escape_text(one)}</p>' for one in _levels(data))
-        parts.append(f"<section><h2>Chosen automatically</h2>{said}{_table(data.choice)}</section>")
+        parts.append(f"<section><h2>Chosen automatically</h2>{_table(data.choice)}</section>")
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
-
-
-def _levels(data: ReportData) -> list[str]:
-    """Black level and noise in the unit of the measurement, and in counts where the file tells them."""
-    scale, noise = data.provenance.get("scale"), data.choice.get("noise")
-    counts = scale if isinstance(scale, float) and scale != 1 else None
-
-    def both(value: float) -> str:
-        stored = "" if counts is None else f" ({value * counts:.3g} stored counts)"
-        return f"{value:.3g} {value_label(data.measured_unit)}{stored}"
-
-    found = [f"Black level taken off: {both(data.black_level)}."] if data.black_level else []
-    beta = noise.get("beta") if isinstance(noise, Mapping) else None
-    if isinstance(beta, float) and beta >= 0:
-        found.append(f"Noise of a dark pixel: standard deviation {both(math.sqrt(beta))}.")
-    return found
 
 
 def _records(data: ReportData) -> str:
