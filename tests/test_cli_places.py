@@ -68,11 +68,10 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("--output", "cube.h5", "--report", "cube.h5"),
     ],
 )
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options, dry):
+def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options):
     monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
-    assert run(bench, *options, "--overwrite", *dry) == 2
+    assert run(bench, *options, "--overwrite") == 2
     assert "would replace" in error_of(capsys)
     assert {path.name: path.read_bytes() for path in bench.glob("*.*5")} == before
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 import time
@@ -449,11 +448,3 @@ def test_a_bare_cube_makes_a_page(browser: Browser, tmp_path: Path, wavelengths:
     assert table["band"] == ([1, 2, 3, 4, 5] if wavelengths is None else [5, 4, 3, 2, 1])
     np.testing.assert_allclose(table["row 3 column 20"], shown[:, 3, 20], atol=rounding(scene()[0], 4094))
     assert browser.complaints() == []
-
-
-def test_json_in_a_page_ends_no_script() -> None:
-    from cassi.looking.report_page import _json
-
-    text = _json({"a": list(HOSTILE), "b": float("nan"), "c": [float("inf"), 1.5]})
-    assert not set("<>&") & set(text)
-    assert json.loads(text) == {"a": list(HOSTILE), "b": None, "c": [None, 1.5]}

@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     )
     found.save(args.output, overwrite=args.overwrite)
     drawn = {"dispersion": fig.dispersion, "detector": fig.detector, "masks": fig.masks}
-    made = drawings(args, found, drawn if found.line_spread is None else drawn | {"blur": fig.blur})
-    say(args, "\n".join([*found.summary(), f"-> {made}"]))
+    say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
     return 0
 
 

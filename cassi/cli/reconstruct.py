@@ -47,13 +47,10 @@ def run(args: argparse.Namespace) -> int:
         check_many(args, task)
     args.output = args.output or str(source.with_name(f"{source.stem}_cube.h5"))
     check_page(args, task)
-    try:
-        check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
-    except OutputError:  # one may look, and is told at the end
-        if args.dry_run:
-            words.dry_run(args, task)
-        raise
-    return words.dry_run(args, task) if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
+    if args.dry_run:  # and is told at the end where nothing could be written
+        words.dry_run(args, task)
+    check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
+    return 0 if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
 
 
 def check_page(args: argparse.Namespace, task: Task) -> None:

@@ -135,7 +135,7 @@ def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
 # The dry run
 
 
-def dry_run(args: argparse.Namespace, task: Task) -> int:
+def dry_run(args: argparse.Namespace, task: Task) -> None:
     """Say what the first snapshot's files hold, how they fit together, and what would be done."""
     print(_contents(args, task))
     m = task.measurement(task.frames[0])
@@ -152,7 +152,6 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
     size = _size((len(m.shifts), *m.mask.shape[-2:]))
     how = f"with solver {args.solver} on device {pick_device(args.device)}"
     print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {args.output}{doubt}")
-    return 0
 
 
 def _contents(args: argparse.Namespace, task: Task) -> str:
