@@ -370,25 +370,18 @@ def test_the_page_asks_nothing_from_any_network(browser: Browser, page: Path) ->
 
 
 def test_dark_mode_and_a_phone(opened: Browser) -> None:
-    def media(scheme: str) -> None:
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        opened.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-    def lightness() -> float:
-        opened.run("window.scrollTo(0, 0)")
-        return float(np.asarray(Image.open(io.BytesIO(opened.driver.get_screenshot_as_png())).convert("L")).mean())
-
+    ask = opened.driver.execute_cdp_cmd
+    color = "return getComputedStyle(document.querySelector('#plot-spectra .tick')).fill"
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    seen = {}
     try:
-        media("light")
-        eventually(lambda: lightness() > 180)
-        axis = "return getComputedStyle(document.querySelector('#plot-spectra .tick')).fill"
-        in_light = opened.run(axis)
-        media("dark")
-        opened.wait("matchMedia('(prefers-color-scheme: dark)').matches")
-        eventually(lambda: lightness() < 60)
-        assert opened.run(axis) != in_light
+        for scheme in ("light", "dark"):
+            ask("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            opened.wait(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
+            seen[scheme] = [sum(map(int, re.findall(r"\d+", opened.run(what))[:3])) for what in (paper, color)]
+        assert seen["light"][0] > 600 > 150 > seen["dark"][0] and seen["light"][1] < seen["dark"][1]
         size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-        opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        ask("Emulation.setDeviceMetricsOverride", size)
         opened.driver.refresh()
         opened.wait("document.documentElement.dataset.ready === 'yes'")
         assert opened.run("return document.documentElement.scrollWidth") == 390  # nothing sticks out
@@ -396,8 +389,8 @@ def test_dark_mode_and_a_phone(opened: Browser) -> None:
         assert len(set(cards)) == 1  # one column
         assert opened.complaints() == []
     finally:
-        opened.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        opened.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        ask("Emulation.clearDeviceMetricsOverride", {})
+        ask("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_path: Path) -> None:  # noqa: F811

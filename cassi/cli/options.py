@@ -32,37 +32,23 @@ TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
 
 @dataclass(frozen=True)
 class Option:
-    """One option. Its value goes to the field of its name, of whatever is built from the options: see `values_for`.
+    """One option. Its value goes to the field of its name, of whatever is built from the options: see `values_for`."""
 
-    Attributes:
-        name: as it is typed; without dashes it is a word that stands alone.
-        help: what it does.
-        value: what stands for its value in the help; None for a switch, or one of a few `choices`.
-        field: of the parsed arguments, where it is not the name.
-        type, choices, default: of the value.
-        nargs, required: as argparse has them; "" stands for a value that may be left out and is.
-        needs: other options, or situations, without which it has no use.
-        excludes: those that it does not go with, and `why` that is.
-        reads: its values are files that are read.
-        writes: its value is a file that is made, with one of these suffixes.
-        idle: a value that asks for nothing, beside the default.
-    """
-
-    name: str
+    name: str  # as it is typed; without dashes it is a word that stands alone
     help: str
-    value: str | None = None
-    field: str = ""
+    value: str | None = None  # what stands for its value in the help; None for a switch, or one of a few `choices`
+    field: str = ""  # of the parsed arguments, where it is not the name
     type: Callable[[str], Any] | None = None
     choices: tuple[str, ...] | None = None
     default: Any = None
-    nargs: str | None = None
+    nargs: str | None = None  # as argparse has it; "" stands for a value that may be left out and is
     required: bool = False
-    needs: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # other options, or situations, without which it has no use
+    excludes: tuple[str, ...] = ()  # those that it does not go with, and why
     why: str = ""
-    reads: bool = False
-    writes: tuple[str, ...] = ()
-    idle: str | None = None
+    reads: bool = False  # its values are files that are read
+    writes: tuple[str, ...] = ()  # its value is a file that is made, with one of these suffixes
+    idle: str | None = None  # a value that asks for nothing, beside the default
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "field", self.field or self.name.lstrip("-").replace("-", "_"))

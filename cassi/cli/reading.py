@@ -27,22 +27,13 @@ from cassi.running.stores import Frame
 
 @dataclass(frozen=True)
 class Reading:
-    """How a scene is read, the same for one and for many.
-
-    Attributes:
-        each: how each of its shots is read; with a calibration only the key counts.
-        calibrations: file of each shot, or none.
-        mask_transform: how the mask is turned, or "auto".
-        gain: electrons per stored count (per unit of floats that are no counts).
-        read_noise: [electrons].
-        optics: of `cassi.files.other_optics`.
-    """
+    """How a scene is read, the same for one and for many: each of its shots, with a calibration only by its key."""
 
     each: tuple[ReadOptions, ...]
-    calibrations: tuple[str, ...] = ()
+    calibrations: tuple[str, ...] = ()  # one for each shot, or none
     mask_transform: str = "none"
-    gain: float | None = None
-    read_noise: float | None = None
+    gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
+    read_noise: float | None = None  # electrons
     optics: str = "sd"
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
@@ -97,21 +88,13 @@ def transform_that_fits(check: MaskCheck) -> str | None:
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to do.
-
-    Attributes:
-        frames: the scenes.
-        many: each gets a cube of its own, in one place.
-        read: how each is read.
-        method: how each is reconstructed: keywords of `cassi.reconstruct`.
-        calibration: of the (first) shot, or None.
-    """
+    """What there is to do: which scenes, how they are read, and the keywords of `cassi.reconstruct`."""
 
     frames: Sequence[Frame]
-    many: bool
+    many: bool  # each gets a cube of its own, in one place
     read: Reading
     method: dict[str, Any]
-    calibration: Calibration | None
+    calibration: Calibration | None  # of the first shot
 
     @property
     def finds(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +27,6 @@ from cassi.simulation.camera import moving, random_mask, side_photograph, simula
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
-
-Picture = TypeVar("Picture", "np.ndarray", "torch.Tensor")
 
 MASK_KINDS = ("binary", "grey", "blue-noise")
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
@@ -211,7 +209,7 @@ def make_masks(
     return each[0] if count == 1 else stacked(each, args.shots, frames)
 
 
-def middle(picture: Picture, wanted: Sequence[int], name: str) -> Picture:
+def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:
     """The middle (..., h, w) of a mask or a cube, which may be larger than what is wanted."""
     size = picture.shape[-2:]
     if any(has < wants for has, wants in zip(size, wanted, strict=True)):
