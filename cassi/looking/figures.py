@@ -342,7 +342,8 @@ def spectral_covariance(
     left.pcolormesh(axis, axis, correlation, cmap=colors, vmin=low, vmax=1, shading="nearest")
     left.set(title="Correlation", xlabel=label, ylabel=label)
     left.invert_yaxis()
-    left.xaxis.set_major_locator(MaxNLocator(6))
+    for ticks in (left.xaxis, left.yaxis):
+        ticks.set_major_locator(MaxNLocator(6, integer=centers is None))
     color_bar(left, colors, Limits(low, 1, low, 1))
     right.plot(np.arange(1, len(eigenvalues) + 1), eigenvalues, "o-", color=PALETTE[0], markersize=4)
     logarithmic(right)

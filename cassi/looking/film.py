@@ -25,17 +25,7 @@ def write_film(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write an animated GIF, a frame in memory at a time; all frames share the white of the first.
-
-    Args:
-        path: the .gif file to make.
-        frame: f(t) -> cube (C, H, W), t from 0.
-        count: frames, at least 1.
-        wavelengths: (C,) [nm]; None gives a false color.
-        overwrite: replace an existing file.
-
-    Returns:
-        The path.
+    """Write an animated GIF of `count` cubes frame(t), t from 0, one in memory at a time, with the white of the first.
 
     Raises:
         OutputError: the file exists, or its folder does not.
