@@ -265,7 +265,9 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     history = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
     facts = {name: _from_json(value) for name, value in container.attributes.items()}
     parts: dict[str, Any] = {
-        name: _Stored(container, found[name], rank, frame) for name, rank in RANKS.items() if name in found
+        name: _Stored(container, found[name], rank, frame)
+        for name, rank in RANKS.items()
+        if name in found and len(found[name].shape) in (rank, rank + 1)
     }
     parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
     try:
