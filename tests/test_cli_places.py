@@ -133,14 +133,12 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
             ("--save-camera", "c.h5", "--camera", "as-given"),
             "--save-camera does not go with --camera: no camera is looked for",
         ),
-        (("--save-camera", "c.h5", "--psf", 1), "--save-camera does not go with --psf"),
-        (("--save-camera", "c.h5", "--align"), "--save-camera does not go with --align"),
+        (("--save-camera", "c.h5", "--psf", 1, "--align"), "--save-camera does not go with --psf, --align"),
         (
             ("--save-camera", "c.h5", "--calibration", "mask.h5"),
             "--calibration does not go with --mask, --num-bands: it",
         ),
         (("--batch", 2), "--batch needs several snapshots"),
-        (("--workers", 2), "--workers needs several snapshots"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--side-response", "rgb"), "--side-response needs --side"),
         (
