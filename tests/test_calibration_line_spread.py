@@ -12,7 +12,6 @@ from scipy import ndimage
 from cassi.calibration.estimate import Calibration, calibrate
 from cassi.calibration.line_spread import Slit, fit_line_spread, sharpen, slit_profile
 from cassi.errors import InputError
-from cassi.looking.calibration_figures import blur
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.single_disperser import CASSI
 from cassi.simulation.optical_bench import Bench, simulate_bench
@@ -147,7 +146,6 @@ def test_the_blur_of_the_bench_is_found_and_becomes_part_of_the_camera(tmp_path)
     )
     found.save(tmp_path / "c.h5")
     torch.testing.assert_close(Calibration.load(tmp_path / "c.h5").psf, found.psf)
-    assert len(blur(found).axes) == 2
 
 
 def test_one_function_serves_all_bands_where_they_blur_alike():
@@ -164,8 +162,6 @@ def test_a_negligible_blur_leaves_the_fast_operator():
     assert found.line_spread.sigma.max() < 0.2
     assert isinstance(found.operator(), CASSI)
     np.testing.assert_array_equal(found.mask, plain.mask)
-    with pytest.raises(ValueError, match="made without slit frames"):
-        blur(plain)
 
 
 @pytest.mark.parametrize(

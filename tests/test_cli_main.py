@@ -42,16 +42,25 @@ def test_as_a_module_it_names_its_commands():
     assert run("--version").stdout == f"cassi {__version__}\n"
 
 
-def test_help_and_version_load_no_torch():
+def test_help_and_version_load_no_torch_and_idle_threads_sleep():
+    """Unless the user says otherwise; it is settled before torch is loaded, which reads it once."""
     code = (
-        "import sys; from cassi.cli.main import main\n"
-        "try: main(sys.argv[1:])\nexcept SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
+        "import os, sys; from cassi.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules, os.environ.get('OMP_WAIT_POLICY'))"
     )
-    for words in (["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
-        )
-        assert done.stdout.splitlines()[-1] == "False False", words
+    plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+
+    def last_line(*words: str, **more: str) -> str:
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=plain | more)
+        return done.stdout.splitlines()[-1]
+
+    for words in (["--help"], ["--version"]):
+        assert last_line(*words) == "False False None", words
+    for name in COMMANDS:
+        assert last_line(name, "--help") == "False False PASSIVE", name
+    assert last_line("view", "--help", OMP_WAIT_POLICY="ACTIVE") == "False False ACTIVE"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -71,29 +80,6 @@ def test_every_command_teaches(name, capsys):
         assert capsys.readouterr().out == f"cassi {__version__}\n"
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_idle_threads_sleep_unless_the_user_says_otherwise(before, after):
-    """It is settled before torch is loaded, which reads it once."""
-    code = (
-        "import os, sys; from cassi.cli.main import main\n"
-        "try: main(['view', '--help'])\nexcept SystemExit: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {} if before is None else {"OMP_WAIT_POLICY": before}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env=environment
-    )
-    assert done.stdout.splitlines()[-1] == f"{after} False"
-
-
-def test_the_help_of_reconstruct_says_when_to_take_what(capsys):
-    with pytest.raises(SystemExit):
-        main(["reconstruct", "--help"])
-    shown = capsys.readouterr().out.split("when to take")[1]
-    for option in ("--align", "--quality", "--uncertainty", "--gain"):
-        assert option in shown
-
-
 def test_warm_up_compiles_everything_and_says_so_in_one_sentence(monkeypatch, capsys):
     done = []
     calls = {torch.float32: [("adjoint, float32", lambda: done.append(32))], torch.float64: []}
@@ -106,9 +92,6 @@ def test_warm_up_compiles_everything_and_says_so_in_one_sentence(monkeypatch, ca
     assert "2/2" in captured.err
     assert main(["warm-up", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "") and done == [32, 64, 32, 64]
-
-
-def test_warm_up_tells_where_nothing_can_be_kept(monkeypatch, capsys):
     monkeypatch.setattr(warm_up, "warm_up", lambda report: None)
     assert main(["warm-up"]) == 0
     assert "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR" in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_an_index_of_a_folder(tmp_path):
     assert re.search(r'<a href="good_report.html">good_cube.h5</a>', text) and text.count("<a ") == 1
     assert text.count("data:image/png") == 3 and text.count('class="bad"') == 1
     assert "<script" not in text and "&lt;script&gt;alert(1)" in text
-    assert "default-src &#x27;none&#x27;" in text and "script-src ;" in text
+    assert "default-src &#x27;none&#x27;" in text and "script-src &#x27;none&#x27;" in text
     assert write_index(tmp_path) == page, "an older index is replaced"
     with pytest.raises(InputError, match="no result in it"):
         write_index(tmp_path.parent / "empty") if (tmp_path.parent / "empty").mkdir() is None else None

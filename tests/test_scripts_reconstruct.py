@@ -138,7 +138,7 @@ def test_quiet_says_nothing(snapshot, capsys):
 
 
 def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, monkeypatch):
-    few = {"summary": figures.snapshot(scene()["measurement"])}  # all are drawn above
+    few = {"summary": figures.residual(scene()["measurement"])}  # all are drawn above
     monkeypatch.setattr(figures, "figures_of", lambda data, **_: few)
     content = scene()
     frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])

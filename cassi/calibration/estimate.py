@@ -197,7 +197,8 @@ class Calibration:
         names += [f"line_spread/{name}" for name in LINE_SPREAD] if blurred else []
         needed = ["saturation", "scale"] + ["slit_width"] * blurred
         for name in [*(n for n in names if n not in entries), *(n for n in needed if n not in container.attributes)]:
-            raise InputError(f"{path}: no calibration, '{name}' is missing; make one with calibrate.py")
+            what = f"{path}: no calibration, '{name}' is missing; make one with calibrate.py, or give a camera as mask"
+            raise InputError(what, cures=("mask",))
         values = {name: container.read(entries[name]) for name in names}
         stated = [*needed, *(name for name in ("gain", "read_noise") if name in container.attributes)]
         numbers = {name: _positive(path, name, container.attributes[name]) for name in stated}

@@ -55,7 +55,6 @@ SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
-CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
 BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
@@ -428,31 +427,6 @@ def _predicted(
     x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
     squares = (b - a.weighted(None).forward(x))[held].double().square()
     return squares, b[held].double().square(), train, target, basis
-
-
-def better_blur(m: Measurement, psf: float, *, black_level: float | None = None) -> tuple[float, float, float] | None:
-    """A blur of none, half or twice the width that predicts held-out pixels of the first snapshot clearly better.
-
-    Args:
-        m: one shot a scene.
-        psf: the blur as believed, standard deviation [pixel].
-        black_level: as for `find_camera`.
-
-    Returns:
-        Its standard deviation, 0 for none, and the errors with the blur as believed and with it; None where none is.
-    """
-    given, bad = _through(m, m.mask), _bad_pixels(m)
-    y = _frames(m, given, bad, black_level)[0]
-    where = _brightest(y, given.cube_shape[-2:])
-
-    def error(width: float) -> float:
-        squares, light, *_ = _predicted(camera_of_shot(m, torch.device("cpu"), width or None), given, y, bad, 0, *where)
-        return math.sqrt(float(squares.sum() / light.sum()))
-
-    believed = error(psf)
-    widths = [0.0, psf / 2] + [2 * psf] * (2 * psf <= m.y.shape[-1] / 4)
-    best, width = min((error(width), width) for width in widths)
-    return (width, believed, best) if best < CLEARLY * believed else None
 
 
 def _error(trials: list[_Trial]) -> float:

@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     )
     found.save(args.output, overwrite=args.overwrite)
     drawn = {"dispersion": fig.dispersion, "detector": fig.detector, "masks": fig.masks}
-    made = drawings(args, found, drawn if found.line_spread is None else drawn | {"blur": fig.blur})
-    say(args, "\n".join([*found.summary(), f"-> {made}"]))
+    say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
     return 0
 
 
@@ -56,11 +55,7 @@ def drawings(args: argparse.Namespace, found: Found, drawn: Mapping[str, Callabl
 
 
 def frames(args: argparse.Namespace) -> BenchFrames:
-    """The files of each kind, from the folder or one by one.
-
-    Raises:
-        InputError: neither, or both.
-    """
+    """The files of each kind, from the folder or one by one."""
     named = (args.dark, args.flat, args.mask_frames)
     if args.folder is not None:
         if any((*named, args.slit)):

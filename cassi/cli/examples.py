@@ -26,13 +26,6 @@ HELP: dict[str, tuple[str, str]] = {
       {reconstruct} --sequence --measurement video.h5 --mask mask.h5
   the result as one page to look at in a browser
       {reconstruct} --measurement m.h5 --report
-
-when to take
-  --align        the report of a good mask says "the mask fits" but edges have colored fringes, or the mask was taken
-                 out and put back; not for a mask that does not belong to the snapshot
-  --quality      best: for scenes that repeat (cloth, leaves, print) with little noise; fast: for a first look
-  --uncertainty  to know how far each voxel may be off; takes about half as long again
-  --gain         the data sheet or a calibration says how many electrons a count is: noise is then known, not estimated
 """),
     "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
   a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt
@@ -49,7 +42,7 @@ then
   three captures by one camera, and its mask as it was measured or designed
       {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
 then every snapshot by that camera
-      {reconstruct} --calibration camera.h5 --measurement night7/scene4.mat
+      {reconstruct} --mask camera.h5 --measurement night7/scene4.mat
 """),
     "simulate": ("Simulate a coded-aperture snapshot, of a spectral cube or a painted scene, with noise.", """
   a painted still life, 256 x 256 pixels and 28 bands, through a random mask, without noise
@@ -72,7 +65,7 @@ then
 The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
 The same seed gives the same scene, mask and noise.
 """),
-    "view": ("Look at a result in the browser; bands and spectra are read from the file when they are asked for.", """
+    "view": ("Look at a result in the browser.", """
   {view} m_cube.h5
   a result on a machine without a browser, looked at from another one through ssh -L 8000:127.0.0.1:8000
       {view} m_cube.h5 --no-browser --port 8000

@@ -60,10 +60,7 @@ def run(name: str, argv: list[str], prog: str) -> int:
 
 
 def program(entry: Callable[..., int] = main) -> NoReturn:
-    """As a process of its own: the end of it is its exit code, and SIGTERM leaves by the same door as an interrupt.
-
-    Interrupted at any time, it ends with 130 and one line.
-    """
+    """As a process of its own: the end of it is its exit code, and SIGTERM leaves by the same door as an interrupt."""
 
     def terminated(signum: int, frame: object) -> NoReturn:
         raise SystemExit(128 + signum)

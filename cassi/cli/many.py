@@ -26,11 +26,7 @@ TOLD = 3  # of many alike
 
 
 def check_many(args: argparse.Namespace, task: Task) -> None:
-    """Fill in the place of the cubes: a folder, or the file of a sequence.
-
-    Raises:
-        InputError: it is of another kind, or has to be named; fewer than two frames of a sequence.
-    """
+    """Fill in the place of the cubes: a folder, or the file of a sequence."""
     source, suffix = Path(args.files[0]), Path(args.output or "").suffix.lower()
     if args.sequence:
         args.output = args.output or str(source.with_name(f"{source.stem}_sequence.h5"))

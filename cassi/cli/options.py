@@ -32,37 +32,23 @@ TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
 
 @dataclass(frozen=True)
 class Option:
-    """One option. Its value goes to the field of its name, of whatever is built from the options: see `values_for`.
+    """One option. Its value goes to the field of its name, of whatever is built from the options: see `values_for`."""
 
-    Attributes:
-        name: as it is typed; without dashes it is a word that stands alone.
-        help: what it does.
-        value: what stands for its value in the help; None for a switch, or one of a few `choices`.
-        field: of the parsed arguments, where it is not the name.
-        type, choices, default: of the value.
-        nargs, required: as argparse has them; "" stands for a value that may be left out and is.
-        needs: other options, or situations, without which it has no use.
-        excludes: those that it does not go with, and `why` that is.
-        reads: its values are files that are read.
-        writes: its value is a file that is made, with one of these suffixes.
-        idle: a value that asks for nothing, beside the default.
-    """
-
-    name: str
+    name: str  # as it is typed; without dashes it is a word that stands alone
     help: str
-    value: str | None = None
-    field: str = ""
+    value: str | None = None  # what stands for its value in the help; None for a switch, or one of a few `choices`
+    field: str = ""  # of the parsed arguments, where it is not the name
     type: Callable[[str], Any] | None = None
     choices: tuple[str, ...] | None = None
     default: Any = None
-    nargs: str | None = None
+    nargs: str | None = None  # as argparse has it; "" stands for a value that may be left out and is
     required: bool = False
-    needs: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # other options, or situations, without which it has no use
+    excludes: tuple[str, ...] = ()  # those that it does not go with, and why
     why: str = ""
-    reads: bool = False
-    writes: tuple[str, ...] = ()
-    idle: str | None = None
+    reads: bool = False  # its values are files that are read
+    writes: tuple[str, ...] = ()  # its value is a file that is made, with one of these suffixes
+    idle: str | None = None  # a value that asks for nothing, beside the default
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "field", self.field or self.name.lstrip("-").replace("-", "_"))
@@ -132,11 +118,7 @@ def values_for(cls: type, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(command: str, args: argparse.Namespace, situations: Iterable[str] = ()) -> None:
-    """Compare the options that are given with each other, and with the situation.
-
-    Raises:
-        InputError: one without another that it needs, or with one that it does not go with.
-    """
+    """Compare the options that are given with each other, and with the situation."""
     options = options_of(command)
     given = {option.name for option in options if option.given(args)} | {*situations}
     for option in (option for option in options if option.name in given):
@@ -201,16 +183,6 @@ def size(text: str) -> tuple[int, int]:
     return height, width
 
 
-def dashed(text: str) -> str:
-    """A solver's name as Python writes it, with dashes."""
-    return text.replace("_", "-")
-
-
-def folder(text: str) -> str:
-    """A folder, or "none" in any case."""
-    return "none" if text.lower() == "none" else text
-
-
 # fmt: off
 # A table: rows, not calls.
 HDF5 = (".h5", ".hdf5")
@@ -223,7 +195,7 @@ STEP = Option("--step", "displacement between neighboring bands, any sign", valu
 BAD_PIXELS = Option("--bad-pixels", "map that is nonzero where a detector pixel is bad", value="FILE", reads=True)
 BIT_DEPTH = Option("--bit-depth", "bits of integer counts", value="N", type=whole)
 FIGURES = Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the output)',
-    value="DIR", type=folder, idle="none")
+    value="DIR", idle="none")
 OVERWRITE = Option("--overwrite", "replace an existing file")
 FRAME = Option("--frame", "which cube of a stack, from 0 (default: 0)", value="FRAME", type=whole, default=0)
 
@@ -246,7 +218,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
             Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
-                value="DIR", excludes=(MANY,), type=folder, idle="none"),
+                value="DIR", excludes=(MANY,), idle="none"),
             Option("--report", "also write one HTML page to look at the result in a browser (default: "
                 "NAME_report.html)", value="FILE", nargs="?", writes=(".html", ".htm")),
             KEY, MASK_KEY,
@@ -287,7 +259,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--read-noise", "read noise [electrons]", value="E", type=number),
         ),
         "method": (
-            Option("--solver", "default: auto, which needs no settings", type=dashed, choices=SOLVERS, default="auto"),
+            Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
             Option("--quality", "fast: half the time, 2 dB less; best: more iterations of total variation first, "
                 "half as long again, for little", choices=QUALITIES, default="default"),
             Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: what "
@@ -327,7 +299,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "what is said": (
             Option("--dry-run", "say what is in the files and what would be done, then stop"),
-            Option("--verbose", "say also on what evidence the method was chosen"),
             QUIET, DEBUG,
         ),
     },
@@ -392,7 +363,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="NM", reads=True),
             Option("--truth-bits", "round the cube to multiples of 2^-N before it is photographed: it stays exact and "
                 "compresses well", value="N", type=whole),
-            Option("--no-truth", "do not write the cube into the output"),
         ),
         "optics": (
             Option("--mask", "binary, grey, blue-noise, or a file (default: binary)",

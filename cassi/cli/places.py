@@ -14,18 +14,7 @@ from cassi.files.atomic import check_place
 
 
 def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Path] = (), *, many: bool = False) -> None:
-    """Check the files that a command makes against those that it reads, and against each other.
-
-    Args:
-        command: whose options name the files.
-        args: the options; `args.output`, where there is one, has been chosen.
-        read: further files that are read, which a folder or a pattern stands for.
-        many: the output is a folder, but of a sequence, and the camera of an earlier run is gone on with.
-
-    Raises:
-        InputError: one would replace an input, or another of them.
-        OutputError: one cannot be written, or exists.
-    """
+    """Check the files that a command makes against those that it reads, and against each other."""
     taken = {os.path.realpath(name): "an input" for name in read}
     for option in options_of(command):
         value = getattr(args, option.field)
@@ -50,11 +39,7 @@ def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Pat
 
 
 def figures_folder(args: argparse.Namespace, output: Path) -> Path | None:
-    """Where the figures go (None: none).
-
-    Raises:
-        OutputError: a file is in the way.
-    """
+    """Where the figures go (None: none)."""
     if args.figures == "none":
         return None
     folder = Path(args.figures or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))

@@ -12,10 +12,10 @@ from typing import Any
 
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
-from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, options_of, values_for
+from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
-from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count, open_container
+from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.other_optics import is_stack, options_of_shots, stated_camera, with_optics
 from cassi.files.reading import open_measurement
@@ -27,22 +27,13 @@ from cassi.running.stores import Frame
 
 @dataclass(frozen=True)
 class Reading:
-    """How a scene is read, the same for one and for many.
-
-    Attributes:
-        each: how each of its shots is read; with a calibration only the key counts.
-        calibrations: file of each shot, or none.
-        mask_transform: how the mask is turned, or "auto".
-        gain: electrons per stored count (per unit of floats that are no counts).
-        read_noise: [electrons].
-        optics: of `cassi.files.other_optics`.
-    """
+    """How a scene is read, the same for one and for many: each of its shots, with a calibration only by its key."""
 
     each: tuple[ReadOptions, ...]
-    calibrations: tuple[str, ...] = ()
+    calibrations: tuple[str, ...] = ()  # one for each shot, or none
     mask_transform: str = "none"
-    gain: float | None = None
-    read_noise: float | None = None
+    gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
+    read_noise: float | None = None  # electrons
     optics: str = "sd"
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
@@ -97,21 +88,13 @@ def transform_that_fits(check: MaskCheck) -> str | None:
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to do.
-
-    Attributes:
-        frames: the scenes.
-        many: each gets a cube of its own, in one place.
-        read: how each is read.
-        method: how each is reconstructed: keywords of `cassi.reconstruct`.
-        calibration: of the (first) shot, or None.
-    """
+    """What there is to do: which scenes, how they are read, and the keywords of `cassi.reconstruct`."""
 
     frames: Sequence[Frame]
-    many: bool
+    many: bool  # each gets a cube of its own, in one place
     read: Reading
     method: dict[str, Any]
-    calibration: Calibration | None
+    calibration: Calibration | None  # of the first shot
 
     @property
     def finds(self) -> bool:
@@ -124,13 +107,7 @@ class Task:
 
 
 def settle(args: argparse.Namespace) -> Task:
-    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says.
-
-    Raises:
-        InputError: options that contradict each other or are out of range, or files that do not make whole scenes.
-    """
-    if args.calibration and all(map(_holds_camera, args.calibration)):
-        _take_cameras(args)
+    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says."""
     source, output = Path(args.files[0]), Path(args.output or "")
     stated = _stated(args.files[0]) if source.is_file() else (None, None)
     args.optics = args.optics or stated[0] or "sd"
@@ -161,21 +138,6 @@ def settle(args: argparse.Namespace) -> Task:
             "calibrate with --spacing dispersion"
         )
     return Task(frames, many, read, method, calibration)
-
-
-def _take_cameras(args: argparse.Namespace) -> None:
-    """Cameras found from snapshots are masks, one per band, that are believed."""
-    brought = ("--mask", "--mask-transform", "--psf", "--save-camera")
-    names = ", ".join(o.name for o in options_of("reconstruct") if o.name in brought and o.given(args))
-    if names:
-        raise InputError(f"--calibration does not go with {names}: it brings these along; leave one of them out")
-    args.mask, args.calibration, args.camera = args.calibration, [], "as-given"
-
-
-def _holds_camera(path: str) -> bool:
-    """Whether a file is a camera found from snapshots, not a calibration made on the bench."""
-    names = {entry.name for entry in open_container(path).entries}
-    return "mask_3d_shift" in names and "dark" not in names
 
 
 def _stated(path: str) -> tuple[str | None, int | None]:
@@ -225,11 +187,7 @@ def _files(args: argparse.Namespace) -> list[str]:
 
 
 def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> list[Frame]:
-    """The scenes: of a stack, or of K files after each other for each.
-
-    Raises:
-        InputError: no whole scenes, or two whose results would have one name.
-    """
+    """The scenes: of a stack, or of K files after each other for each."""
     shots, first, count = len(read.each), files[0], None
     if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
         count = (

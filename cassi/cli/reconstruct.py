@@ -32,11 +32,7 @@ WHITE = "white reference, "  # before the steps of its reconstruction
 
 
 def run(args: argparse.Namespace) -> int:
-    """Settle what is asked for, check where it goes, and say it or do it.
-
-    Raises:
-        InputError: options or files that cannot be used.
-    """
+    """Settle what is asked for, check where it goes, and say it or do it."""
     args.files = [*args.files, *args.measurement]
     if not all(args.files):
         raise InputError("a measurement's name is empty; expected a file, several, a folder or a pattern")
@@ -51,21 +47,14 @@ def run(args: argparse.Namespace) -> int:
         check_many(args, task)
     args.output = args.output or str(source.with_name(f"{source.stem}_cube.h5"))
     check_page(args, task)
-    try:
-        check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
-    except OutputError:  # one may look, and is told at the end
-        if args.dry_run:
-            words.dry_run(args, task)
-        raise
-    return words.dry_run(args, task) if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
+    if args.dry_run:  # and is told at the end where nothing could be written
+        words.dry_run(args, task)
+    check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
+    return 0 if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
 
 
 def check_page(args: argparse.Namespace, task: Task) -> None:
-    """Fill in the name of the page, of --report without one.
-
-    Raises:
-        InputError: it cannot be made of this result.
-    """
+    """Fill in the name of the page, of --report without one."""
     if args.report is None or (task.many and not args.sequence):
         return
     output = Path(args.output)
@@ -85,10 +74,10 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
         check = words.compare_with_mask(args, task, m)
         steps.expect(steps_of(args, task, figures, m.num_scenes))
         m, result = solve(args, task, m, check, steps)
-        say(args, f"  the cube is written: {args.output}")
-        code = save_camera(args, result)
-        line = words.summary_line(m, result)
         try:
+            say(args, f"  the cube is written: {args.output}")
+            code = save_camera(args, result)
+            line = words.summary_line(m, result)
             if figures is not None:
                 from cassi.looking.figures import figures_of, save_figures
                 from cassi.looking.report_data import report_of
@@ -136,7 +125,7 @@ def solve(
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check
-    m = replace(aligned, notes=(*aligned.notes, *words.compare_with_blur(args, task, aligned)), check=check)
+    m = replace(aligned, check=check)
     facts: dict[str, Any] = {"attributes": provenance(args), "overwrite": args.overwrite}
     if args.tile is not None:
         if any(any(camera.remainders) for camera in cameras):
@@ -181,7 +170,7 @@ def tell_result(
     """What was found out and chosen, and what speaks against it."""
     if m.check is not None:
         words.compare_again(args, task, m.check, result.check)
-    for line in words.outcome(result, m.scale, args.verbose):
+    for line in words.outcome(result, m.scale):
         say(args, f"  {line}")
     for text in against:
         warn(args, text)

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     found.together.save(args.output, overwrite=args.overwrite)
-    drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks, "agreement": fig.agreement}
+    drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks}
     say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
     return 0
 

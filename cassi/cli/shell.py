@@ -52,14 +52,7 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 
 def warn(args: argparse.Namespace, what: object, kind: str = "warning", of: str = "") -> None:
-    """What the library says, with what cures it: options, where this subcommand has them, or another command.
-
-    Args:
-        args: the options.
-        what: the sentence.
-        kind: before it.
-        of: which of many it is about.
-    """
+    """What the library says, with what cures it: options, where this subcommand has them, or another command."""
     note = Note(what)
     options = ", ".join(f"--{name.replace('_', '-')}" for name in note.cures if hasattr(args, name))
     cures = [f" ({cure})" for cure in (options, HELP.get(note.kind)) if cure]

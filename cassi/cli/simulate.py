@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from cassi.files.names import MASK, pick
 from cassi.files.scaling import mask_to_float32
 from cassi.files.side_pictures import response_curves, write_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.detector import Snapshot, round_to_bits
+from cassi.optics.detector import round_to_bits
 from cassi.optics.geometry import shifts_from_step
 from cassi.optics.measurement import Measurement
 from cassi.optics.similarity import Similarity
@@ -28,19 +28,13 @@ from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
 
-Picture = TypeVar("Picture", "np.ndarray", "torch.Tensor")
-
 MASK_KINDS = ("binary", "grey", "blue-noise")
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 SIDE_POSE = (1.5, 1.0, 2.0, -2.0)  # of the photograph: pixels a scene pixel, turned by [degree], moved [scene pixel]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the scene and the mask, photograph, write, report.
-
-    Raises:
-        InputError: an argument that cannot be.
-    """
+    """Make the scene and the mask, photograph, write, report."""
     if (args.bench is None) == (args.output is None):
         raise InputError("give --output FILE for a measurement, or --bench DIR for the frames of a calibration")
     try:
@@ -85,7 +79,7 @@ def run_scene(args: argparse.Namespace) -> int:
         mask=mask.numpy(),
         shifts=shifts,
         wavelengths=wavelengths,
-        cube=None if args.no_truth else cube.numpy(),
+        cube=cube.numpy(),
         unit="relative radiance",
         scale=1.0 if shot.count is None else 1 / shot.count,
         gain=shot.gain,
@@ -103,11 +97,15 @@ def run_scene(args: argparse.Namespace) -> int:
         "seed": args.seed,
         "full_well": args.full_well,
         "bit_depth": args.bit_depth,
-        "noise_model": noise_model(shot),
     }
     write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
     if args.side is not None:
         write_side(args, cube, wavelengths, side_source)
+    noise = (
+        "no noise"
+        if shot.gain is None
+        else f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"
+    )
     taken = "snapshot" if args.shots == 1 else f"{args.shots} shots"
     if args.frames > 1:
         taken = f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
@@ -115,7 +113,7 @@ def run_scene(args: argparse.Namespace) -> int:
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
         f"(mean {mask.mean().item():.3f}), {taken}, detector {shot.y.shape[-2]} x {shot.y.shape[-1]} px, "
-        f"{noise_model(shot)} -> {args.output}",
+        f"{noise} -> {args.output}",
     )
     return 0
 
@@ -138,11 +136,7 @@ def write_side(
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Capture everything on a simulated optical bench.
-
-    Raises:
-        InputError: options that a bench does not take, or a folder with something in it.
-    """
+    """Capture everything on a simulated optical bench."""
     taken = ("--size", "--num-bands", "--step", "--seed", "--bench", "--quiet", "--debug")
     ignored = ", ".join(o.name for o in options_of("simulate") if o.name not in taken and o.given(args))
     if ignored:
@@ -200,11 +194,7 @@ def make_masks(
     shifts: Sequence[int],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """The masks of all shots and frames, (K, ...) where there are several shots; drawn, or from a file.
-
-    Raises:
-        InputError: a file with another number of masks, or smaller ones.
-    """
+    """The masks of all shots and frames, (K, ...) where there are several shots; drawn, or from a file."""
     bands, height, width = wanted
     width += max(shifts) - min(shifts) if args.optics == "dd" else 0
     frames = bands if args.optics == "cacti" else 1
@@ -219,7 +209,7 @@ def make_masks(
     return each[0] if count == 1 else stacked(each, args.shots, frames)
 
 
-def middle(picture: Picture, wanted: Sequence[int], name: str) -> Picture:
+def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:
     """The middle (..., h, w) of a mask or a cube, which may be larger than what is wanted."""
     size = picture.shape[-2:]
     if any(has < wants for has, wants in zip(size, wanted, strict=True)):
@@ -227,14 +217,3 @@ def middle(picture: Picture, wanted: Sequence[int], name: str) -> Picture:
         raise InputError(f"{name} has {sizes}: reduce --size")
     top, left = ((has - wants) // 2 for has, wants in zip(size, wanted, strict=True))
     return picture[..., top : top + wanted[0], left : left + wanted[1]]
-
-
-def noise_model(shot: Snapshot) -> str:
-    """The noise in words, for the file and the report."""
-    parts = []
-    if shot.gain is not None:
-        parts.append(f"photon noise at {shot.gain:.6g} e per unit")
-        parts.append(f"read noise {shot.read_noise:g} e")
-    if shot.count is not None:
-        parts.append(f"steps of {shot.count:.6g}")
-    return ", ".join(parts) or "no noise"

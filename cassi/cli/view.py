@@ -1,4 +1,4 @@
-"""Look at a result in the browser; bands and spectra are read from the file when they are asked for."""
+"""Look at a result in the browser."""
 
 from __future__ import annotations
 

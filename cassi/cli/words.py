@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from cassi.calibration.found_camera import better_blur
 from cassi.cli.reading import Task, transform_that_fits
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
@@ -21,7 +19,7 @@ from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, without_scene
 from cassi.optics.side_picture import SidePicture
-from cassi.running.evidence import black_level_left, of_measurement
+from cassi.running.evidence import of_measurement
 from cassi.running.result import Reconstruction
 from cassi.running.tiled_file import TiledResult
 from cassi.solvers.loop import ENDED
@@ -29,19 +27,13 @@ from cassi.solvers.loop import ENDED
 # What puts right a mask that does not fit.
 CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
 NEAR = 3  # [pixel] by which a displaced mask is found where the camera is looked for
-OTHERS = ("dark", "flat", "white", "mask", "slit", "background")  # names of what lies beside snapshots and is none
-DRY_RUN_FRAMES = 100  # are looked at, one by one
 
 
 # The measurement and its mask
 
 
 def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> None:
-    """Say what a measurement is and what was inferred.
-
-    Raises:
-        InputError: there is nothing in it.
-    """
+    """Say what a measurement is and what was inferred."""
     if not task.many and (nothing := without_scene(m)):
         raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
     kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
@@ -55,33 +47,25 @@ def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> No
             say(args, f"  {note}")
 
 
-def warn_of_measurement(args: argparse.Namespace, m: Measurement, name: str = "") -> Measurement:
+def warn_of_measurement(args: argparse.Namespace, m: Measurement) -> Measurement:
     """Warn of what speaks against a measurement, which is kept among its notes."""
     against = of_measurement(m)
     for text in against:
-        warn(args, text, of=name)
+        warn(args, text)
     return replace(m, notes=(*m.notes, *against))
 
 
-def compare_with_mask(args: argparse.Namespace, task: Task, m: Measurement, name: str = "") -> MaskCheck:
-    """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method.
-
-    Args:
-        args, task, m: what was asked for, and a measurement.
-        name: of this one among many.
-
-    Raises:
-        InputError: a mask that is to be aligned and does not belong to the snapshot.
-    """
+def compare_with_mask(args: argparse.Namespace, task: Task, m: Measurement) -> MaskCheck:
+    """Say whether the mask belongs to the measurement: a wrong one costs more than any choice of method."""
     check = check_masks(m)
     if check.matches:
-        say(args, f"  {name}{check.verdict}")
+        say(args, f"  {check.verdict}")
     elif args.align and check.kind == "wrong mask":
         raise InputError(f"there is nothing to align: {check.verdict}; leave out --align, or give another --mask")
     elif (args.align or task.finds) and _near(check):
-        say(args, f"  {name}{check.verdict}; the camera is looked for")
+        say(args, f"  {check.verdict}; the camera is looked for")
     else:
-        warn(args, _verdict(check), of=name)
+        warn(args, _verdict(check))
     return check
 
 
@@ -93,23 +77,6 @@ def compare_again(args: argparse.Namespace, task: Task, before: MaskCheck, after
         say(args, f"  as found, {after.verdict}")
     elif task.finds and _near(before):  # in vain
         warn(args, _verdict(before))
-
-
-def compare_with_blur(args: argparse.Namespace, task: Task, m: Measurement) -> tuple[str, ...]:
-    """Say where another blur than --psf predicts pixels clearly better: no solver makes up for a wrong one."""
-    if args.psf is None or m.shots is not None:
-        return ()
-    found = better_blur(m, args.psf, black_level=task.method["black_level"])
-    if found is None:
-        return ()
-    width, before, after = found
-    words = f"one of {width:g} px" if width else "none"
-    text = (
-        f"the blur of {args.psf:g} px predicts pixels left out {before / after:.1f} times worse ({before:.1%}) than "
-        f"{words} ({after:.1%}); check --psf, or leave it out and the camera is looked for"
-    )
-    warn(args, text)
-    return (text,)
 
 
 def _verdict(check: MaskCheck) -> Note:
@@ -128,14 +95,14 @@ def _near(check: MaskCheck) -> bool:
 # The result
 
 
-def outcome(result: Reconstruction | TiledResult, scale: float, verbose: bool) -> list[str]:
+def outcome(result: Reconstruction | TiledResult, scale: float) -> list[str]:
     """What was found out and chosen, a line each of camera and method. Of a stack, for its first frame."""
     camera = [] if result.camera is None else [result.camera.message]
     if (imprint := getattr(result, "imprint", None)) is not None:
         camera.append(f"Imprint of the mask on the cube: {imprint:.3f} (0 is none).")
     found = result.outcomes[0]
     if found.plan is not None:
-        how = ". " + found.explain(verbose=verbose, scale=scale)
+        how = ". " + found.explain(scale=scale)
     else:
         words = {**found.settings, "level": found.level}
         if found.black_level:
@@ -168,45 +135,23 @@ def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
 # The dry run
 
 
-def dry_run(args: argparse.Namespace, task: Task) -> int:
-    """Say what the files hold, how they fit together, and what would be done; the exit code that the run would have.
-
-    Raises:
-        InputError: nothing can be reconstructed.
-    """
-    frames = task.frames
+def dry_run(args: argparse.Namespace, task: Task) -> None:
+    """Say what the first snapshot's files hold, how they fit together, and what would be done."""
     print(_contents(args, task))
-    if task.many:
-        print(f"\n{len(frames)} snapshots:")
-    failed: dict[str, InputError] = {}
-    size = ""
-    for frame in frames[:DRY_RUN_FRAMES]:
-        try:
-            m = task.measurement(frame)
-            if not size:
-                tell_measurement(args, task, m)
-                for line in _would_be_used(args, task, m):
-                    say(args, f"  {line}")
-                size = _size((len(m.shifts), *m.mask.shape[-2:]))
-            name = f"{frame.name}: " if task.many else ""
-            none = "by its name no snapshot, move it away; " * frame.name.lower().startswith(OTHERS)
-            check = compare_with_mask(args, task, m, name and f"{name}{none}")
-            warn_of_measurement(args, m, name)
-        except InputError as error:
-            if not task.many:
-                raise
-            failed[frame.name] = error
-            warn(args, error, "error", f"{frame.name}: ")
-    if len(frames) > DRY_RUN_FRAMES:
-        print(f"  and {len(frames) - DRY_RUN_FRAMES} more, not looked at")
-    if not size:
-        raise InputError(f"none of the snapshots can be reconstructed: {next(iter(failed.values()))}")
-    many = f"{len(frames)} snapshots, {frames[0].name} to {frames[-1].name}, " if task.many else ""
+    m = task.measurement(task.frames[0])
+    tell_measurement(args, task, m)
+    check = compare_with_mask(args, task, m)
+    warn_of_measurement(args, m)
+    as_spectral_prior(args.spectral_prior, len(m.shifts), m.wavelengths)
+    read_white(args, task, m)
+    read_side(args, m)
+    names = [frame.name for frame in task.frames]
+    many = f"{len(names)} snapshots, {names[0]} to {names[-1]}, " if task.many else ""
     beside = ", each with the frames beside it," if args.sequence else ""
-    doubt = "" if task.many or check.matches else ", although the mask does not fit"
+    doubt = "" if check.matches else ", although the mask does not fit"
+    size = _size((len(m.shifts), *m.mask.shape[-2:]))
     how = f"with solver {args.solver} on device {pick_device(args.device)}"
     print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {args.output}{doubt}")
-    return 1 if failed else 0
 
 
 def _contents(args: argparse.Namespace, task: Task) -> str:
@@ -217,47 +162,11 @@ def _contents(args: argparse.Namespace, task: Task) -> str:
     return describe(paths[0], options=task.read.each[0]).text
 
 
-def _would_be_used(args: argparse.Namespace, task: Task, m: Measurement) -> list[str]:
-    """What a run would use beside what the notes say; what it would refuse is refused.
-
-    Raises:
-        InputError: a snapshot, a white reference, a photograph or spectra to expect that cannot be used.
-    """
-    compare_with_blur(args, task, m)
-    lines = []
-    black = black_level_left(m, task.method["psf"], task.method["black_level"])
-    if args.black_level is None and task.finds and not check_masks(m).matches:
-        lines.append("the black level would be told once the camera is found: through this mask it cannot")
-    elif args.black_level is None and black:
-        counts = "" if m.scale == 1 else f" {black * m.scale:.4g} counts,"
-        lines.append(f"black level {black:.4g} [{m.unit}],{counts} told from the dark pixels, would be taken off")
-    elif args.black_level is None:
-        lines.append("no black level would be taken off: the dark pixels tell of none")
-    if m.gain is not None:
-        lines.append(f"noise: {m.gain:.5g} electrons per unit, read noise {m.read_noise or 0:g} electrons")
-    if m.wavelengths is not None:
-        lines.append(f"bands from {m.wavelengths[0]:g} to {m.wavelengths[-1]:g} nm")
-    if as_spectral_prior(args.spectral_prior, len(m.shifts), m.wavelengths) is not None:
-        lines.append(f"spectra to expect from {', '.join(Path(name).name for name in args.spectral_prior)}")
-    if args.align:
-        lines.append("the mask's pose would be estimated first (--align)")
-    if read_white(args, task, m) is not None:
-        lines.append(f"the cube would be divided by the light on the white reference {Path(args.white).name}")
-    if (side := read_side(args, m)) is not None:
-        size = f"{_size(side.picture.shape[:2])} pixels, {side.channels} channels"
-        lines.append(f"side picture {args.side}, {size}, would be registered to the snapshot and used where it fits")
-    return lines
-
-
 # What is beside a snapshot
 
 
 def read_white(args: argparse.Namespace, task: Task, m: Measurement) -> Measurement | None:
-    """The capture of the white reference, where one is given.
-
-    Raises:
-        InputError: it cannot be read, is a stack, or of another size, before anything is computed.
-    """
+    """The capture of the white reference, where one is given."""
     if args.white is None:
         return None
     white = task.read(args.white)

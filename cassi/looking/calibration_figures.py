@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from cassi.calibration.estimate import Calibration
-from cassi.calibration.line_spread import NEGLIGIBLE, SHARPEST, slit_profile
 from cassi.looking.color import shown_range
 from cassi.looking.style import (
     EDGE,
@@ -25,12 +24,6 @@ from cassi.looking.style import (
 @styled
 def dispersion(calibration: Calibration) -> Figure:
     """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves.
-
-    Args:
-        calibration: whose curve to draw.
-
-    Returns:
-        The figure.
 
     Example:
         >>> from cassi.simulation.optical_bench import simulate_bench
@@ -63,14 +56,7 @@ def dispersion(calibration: Calibration) -> Figure:
 
 @styled
 def detector(calibration: Calibration) -> Figure:
-    """Dark level and relative response of the pixels, bad ones ringed.
-
-    Args:
-        calibration: whose frames to draw.
-
-    Returns:
-        The figure.
-    """
+    """Dark level and relative response of the pixels, bad ones ringed."""
     rows, columns = np.nonzero(calibration.bad_pixels)
     width, height = picture_size(calibration.dark.shape, 3.6)
     bad = f"{len(rows)} bad pixels, {100 * calibration.bad_pixels.mean():.2f} %"
@@ -85,14 +71,7 @@ def detector(calibration: Calibration) -> Figure:
 
 @styled
 def masks(calibration: Calibration) -> Figure:
-    """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first.
-
-    Args:
-        calibration: whose masks to draw.
-
-    Returns:
-        The figure.
-    """
+    """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first."""
     count, height, width = calibration.mask.shape
     size = min(48, height, width)
     top, left = (height - size) // 2, (width - size) // 2
@@ -104,41 +83,3 @@ def masks(calibration: Calibration) -> Figure:
     ]
     limits = shown_range(calibration.mask, "zero", percent=99.9)
     return row_of_masks(panels, limits)
-
-
-@styled
-def blur(calibration: Calibration) -> Figure:
-    """The slit's image at the shortest and the longest wavelength with what was fitted; the blur over wavelength.
-
-    Args:
-        calibration: made with slit frames.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: a calibration without slit frames.
-    """
-    spread = calibration.line_spread
-    if spread is None:
-        raise ValueError("the calibration was made without slit frames: its blur is unknown")
-    figure, ((left, right),) = page(Row((4.0, 4.0), 2.8, right=EDGE))
-    grid = np.linspace(spread.offsets[0], spread.offsets[-1], 400)
-    for n in sorted({0, len(spread.sigma) - 1}):
-        color = PALETTE[n > 0]
-        left.plot(spread.offsets, spread.profiles[n], "o", markersize=4, color=color)
-        sharp = " or less" if spread.sigma[n] <= SHARPEST else ""
-        label = f"{spread.wavelengths[n]:g} nm, sigma {spread.sigma[n]:.2f} px{sharp}"
-        left.plot(grid, slit_profile(grid, float(spread.sigma[n]), spread.slit_width), color=color, label=label)
-    left.set(xlabel="distance from the slit [px]", ylabel="light of a total of 1")
-    left.set(title=f"Image of a slit {spread.slit_width:g} px wide", xlim=(-8, 8))
-    left.grid(True)
-    left.set_ylim(top=1.4 * float(np.nanmax(spread.profiles)))  # room for the legend above the curves
-    left.legend(loc="upper left")
-    right.plot(spread.wavelengths, spread.sigma, "o-", color=PALETTE[0])
-    right.axhline(NEGLIGIBLE, color=PALETTE[1], linewidth=1, label="negligible below")
-    right.set(xlabel="wavelength [nm]", ylabel="standard deviation [px]", title="Blur along the dispersion")
-    right.set_ylim(0, 1.3 * max(NEGLIGIBLE, float(spread.sigma.max())))
-    right.grid(True)
-    right.legend()
-    return figure

@@ -1,4 +1,4 @@
-"""Figures of a camera found from its captures: what moved, how sharp the masks are, how sure that is."""
+"""Figures of a camera found from its captures: what moved, and how sharp the masks are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import shown_range
 from cassi.looking.style import (
     BELOW,
-    LEFT,
     LINE,
     PALETTE,
     Figure,
@@ -28,14 +27,7 @@ DETAIL = 48  # side of the part of the masks that is shown [pixel]
 
 @styled
 def moved(camera: RefinedCamera) -> Figure:
-    """How far the mask is from where it was believed to be, over the field, for the first and the last band.
-
-    Args:
-        camera: that was refined.
-
-    Returns:
-        The figure.
-    """
+    """How far the mask is from where it was believed to be, over the field, for the first and the last band."""
     model = camera.together.model
     height, width = camera.given.shape[-2:]
     x, y = coordinates((ARROWS, ARROWS))
@@ -59,14 +51,7 @@ def moved(camera: RefinedCamera) -> Figure:
 
 @styled
 def sharpness(camera: RefinedCamera) -> Figure:
-    """Blur of the mask against the band, in the middle of the field and in its corners, and over the field.
-
-    Args:
-        camera: that was refined.
-
-    Returns:
-        The figure.
-    """
+    """Blur of the mask against the band, in the middle of the field and in its corners, and over the field."""
     model, count = camera.together.model, len(camera.together.shifts)
     t = band_positions(count)
     width, height = picture_size(camera.given.shape[-2:], 2.8)
@@ -95,14 +80,7 @@ def sharpness(camera: RefinedCamera) -> Figure:
 
 @styled
 def masks(camera: RefinedCamera) -> Figure:
-    """A part of the mask as given, and as it was found for the first, the middle and the last band.
-
-    Args:
-        camera: that was refined.
-
-    Returns:
-        The figure.
-    """
+    """A part of the mask as given, and as it was found for the first, the middle and the last band."""
     count = len(camera.together.shifts)
     given = camera.given if camera.given.ndim == 2 else camera.given[count // 2]
     found = np.broadcast_to(camera.together.mask, (count, *given.shape))
@@ -112,43 +90,3 @@ def masks(camera: RefinedCamera) -> Figure:
     heading = f"as given, {given[detail].shape[0]} x {given[detail].shape[1]} px in the middle"
     panels = [(given[detail], heading)] + [(found[c][detail], f"band {c + 1}") for c in evenly(count, 3)]
     return row_of_masks(panels, shown_range(given, "zero", percent=99.9))
-
-
-@styled
-def agreement(camera: RefinedCamera) -> Figure:
-    """What each capture alone says, beside what all say together and how sure that is, and how well either predicts.
-
-    Args:
-        camera: that was refined.
-
-    Returns:
-        The figure.
-    """
-    values, scatter = camera.values(), camera.scatter()
-    columns = (len(values) + 2) // 2
-    rows = page(*[Row([12.0 / columns - LEFT] * columns, 1.7, right=0)] * 2)
-    figure, panels = rows[0], [axes for row in rows[1] for axes in row]
-    for unused in panels[len(values) + 1 :]:
-        unused.remove()
-    panels = panels[: len(values) + 1]
-    for axes, (name, (together, *alone)) in zip(panels, values.items(), strict=False):
-        axes.axhline(together, color=PALETTE[1], linewidth=1.2, label="together")
-        if np.isfinite(scatter[name]):
-            around = together - scatter[name], together + scatter[name]
-            axes.axhspan(*around, color=PALETTE[1], alpha=0.18, linewidth=0, label="+- standard error")
-        axes.plot(range(1, len(alone) + 1), alone, "o", color=PALETTE[0], label="alone")
-        axes.set(title=name, xticks=range(1, len(alone) + 1), xlim=(0.5, len(alone) + 0.5))
-        if max(values[name]) - min(values[name]) < 1e-3:
-            axes.set_ylim(together - 0.5, together + 0.5)
-        axes.grid(True, axis="y")
-    panels[0].legend()
-    axes = panels[len(values)]
-    for k, label in enumerate(("as given", "alone", "together")):
-        axes.bar(np.arange(1, len(camera.errors) + 1) + 0.27 * (k - 1), 100 * camera.errors[:, k], 0.25, label=label,
-                 color=PALETTE[(2, 0, 1)[k]])  # fmt: skip
-    axes.set(title="held-out error [%]", xticks=range(1, len(camera.errors) + 1))
-    axes.set_ylim(0, 150 * float(camera.errors.max()) or 1)
-    axes.legend()
-    for axes in panels:
-        axes.set_xlabel("capture")
-    return figure

@@ -35,12 +35,6 @@ class Limits(NamedTuple):
     highest: float
 
     @property
-    def extend(self) -> Literal["both", "min", "max", "neither"]:
-        """Which ends are cut, as matplotlib's color bars name it."""
-        below, above = self.lowest < self.low, self.highest > self.high
-        return "both" if below and above else "min" if below else "max" if above else "neither"
-
-    @property
     def clipped(self) -> str:
         """What is cut, in words; empty where nothing is."""
         parts = [f"lowest {self.lowest:.3g}"] * (self.lowest < self.low)
@@ -101,45 +95,17 @@ def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
 
 
 def render(
-    cube: Tensor | np.ndarray,
-    wavelengths: ArrayLike | Tensor | None,
-    *,
-    white: float | None = None,
-    channels: Sequence[float] | None = None,
+    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None
 ) -> tuple[np.ndarray, str]:
-    """The picture of a cube and what to call it: natural color where bands are visible, else a false color.
-
-    Args:
-        cube: (C, H, W).
-        wavelengths: (C,) band centers [nm]; None or none of them visible gives the false color of `cube_to_srgb`.
-        white: as for `cube_to_srgb`.
-        channels: what to show as red, green and blue instead: three wavelengths [nm], or band numbers from 1 where the
-            wavelengths are unknown. The nearest band is taken, each on its own scale.
-
-    Returns:
-        (H, W, 3) float32 in [0, 1], and its name in words.
-
-    Raises:
-        ValueError: `channels` are not three finite numbers, or what `cube_to_srgb` raises.
+    """The picture of a cube as `cube_to_srgb` makes it, a false color where no band is visible, and what to call it.
 
     Example:
-        >>> render(np.ones((8, 4, 4)), np.linspace(450, 650, 8), channels=(640, 560, 470))[1]
-        'false color: 650, 564, 479 nm'
+        >>> render(np.ones((8, 4, 4)), np.linspace(900, 1700, 8))[1]
+        'false color'
     """
-    if channels is None:
-        if is_visible(wavelengths):
-            return cube_to_srgb(cube, wavelengths, white=white), "sRGB (CIE 1931)"
-        return cube_to_srgb(cube, None, white=white), "false color"
-    wanted = np.asarray(channels, dtype=np.float64)
-    if wanted.shape != (3,) or not np.isfinite(wanted).all():
-        raise ValueError(f"channels must be three finite numbers (red, green, blue), got {channels!r}")
-    known = wavelengths is not None
-    centers = np.asarray(wavelengths, dtype=np.float64) if known else np.arange(1.0, len(cube) + 1)
-    nearest = [int(np.abs(centers - one).argmin()) for one in wanted]
-    bands = [np.nan_to_num(as_array(cube[k]).astype(np.float32), posinf=0, neginf=0) for k in nearest]
-    picture = np.stack([_encode(np.clip(band / top_of(band), 0, 1)) for band in bands], axis=-1).astype(np.float32)
-    names = ", ".join(f"{centers[k]:.0f}" for k in nearest)
-    return picture, f"false color: {names} nm" if known else f"false color: bands {names}"
+    known = is_visible(wavelengths)
+    picture = cube_to_srgb(cube, wavelengths if known else None, white=white)
+    return picture, "sRGB (CIE 1931)" if known else "false color"
 
 
 def cube_to_srgb(
@@ -156,9 +122,8 @@ def cube_to_srgb(
 
     R is linear between the band centers and constant beyond the first and the last, so that unequal spacing counts
     right and a range such as 450-650 nm still shows a flat spectrum as neutral grey (ASTM E308 treats missing ends so).
-    Colors too saturated for sRGB are mixed
-    with the grey of the same luminance, colors too bright are scaled down, until they fit; both keep the hue (as
-    dominant wavelength). The sRGB curve (IEC 61966-2-1) comes last.
+    Colors too saturated for sRGB are mixed with the grey of the same luminance, colors too bright are scaled down,
+    until they fit; both keep the hue (as dominant wavelength). The sRGB curve (IEC 61966-2-1) comes last.
 
     Args:
         cube: (C, H, W), linear in light; negative values are allowed, NaN and Inf render black.
@@ -191,12 +156,6 @@ def cube_to_srgb(
 def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> float:
     """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike.
 
-    Args:
-        cube, wavelengths: as for `cube_to_srgb`, which also raises the same errors.
-
-    Returns:
-        The value that the largest color channel exceeds in 1 % of the pixels; 1 for a cube that is black.
-
     Example:
         >>> round(white_level(np.full((28, 4, 4), 0.25), None), 6)
         0.25
@@ -205,15 +164,10 @@ def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | Non
 
 
 def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
-    """The saturated display color of monochromatic light, as bright as sRGB allows; for labels and tints.
+    """The saturated display color (..., 3) of monochromatic light (...,) [nm], as bright as sRGB allows; for labels.
 
-    Spectral colors lie outside sRGB; negative channels are cut off, then the largest is scaled to 1.
-
-    Args:
-        wavelengths: (...,) [nm]; beyond 400-700 nm, where the hue no longer changes, the color of the nearest end.
-
-    Returns:
-        (..., 3) in [0, 1], encoded for display.
+    Spectral colors lie outside sRGB; negative channels are cut off, then the largest is scaled to 1. Beyond 400-700 nm,
+    where the hue no longer changes, it is the color of the nearest end.
 
     Example:
         >>> red, green, blue = wavelength_to_srgb(550.0)
@@ -254,10 +208,8 @@ def _sample(values: np.ndarray) -> np.ndarray:
 
 def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.ndarray:
     """Weights (3, C) that take the spectrum of a pixel to linear sRGB; each row sums to 1."""
-    if wavelengths is None:
-        centers = np.linspace(*FALSE_COLOR_RANGE, num_bands)
-    else:
-        centers = np.asarray(wavelengths, dtype=np.float64)
+    unknown = wavelengths is None
+    centers = np.asarray(np.linspace(*FALSE_COLOR_RANGE, num_bands) if unknown else wavelengths, dtype=np.float64)
     table = _observer()
     if centers.shape != (num_bands,):
         raise ValueError(
@@ -276,15 +228,8 @@ def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.
     sensitivity = np.stack([light * np.interp(grid, table[:, 0], table[:, k]) for k in (1, 2, 3)])
 
     order = np.argsort(centers)
-    position = np.interp(grid, centers[order], np.arange(num_bands))  # constant beyond the ends
-    lower = np.minimum(position.astype(int), max(num_bands - 2, 0))
-    fraction = position - lower
-    xyz = np.zeros((3, num_bands))
-    for row, sensed in zip(xyz, sensitivity, strict=True):
-        row += np.bincount(lower, sensed * (1 - fraction), num_bands)
-        row += np.bincount(np.minimum(lower + 1, num_bands - 1), sensed * fraction, num_bands)
-    weights = np.empty_like(xyz)
-    weights[:, order] = _XYZ_TO_RGB @ xyz
+    hats = np.stack([np.interp(grid, centers[order], row) for row in np.eye(num_bands)[:, order]])  # constant beyond
+    weights: np.ndarray = _XYZ_TO_RGB @ sensitivity @ hats.T
     weights /= weights.sum(axis=1, keepdims=True)  # a flat spectrum is white
     return weights
 

@@ -59,7 +59,7 @@ def compare(
     Args:
         a: file of a cube, of any format that `cassi.files.read_cube` reads.
         b: file of the other, or "truth": the truth that the first file holds.
-        frame: which cube of a stack, from 0; of two files one may hold a single cube, a truth for all frames.
+        frame: which cube of a stack, from 0; the second file may hold a single cube, a truth for all frames.
         unit: of both, for the figure.
 
     Returns:
@@ -81,9 +81,8 @@ def compare(
     first, nm = read_cube(a)
     second, other_nm = read_cube(a, key="truth") if own_truth else read_cube(b)
     names = (Path(a).name, "truth" if own_truth else Path(b).name)
-    x, truth = (_frame_of(name, cube, frame) for name, cube in zip(names, (first, second), strict=True))
-    if frame and max(_frames(first), _frames(second)) == 1:
-        raise InputError(f"no frame {frame}: {names[0]} holds one cube, and so does {names[1]}; leave the frame out")
+    x = _frame_of(names[0], first, frame)
+    truth = _frame_of(names[1], second, frame if second.ndim == 4 and len(second) > 1 else 0)
     if x.shape != truth.shape:
         raise InputError(
             f"{names[0]} is {x.shape}, {names[1]} {truth.shape} (C, H, W); select the same bands and pixels"
@@ -107,18 +106,14 @@ def compare(
         names,
         numbers,
         {band_name(nm, k): value for k, value in enumerate(decibels)},
-        difference(x, truth, nm, names=names, peak=peak, unit=unit),
+        difference(x, truth, nm, names=names, unit=unit),
     )
-
-
-def _frames(cube: np.ndarray) -> int:
-    return len(cube) if cube.ndim == 4 else 1
 
 
 def _frame_of(name: str, cube: np.ndarray, frame: int) -> np.ndarray:
     """One cube of a stack, or the only one there is."""
-    frames = _frames(cube)
-    if frames > 1 and not 0 <= frame < frames:
-        raise InputError(f"{name}: no frame {frame}, it holds {frames}; count from 0")
-    one: np.ndarray = cube if cube.ndim == 3 else cube[frame if frames > 1 else 0]
+    cubes = cube if cube.ndim == 4 else cube[None]
+    if not 0 <= frame < len(cubes):
+        raise InputError(f"{name}: no frame {frame}, it holds {len(cubes)}; count from 0")
+    one: np.ndarray = cubes[frame]
     return one

@@ -12,7 +12,6 @@ from PIL import Image
 
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import render, white_level
-from cassi.looking.report_page import thinning
 
 SIDE = 256  # [px] of the film, at most
 RATE = 8  # frames a second
@@ -26,20 +25,9 @@ def write_film(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write an animated GIF, a frame in memory at a time; all frames share the white of the first.
-
-    Args:
-        path: the .gif file to make.
-        frame: f(t) -> cube (C, H, W), t from 0.
-        count: frames, at least 1.
-        wavelengths: (C,) [nm]; None gives a false color.
-        overwrite: replace an existing file.
-
-    Returns:
-        The path.
+    """Write an animated GIF of `count` cubes frame(t), t from 0, one in memory at a time, with the white of the first.
 
     Raises:
-        ValueError: no frames.
         OutputError: the file exists, or its folder does not.
 
     Example:
@@ -47,11 +35,9 @@ def write_film(
         >>> write_film(os.path.join(tempfile.mkdtemp(), "film.gif"), lambda t: cubes[t], 3).name
         'film.gif'
     """
-    if count < 1:
-        raise ValueError(f"a film needs a frame at least, got {count}")
     path = check_place(Path(path), overwrite)
     first = frame(0)
-    every = thinning(first.shape[-2], first.shape[-1], SIDE)
+    every = -(-max(first.shape[-2:]) // SIDE)
     white = white_level(first, wavelengths)
 
     def picture(t: int) -> Image.Image:

@@ -22,7 +22,7 @@ _WINDOW, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # Wang et al. 2004, section III
 
 
 class Whiteness(NamedTuple):
-    """Lag-1 autocorrelations of a residual; white noise stays within `limit` nineteen times out of twenty."""
+    """What `residual_whiteness` finds."""
 
     vertical: float
     horizontal: float
@@ -57,12 +57,6 @@ def psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
 def band_psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> list[float]:
     """Peak signal-to-noise ratio of each band, 10 log10(L^2 / MSE_c); their mean is `psnr`.
 
-    Args:
-        estimate, truth, peak: as for `psnr`, which also raises the same errors.
-
-    Returns:
-        Decibel, one number a band.
-
     Example:
         >>> [round(v) for v in band_psnr(torch.tensor([0.1, 0.01]).view(2, 1, 1), torch.zeros(2, 1, 1))]
         [20, 40]
@@ -85,15 +79,10 @@ def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
     smaller than the window are padded with five zeros, and the mean is over all pixels.
 
     Args:
-        estimate: (..., H, W) in the unit of `truth`; every leading axis counts as bands.
-        truth: the same shape.
-        peak: L, the largest value a pixel can have, in the unit of `truth`.
+        estimate, truth, peak: as for `psnr`, which raises the same errors.
 
     Returns:
         At most 1, which only equal pictures reach.
-
-    Raises:
-        ValueError: shapes differ, fewer than two axes, nothing to compare, or `peak` not positive.
 
     Example:
         >>> truth = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -150,7 +139,7 @@ def spectral_angles(estimate: Array, truth: Array) -> Tensor:
     """The angle between estimated and true spectrum at each pixel, whose mean is `sam`.
 
     Args:
-        estimate, truth: (..., C, H, W), as for `sam`, which also raises the same errors.
+        estimate, truth: (..., C, H, W), as for `sam`, which raises the same errors.
 
     Returns:
         (..., H, W) float64 in degrees; NaN where the true spectrum is zero.

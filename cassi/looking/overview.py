@@ -15,7 +15,7 @@ from cassi.files.atomic import write_text
 from cassi.files.frames import natural
 from cassi.looking.color import render
 from cassi.looking.report_data import ReportData, read_report
-from cassi.looking.report_page import escape_text, policy_of, thinned, thinning
+from cassi.looking.report_page import escape_text, policy_of, thinned
 
 SIDE = 192  # [px] of a small picture, at most
 _STYLE = """
@@ -30,21 +30,13 @@ p { margin: 0; font-size: 0.875rem; } a { color: inherit; }
 
 
 def thumbnail(data: ReportData, *, side: int = SIDE) -> bytes:
-    """The picture of a cube as PNG, at most `side` pixels high and wide.
-
-    Args:
-        data: the result.
-        side: in pixels.
-
-    Returns:
-        The PNG file's bytes.
+    """The picture of a cube as the bytes of a PNG file, at most `side` pixels high and wide.
 
     Example:
         >>> thumbnail(ReportData(np.ones((8, 300, 400))))[1:4]
         b'PNG'
     """
-    _, height, width = data.cube.shape
-    small = thinned(data.cube, thinning(height, width, side))
+    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // side))
     file = io.BytesIO()
     imsave(file, render(small, data.wavelengths)[0], format="png")
     return file.getvalue()
@@ -53,11 +45,7 @@ def thumbnail(data: ReportData, *, side: int = SIDE) -> bytes:
 def inline_html(data: ReportData) -> str:
     """A result as a piece of HTML for a notebook: small picture, size, numbers, and what speaks against it.
 
-    Args:
-        data: the result.
-
-    Returns:
-        HTML without script, in which text of the input is escaped.
+    It has no script, and text of the input is escaped.
 
     Example:
         >>> "2 bands, 4 x 5 px" in inline_html(ReportData(np.ones((2, 4, 5))))
@@ -71,12 +59,6 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
 
     Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. A name links to the
     result's own page (`NAME_report.html`) where there is one. An older index is replaced.
-
-    Args:
-        folder: where the results lie.
-
-    Returns:
-        The page.
 
     Raises:
         InputError: no result in the folder.
@@ -106,7 +88,7 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
     told = f"{len(cards)} results" + (f", {bad} of them not to be trusted" if bad else "")
     html = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{escape_text(policy_of((), live=False))}"><meta name="viewport" content="width=device-width">'
+        f'content="{escape_text(policy_of())}"><meta name="viewport" content="width=device-width">'
         f"<title>{escape_text(place.resolve().name)}</title><style>{_STYLE}</style>"
         f"<h1>{escape_text(place.resolve().name)}</h1><p>{told}</p><main>{''.join(cards)}</main></html>"
     )

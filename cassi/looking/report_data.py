@@ -24,8 +24,7 @@ from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.solvers.loop import Record
 
 MAX_SCORED = 100_000_000  # values: a larger cube is not compared with its truth
-CUBES = ("cube", "truth", "uncertainty", "visibility")  # of a result's file, (C, H, W) or (N, C, H, W)
-PICTURES = ("measurement", "residual")  # (H, W') or (N, H, W')
+RANKS = {"cube": 3, "truth": 3, "uncertainty": 3, "measurement": 2, "residual": 2}  # of one frame
 
 Array = NDArray[Any]
 
@@ -63,7 +62,6 @@ class ReportData:
         provenance: further facts: input, hash, version, command line, status ...
         unit: of the cube.
         title: heading, the name of the input for example.
-        visibility: (C, H, W), share of each value that the snapshot alone determines, 0 to 1.
         calibrated: the uncertainty was compared with errors and covers as many of them as a standard deviation does.
         markers: iterations at which the run changed, and what changed there: (iteration, words).
         verdict: whether mask and measurement belong together, in words.
@@ -85,7 +83,6 @@ class ReportData:
     provenance: Mapping[str, object] = field(default_factory=dict)
     unit: str = ""
     title: str = "Reconstruction"
-    visibility: CubeLike | None = None
     calibrated: bool = False
     markers: Sequence[tuple[int, str]] = ()
     verdict: str = ""
@@ -95,7 +92,7 @@ class ReportData:
         shape = tuple(self.cube.shape)
         if len(shape) != 3 or 0 in shape:
             raise ValueError(f"cube must be (C, H, W) and not empty, got {shape}: select one frame of a stack")
-        cubes = {"truth": self.truth, "uncertainty": self.uncertainty, "visibility": self.visibility}
+        cubes = {"truth": self.truth, "uncertainty": self.uncertainty}
         for name, cube in cubes.items():
             if cube is not None and tuple(cube.shape) != shape:
                 raise ValueError(f"{name} must have the shape of the cube {shape}, got {tuple(cube.shape)}")
@@ -113,8 +110,7 @@ class ReportData:
     @property
     def black_level(self) -> float:
         """What was taken off the measurement as its black level, in its unit."""
-        black = self.choice.get("black_level", 0.0)
-        return black if isinstance(black, float) else 0.0
+        return _number(self.choice, "black_level") or 0.0
 
     @property
     def unexplained(self) -> float | None:
@@ -128,14 +124,12 @@ class ReportData:
     @property
     def held_out_error(self) -> float | None:
         """Relative error at detector pixels that the solver did not see, where it was measured."""
-        error = self.choice.get("held_out_error")
-        return error if isinstance(error, float) and math.isfinite(error) else None
+        return _number(self.choice, "held_out_error")
 
     @property
     def imprint(self) -> float | None:
         """How much of the mask's pattern is left in the cube (`cassi.optics.imprint`), where it was measured."""
-        value = self.provenance.get("imprint")
-        return value if isinstance(value, float) and math.isfinite(value) else None
+        return _number(self.provenance, "imprint")
 
     @property
     def found_camera(self) -> str:
@@ -151,10 +145,8 @@ class ReportData:
         if (error := self.held_out_error) is not None and error > FAIR:
             found.append(f"The cube does not predict pixels it has not seen: their error is {error:.0%}.")
         if (left := self.imprint) is not None and left > STAMPED:
-            found.append(
-                f"The mask's pattern is left in the cube (imprint {left:.2f}, good: below {STAMPED:g}): the mask does "
-                "not fit, or noise was fitted."
-            )
+            why = f"imprint {left:.2f}, good: below {STAMPED:g}): the mask does not fit, or noise was fitted."
+            found.append(f"The mask's pattern is left in the cube ({why}")
         return found
 
     def numbers(self) -> list[tuple[str, str]]:
@@ -167,8 +159,7 @@ class ReportData:
             estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (self.cube, self.truth))
             peak = max(1.0, float(np.nanmax(truth)))
             scores = score(estimate, truth=truth, peak=peak)
-            found.append((f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"))
-            found.append(("SSIM", f"{scores['ssim']:.3f}"))
+            found += [(f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"), ("SSIM", f"{scores['ssim']:.3f}")]
             found.append(("mean spectral angle", f"{scores['sam']:.2f}°"))
         if (error := self.held_out_error) is not None:
             found.append(("error at unseen pixels", f"{error:.2%}"))
@@ -177,6 +168,11 @@ class ReportData:
         if self.imprint is not None:
             found.append(("imprint of the mask", f"{self.imprint:.3f}"))
         return found
+
+
+def _number(facts: Mapping[str, object], name: str) -> float | None:
+    value = facts.get(name)
+    return value if isinstance(value, float) and math.isfinite(value) else None
 
 
 def report_of(result: ResultLike, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
@@ -190,9 +186,6 @@ def report_of(result: ResultLike, measurement: Measurement | None = None, *, fra
     Returns:
         The data.
 
-    Raises:
-        IndexError: no such frame.
-
     Example:
         >>> mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
         >>> y = CASSI.from_step(mask, 2, 4).forward(torch.ones(4, 16, 16))
@@ -201,9 +194,10 @@ def report_of(result: ResultLike, measurement: Measurement | None = None, *, fra
     """
     saved = result.contents(measurement)
     arrays = {"cube": saved["cube"], **saved["datasets"]}
-    rank = dict.fromkeys(CUBES, 3) | dict.fromkeys(PICTURES, 2)
     parts = {
-        name: values if values.ndim == rank[name] else values[frame] for name, values in arrays.items() if name in rank
+        name: arrays[name] if arrays[name].ndim == rank else arrays[name][frame]
+        for name, rank in RANKS.items()
+        if name in arrays
     }
     facts = {name: value for name, value in saved["attributes"].items() if value is not None}
     frames = saved["cube"].shape[:-3]
@@ -212,30 +206,29 @@ def report_of(result: ResultLike, measurement: Measurement | None = None, *, fra
 
 @dataclass(frozen=True)
 class _Stored:
-    """One cube of a file, read in parts."""
+    """One array of a file, or of its stack that frame, read in parts."""
 
     container: Container
     entry: Entry
+    rank: int
     frame: int
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.entry.shape[-3:]
+        return self.entry.shape[-self.rank :]
 
-    def __getitem__(self, part: tuple[slice, slice, slice], /) -> Array:
-        if len(self.entry.shape) == 3:
+    def __getitem__(self, part: tuple[slice, ...], /) -> Array:
+        if len(self.entry.shape) == self.rank:
             return self.container.read(self.entry, part)
-        cube: Array = self.container.read(self.entry, (slice(self.frame, self.frame + 1), *part))[0]
-        return cube
+        values: Array = self.container.read(self.entry, (slice(self.frame, self.frame + 1), *part))[0]
+        return values
 
 
 def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     """Take what a report shows from a result file; its cubes stay there and are read in parts.
 
     Args:
-        path: HDF5 file as `cassi.files.write_cube` makes it: `cube` and, where present, `wavelengths`, `truth`,
-            `uncertainty`, `visibility`, `measurement`, `residual`, `history/*` and the attributes, of which `verdict`,
-            `ok`, `uncertainty_calibrated`, `choice`, `parameters` and `unit` fill the fields of that name.
+        path: HDF5 file as `cassi.files.write_cube` makes it, see docs/file-format.md.
         frame: which cube of a stack (N, C, H, W), from 0.
 
     Returns:
@@ -264,11 +257,6 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     if not 0 <= frame < (frames[0] if frames else 1):
         raise InputError(f"{path}: no frame {frame}, the file holds {frames[0] if frames else 1}; count from 0")
 
-    def snapshot(entry: Entry) -> Array:
-        stack = len(entry.shape) == 3
-        picture = container.read(entry, (slice(frame, frame + 1), slice(None), slice(None)) if stack else None)
-        return picture[0] if stack else picture
-
     def numbers(name: str) -> Array | None:
         return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
 
@@ -276,8 +264,12 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
     rows = list(zip(*columns, strict=True)) if len(columns) == len(Record._fields) else []
     history = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
     facts = {name: _from_json(value) for name, value in container.attributes.items()}
-    parts: dict[str, Any] = {name: _Stored(container, found[name], frame) for name in CUBES if name in found}
-    parts |= {name: snapshot(found[name]) for name in PICTURES if name in found}
+    parts: dict[str, Any] = {
+        name: _Stored(container, found[name], rank, frame)
+        for name, rank in RANKS.items()
+        if name in found and len(found[name].shape) in (rank, rank + 1)
+    }
+    parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
     try:
         return _filled(parts, numbers("wavelengths"), history, facts, Path(path).name, frame, *frames)
     except ValueError as error:

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cassi.errors import InputError, OutputError
+from cassi.errors import OutputError
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import is_visible, render, shown_range, value_label, wavelength_to_srgb
 from cassi.looking.metrics import residual_whiteness
@@ -31,45 +31,33 @@ from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.spectra_points import choose_points
 from cassi.solvers.loop import ENDED
 
-MAX_BYTES = 100_000_000  # of a page: a browser opens it, a mail does not carry it
-
+PARTS = ("page.html", "page.css", "page.js")
+MAX_VALUES = 40_000_000  # of all cubes in a page: a browser takes some 100 MB; of larger ones every k-th pixel is shown
 MOST_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
 PICTURE_BITS = 8  # of what is only looked at
-MAX_SIDE = 1024  # [pixel]: of larger pictures every k-th pixel is shown
 
 Array = NDArray[Any]
 
 
-class Page(NamedTuple):
-    """A page, and its content security policy, which a server sends as a header too."""
-
-    html: str
-    policy: str
-
-
 def write_report(
-    path: str | os.PathLike[str],
-    data: ReportData | str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    max_bytes: int = MAX_BYTES,
+    path: str | os.PathLike[str], data: ReportData | str | os.PathLike[str], *, overwrite: bool = False
 ) -> Path:
     """Write one HTML file that shows a result in any browser of the last years, without a network.
 
-    The cubes travel inside, each band rounded to 1/4094 of its range (the page states the error that follows).
+    The cubes travel inside, each band rounded to 1/4094 of its range, and of large ones every k-th pixel (the page
+    says so).
 
     Args:
         path: file to make, .html or .htm; it appears complete or not at all.
         data: what to show, or a result file (see `read_report`).
         overwrite: replace an existing file.
-        max_bytes: size that the page may have [byte].
 
     Returns:
         The path.
 
     Raises:
-        InputError: `data` cannot be read, or the page would be larger than `max_bytes`.
+        InputError: `data` cannot be read.
         OutputError: another suffix, the file exists, or it cannot be written; nothing is left behind.
 
     Example:
@@ -81,42 +69,32 @@ def write_report(
     if path.suffix.lower() not in (".html", ".htm"):
         raise OutputError(f"{path}: a report is a page, expected the suffix .html")
     check_place(path, overwrite)
-    page = make_page(data if isinstance(data, ReportData) else read_report(data)).html.encode()
-    if len(page) > max_bytes:
-        raise InputError(
-            f"{path}: the page would have {len(page) / 1e6:.0f} MB, more than {max_bytes / 1e6:.0f} MB; "
-            "look at the result with cassi.looking.server, which reads bands on demand"
-        )
+    page = make_page(data if isinstance(data, ReportData) else read_report(data)).encode()
     with replacing(path, overwrite) as temporary:
         temporary.write_bytes(page)
     return path
 
 
-def make_page(data: ReportData, *, live: bool = False) -> Page:
-    """Make the page, with the cubes inside; or `live`, asking the server it came from for bands and spectra."""
-    bands, height, width = data.cube.shape
-    thin = thinning(height, width)
-    small = thinned(data.cube, thin)
-    known = small if data.truth is None else thinned(data.truth, thin)  # as in the summary: the same points
-    centers = data.wavelengths
+def make_page(data: ReportData) -> str:
+    """The page, with the cubes inside."""
+    cubes = {"cube": data.cube, "truth": data.truth, "uncertainty": data.uncertainty}
+    known = {name: cube for name, cube in cubes.items() if cube is not None}
+    thin = math.ceil(math.sqrt(len(known) * math.prod(data.cube.shape) / MAX_VALUES))
+    inside = {name: thinned(cube, thin) for name, cube in known.items()}
+    small, centers = inside["cube"], data.wavelengths
+    bands, height, width = small.shape
     picture, _ = render(small, centers)
 
-    packed = {"picture": _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)}
+    bits = {"cube": CUBE_BITS, "truth": CUBE_BITS, "uncertainty": PICTURE_BITS}
+    packed = {name: _pack(cube, bits[name]) for name, cube in inside.items()}
+    packed["picture"] = _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)
     limits: dict[str, tuple[float, float]] = {}
-    pictures = {"measurement": data.measurement, "residual": data.residual}
-    snapshots = {name: snapshot for name, snapshot in pictures.items() if snapshot is not None}
-    for name, snapshot in snapshots.items():
-        limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
-        k = thinning(*snapshot.shape)
-        packed[name] = _pack(np.clip(snapshot[::k, ::k], *limits[name])[None], PICTURE_BITS)
-    if not live:
-        packed["cube"] = _pack(data.cube, CUBE_BITS)
-        if data.truth is not None:
-            packed["truth"] = _pack(data.truth, CUBE_BITS)
-        if data.uncertainty is not None:
-            packed["uncertainty"] = _pack(data.uncertainty, PICTURE_BITS)
+    for name, snapshot in (("measurement", data.measurement), ("residual", data.residual)):
+        if snapshot is not None:
+            limits[name] = shown_range(snapshot, "around zero" if name == "residual" else "data")[:2]
+            packed[name] = _pack(np.clip(snapshot[::thin, ::thin], *limits[name])[None], PICTURE_BITS)
+    points = choose_points(inside.get("truth", small))  # as in the summary: the same points
     facts = {
-        "live": live,
         "shape": [bands, height, width],
         "thin": thin,
         "arrays": {name: one.layout for name, one in packed.items()},
@@ -126,23 +104,21 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         "labels": ["band" if centers is None else "wavelength [nm]", value_label(data.unit[:60])],
         "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
         "range": shown_range(small)[:2],
-        "truth": data.truth is not None,
         "spread": "standard deviation" if data.calibrated else "spread",
-        "points": [[point.row * thin, point.column * thin] for point in choose_points(known)],
+        "points": [[point.row, point.column] for point in points],
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
-    script = files("cassi.looking").joinpath("page", "page.js").read_text(encoding="utf-8")
-    policy = policy_of((script,), live)
+    parts = {name: files("cassi.looking").joinpath("page", name).read_text("utf-8") for name in PARTS}
     blocks = [
         f'<script type="application/json" id="facts">{_json(facts)}</script>',
         *(f'<script type="text/plain" id="data-{name}">{one.text}</script>' for name, one in packed.items()),
-        f"<script>{script}</script>",
+        f"<script>{parts['page.js']}</script>",
     ]
-    rounding = packed["cube"].error if "cube" in packed else 0.0
-    html = Template(files("cassi.looking").joinpath("page", "page.html").read_text(encoding="utf-8")).substitute(
-        policy=escape_text(policy),
-        style=files("cassi.looking").joinpath("page", "page.css").read_text(encoding="utf-8"),
+    detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
+    return Template(parts["page.html"]).substitute(
+        policy=escape_text(policy_of(parts["page.js"])),
+        style=parts["page.css"],
         title=escape_text(data.title),
         lede=escape_text(_lede(data)),
         numbers=_numbers(data),
@@ -150,30 +126,17 @@ def make_page(data: ReportData, *, live: bool = False) -> Page:
         if is_visible(centers)
         else "False color: the wavelengths are not known or not visible",
         aspect=f"{width} / {height}",
-        detector_aspect="{1} / {0}".format(
-            *next((p.shape for p in (data.residual, data.measurement) if p is not None), (1, 1))
-        ),
-        spectra_note=_spectra_note(data, rounding),
+        detector_aspect=f"{detector[1]} / {detector[0]}",
+        spectra_note=_spectra_note(data, packed["cube"].error, thin),
         sections=_residual(data, limits) + _story(data) + _records(data),
         blocks="\n".join(blocks),
     )
-    return Page(html, policy)
-
-
-def thinning(height: int, width: int, side: int = MAX_SIDE) -> int:
-    """Every how many-th pixel a picture of this size shows: 1 up to `side` pixels a side."""
-    return max(1, math.ceil(max(height, width) / side))
 
 
 def thinned(cube: CubeLike, every: int) -> Array:
     """Every `every`-th row and column of a cube, read band by band."""
-    return np.stack([band_of(cube, c)[::every, ::every] for c in range(cube.shape[0])])
-
-
-def band_of(cube: CubeLike, c: int) -> Array:
-    """Band c of a cube, (H, W)."""
-    band: Array = cube[c : c + 1, :, :][0]
-    return band
+    bands = range(cube.shape[0])
+    return np.concatenate([cube[c : c + 1, slice(None, None, every), slice(None, None, every)] for c in bands])
 
 
 # What the input says, made safe
@@ -198,14 +161,12 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def policy_of(scripts: Sequence[str], live: bool) -> str:
-    """Only these scripts run, by their hash; nothing is fetched, except from the page's own server when it is live."""
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
-    reach = "'self'" if live else "'none'"
+def policy_of(script: str = "") -> str:
+    """Only this script runs, by its hash, and nothing is fetched."""
+    allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"connect-src {reach}; base-uri 'none'; form-action 'none'"
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -224,14 +185,14 @@ class _Packed(NamedTuple):
     error: float
 
 
-def _pack(planes: CubeLike, bits: int) -> _Packed:
+def _pack(planes: Array, bits: int) -> _Packed:
     """Round planes (P, H, W) to 2^bits - 1 levels each; the last level stands for NaN and infinite values."""
     count, height, width = planes.shape
     top = 2**bits - 2
     folded = np.empty((count, height, width), np.uint16)
     lows, steps = [], []
     for p in range(count):
-        plane = band_of(planes, p).astype(np.float64)
+        plane = planes[p].astype(np.float64)
         known = np.isfinite(plane)
         low, high = (float(plane[known].min()), float(plane[known].max())) if known.any() else (0.0, 0.0)
         step = (high - low) / top or 1.0
@@ -256,11 +217,12 @@ def _lede(data: ReportData) -> str:
     if data.wavelengths is not None:
         parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
     if data.history:
-        words = {"converged": "converged after", "max_iters": "", "stopped": "stopped after"}
-        status = words.get(str(data.provenance.get("status", "")), "")
+        ended = {"converged": "converged after ", "stopped": "stopped after "}.get(
+            str(data.provenance.get("status")), ""
+        )
         last, seconds = data.history[-1], data.provenance.get("seconds")
         whole = seconds if isinstance(seconds, float) else last.seconds  # trials too, not the last run alone
-        parts.append(f"{status} {last.iteration} iterations, {whole:.3g} s in all".strip())
+        parts.append(f"{ended}{last.iteration} iterations, {whole:.3g} s in all")
     return " · ".join(parts)
 
 
@@ -278,7 +240,7 @@ def _numbers(data: ReportData) -> str:
     return box + (f'<dl class="numbers">{cells}</dl>' if cells else "")
 
 
-def _spectra_note(data: ReportData, rounding: float) -> str:
+def _spectra_note(data: ReportData, rounding: float, thin: int) -> str:
     parts = ["Solid: reconstruction."]
     if data.truth is not None:
         parts.append("Dashed: truth.")
@@ -290,8 +252,8 @@ def _spectra_note(data: ReportData, rounding: float) -> str:
             else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
             "truth lies outside more often than it would of an error bar."
         )
-    if rounding:
-        parts.append(f"Values on this page are rounded to within ±{rounding:.1g}; the result file has all digits.")
+    every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
+    parts.append(f"Values on this page are rounded to within ±{rounding:.1g}{every}; the result file has all.")
     return escape_text(" ".join(parts))
 
 
@@ -312,14 +274,13 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
     if data.residual is not None:
         white = residual_whiteness(data.residual)
         largest = max(white.vertical, white.horizontal, key=abs)
-        if abs(largest) <= white.limit:
-            verdict = "Neighboring pixels are uncorrelated: what is left looks like white noise."
-        elif largest > 0:
+        verdict = "Neighboring pixels are uncorrelated: what is left looks like white noise."
+        if largest > white.limit:
             verdict = (
                 "Neighboring pixels agree more than noise would: structure of the scene is left in the residual. "
                 "Much of it points to too much smoothing or to a mask that does not fit."
             )
-        else:
+        elif largest < -white.limit:
             verdict = (
                 "Neighboring pixels differ more than noise would: part of the noise is explained, too. A little is "
                 "usual; much of it points to too little smoothing."
@@ -346,28 +307,8 @@ def _story(data: ReportData) -> str:
             "</figcaption></figure></section>"
         )
     if data.choice:
-        reason = data.choice.get("reason")
-        said = f'<p class="verdict">{escape_text(reason)}</p>' if isinstance(reason, str) else ""
-        said += "".join(f'<p class="verdict">{escape_text(one)}</p>' for one in _levels(data))
-        rest = {name: value for name, value in data.choice.items() if name != "reason" or not isinstance(value, str)}
-        parts.append(f"<section><h2>Chosen automatically</h2>{said}{_table(rest)}</section>")
+        parts.append(f"<section><h2>Chosen automatically</h2>{_table(data.choice)}</section>")
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
-
-
-def _levels(data: ReportData) -> list[str]:
-    """Black level and noise in the unit of the measurement, and in counts where the file tells them."""
-    scale, noise = data.provenance.get("scale"), data.choice.get("noise")
-    counts = scale if isinstance(scale, float) and scale != 1 else None
-
-    def both(value: float) -> str:
-        stored = "" if counts is None else f" ({value * counts:.3g} stored counts)"
-        return f"{value:.3g} {value_label(data.measured_unit)}{stored}"
-
-    found = [f"Black level taken off: {both(data.black_level)}."] if data.black_level else []
-    beta = noise.get("beta") if isinstance(noise, Mapping) else None
-    if isinstance(beta, float) and beta >= 0:
-        found.append(f"Noise of a dark pixel: standard deviation {both(math.sqrt(beta))}.")
-    return found
 
 
 def _records(data: ReportData) -> str:
@@ -388,36 +329,24 @@ def _table(content: Mapping[str, object]) -> str:
     return f'<div class="scroll"><table>{rows}</table></div>'
 
 
-def _cell(value: object, digits: int = 6) -> str:
-    """A JSON value as HTML: mappings and lists of mappings as tables, lists of text as lists."""
+def _cell(value: object) -> str:
+    """A JSON value as HTML: a mapping as a table, a list with more than numbers in it as a list."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
         return _table(value) if value else "none"
     if isinstance(value, list | tuple):
-        if value and all(isinstance(one, Mapping) and one.keys() == value[0].keys() for one in value):
-            head = "".join(f'<th scope="col">{escape_text(str(name).replace("_", " "))}</th>' for name in value[0])
-            body = "".join("<tr>" + "".join(f"<td>{_cell(v, 4)}</td>" for v in one.values()) + "</tr>" for one in value)
-            rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-            return f'<div class="scroll"><table class="grid">{rows}</table></div>'
-        if sum(len(one) if isinstance(one, list) else 1 for one in value) > MOST_SHOWN:
-            return _in_words(value)  # basis vectors
-        texts = all(isinstance(one, str) for one in value)
-        if (value and texts) or any(isinstance(one, Mapping | list) for one in value):
+        count = sum(len(one) if isinstance(one, list) else 1 for one in value)
+        if count > MOST_SHOWN:  # basis vectors
+            return f"{count} numbers, in the file"
+        if any(isinstance(one, Mapping | list) for one in value) or (
+            value and all(isinstance(one, str) for one in value)
+        ):
             return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
         return ", ".join(_cell(one) for one in value) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
-    return _number(value, digits) if isinstance(value, float) else escape_text(value)
-
-
-def _in_words(value: object) -> str:
-    """How many a long list holds."""
-    sizes = []
-    while isinstance(value, list | tuple) and value:
-        sizes.append(str(len(value)))
-        value = value[0]
-    return f"{' x '.join(sizes)} numbers, in the file"
+    return _number(value, 6) if isinstance(value, float) else escape_text(value)
 
 
 def _number(value: float, digits: int = 3) -> str:

@@ -28,11 +28,10 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6, *, difficult: int =
 
     Args:
         cube: (C, H, W).
-        count: how many.
-        difficult: how many of them on difficult places, at most 2.
+        count, difficult: how many points, and how many of them on difficult places, at most 2.
 
     Returns:
-        `count` points, from top to bottom; fewer where the picture has fewer pixels.
+        The points, from top to bottom; fewer where the picture has fewer pixels.
 
     Raises:
         ValueError: not one cube.

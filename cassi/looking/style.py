@@ -1,4 +1,4 @@
-"""How every figure looks, the pieces all of them use, and the checks of what they are given."""
+"""How every figure looks, and the pieces all of them use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap
 from matplotlib.figure import Figure as _Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
@@ -68,7 +67,6 @@ _STYLE: Any = {
 }
 styled = rc_context(_STYLE)  # decorates a function that draws; matplotlib's settings are as before when it returns
 
-
 # Room beside axes for their words and numbers [inch]. All is placed by hand: a layout that measures every word before
 # it draws takes longer than the drawing.
 LEFT, ABOVE, BELOW, BAR, EDGE = 0.65, 0.3, 0.45, 0.85, 0.12
@@ -79,15 +77,6 @@ def write(figure: Figure, left: float, top: float, words: str, **how: Any) -> No
     """Words whose upper left corner is `left` and `top` inches from that of the page; `how` goes to `Figure.text`."""
     width, height = figure.get_size_inches()
     figure.text(left / width, 1 - top / height, words, va="top", **how)
-
-
-def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes whose upper left corner is `left` and `top` inches from that of the page."""
-    across, down = figure.get_size_inches()
-    axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
-    axes.xaxis.set_label_coords(0.5, -0.27 / height)
-    axes.yaxis.set_label_coords(-0.48 / width, 0.5)
-    return axes
 
 
 class Row(NamedTuple):
@@ -103,28 +92,31 @@ class Row(NamedTuple):
 
 def page(*rows: Row, title: str = "", head: float = 0.0) -> tuple[Figure, list[list[Axes]]]:
     """A page with rows of axes below each other, under its title or under a head that is so high [inch]."""
-    head = head or ABOVE * bool(title)
-    width = max(row.indent + sum(row.widths) + len(row.widths) * (row.left + row.right) for row in rows)
-    height = head + sum(ABOVE + row.height + row.below for row in rows)
-    figure = Figure(figsize=(max(width, 3.2), height))
+    top = head or ABOVE * bool(title)
+    across = max(3.2, *(row.indent + sum(row.widths) + len(row.widths) * (row.left + row.right) for row in rows))
+    down = top + sum(ABOVE + row.height + row.below for row in rows)
+    figure = Figure(figsize=(across, down))
     if title:
         write(figure, EDGE, EDGE, title, fontsize=11)
     found = []
     for row in rows:
         left, places = row.indent + row.left, []
+        bottom = 1 - (top + ABOVE + row.height) / down
         for width in row.widths:
-            places.append(place(figure, left, head + ABOVE, width, row.height))
+            axes = figure.add_axes((left / across, bottom, width / across, row.height / down))
+            axes.xaxis.set_label_coords(0.5, -0.27 / row.height)
+            axes.yaxis.set_label_coords(-0.48 / width, 0.5)
+            places.append(axes)
             left += width + row.right + row.left
         found.append(places)
-        head += ABOVE + row.height + row.below
+        top += ABOVE + row.height + row.below
     return figure, found
 
 
 def picture_size(shape: tuple[int, ...], side: float = 6.0) -> tuple[float, float]:
     """Width and height [inch] of a picture of this shape, its longer side `side` inches."""
-    height, width = shape
-    scale = side / max(height, width)
-    return max(width * scale, 0.2), max(height * scale, 0.2)
+    height, width = (max(side * size / max(shape), 0.2) for size in shape)
+    return width, height
 
 
 def show(axes: Axes, picture: np.ndarray, title: str = "", **how: Any) -> None:
@@ -147,10 +139,7 @@ def draw_map(
     ticks: bool = False,
     note: str = "",
 ) -> None:
-    """A picture of numbers with its color bar; below it what the numbers are, what is cut and a note.
-
-    `ticks` adds rows and columns.
-    """
+    """A picture of numbers with its color bar, perhaps rows and columns; below what the numbers are, and a note."""
     limits = shown_range(picture) if limits is None else limits
     show(axes, picture, title, cmap=colors, vmin=limits.low, vmax=limits.high)
     color_bar(axes, colors, limits)
@@ -180,18 +169,13 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 def note_below(axes: Axes, *lines: str, labelled: bool = True) -> None:
     """Small words below axes, and below their ticks and label where they are `labelled`."""
+    down = -(31 if labelled else 4) / 72 / inches(axes)[1]
     words = "\n".join(line for line in lines if line)
-    _, height = inches(axes)
-    axes.text(
-        0, -(31 if labelled else 4) / 72 / height, words, transform=axes.transAxes, va="top", fontsize=8, color=MUTED
-    )
+    axes.text(0, down, words, transform=axes.transAxes, va="top", fontsize=8, color=MUTED)
 
 
-def color_bar(axes: Axes, colors: str | Colormap, limits: Limits, *, gamma: float = 1.0) -> None:
-    """A strip of colors right of a picture with three numbers; at its ends, ≤ and ≥ say that values lie beyond.
-
-    Of colors that follow value^gamma the middle is the number in the middle.
-    """
+def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) -> None:
+    """A strip of colors that follow value^gamma, with three numbers; ≤ and ≥ say that values lie beyond its ends."""
     width, _ = inches(axes)
     bar = AxesImage(axes, cmap=colors, extent=(1 + 0.08 / width, 1 + 0.2 / width, 0, 1), origin="lower")
     bar.set(data=np.linspace(0, 1, 256)[:, None], transform=axes.transAxes, clip_on=False)
@@ -200,23 +184,8 @@ def color_bar(axes: Axes, colors: str | Colormap, limits: Limits, *, gamma: floa
     below, above = "≤ " * (limits.lowest < limits.low), "≥ " * (limits.highest > limits.high)
     numbers = ((0, below, limits.low, "bottom"), (0.5, "", middle, "center"), (1, above, limits.high, "top"))
     for at, sign, value, side in numbers:
-        text = sign + (f"{value:.0f}" if 1000 <= abs(value) < 100_000 else f"{value:.3g}")
+        text = sign + (f"{value:.0f}" if 1000 <= abs(value) < 100_000 else f"{value + 0.0:.3g}")
         axes.text(1 + 0.25 / width, at, text, transform=axes.transAxes, va=side, fontsize=8, color=MUTED)
-
-
-# What figures are given, checked
-
-
-def as_picture(y: Array, name: str) -> np.ndarray:
-    """One picture (H, W).
-
-    Raises:
-        ValueError: another rank, or empty.
-    """
-    picture = as_array(y)
-    if picture.ndim != 2 or 0 in picture.shape:
-        raise ValueError(f"{name} must be one picture (height, width), got shape {picture.shape}: select one frame")
-    return picture
 
 
 def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -228,35 +197,10 @@ def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None) -> tuple[np.nda
     values = as_array(cube)
     if values.ndim != 3 or 0 in values.shape:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
-    return values, as_centers(wavelengths, len(values))
-
-
-def as_centers(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.ndarray | None:
-    """Band centers (C,) or None.
-
-    Raises:
-        ValueError: their count is not C.
-    """
-    if wavelengths is None:
-        return None
-    centers = np.asarray(wavelengths, dtype=np.float64)
-    if centers.shape != (num_bands,):
-        raise ValueError(f"wavelengths must have shape ({num_bands},), got {centers.shape}: one per band")
-    return centers
-
-
-def like(other: Array | None, values: np.ndarray, name: str) -> np.ndarray | None:
-    """Another cube of the same shape, or None.
-
-    Raises:
-        ValueError: another shape.
-    """
-    if other is None:
-        return None
-    array = as_array(other)
-    if array.shape != values.shape:
-        raise ValueError(f"{name} must have the shape of the cube {values.shape}, got {array.shape}")
-    return array
+    centers = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
+    if centers is not None and centers.shape != values.shape[:1]:
+        raise ValueError(f"wavelengths must have shape ({len(values)},), got {centers.shape}: one per band")
+    return values, centers
 
 
 def spectral_axis(centers: np.ndarray | None, num_bands: int) -> tuple[np.ndarray, str]:

@@ -15,10 +15,10 @@
 
   const short = (v) => (Number.isFinite(v) ? String(Number(v.toPrecision(3))) : "none");
   const bandName = (c) => (facts.in_nm ? `${Number(facts.centers[c].toFixed(1))} nm` : `band ${c + 1}`);
-  const placeOf = ({ rows: [r0, r1], columns: [c0, c1] }) =>
-    r1 - r0 === 1 && c1 - c0 === 1
-      ? `row ${r0}, column ${c0}`
-      : `rows ${r0}–${r1 - 1}, columns ${c0}–${c1 - 1}`;
+  const placeOf = ({ rows, columns }) => {
+    const [r0, r1, c0, c1] = [rows[0], rows[1] - 1, columns[0], columns[1] - 1].map((at) => at * facts.thin);
+    return r0 === r1 && c0 === c1 ? `row ${r0}, column ${c0}` : `rows ${r0}–${r1}, columns ${c0}–${c1}`;
+  };
 
   function trouble(error) {
     $("trouble").hidden = false;
@@ -29,7 +29,7 @@
     return;
   }
 
-  // Cubes: inside the page, or on the server it came from
+  // Cubes
 
   async function unpack(name) {
     const { shape: [planes, rows, columns], low, step, missing } = facts.arrays[name];
@@ -66,42 +66,19 @@
     });
   }
 
-  async function inside() {
-    const cubes = {};
-    for (const name of ["cube", "truth", "uncertainty"]) if (facts.arrays[name]) cubes[name] = await unpack(name);
-    return {
-      now: true,
-      band: async (c) => ({
-        values: cubes.cube.values.subarray(c * height * width, (c + 1) * height * width),
-        rows: height,
-        columns: width,
-      }),
-      spectrum: async (rows, columns) => ({
-        values: meanSpectrum(cubes.cube, rows, columns),
-        truth: cubes.truth ? meanSpectrum(cubes.truth, rows, columns) : null,
-        uncertainty: cubes.uncertainty ? meanSpectrum(cubes.uncertainty, rows, columns) : null,
-      }),
-    };
-  }
+  const cubes = {};
 
-  async function ask(address) {
-    const reply = await fetch(address);
-    if (!reply.ok) throw new Error(await reply.text());
-    return reply;
-  }
+  const band = (c) => ({
+    values: cubes.cube.values.subarray(c * height * width, (c + 1) * height * width),
+    rows: height,
+    columns: width,
+  });
 
-  const served = {
-    now: false,
-    band: async (c) => {
-      const values = new Float32Array(await (await ask(`band?band=${c}`)).arrayBuffer());
-      return { values, rows: Math.ceil(height / facts.thin), columns: Math.ceil(width / facts.thin) };
-    },
-    spectrum: async (rows, columns) => {
-      const found = await (await ask(`spectrum?rows=${rows.join(":")}&columns=${columns.join(":")}`)).json();
-      const sorted = (values) => values && order.map((c) => values[c]);
-      return { values: sorted(found.cube), truth: sorted(found.truth), uncertainty: sorted(found.uncertainty) };
-    },
-  };
+  const spectrum = (rows, columns) => ({
+    values: meanSpectrum(cubes.cube, rows, columns),
+    truth: cubes.truth ? meanSpectrum(cubes.truth, rows, columns) : null,
+    uncertainty: cubes.uncertainty ? meanSpectrum(cubes.uncertainty, rows, columns) : null,
+  });
 
   // Pictures: a canvas, and marks above it at their share of its sides; all pictures of the scene zoom together
 
@@ -299,12 +276,11 @@
   } catch (error) {
     trouble(error);
   }
-  const source = facts.live ? served : await inside();
+  for (const name of ["cube", "truth", "uncertainty"]) if (facts.arrays[name]) cubes[name] = await unpack(name);
 
   // Bands
 
   slider.max = String(bands - 1);
-  let wanted = -1;
 
   function robustRange(values) {
     const sample = [];
@@ -315,8 +291,7 @@
     return [sample[Math.floor(0.002 * (sample.length - 1))], sample[Math.ceil(0.998 * (sample.length - 1))]];
   }
 
-  async function showBand(c) {
-    wanted = c;
+  function showBand(c) {
     slider.value = String(c);
     slider.setAttribute("aria-valuetext", bandName(c));
     const dot = document.createElement("span");
@@ -326,8 +301,7 @@
     $("plot-spectra").dataset.here = String(facts.centers[c]);
     drawSpectra();
     listKept();
-    const { values, rows, columns } = await source.band(c);
-    if (wanted !== c) return; // the slider has moved on
+    const { values, rows, columns } = band(c);
     let [low, high] = $("common").checked ? facts.range : robustRange(values);
     if (!(high > low)) high = low + 1;
     $("band-low").textContent = short(low);
@@ -335,8 +309,8 @@
     paintValues("band", { values, rows, columns }, [low, high], ["#000000", "#ffffff"]);
     $("plot-band").dataset.band = String(c);
   }
-  slider.addEventListener("input", () => showBand(Number(slider.value)).catch(trouble));
-  $("common").addEventListener("change", () => showBand(Number(slider.value)).catch(trouble));
+  slider.addEventListener("input", () => showBand(Number(slider.value)));
+  $("common").addEventListener("change", () => showBand(Number(slider.value)));
 
   // Spectra
 
@@ -385,9 +359,9 @@
     $("save").disabled = $("clear").disabled = kept.length === 0;
   }
 
-  async function keep(rows, columns, box) {
+  function keep(rows, columns, box) {
     if (kept.some((one) => String([one.rows, one.columns]) === String([rows, columns]))) return;
-    const found = await source.spectrum(rows, columns);
+    const found = spectrum(rows, columns);
     const used = new Set(kept.map((one) => one.color));
     const color = colors.find((one) => !used.has(one)) || colors[counted % colors.length];
     counted = kept.length ? counted + 1 : 1;
@@ -398,15 +372,14 @@
   const inPicture = (row, column) => row >= 0 && row < height && column >= 0 && column < width;
   let asked = null; // the pixel whose spectrum passes under the pointer
 
-  async function pass(row, column) {
+  function pass(row, column) {
     if (asked && asked[0] === row && asked[1] === column) return;
     asked = [row, column];
-    const { values } = await source.spectrum([row, row + 1], [column, column + 1]);
-    if (!asked || asked[0] !== row || asked[1] !== column) return;
-    passing = values;
+    passing = spectrum([row, row + 1], [column, column + 1]).values;
     drawSpectra();
-    const value = short(values[order.indexOf(Number(slider.value))]);
-    $("under").textContent = `row ${row}, column ${column}: ${value} at ${bandName(Number(slider.value))}`;
+    const value = short(passing[order.indexOf(Number(slider.value))]);
+    $("under").textContent =
+      `row ${row * facts.thin}, column ${column * facts.thin}: ${value} at ${bandName(Number(slider.value))}`;
   }
 
   function forget() {
@@ -416,7 +389,6 @@
     $("under").textContent = "";
   }
 
-  let resting;
   for (const scene of scenes) {
     const pixel = ({ clientX, clientY }) => {
       const at = scene.querySelector(".inner").getBoundingClientRect();
@@ -434,30 +406,25 @@
     };
     scene.addEventListener("pointermove", (event) => {
       const [row, column] = pixel(event).map(Math.floor);
-      clearTimeout(resting);
       if (far(event) && event.pointerType !== "touch") {
         scene.setPointerCapture(event.pointerId);
         for (const old of document.querySelectorAll(".mark.rubber")) old.remove();
         mark("rubber", ...box(event), "white");
       }
       if (!inPicture(row, column)) return;
-      if (source.now) pass(row, column).catch(trouble);
-      else resting = setTimeout(() => pass(row, column).catch(trouble), 60); // spare the server a passing pointer
+      pass(row, column);
     });
     scene.addEventListener("pointerup", (event) => {
       for (const old of document.querySelectorAll(".mark.rubber")) old.remove();
       if (!from) return;
       const [rows, columns] = box(event);
       const [row, column] = pixel(event).map(Math.floor);
-      if (!far(event) && inPicture(row, column)) keep([row, row + 1], [column, column + 1], false).catch(trouble);
-      else if (far(event) && rows[1] > rows[0] && columns[1] > columns[0]) keep(rows, columns, true).catch(trouble);
+      if (!far(event) && inPicture(row, column)) keep([row, row + 1], [column, column + 1], false);
+      else if (far(event) && rows[1] > rows[0] && columns[1] > columns[0]) keep(rows, columns, true);
       from = null;
     });
     scene.addEventListener("pointercancel", () => (from = null));
-    scene.addEventListener("pointerleave", () => {
-      clearTimeout(resting);
-      forget();
-    });
+    scene.addEventListener("pointerleave", forget);
     scene.addEventListener(
       "wheel",
       (event) => {
@@ -481,9 +448,9 @@
           column: Math.min(width - 1, Math.max(0, start.column + (cursor ? right : 0))),
         };
         drawKept();
-        pass(cursor.row, cursor.column).catch(trouble);
+        pass(cursor.row, cursor.column);
       } else if ((event.key === "Enter" || event.key === " ") && cursor) {
-        keep([cursor.row, cursor.row + 1], [cursor.column, cursor.column + 1], false).catch(trouble);
+        keep([cursor.row, cursor.row + 1], [cursor.column, cursor.column + 1], false);
       } else if (event.key === "Escape" && cursor) {
         cursor = null;
         drawKept();
@@ -501,7 +468,7 @@
   $("plot-spectra").addEventListener("click", (event) => {
     const x = waveAt(event.clientX - $("plot-spectra").getBoundingClientRect().left);
     const nearest = facts.centers.reduce((best, v, c) => (Math.abs(v - x) < Math.abs(facts.centers[best] - x) ? c : best), 0);
-    showBand(nearest).catch(trouble);
+    showBand(nearest);
   });
 
   $("clear").addEventListener("click", () => {
@@ -533,8 +500,8 @@
   });
 
   try {
-    await showBand(Math.floor(bands / 2));
-    for (const [row, column] of facts.points) await keep([row, row + 1], [column, column + 1], false);
+    showBand(Math.floor(bands / 2));
+    for (const [row, column] of facts.points) keep([row, row + 1], [column, column + 1], false);
   } catch (error) {
     trouble(error);
   }
