@@ -141,7 +141,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
             "--calibration does not go with --mask, --num-bands: it",
         ),
         (("--batch", 2), "--batch needs several snapshots"),
-        (("--workers", 2), "--workers needs several snapshots"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--side-response", "rgb"), "--side-response needs --side"),
         (

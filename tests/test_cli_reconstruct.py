@@ -132,8 +132,8 @@ def test_a_black_level_that_is_too_high_is_told(raw, capsys):
         assert call(raw, "--bit-depth", 12, "--black-level", level, *FAST, "--overwrite") == 0
         said = capsys.readouterr()
         assert ("below 0" in said.err) == (level == 5 * BLACK)
-    assert "of the light: the black level is too high" in said.err and "(--black-level)" in said.err
-    assert "of the light: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
+    assert "of |y|: the black level is too high" in said.err and "(--black-level)" in said.err
+    assert "of |y|: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
 
 
 def test_bands_that_nothing_tells_apart_are_told():

@@ -233,7 +233,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, "
+            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI; may hold mask, "
                 "shifts and truth too. Or many: files, a folder, a pattern, or a stack",
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--mask", "the coded aperture, where it is not in the measurement's file; of several shots one each",
@@ -242,7 +242,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("--mask", "--mask-key", "--mask-transform", "--num-bands", "--step", "--wavelengths",
                     "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation", OTHER_OPTICS)),
-            Option("--output", "the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
+            Option("--output", "the result: .h5, .mat, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
             Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
@@ -322,8 +322,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "--spectral-prior", "--quality", "--solver", "--weights", SHOTS)),
             Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
-            Option("--workers", "compute in N processes of one thread each instead",
-                value="N", type=count, needs=(MANY,)),
         ),
         "what is said": (
             Option("--dry-run", "say what is in the files and what would be done, then stop"),
@@ -382,7 +380,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             OVERWRITE, QUIET, DEBUG,
         ),
         "scene": (
-            Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI, NetCDF", value="FILE", reads=True),
+            Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI", value="FILE", reads=True),
             Option("--key", "the cube's name in its file, if it is an unusual one", value="NAME"),
             Option("--size", "pixels (default: 256x256, or those of the cube or the mask file)",
                 value="HxW", type=size),

@@ -156,10 +156,10 @@ def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
 
     parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
     units = {
-        "psnr": "PSNR {:.2f} dB",
+        "psnr": "PSNR {:.2f} dB (peak 1)",
         "ssim": "SSIM {:.3f}",
         "sam": "SAM {:.2f} deg",
-        "mean_band_psnr": "mean-band PSNR {:.2f} dB",
+        "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1)",
     }
     scores = {} if cube is None else score(cube, truth=m.cube, mean_band=m.mean_band)
     return ", ".join([*parts, *(units[name].format(value) for name, value in scores.items())])
@@ -225,8 +225,9 @@ def _would_be_used(args: argparse.Namespace, task: Task, m: Measurement) -> list
     """
     compare_with_blur(args, task, m)
     lines = []
-    black = black_level_left(m, task.method["psf"], task.method["black_level"])
-    if args.black_level is None and task.finds and not check_masks(m).matches:
+    check = check_masks(m)
+    black = black_level_left(replace(m, check=check), task.method["psf"], task.method["black_level"])
+    if args.black_level is None and task.finds and not check.matches:
         lines.append("the black level would be told once the camera is found: through this mask it cannot")
     elif args.black_level is None and black:
         counts = "" if m.scale == 1 else f" {black * m.scale:.4g} counts,"

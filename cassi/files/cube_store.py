@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import h5py
 
 TOLERANCE = 1e-6  # relative, between what was added in float32 and in float64
-GATHERED = ("cube", "measurement", "residual", "truth")  # of each frame; what not all of them have is left out
 
 
 class CubeStore:
@@ -133,8 +132,9 @@ def gather_cubes(
         path: .h5 or .hdf5 file to make: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
             `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each; the
             attributes `ok` and `verdict` say whether all of them fit the mask.
-        results: files as `cassi.running.result.write_result` makes them, in the order of time.
-        attributes: provenance by name; unit and scale are those of the first frame.
+        results: files as `cassi.running.result.write_result` makes them, in the order of time. The first says what
+            there is, its unit and its scale.
+        attributes: provenance by name.
         overwrite: replace an existing file.
 
     Returns:
@@ -155,19 +155,25 @@ def gather_cubes(
 
     if not results:
         raise InputError("no frames to gather; give one result at least")
-    shapes = _shared_shapes(results)
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
+    shapes: dict[str, tuple[int, ...]] = {}
     with cube_store(path, overwrite=overwrite) as store:
-        for name, shape in shapes.items():
-            axes = "NCHW" if name == "cube" else ""
-            store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
+                # of snapshot and residual a frame's own, the first of those beside it
+                own = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
+                found = own | {name: frame[name].shape for name in ("cube", "truth") if name in frame}
                 if t == 0:
+                    shapes = found
+                    for name, shape in shapes.items():
+                        axes = "NCHW" if name == "cube" else ""
+                        store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
                     kept = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
                     store.state({name: frame.attrs[name] for name in kept} | dict(attributes or {}))
+                if found != shapes:
+                    raise InputError(f"{result}: holds {found}, the first frame {shapes}; give frames of one run")
                 for name, shape in shapes.items():
                     store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
                 residuals[t] = frame.attrs.get("residual", np.nan)
@@ -180,22 +186,3 @@ def gather_cubes(
             verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
             store.state({"ok": False, "verdict": verdict})
     return Path(path)
-
-
-def _shared_shapes(results: Sequence[str | os.PathLike[str]]) -> dict[str, tuple[int, ...]]:
-    """The arrays that all results have; of snapshot and residual a frame's own, the first of those beside it."""
-    import h5py
-
-    shared: dict[str, tuple[int, ...]] | None = None
-    for result in results:
-        with h5py.File(result) as frame:
-            if "cube" not in frame:
-                raise InputError(f"{result}: no cube in it, expected the result of a run")
-            shapes = {name: frame[name].shape for name in GATHERED if name in frame}
-        for name in {"measurement", "residual"} & shapes.keys():
-            shapes[name] = shapes[name][-2:]
-        shared = shapes if shared is None else {name: shape for name, shape in shared.items() if name in shapes}
-        for name, shape in shared.items():
-            if shapes[name] != shape:
-                raise InputError(f"{result}: '{name}' {shapes[name]} differs from the first frame's {shape}")
-    return shared or {}

@@ -14,7 +14,7 @@ def open_container(path: str | Path) -> Container:
 
     Args:
         path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr or its data
-            file), NetCDF-4.
+            file).
 
     Returns:
         The container; its arrays are read on demand.

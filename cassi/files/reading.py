@@ -26,7 +26,7 @@ from cassi.files.names import (
 )
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import band_axis, check_bit_depth, mask_to_float32, plan_counts, read_leading, scale_cube
+from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
@@ -54,7 +54,7 @@ def read_measurement(
     (C = 1 + (W' - W) / step, step 2 where nothing says otherwise), the orientation, the scale of integer counts.
 
     Args:
-        path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG, ENVI or NetCDF file with the snapshot.
+        path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG or ENVI file with the snapshot.
         mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels: what the user says of it, see
             `ReadOptions`.
         frames: of a stack, one frame (an int, gives (H, W'); -1 is the last) or a slice; only these are read.
@@ -114,7 +114,6 @@ class OpenedMeasurement:
         name = f"{container.path}: '{self.entry.name}'"
         marked = _marked_of(self.marked, frames)
         raw = _blank_bad_pixels(self.counts(frames), marked, notes)
-        check_bit_depth(raw, self.options.levels.bit_depth, name)
         counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options.levels)
         y, saturated = counts.apply(raw, name)
         del raw

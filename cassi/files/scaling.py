@@ -10,7 +10,6 @@ from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_SIZES
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
-FEWEST_COUNTS, LEAST_SHARE = 32.0, 0.01  # fractions below these, in counts and of full scale, are no mean of counts
 LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave float32
 
 
@@ -123,22 +122,6 @@ def plan_counts(
     depth_note = f", bit depth {source}" if dtype.kind != "f" else ""
     note = f"counts scaled to y = (counts - {black:g}) / {white - black:g}, unit: {unit}{depth_note}"
     return Counts(black, white - black, saturation, unit, Note(note, "counts"))
-
-
-def check_bit_depth(values: np.ndarray, bit_depth: int | None, name: str) -> None:
-    """A bit depth is for counts: whole numbers, or means of them.
-
-    Raises:
-        InputError: fractions that are small beside the full scale, which a bit depth would make nearly black.
-    """
-    if values.dtype.kind != "f" or bit_depth is None or not values.size:
-        return
-    full, largest = 2.0**bit_depth - 1, float(np.nanmax(values))
-    if largest < max(FEWEST_COUNTS, LEAST_SHARE * full) and not np.array_equal(values, np.rint(values), equal_nan=True):
-        raise InputError(
-            f"{name} holds fractions up to {largest:g}, no counts of {bit_depth} bits (up to {full:g}); leave out the "
-            "bit depth"
-        )
 
 
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:

@@ -31,9 +31,9 @@ def write_cube(
     attributes: Attributes | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .hdr (ENVI), .nc (NetCDF), .tif, .tiff.
+    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .hdr (ENVI), .tif, .tiff.
 
-    HDF5 and .mat take everything. NetCDF takes cube, wavelengths and attributes; ENVI and TIFF cube and wavelengths.
+    HDF5 and .mat take everything, ENVI and TIFF cube and wavelengths.
 
     Args:
         path: file to make.

@@ -27,8 +27,8 @@ from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
-from cassi.running.evidence import as_found, compared, compared_through, of_cube, of_scene
-from cassi.running.preparing import Scene, load, prepare, prepare_camera
+from cassi.running.evidence import of_cube, of_scene
+from cassi.running.preparing import Scene, as_found, compared, load, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.request import Array, Request
 from cassi.running.result import Reconstruction
@@ -158,15 +158,12 @@ def reconstruct(
 
 
 def _through(A: Camera, measurement: Array, request: Request) -> Scene:
-    """The scene of a camera that was given itself, and is believed."""
     if not hasattr(A, "check_measurement"):
         raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
-    scene = prepare_camera(A, measurement, request)
-    return replace(scene, check=compared_through(scene.A, scene.y))
+    return prepare_camera(A, measurement, request)
 
 
 def _steps(loaded: Measurement | Scene, request: Request) -> dict[str, float]:
-    """The steps that will be told."""
     is_read = isinstance(loaded, Measurement)
     return usual_steps(
         solver=request.method.solver,
@@ -181,11 +178,6 @@ def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
     """A measurement with the camera that is found from it where that is asked for, ready to be solved.
 
     The camera comes first: through a mask out of place, dark pixels tell a black level that is not there.
-
-    Args:
-        m: as `load` returns it.
-        request: see there.
-        told: called with the name of the step and the share of it that is done.
     """
     check = compared(m)
     m = replace(m, check=check)
@@ -194,7 +186,8 @@ def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
         fit = find_camera(m, black_level=request.black_level, seed=request.seed, told=partial(told, CAMERA))
     in_place = m if fit is None else fit.in_place(m)
     check = as_found(check, in_place) if fit is not None and fit.accepted else check
-    return replace(prepare(in_place, request), measurement=replace(m, check=None), fit=fit, check=check)
+    scene = prepare(replace(in_place, check=check), request)
+    return replace(scene, measurement=replace(m, check=None), fit=fit)
 
 
 def _warn(sentences: Sequence[str]) -> None:
@@ -203,7 +196,6 @@ def _warn(sentences: Sequence[str]) -> None:
 
 
 def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Outcome]:
-    """Solve the snapshots one after the other."""
     method, side = method_for(scene, request), request.side
     if side is not None:
         from cassi.running.beside import check_side  # loads much that no other run needs
@@ -212,7 +204,8 @@ def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Ou
     found = []
     for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
         one = replace(run, progress=partial(_numbered, told, one_of(k, scene.num_scenes)))
-        found.append(replace(_solved_one(scene, y, method, one, side), black_level=black, black_level_told=scene.told))
+        outcome = _solved_one(scene, y, method, one, side)
+        found.append(replace(outcome, black_level=black, black_level_told=scene.told, doubt=scene.doubt))
     return found
 
 
@@ -227,7 +220,7 @@ def _numbered(told: Progress, before: str, step: str, share: float) -> None:
 
 
 def _solved_one(scene: Scene, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
-    """Solve one snapshot at brightness 1; the cube is in the unit of y again."""
+    """At brightness 1; the cube is in the unit of y again."""
     level = brightness(scene.A, y)
     if method.plan is not None:
         method = replace(method, plan=method.plan.scaled(1 / level))

@@ -22,9 +22,8 @@ from cassi.choice.plan import Method, Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
-from cassi.running.evidence import compared
 from cassi.running.front_door import assembled, reconstruct
-from cassi.running.preparing import prepare
+from cassi.running.preparing import as_found, compared, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 from cassi.running.stores import Frame
@@ -124,10 +123,11 @@ class InSequence:
         """
         start = time.perf_counter()
         own = replace(m, y=m.y[0], check=None)
-        own = replace(own, check=compared(own))
-        fit = self.camera if isinstance(self.camera, FoundCamera) else None
-        request = Request(psf=self.psf, black_level=self.black_level, device=self.device)
-        scene = prepare(m if fit is None else fit.in_place(m), request)
+        check = compared(own)
+        own, fit = replace(own, check=check), self.camera if isinstance(self.camera, FoundCamera) else None
+        check = check if fit is None else as_found(check, fit.in_place(own))
+        in_place = replace(m if fit is None else fit.in_place(m), check=check)
+        scene = prepare(in_place, Request(psf=self.psf, black_level=self.black_level, device=self.device))
         frames = [self._alone(scene.A, y) for y in scene.frames]
         joined = together(frames[0], frames[1:], self.plan, Run(self.seed, monitor=monitor))
         if joined is None:
@@ -141,11 +141,9 @@ class InSequence:
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
         outcome = Outcome(
             joined.result, "subspace-tv", settings, joined.plan, brightness=brightness(scene.A, scene.frames[0]),
-            black_level=scene.black_levels[0], black_level_told=scene.told,
+            black_level=scene.black_levels[0], black_level_told=scene.told, doubt=scene.doubt,
         )  # fmt: skip
-        first = replace(
-            scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit, check=own.check
-        )
+        first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
         return assembled(first, [outcome], {"solver": "auto", "seed": self.seed, **settings}, start)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:

@@ -166,6 +166,7 @@ def reconstruct_tiled(
             noise = scene.noise.scaled(1 / level)
             one, found = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
             chosen = replace(found.scaled(level), black_level=scene.black_levels[0], black_level_told=scene.told)
+            chosen = replace(chosen, doubt=scene.doubt)
             choice = chosen.as_dict() | {"tile": tile, "reach": reach}
 
             def add(rows: slice, columns: slice, values: Tensor) -> None:
