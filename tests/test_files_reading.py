@@ -427,27 +427,6 @@ def test_cube_errors(tmp_path):
         read_cube(tmp_path / "c.npz")
 
 
-def test_packed_netcdf_is_unpacked(tmp_path, arrays):
-    """Whole numbers with a scale, as the CF conventions allow."""
-    counts = np.arange(H * DETECTOR, dtype=np.int16).reshape(H, DETECTOR)
-    with h5py.File(tmp_path / "m.nc", "w") as file:
-        file["meas"], file["mask"] = counts, arrays["mask"]
-        file["meas"].attrs.update({"scale_factor": 0.25, "add_offset": 2.0, "_FillValue": np.int16(-1)})
-    m = read_measurement(tmp_path / "m.nc")
-    assert np.allclose(m.y, counts * 0.25 + 2)
-
-
-def test_netcdf_of_an_outside_writer(tmp_path, arrays):
-    xarray = pytest.importorskip("xarray", reason="the outside writer of NetCDF")
-    cube = np.moveaxis(arrays["cube"], 0, 2)
-    pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
-    dataset = xarray.Dataset({"rad": (("y", "x", "band"), cube)}, {"wavelength": ("band", np.arange(C) + 500.0)})
-    dataset.to_netcdf(tmp_path / "m.nc", engine="h5netcdf")
-    found, wavelengths = read_cube(tmp_path / "m.nc")
-    assert np.array_equal(found, arrays["cube"])
-    assert wavelengths.tolist() == [500, 501, 502, 503]
-
-
 # --- real captures
 
 

@@ -214,7 +214,7 @@ def _contents(args: argparse.Namespace, task: Task) -> str:
     paths = task.frames[0].paths
     if len(task.read.each) > 1 or args.optics != "sd" or args.calibration:
         return listing(*dict.fromkeys((*paths, *args.mask)))
-    return describe(paths[0], options=task.read.each[0]).text
+    return describe(paths[0], options=task.read.each[0])
 
 
 def _would_be_used(args: argparse.Namespace, task: Task, m: Measurement) -> list[str]:

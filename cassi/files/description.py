@@ -1,11 +1,11 @@
 """Say what files hold, how they fit together, and what would be done with them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError, Note, one_line
+from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import role_of
@@ -18,16 +18,9 @@ from cassi.optics.mask_match import check_mask
 MAX_RANGE_BYTES = 2**30  # of larger arrays the range is not looked for
 
 
-@dataclass(frozen=True)
-class Description:
-    """What `describe` found: lines to be printed, and what keeps the measurement from being reconstructed, if any."""
-
-    text: str
-    problem: Note | None = None
-
-
-def describe(path: PathLike, *, options: ReadOptions | None = None) -> Description:
-    """Describe a measurement: every array with its guessed part, the geometry that fits, and whether the mask belongs.
+def describe(path: PathLike, *, options: ReadOptions = ReadOptions()) -> str:  # noqa: B008  frozen
+    """Describe a measurement: every array with its guessed part, the geometry that fits, and whether the mask belongs;
+    or why it cannot be reconstructed.
 
     Args:
         path: its file.
@@ -41,26 +34,23 @@ def describe(path: PathLike, *, options: ReadOptions | None = None) -> Descripti
         >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
         >>> with h5py.File(path, "w") as file:
         ...     file["mask"] = np.ones((8, 8), np.float32)
-        >>> print(describe(path).text.splitlines()[1])
+        >>> print(describe(path).splitlines()[1])
           mask (8, 8) float32, 1 .. 1: mask
     """
-    options = options or ReadOptions()
     mask = () if options.mask is None or isinstance(options.mask, np.ndarray) else (options.mask,)
-    found = _as_measurement(path, options)
-    return replace(found, text=f"{listing(path, *mask)}\n{found.text}")
+    return f"{listing(path, *mask)}\n{_as_measurement(path, options)}"
 
 
-def _as_measurement(path: PathLike, options: ReadOptions) -> Description:
-    """The measurement as it would be read, compared with its mask; where what the user says of the bands does not fit,
-    what does."""
+def _as_measurement(path: PathLike, options: ReadOptions) -> str:
+    """As it would be read, compared with its mask; where the bands that are stated do not fit, what does."""
     try:
         m = open_measurement(path, options).read()
     except InputError as error:
         text = f"cannot be reconstructed: {error}"
         if options.step is not None or options.num_bands is not None:
             without = _as_measurement(path, replace(options, step=None, num_bands=None))
-            text += f"\nwithout the step and the number of bands given:\n{without.text}"
-        return Description(text, Note(error))
+            text += f"\nwithout the step and the number of bands given:\n{without}"
+        return text
     lines = ["", f"as a measurement: y {m.y.shape} [{m.unit}], mask {m.mask.shape}, {len(m.shifts)} bands"]
     lines += [f"  {note}" for note in m.notes]
     difference = m.y.shape[-1] - m.mask.shape[-1]
@@ -68,7 +58,7 @@ def _as_measurement(path: PathLike, options: ReadOptions) -> Description:
         fits = ", ".join(f"{bands} x step {own_step}" for bands, own_step in geometries)
         lines.append(f"bands and steps that fit the {difference} columns of dispersion: {fits}")
     lines += ["", str(check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels))]
-    return Description("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _container_lines(container: Container) -> list[str]:

@@ -68,11 +68,7 @@ def read_scene(
 
 
 def stated_camera(path: PathLike) -> tuple[str | None, int | None]:
-    """What a file says of its camera in the attributes `optics` and `num_shots`; None where it says nothing.
-
-    Raises:
-        InputError: it cannot be read, or names optics that there are not.
-    """
+    """What a file says of its camera in the attributes `optics` and `num_shots`; None where it says nothing."""
     container = open_container(Path(path))
     optics, shots = container.attributes.get("optics"), container.attributes.get("num_shots")
     if optics is not None and str(optics) not in OPTICS:
@@ -86,14 +82,7 @@ def options_of_shots(
     """How each of K shots is read: the same for all but the mask.
 
     The masks come from K files; from one file, of its own or the measurement's, with a stack (K, H, W) or
-    (K, C, H, W); or each shot's file brings its own.
-
-    Args:
-        path: the (first) file with shots.
-        options: what holds for all shots.
-        num_shots: K.
-        masks: files of masks, none, one or K.
-        own: each shot has a file of its own.
+    (K, C, H, W); or each shot's file, where it has one of its `own`, brings its own.
 
     Raises:
         InputError: masks for another number of shots.
@@ -118,7 +107,6 @@ def options_of_shots(
 
 
 def _axis_of_shots(container: Container, entry: Entry, num_shots: int) -> int | None:
-    """Which axis of a stack of masks counts the shots."""
     rank = len(entry.shape)
     if rank not in (3, 4):
         return (0 if num_shots == 1 else None) if rank != 2 else None
@@ -131,11 +119,6 @@ def with_optics(path: PathLike, options: ReadOptions, optics: str) -> ReadOption
 
     A double disperser has one aperture, as wide as the scene and the spread of its bands together, which is cut into
     the mask of each band (`cassi.optics.other_cameras.double_disperser`); a video camera a mask for each frame.
-
-    Args:
-        path: the measurement's file.
-        options: what the user says of it.
-        optics: "sd", which changes nothing, "dd" or "cacti".
 
     Raises:
         InputError: a mask that does not fit these optics.
@@ -172,10 +155,6 @@ def with_optics(path: PathLike, options: ReadOptions, optics: str) -> ReadOption
 
 
 def is_stack(path: PathLike, key: str | None = None) -> bool:
-    """Whether the measurement in a file has three axes: several snapshots.
-
-    Raises:
-        InputError: no measurement in it.
-    """
+    """Whether the measurement in a file has three axes: several snapshots."""
     entry, _ = pick(open_container(Path(path)), MEASUREMENT, "measurement", key)
     return len(entry.shape) == 3

@@ -104,11 +104,7 @@ class OpenedMeasurement:
         return np.swapaxes(raw, -1, -2) if self.layout.measurement_transposed else raw
 
     def read(self, frames: int | slice | None = None) -> Measurement:
-        """Read frames and what belongs to them.
-
-        Raises:
-            InputError: no such frame, NaN, Inf, or counts that do not fit the bit depth.
-        """
+        """Read frames and what belongs to them; see `read_measurement`."""
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
@@ -149,11 +145,7 @@ class OpenedMeasurement:
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
-    """Read all of a measurement file but its frames.
-
-    Raises:
-        InputError: see `read_measurement`.
-    """
+    """Read all of a measurement file but its frames; see `read_measurement`."""
     notes: list[str] = []
     container, entry, mask_container, mask_entry, layout = _match(path, options, notes)
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
@@ -174,11 +166,7 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
 
 
 def frame_count(path: PathLike, options: ReadOptions) -> int | None:
-    """Return the number of frames of a stack without reading them, or None for a single snapshot.
-
-    Raises:
-        InputError: see `read_measurement`.
-    """
+    """The number of frames of a stack without reading them, or None for a single snapshot."""
     _, entry, _, _, layout = _match(path, options, [])
     return None if layout.stack_axis is None else entry.shape[layout.stack_axis]
 
@@ -205,7 +193,7 @@ def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Cont
 def mask_source(
     container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
 ) -> tuple[Container, Entry]:
-    """Return where the mask is: in a file of its own, beside the measurement, or in memory."""
+    """Where the mask is: in a file of its own, beside the measurement, or in memory."""
     if isinstance(mask, np.ndarray):
         entry = Entry("mask", mask.shape, mask.dtype, axes="CHW" if mask.ndim == 3 else None)
         held = mask
@@ -228,7 +216,6 @@ def mask_source(
 def _bad_pixel_map(
     container: Container, path: PathLike | None, shape: tuple[int, ...], transposed: bool
 ) -> np.ndarray | None:
-    """Return the marked pixels of the file given, else of the measurement's own file."""
     if path is None:
         entry = find(container, BAD_PIXELS)
         source = container
@@ -284,7 +271,7 @@ def _geometry(
     options: ReadOptions,
     notes: list[str],
 ) -> tuple[Shifts, np.ndarray]:
-    """Return the shifts and the mask, un-sheared where it was stored as it lies on the detector."""
+    """The shifts and the mask, un-sheared where it was stored as it lies on the detector."""
     stored = None
     source, entry = container, find(container, SHIFTS) if options.step is None else None
     if entry is None and options.step is None and mask.ndim == 3:  # a camera's file says where its bands fall
@@ -335,12 +322,12 @@ def _wavelengths(
 def _truth(
     opened: OpenedMeasurement, size: tuple[int, int], frames: int | slice | None, notes: list[str]
 ) -> np.ndarray | None:
-    """Return the truth (C, H, W) or (N, C, H, W) where the file has one that fits, else None and a note."""
+    """The truth (C, H, W) or (N, C, H, W) where the file has one that fits."""
     container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
     if entry is None or entry in (opened.entry, opened.mask_entry):
         return None
-    image = size[::-1] if layout.measurement_transposed else size
+    image, values = size[::-1] if layout.measurement_transposed else size, None
     if len(entry.shape) == 4:
         order = stack_order(container, entry)
         found = tuple(entry.shape[i] for i in order)
@@ -348,18 +335,12 @@ def _truth(
             values = read_leading(container, entry, order[0], frames)
             rest = sorted(order[1:])
             values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
-            return _finish_truth(container, entry, values, layout, notes)
     elif len(entry.shape) == 3:
         axis = band_axis(container, entry, num_bands=num_bands, image=image)
-        if axis is not None:
-            return _finish_truth(container, entry, read_leading(container, entry, axis), layout, notes)
-    notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
-    return None
-
-
-def _finish_truth(
-    container: Container, entry: Entry, values: np.ndarray, layout: Layout, notes: list[str]
-) -> np.ndarray:
+        values = None if axis is None else read_leading(container, entry, axis)
+    if values is None:
+        notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
+        return None
     values = np.swapaxes(values, -1, -2) if layout.measurement_transposed else values
     cube, note = scale_cube(values, f"{container.path}: '{entry.name}'")
     notes += [note] if note else []
@@ -379,7 +360,7 @@ def _mean_band(container: Container, layout: Layout, size: tuple[int, int], note
 
 
 def _number(container: Container, name: str) -> float | None:
-    """Return a number kept as an attribute of the file or as an array of one value, or None."""
+    """A number kept as an attribute of the file or as an array of one value, or None."""
     value: object = container.attributes.get(name)
     if value is None:
         entry = container.entry(name)

@@ -76,40 +76,38 @@ def reconstruct(
             `cassi.files.other_optics.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
             shifts and the rest along.
         mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
-            measurement. Or the camera itself, any that fulfils `cassi.optics.protocol`: it brings shifts, blur and
-            device along.
+            measurement. Or the camera itself (`cassi.optics.protocol`), which brings shifts, blur and device along.
         shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
         wavelengths: (C,) band centers [nm], or a text such as "450:650:28" (`cassi.optics.wavelengths`); "auto" and
             "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
-            one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
-            "gap-tv", "admm-tv", "fista-tv"; gap_tv is gap-tv.
+            one's own), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares", "gap-tv",
+            "admm-tv", "fista-tv"; gap_tv is gap-tv.
         num_iters: iterations; the solver's own default if not given.
-        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
-            mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
+        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to that times the mean of
+            gram_diag ("admm-tv", "fista-tv"). Not for "auto" or "least-squares".
         quality: "fast", half as long as "default", or "best", half as long again ("auto" only).
         prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", which takes what
             predicts held-out pixels best ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit.
-        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, calibrated on known
-            scenes; "gaussian" its spread, which only compares places.
-        psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
-            point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
+        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, "gaussian" its spread,
+            which only compares places.
+        psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or taps (M,),
+            or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to
             learn them from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
         black_level: taken off y first, in its unit; None takes off what the pixels tell that hardly any light can
-            reach, where they clearly tell something (`choice["black_level"]`), 0 nothing.
+            reach (`choice["black_level"]`), 0 nothing.
         gain: electrons per unit of y, where known.
         read_noise: standard deviation [electron], where known.
         plan: of an earlier result (`Reconstruction.plan`), followed instead of a choice ("auto" only): for snapshots
             that are alike, in half the time.
         camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
-            evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
-            snapshots by the same camera. Not where a psf or a camera is given.
+            evidence is clear; "as-given" leaves it; or a `FoundCamera`. Not where a psf or a camera is given.
         side: a photograph of the same scene from beside the camera ("auto" and one snapshot only), used where held-out
             pixels do not speak against it.
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
@@ -123,9 +121,8 @@ def reconstruct(
         The `Reconstruction`.
 
     Warns:
-        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), what else speaks against it
-            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained or, of "auto", bears the
-            mask's pattern. Not where the `Measurement` holds the check: who made it has told already.
+        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), and what else speaks against it or
+            the cube (`cassi.running.evidence`). Not where the `Measurement` holds the check: who made it has told.
 
     Raises:
         InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.

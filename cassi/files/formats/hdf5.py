@@ -133,9 +133,8 @@ def write_hdf5_arrays(
         file.attrs.update(attributes)
 
 
-def write_hdf5(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
-    """Write a cube with all that belongs to it; return the arrays written by name."""
+def write_hdf5(path: Path, content: CubeContent) -> None:
+    """Write a cube with all that belongs to it."""
     bands = {} if content.wavelengths is None else {"wavelengths": content.wavelengths}
     arrays = {"cube": content.cube, **bands, **content.datasets}
     write_hdf5_arrays(path, arrays, axes={"cube": "NCHW"}, attributes=content.attributes, compress=False)
-    return arrays

@@ -10,7 +10,6 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,8 +117,8 @@ def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
     return kind, at + 8, size, at + 8 + -(-size // 8) * 8
 
 
-def write_matlab(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
-    """Write a cube with all that belongs to it, axes in MATLAB's order; return the arrays written by name."""
+def write_matlab(path: Path, content: CubeContent) -> None:
+    """Write a cube with all that belongs to it, axes in MATLAB's order."""
     from scipy.io import savemat
 
     cube = content.cube
@@ -132,4 +131,3 @@ def write_matlab(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
     rest = {"cube_axes": "HWC" if cube.ndim == 3 else "HWCN", "attributes": dict(content.attributes) or {"none": 0}}
     savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")
-    return {name: np.atleast_2d(values) for name, values in arrays.items()}

@@ -1,10 +1,8 @@
 """The formats there are: how each is recognized, read and written. A new one needs a file here and a line below."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from cassi.files.container import Container, CubeContent
 from cassi.files.formats.envi import open_envi, write_envi
@@ -16,16 +14,13 @@ from cassi.files.formats.tiff import open_tiff, write_tiff
 
 
 class Format(NamedTuple):
-    """One format: its name, the first bytes of its files, their suffixes, and its functions.
-
-    `write` puts a cube into a file and returns the arrays it wrote, by name, as `read` finds them.
-    """
+    """One format: its name, the first bytes of its files, their suffixes, and the functions that read and write it."""
 
     name: str
     signatures: tuple[bytes, ...]
     suffixes: tuple[str, ...]
     read: Callable[[Path], Container]
-    write: Callable[[Path, CubeContent], Mapping[str, np.ndarray]] | None = None
+    write: Callable[[Path, CubeContent], None] | None = None
     package: str | None = None  # optional, needed to write
 
 

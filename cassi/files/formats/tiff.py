@@ -1,7 +1,7 @@
 """Read TIFF stacks as counts, and write cubes as TIFF."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,13 +87,9 @@ def _check(path: Path, page: Any) -> None:
         raise InputError(f"{path}: a TIFF that asks to be turned (orientation {turned}); save it as it is to be read")
 
 
-def write_tiff(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
-    """Write cube and wavelengths, one page a band; return the arrays written by name."""
-    tifffile = optional(path, "tifffile")
-    cube, written = content.cube, {"pages": content.cube}
-    metadata: dict[str, object] = {"axes": "TCYX"[-cube.ndim :]}
+def write_tiff(path: Path, content: CubeContent) -> None:
+    """Write cube and wavelengths, one page a band."""
+    metadata: dict[str, object] = {"axes": "TCYX"[-content.cube.ndim :]}
     if content.wavelengths is not None:
         metadata["wavelengths"] = [float(w) for w in content.wavelengths]
-        written["wavelengths"] = content.wavelengths
-    tifffile.imwrite(path, cube, photometric="minisblack", metadata=metadata)
-    return written
+    optional(path, "tifffile").imwrite(path, content.cube, photometric="minisblack", metadata=metadata)
