@@ -12,13 +12,13 @@ from typing import Any
 
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
-from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, options_of, values_for
+from cassi.cli.options import MANY, SHOTS, TRANSFORMS, check, options_of, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
 from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count, open_container
 from cassi.files.frames import find_files, frame_name, natural
-from cassi.files.other_optics import is_stack, options_of_shots, stated_camera, with_optics
 from cassi.files.reading import open_measurement
+from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.request import Request
@@ -35,7 +35,6 @@ class Reading:
         mask_transform: how the mask is turned, or "auto".
         gain: electrons per stored count (per unit of floats that are no counts).
         read_noise: [electrons].
-        optics: of `cassi.files.other_optics`.
     """
 
     each: tuple[ReadOptions, ...]
@@ -43,7 +42,6 @@ class Reading:
     mask_transform: str = "none"
     gain: float | None = None
     read_noise: float | None = None
-    optics: str = "sd"
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
         """Of a file, or of one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
@@ -64,7 +62,7 @@ class Reading:
         if self.calibrations:
             m = read_calibrated(path, calibration=self.calibrations[k], frames=frames, key=self.each[k].key)
         else:
-            m = open_measurement(path, with_optics(path, self.each[k], self.optics)).read(frames)
+            m = open_measurement(path, self.each[k]).read(frames)
         return self._with_noise(self._with_mask(m))
 
     def _with_noise(self, m: Measurement) -> Measurement:
@@ -124,7 +122,7 @@ class Task:
 
 
 def settle(args: argparse.Namespace) -> Task:
-    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says.
+    """What the options ask for, checked before a snapshot is read.
 
     Raises:
         InputError: options that contradict each other or are out of range, or files that do not make whole scenes.
@@ -132,10 +130,9 @@ def settle(args: argparse.Namespace) -> Task:
     if args.calibration and all(map(_holds_camera, args.calibration)):
         _take_cameras(args)
     source, output = Path(args.files[0]), Path(args.output or "")
-    stated = _stated(args.files[0]) if source.is_file() else (None, None)
-    args.optics = args.optics or stated[0] or "sd"
+    stated = _stated(args.files[0]) if source.is_file() else None
     given = max(len(args.mask), len(args.calibration))
-    shots = args.shots or (given if given > 1 else stated[1]) or 1
+    shots = args.shots or (given if given > 1 else stated) or 1
     for option, count in (("--mask", len(args.mask)), ("--calibration", len(args.calibration))):
         if count > 1 and count != shots:
             raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
@@ -144,7 +141,7 @@ def settle(args: argparse.Namespace) -> Task:
     several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
     place = bool(args.output) and (output.is_dir() or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
-    situations = {SHOTS: shots > 1, OTHER_OPTICS: args.optics != "sd", DOUBLE: args.optics == "dd", MANY: many}
+    situations = {SHOTS: shots > 1, MANY: many}
     if shots == 1:
         check("reconstruct", args, [name for name, so in situations.items() if so])
     calibration = Calibration.load(args.calibration[0]) if args.calibration else None
@@ -178,13 +175,13 @@ def _holds_camera(path: str) -> bool:
     return "mask_3d_shift" in names and "dark" not in names
 
 
-def _stated(path: str) -> tuple[str | None, int | None]:
+def _stated(path: str) -> int | None:
     try:
-        return stated_camera(path)
+        return stated_shots(path)
     except InputError as error:
         if error.kind == "optics":
             raise
-        return None, None  # what is wrong with the file is told when it is read
+        return None  # what is wrong with the file is told when it is read
 
 
 def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[str, Any]:
@@ -213,9 +210,9 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))
     if together and args.bit_depth is None and not args.calibration:
         with suppress(InputError):  # none can be read, which is told of each when its turn comes
-            levels = replace(levels, bit_depth=common_bit_depth(files, with_optics(files[0], each[0], args.optics)))
+            levels = replace(levels, bit_depth=common_bit_depth(files, each[0]))
         each = tuple(replace(one, levels=levels) for one in each)
-    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise, args.optics)
+    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise)
 
 
 def _files(args: argparse.Namespace) -> list[str]:
@@ -232,11 +229,7 @@ def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> li
     """
     shots, first, count = len(read.each), files[0], None
     if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
-        count = (
-            calibrated_frame_count(first, key=args.key)
-            if args.calibration
-            else frame_count(first, with_optics(first, read.each[0], args.optics))
-        )
+        count = calibrated_frame_count(first, key=args.key) if args.calibration else frame_count(first, read.each[0])
         if shots > 1 and (count is None or count % shots or (len(files) > 1 and count != shots)):
             raise InputError(f"{first}: holds {count or 1} snapshots, expected the {shots} shots of a scene")
     if count is not None and (count != shots or count == 1):

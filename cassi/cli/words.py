@@ -44,9 +44,8 @@ def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> No
     """
     if not task.many and (nothing := without_scene(m)):
         raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
-    kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
     shots = "" if m.shots is None else f", {m.shots} shots"
-    sizes = f"measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}"
+    sizes = f"measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}"
     say(args, f"{m.source}: {sizes}")
     for note in m.notes:
         if Note(note).kind == "too many":
@@ -212,7 +211,7 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
 def _contents(args: argparse.Namespace, task: Task) -> str:
     """What is in the files of the first scene; of an ordinary snapshot with the geometry that fits."""
     paths = task.frames[0].paths
-    if len(task.read.each) > 1 or args.optics != "sd" or args.calibration:
+    if len(task.read.each) > 1 or args.calibration:
         return listing(*dict.fromkeys((*paths, *args.mask)))
     return describe(paths[0], options=task.read.each[0])
 

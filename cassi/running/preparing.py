@@ -18,7 +18,7 @@ from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
 from cassi.files.options import MAX_BANDS, ReadOptions
-from cassi.files.other_optics import read_scene
+from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
