@@ -13,7 +13,7 @@ import pytest
 import scipy.io
 from test_files_reading import write_h5, write_v73
 
-from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement, write_measurement
+from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement
 
 RNG = np.random.default_rng(0)
 Y = RNG.random((24, 30)).astype(np.float32)
@@ -116,13 +116,16 @@ def test_cut_short_at_every_quarter_kilobyte(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "a.hdr"])
 def test_random_bytes_changed(tmp_path, name):
-    """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line."""
+    """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line.
+
+    By hand more of it: CASSI_TRIALS=10000 python -m pytest tests/test_files_hostile.py -k random
+    """
     path = tmp_path / name
     CORPUS[name](path)
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
     seen = 0
-    for trial in range(60):
+    for trial in range(int(os.environ.get("CASSI_TRIALS", "60"))):
         damaged = bytearray(whole)
         for position in rng.integers(0, len(whole) if trial % 2 else min(len(whole), 400), 3):
             damaged[position] = rng.integers(0, 256)
@@ -207,21 +210,6 @@ def test_what_is_no_data_file(tmp_path):
 def test_wrong_content(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         read_measurement(write_h5(tmp_path / "m.h5", **content))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"step": 4}, "step 4 does not fit.*4 bands with step 2, 7 bands with step 1, 3 bands with step 3"),
-        ({"num_bands": 5}, "5 bands do not fit.*4 bands with step 2"),
-        ({"num_bands": 0}, "number of bands must be at least 1"),
-        ({"step": float("nan")}, "the step must be finite"),
-    ],
-)
-def test_wrong_geometry_says_what_fits(tmp_path, options, message):
-    path = write_h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
-    with pytest.raises(InputError, match=message):
-        read_measurement(path, **options)
 
 
 def test_matlab_content_that_is_no_array(tmp_path):
@@ -533,28 +521,6 @@ def test_names_never_reach_the_terminal_as_they_are(tmp_path):
     assert all(printable(text) for text in (m.unit, *m.notes))
 
 
-def test_a_unit_with_nul_is_carried_on(tmp_path):
-    path = write_h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
-    m = read_measurement(path)
-    assert "\0" not in m.unit
-    write_measurement(tmp_path / "again.h5", m)
-    assert read_measurement(tmp_path / "again.h5").unit == m.unit
-
-
-def test_names_in_latin_1(tmp_path):
-    """Old programs write them; HDF5 itself takes any bytes."""
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        group = h5py.h5g.create(file.id, b"Ger\xe4t")
-        h5py.Group(group)["measurement"] = Y
-        file["mask"] = MASK
-        space = h5py.h5s.create(h5py.h5s.SCALAR)
-        h5py.h5a.create(file.id, b"L\xe4nge", h5py.h5t.IEEE_F64LE, space).write(np.array(3.0))
-    assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
-    container = open_container(tmp_path / "m.h5")
-    assert container.entry("Gerät/measurement") is not None
-    assert container.attributes["Länge"] == 3
-
-
 @pytest.mark.parametrize("size", [512, 2048, 4096, 2**20])
 def test_hdf5_behind_a_block_of_the_user(tmp_path, size):
     with h5py.File(tmp_path / "m.h5", "w", userblock_size=size) as file:
@@ -564,15 +530,6 @@ def test_hdf5_behind_a_block_of_the_user(tmp_path, size):
 
 
 # --- packing and size
-
-
-def test_checksums_and_shuffling_are_no_damage(tmp_path):
-    for i, options in enumerate([{"fletcher32": True}, {"fletcher32": True, "shuffle": True, "compression": "gzip"}]):
-        path = tmp_path / f"{i}.h5"
-        with h5py.File(path, "w") as file:
-            file.create_dataset("measurement", data=Y, chunks=(7, 30), **options)
-            file["mask"] = MASK
-        assert np.array_equal(read_measurement(path).y, Y)
 
 
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):

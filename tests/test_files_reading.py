@@ -176,15 +176,6 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
     assert any("dispersion runs down the columns" in note for note in m.notes)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_what_is_read_may_be_written_to(tmp_path, arrays, transposed):
-    """A library that takes no copy of it warns otherwise."""
-    turned = {name: arrays[name].T if transposed else arrays[name] for name in ("measurement", "mask")}
-    scipy.io.savemat(tmp_path / "m.mat", {name: values.astype(np.float32) for name, values in turned.items()})
-    m = read_measurement(tmp_path / "m.mat")
-    assert m.y.flags.writeable and m.mask.flags.writeable
-
-
 def test_only_one_of_the_two_is_transposed(tmp_path, arrays):
     m = read_measurement(write_h5(tmp_path / "a.h5", measurement=arrays["measurement"].T, mask=arrays["mask"]))
     assert np.array_equal(m.y, arrays["measurement"])
@@ -452,9 +443,3 @@ def test_smem_and_kaist_and_cave_open():
     assert cloth.shape == (31, 256, 256)
     assert feathers.shape == (31, 150, 150)
     assert cloth.max() == pytest.approx(50642 / 65535)
-
-
-@needs_shared
-def test_wrong_band_count_of_a_real_capture_says_what_fits():
-    with pytest.raises(InputError, match=r"24 bands do not fit.*28 bands with step 2"):
-        read_measurement(SHARED / "tsa_real/scene3.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=24)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from cassi.files import (
     write_cube,
     write_measurement,
 )
-from cassi.files.atomic import signals_held, write_text
+from cassi.files.atomic import signals_held
 from cassi.files.cube_store import gather_cubes
 from cassi.optics.measurement import Measurement
 
@@ -285,15 +284,6 @@ def test_a_missing_package_is_named_before_anything_is_computed(tmp_path, monkey
     check_output(tmp_path / "cube.h5")
 
 
-def test_text_is_replaced_whole(tmp_path):
-    write_text(tmp_path / "run.json", "one")
-    write_text(tmp_path / "run.json", "two \u03bb")
-    assert (tmp_path / "run.json").read_text(encoding="utf-8") == "two \u03bb"
-    assert len(list(tmp_path.iterdir())) == 1
-    with pytest.raises(OutputError, match="exists already"):
-        write_text(tmp_path / "run.json", "three", overwrite=False)
-
-
 # --- signals, and what did not reach the file
 
 
@@ -311,22 +301,6 @@ def test_signals_wait_for_the_end_of_the_block(number):
         assert seen == ["block", "handled", "handled"]
     finally:
         signal.signal(number, before)
-
-
-def test_signals_are_held_by_the_main_thread_only(tmp_path):
-    errors = []
-
-    def write():
-        try:
-            write_cube(tmp_path / "c.h5", np.ones((2, 3, 4)))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    thread.join()
-    assert errors == []
-    assert read_cube(tmp_path / "c.h5")[0].shape == (2, 3, 4)
 
 
 def test_a_sequence_is_gathered_whole(tmp_path):

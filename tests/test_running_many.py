@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
-import threading
 import time
-from concurrent.futures import CancelledError
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -236,17 +233,6 @@ def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, mon
     assert not list(out.glob(".*.part"))
 
 
-def test_a_disk_that_is_full_stops_the_run_in_one_line(folder, tmp_path, monkeypatch):
-    """Also where the log is what has no room left."""
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(stores.Log, "add", full)
-    with pytest.raises(OutputError, match=r"out: .*disk is full"):
-        run(folder, tmp_path / "out", batch=1)
-
-
 def test_what_a_killed_run_left_half_written_is_removed(folder, tmp_path):
     (tmp_path / "out" / ".frame1_cube.h5.12ab.part").mkdir(parents=True)
     (tmp_path / "out" / ".frame1_cube.h5.12ab.part" / "frame1_cube.h5").write_text("half")
@@ -272,20 +258,6 @@ def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
     assert [frame.name for frame in find_frames(folder / "frame[13].h5")] == ["frame1", "frame3"]
     assert [frame.name for frame in find_frames(folder, leave_out=[folder / "frame0.h5"])] == names[1:]
     assert find_frames("s.h5", count=2) == [Frame("s_000000", "s.h5", 0), Frame("s_000001", "s.h5", 1)]
-
-
-def test_a_frame_of_a_run_that_is_over_is_not_written(folder, tmp_path):
-    """Its solver was stopped half-way: what it has is no cube."""
-    ended = threading.Event()
-
-    def solve(m, monitor):
-        ended.set()
-        return SOLVE(m, monitor=monitor)
-
-    job = many.Job(Frame("frame0", str(folder / "frame0.h5")), tmp_path / "frame0_cube.h5", "0" * 64)
-    with pytest.raises(CancelledError, match="interrupted"):
-        many._solve_and_write(job, read=reader(folder), solve=solve, attributes={}, over=ended.is_set)
-    assert not list(tmp_path.glob("*_cube.h5"))
 
 
 def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):

@@ -207,24 +207,6 @@ def test_a_result_that_cannot_be_written_is_refused_before_computing(snapshot, c
     assert result.read_bytes() == b"precious"
 
 
-def test_a_file_that_cannot_be_used_is_named_in_one_line(snapshot, capsys):
-    """What may be wrong with one is in the tests of the files."""
-    data = snapshot.read_bytes()
-    for content in (data[: len(data) // 10], data[: len(data) // 2], b"this is a letter, not a measurement"):
-        snapshot.write_bytes(content)
-        assert call("--measurement", snapshot) == 2
-        assert "m.h5" in refused(capsys)
-    for content in ({"measurement": scene()["measurement"]}, scene() | {"measurement": np.full((H, 24), np.nan)}):
-        snapshot.unlink()
-        write(snapshot, content)
-        assert call("--measurement", snapshot) == 2
-        assert "m.h5" in refused(capsys)
-    snapshot.unlink()
-    assert call("--measurement", snapshot) == 2
-    assert "m.h5" in refused(capsys)
-    assert not list(snapshot.parent.iterdir())
-
-
 @pytest.mark.parametrize(
     "argv",
     [

@@ -117,12 +117,7 @@ def prepare(m: Measurement, request: Request) -> Scene:
 
 
 def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
-    """The same for a camera that is there already; its device is taken.
-
-    Raises:
-        InputError: the measurement is not of the shape that the camera makes, not finite, or negative; or the request
-            brings a geometry too.
-    """
+    """The same for a camera that is there already; its device is taken."""
     pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf")
     if twice := [name for name in names if getattr(request, name) is not None]:
@@ -187,10 +182,8 @@ def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: flo
 def _check_noise(noise: CameraNoise, level: float) -> None:
     noise = noise.scaled(1 / level)
     if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
-        raise InputError(
-            f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal; check both, or leave "
-            "them out"
-        )
+        text = f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal"
+        raise InputError(f"{text}; check both, or leave them out")
 
 
 def load(
@@ -289,11 +282,7 @@ def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | 
 
 
 def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:
-    """Wavelengths of the bands [nm] from numbers, or from a text such as "450:650:28".
-
-    Raises:
-        InputError: another number of them, or no wavelengths.
-    """
+    """Wavelengths of the bands [nm] from numbers, or from a text such as "450:650:28"."""
     if given is None:
         return None
     if isinstance(given, str):

@@ -55,12 +55,11 @@ def beside(t: int, count: int, reach: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReadWindow:
-    """Reads a frame and those beside it as a stack, the frame itself first.
+    """Reads a frame and those up to `reach` beside it as a stack, the frame itself first.
 
     Attributes:
         read: of one frame, or of a slice of a stack; see `cassi.running.many.reconstruct_many`.
         count: frames of the stack; 0 where each frame is a file.
-        reach: frames before and after.
     """
 
     read: Callable[..., Measurement]
@@ -116,11 +115,7 @@ class InSequence:
         object.__setattr__(self, "_known", known)
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
-        """The cube of the first snapshot of a stack; the others are those beside it.
-
-        Raises:
-            InputError: see `cassi.reconstruct`.
-        """
+        """The cube of the first snapshot of a stack; the others are those beside it."""
         start = time.perf_counter()
         own = replace(m, y=m.y[0], check=None)
         check = compared(own)
@@ -172,9 +167,6 @@ def sequence_plan(
     Args:
         measurements: two frames or more, spread over the sequence, of one camera.
         method, psf, black_level, device, seed: as for `cassi.reconstruct`.
-
-    Raises:
-        InputError: fewer than two frames, or of different sizes.
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,21 +32,15 @@ def open_hdf5(path: Path) -> Container:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
     file_format, entries = "MATLAB v7.3" if matlab else "HDF5", []
 
-    def visit(name: str | bytes, node: h5py.HLObject) -> None:
-        entry = _entry(_text(name), node) if isinstance(node, h5py.Dataset) else None
-        if entry is not None and not entry.name.startswith(MATLAB_PRIVATE):
-            entries.append(entry)
+    def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes are no UTF-8
+        if isinstance(name, str) and isinstance(node, h5py.Dataset) and not name.startswith(MATLAB_PRIVATE):
+            entries.extend(_entry(name, node))
 
     with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
         attributes = _attributes(file)
         file.visititems(visit)
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
     return Container(path, file_format, tuple(entries), _reader(path), attributes, bands_last=matlab)
-
-
-def _text(name: str | bytes) -> str:
-    """A name as text; h5py hands out bytes where they are no UTF-8, and old programs wrote Latin-1."""
-    return name if isinstance(name, str) else name.decode("latin-1")
 
 
 def _attributes(node: h5py.HLObject) -> dict[str, object]:
@@ -57,30 +51,29 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         if isinstance(value, str) or np.asarray(value).dtype.kind in "biufSU":
-            found[_text(name)] = value
+            found[str(name)] = value
     return found
 
 
-def _entry(name: str, dataset: h5py.Dataset) -> Entry | None:
-    """Describe one dataset, None for one that only names a dimension."""
+def _entry(name: str, dataset: h5py.Dataset) -> Iterator[Entry]:
+    """One dataset; none where it only names a dimension of NetCDF."""
     import h5py
 
-    if dataset.is_virtual or dataset.external:
-        return Entry(name, (), None, problem="a dataset whose data are stored in another file, which is not read")
-    if dataset.shape is None:
-        return Entry(name, (), None, problem="a dataset without data")
+    if dataset.is_virtual or dataset.external or dataset.shape is None:
+        yield Entry(name, (), None, problem="without data, or with data stored in another file, which is not read")
+        return
     attributes = _attributes(dataset)
     if "MATLAB_class" in dataset.attrs:
         attributes.setdefault("MATLAB_class", "")
     if str(attributes.get("NAME", "")).startswith("This is a netCDF dimension but not a netCDF variable"):
-        return None
+        return
     shape, dtype = dataset.shape, dataset.dtype
     if dtype.names is not None and [n.lower() for n in dtype.names] == ["real", "imag"]:
         dtype = np.dtype(complex)  # MATLAB's complex numbers
-    if h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char":
-        return Entry(name, shape, None, problem="text", attributes=attributes)
-    if dtype.kind not in "biufc":
-        return Entry(name, shape, None, problem="a table, cell or reference", attributes=attributes)
+    is_text = h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char"
+    if is_text or dtype.kind not in "biufc":
+        yield Entry(name, shape, None, problem="text" if is_text else "a table, cell or reference")
+        return
     if "MATLAB_class" in attributes:
         # An empty MATLAB array is stored as its own size vector.
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
@@ -89,7 +82,7 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry | None:
     # The axis letters that this project writes beside its arrays.
     axes = attributes.get("axes")
     known = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
-    return Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
+    yield Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
 
 
 def _reader(path: Path) -> Callable[[Entry, Selection], np.ndarray]:
@@ -98,8 +91,7 @@ def _reader(path: Path) -> Callable[[Entry, Selection], np.ndarray]:
 
         reverse = "MATLAB_class" in entry.attributes
         with h5py.File(path, "r", locking="best-effort") as file:
-            name = entry.name if entry.name in file else entry.name.encode("latin-1")
-            values = np.asarray(file[name][picked[::-1] if reverse else picked])
+            values = np.asarray(file[entry.name][picked[::-1] if reverse else picked])
         values = values.T if reverse else values
         return values.astype(bool) if entry.dtype == np.dtype(bool) else values
 
