@@ -23,7 +23,7 @@ from cassi.optics.detector import Snapshot, round_to_bits
 from cassi.optics.geometry import shifts_from_step
 from cassi.optics.measurement import Measurement
 from cassi.optics.similarity import Similarity
-from cassi.simulation.camera import moving, random_mask, side_photograph, simulate
+from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
@@ -208,7 +208,7 @@ def make_masks(
         raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
     else:
         each = [middle(one, (height, width), args.mask).contiguous() for one in (given if count > 1 else [given])]
-    return each[0] if count == 1 else torch.stack(each)
+    return each[0] if count == 1 else stacked(each)
 
 
 def middle(picture: Picture, wanted: Sequence[int], name: str) -> Picture:
