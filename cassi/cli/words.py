@@ -12,7 +12,6 @@ from cassi.cli.reading import Task, transform_that_fits
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
 from cassi.files import describe, read_cube
-from cassi.files.description import listing
 from cassi.files.side_pictures import read_side_picture
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.kernels.dispatch import pick_device
@@ -174,7 +173,7 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
         InputError: nothing can be reconstructed.
     """
     frames = task.frames
-    print(_contents(args, task))
+    print(describe(*dict.fromkeys((*frames[0].paths, *args.mask))))
     if task.many:
         print(f"\n{len(frames)} snapshots:")
     failed: dict[str, InputError] = {}
@@ -206,14 +205,6 @@ def dry_run(args: argparse.Namespace, task: Task) -> int:
     how = f"with solver {args.solver} on device {pick_device(args.device)}"
     print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {args.output}{doubt}")
     return 1 if failed else 0
-
-
-def _contents(args: argparse.Namespace, task: Task) -> str:
-    """What is in the files of the first scene; of an ordinary snapshot with the geometry that fits."""
-    paths = task.frames[0].paths
-    if len(task.read.each) > 1 or args.calibration:
-        return listing(*dict.fromkeys((*paths, *args.mask)))
-    return describe(paths[0], options=task.read.each[0])
 
 
 def _would_be_used(args: argparse.Namespace, task: Task, m: Measurement) -> list[str]:

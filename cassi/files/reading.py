@@ -147,7 +147,20 @@ class OpenedMeasurement:
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     """Read all of a measurement file but its frames; see `read_measurement`."""
     notes: list[str] = []
-    container, entry, mask_container, mask_entry, layout = _match(path, options, notes)
+    container = open_container(Path(path))
+    if options.key is None and is_result(container):
+        raise InputError(
+            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the "
+            "snapshot",
+            kind="result",
+        )
+    entry, note = pick(container, MEASUREMENT, "measurement", options.key)
+    notes += [note] if note else []
+    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
+    container.check_readable(entry)
+    mask_container.check_readable(mask_entry)
+    layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
+    notes += layout.notes
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.measurement_transposed else (rows, columns)
     marked = _bad_pixel_map(container, options.bad_pixels, image, layout.measurement_transposed)
@@ -167,30 +180,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
 
 def frame_count(path: PathLike, options: ReadOptions) -> int | None:
     """The number of frames of a stack without reading them, or None for a single snapshot."""
-    _, entry, _, _, layout = _match(path, options, [])
-    return None if layout.stack_axis is None else entry.shape[layout.stack_axis]
+    frames = open_measurement(path, options).frames
+    return len(frames) if isinstance(frames, range) else None
 
 
-def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Container, Entry, Container, Entry, Layout]:
-    """Find measurement and mask, and how they lie on each other."""
-    container = open_container(Path(path))
-    if options.key is None and is_result(container):
-        raise InputError(
-            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the "
-            "snapshot",
-            kind="result",
-        )
-    entry, note = pick(container, MEASUREMENT, "measurement", options.key)
-    notes += [note] if note else []
-    mask_container, mask_entry = mask_source(container, options.mask, options.mask_key, notes)
-    container.check_readable(entry)
-    mask_container.check_readable(mask_entry)
-    layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
-    notes += layout.notes
-    return container, entry, mask_container, mask_entry, layout
-
-
-def mask_source(
+def _mask_source(
     container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
 ) -> tuple[Container, Entry]:
     """Where the mask is: in a file of its own, beside the measurement, or in memory."""
@@ -237,10 +231,8 @@ def _marked_of(marked: np.ndarray | None, frames: int | slice | None) -> np.ndar
     """The marked pixels (H, W') of these frames; of a map for each frame, those that any of them marks."""
     if marked is None or marked.ndim == 2:
         return marked
-    if isinstance(frames, int):
-        picked: np.ndarray = marked[frames]
-        return picked
-    return np.asarray(marked[slice(None) if frames is None else frames].any(axis=0))
+    picked = marked[slice(None) if frames is None else frames]
+    return np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
 
 
 def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:
