@@ -18,7 +18,6 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver
-from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
@@ -142,33 +141,24 @@ def reconstruct(
         spectral_prior=spectral_prior, psf=psf, bad_pixels=bad_pixels, black_level=black_level, gain=gain,
         read_noise=read_noise, plan=plan, camera=camera, side=side, device=device, seed=seed,
     )  # fmt: skip
-    as_data = isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None)
-    loaded = load(measurement, mask, request) if as_data else _through(mask, measurement, request)  # type: ignore[arg-type]
+    loaded: Measurement | Scene
+    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        loaded = load(measurement, mask, request)
+    else:
+        loaded = prepare_camera(mask, measurement, request)  # type: ignore[arg-type]
+    is_measured = isinstance(loaded, Measurement)
     is_checked = isinstance(loaded, Measurement) and loaded.check is not None  # who did so has told what it found
-    with shown(progress, _steps(loaded, request)) as told:
+    steps = usual_steps(
+        solver=request.method.solver, find=is_measured and request.finds, uncertainty=request.uncertainty,
+        side=request.side is not None, frames=loaded.num_scenes,
+    )  # fmt: skip
+    with shown(progress, steps) as told:
         scene = loaded if isinstance(loaded, Scene) else prepare_found(loaded, request, told)
         _warn(() if is_checked else of_scene(scene))
         outcomes = _solved(scene, request, request.run(start, monitor), told)
     result = assembled(scene, outcomes, request.as_dict(), start)
     _warn(() if is_checked else of_cube(result, finished=request.method.solver == "auto"))
     return result
-
-
-def _through(A: Camera, measurement: Array, request: Request) -> Scene:
-    if not hasattr(A, "check_measurement"):
-        raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
-    return prepare_camera(A, measurement, request)
-
-
-def _steps(loaded: Measurement | Scene, request: Request) -> dict[str, float]:
-    is_read = isinstance(loaded, Measurement)
-    return usual_steps(
-        solver=request.method.solver,
-        find=is_read and request.finds,
-        uncertainty=request.uncertainty,
-        side=request.side is not None,
-        frames=loaded.num_scenes,
-    )
 
 
 def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
@@ -193,43 +183,40 @@ def _warn(sentences: Sequence[str]) -> None:
 
 
 def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Outcome]:
-    method, side = method_for(scene, request), request.side
+    """Each snapshot at brightness 1; the cubes are in the unit of y again."""
+    side = request.side
     if side is not None:
-        from cassi.running.beside import check_side  # loads much that no other run needs
+        from cassi.running.beside import check_side, solve_beside  # loads much that no other run needs
 
-        check_side(side, scene, method, run)
-    found = []
+        check_side(side, scene, request.method, run)
+    outcomes = []
     for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
-        one = replace(run, progress=partial(_numbered, told, one_of(k, scene.num_scenes)))
-        outcome = _solved_one(scene, y, method, one, side)
-        found.append(replace(outcome, black_level=black, black_level_told=scene.told, doubt=scene.doubt))
-    return found
+        level, tell = brightness(scene.A, y), partial(_numbered, told, one_of(k, scene.num_scenes))
+        method, noise = method_for(scene, request, level), scene.noise.scaled(1 / level)
+        one = replace(run, progress=tell)
+        found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
+        if side is not None:
+            tell(SIDE, 0.0)
+            one = replace(run, progress=lambda _, share, tell=tell: tell(SIDE, share))  # no step that is over goes on
+            found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, one)
+        outcomes.append(as_in(scene, found.scaled(level), black))
+    return outcomes
 
 
-def method_for(scene: Scene, request: Request) -> Method:
-    """The method with the spectra to expect."""
+def as_in(scene: Scene, found: Outcome, black_level: float) -> Outcome:
+    """An outcome with what is known of its scene."""
+    return replace(found, black_level=black_level, black_level_told=scene.told, doubt=scene.doubt)
+
+
+def method_for(scene: Scene, request: Request, level: float) -> Method:
+    """The method with the spectra to expect, for a scene divided by its level."""
     spectra = as_spectral_prior(request.spectral_prior, scene.A.cube_shape[0], scene.wavelengths)
-    return replace(request.method, spectral_prior=spectra)
+    plan = None if request.plan is None else request.plan.scaled(1 / level)
+    return replace(request.method, spectral_prior=spectra, plan=plan)
 
 
 def _numbered(told: Progress, before: str, step: str, share: float) -> None:
     told(before + step, share)
-
-
-def _solved_one(scene: Scene, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
-    """At brightness 1; the cube is in the unit of y again."""
-    level = brightness(scene.A, y)
-    if method.plan is not None:
-        method = replace(method, plan=method.plan.scaled(1 / level))
-    noise = scene.noise.scaled(1 / level)
-    found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
-    if side is not None:
-        from cassi.running.beside import solve_beside
-
-        run.tell(SIDE, 0.0)
-        beside = replace(run, progress=lambda _, share: run.tell(SIDE, share))  # no step that is over goes on
-        found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, beside)
-    return found.scaled(level)
 
 
 def assembled(scene: Scene, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:

@@ -118,6 +118,8 @@ def prepare(m: Measurement, request: Request) -> Scene:
 
 def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
     """The same for a camera that is there already; its device is taken."""
+    if not hasattr(A, "check_measurement"):
+        raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
     pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf")
     if twice := [name for name in names if getattr(request, name) is not None]:

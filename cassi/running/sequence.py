@@ -22,7 +22,7 @@ from cassi.choice.plan import Method, Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
-from cassi.running.front_door import assembled, reconstruct
+from cassi.running.front_door import as_in, assembled, reconstruct
 from cassi.running.preparing import as_found, compared, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
@@ -134,12 +134,15 @@ class InSequence:
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
-        outcome = Outcome(
-            joined.result, "subspace-tv", settings, joined.plan, brightness=brightness(scene.A, scene.frames[0]),
-            black_level=scene.black_levels[0], black_level_told=scene.told, doubt=scene.doubt,
-        )  # fmt: skip
+        level = brightness(scene.A, scene.frames[0])
+        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, brightness=level)
         first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
-        return assembled(first, [outcome], {"solver": "auto", "seed": self.seed, **settings}, start)
+        return assembled(
+            first,
+            [as_in(scene, outcome, scene.black_levels[0])],
+            {"solver": "auto", "seed": self.seed, **settings},
+            start,
+        )
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done."""

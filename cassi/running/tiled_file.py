@@ -32,7 +32,7 @@ from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_scene
-from cassi.running.front_door import method_for, prepare_found
+from cassi.running.front_door import as_in, method_for, prepare_found
 from cassi.running.preparing import load
 from cassi.running.progress import TILES, shown, tiled_steps
 from cassi.running.request import Array, Request
@@ -137,9 +137,7 @@ def reconstruct_tiled(
         A, level = scene.A, brightness(scene.A, scene.y)
         if not croppable(A):
             raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
-        y, method = scene.y / level, method_for(scene, request)
-        if method.plan is not None:
-            method = replace(method, plan=method.plan.scaled(1 / level))
+        y, method = scene.y / level, method_for(scene, request, level)
         with cube_store(output, overwrite=overwrite) as store:
             store.make("cube", A.cube_shape, axes="CHW")
             if scene.wavelengths is not None:
@@ -147,8 +145,7 @@ def reconstruct_tiled(
             run = Run(seed, progress=told if method.solver == "auto" else None)
             noise = scene.noise.scaled(1 / level)
             one, found = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
-            chosen = replace(found.scaled(level), black_level=scene.black_levels[0], black_level_told=scene.told)
-            chosen = replace(chosen, doubt=scene.doubt)
+            chosen = as_in(scene, found.scaled(level), scene.black_levels[0])
             choice = chosen.as_dict() | {"tile": tile, "reach": reach}
 
             def add(rows: slice, columns: slice, values: Tensor) -> None:
