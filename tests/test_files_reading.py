@@ -117,11 +117,6 @@ def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
     assert read_measurement(path).shifts == (0, 2, 4, 6)
 
 
-def test_mask_given_as_an_array(tmp_path, arrays):
-    np.save(tmp_path / "y.npy", arrays["measurement"])
-    assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=arrays["mask"]).mask, arrays["mask"])
-
-
 # --- axes
 
 
@@ -153,9 +148,6 @@ def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
         read_measurement(path, frames=5)
     with pytest.raises(InputError, match="picks none of them"):
         read_measurement(path, frames=slice(5, 9))
-
-
-def test_frame_of_a_single_snapshot(tmp_path, arrays):
     path = write_h5(tmp_path / "m.h5", **arrays)
     assert read_measurement(path, frames=0).y.shape == (H, DETECTOR)
     with pytest.raises(InputError, match="single snapshot"):
@@ -400,11 +392,7 @@ def test_integer_cubes_are_scaled_by_full_scale(tmp_path):
     cube[1, 2, 3] = 50000
     np.savez(tmp_path / "c.npz", cube=cube)
     assert read_cube(tmp_path / "c.npz")[0].max() == pytest.approx(50000 / 65535)
-
-
-def test_integer_cubes_may_go_below_zero(tmp_path):
-    """Reflectance times 10,000 after an atmospheric correction does."""
-    values = np.arange(-20, 40, dtype=np.int16).reshape(3, 4, 5)
+    values = np.arange(-20, 40, dtype=np.int16).reshape(3, 4, 5)  # reflectance after an atmospheric correction
     np.save(tmp_path / "c.npy", values)
     assert np.allclose(read_cube(tmp_path / "c.npy")[0], values / 255)
 

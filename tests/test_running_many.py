@@ -86,7 +86,7 @@ def index(output: Path) -> list[dict]:
 @pytest.mark.parametrize("at_once", [1, 3, None])
 def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
     threads = torch.get_num_threads()
-    report = run(folder, tmp_path / "out", batch=at_once)
+    report = run(folder, tmp_path / "out", batch=at_once, attributes={"command_line": "reconstruct.py --all"})
     assert (report.computed, report.found, report.failed) == (N, 0, {})
     for k, y in enumerate(snapshots()):
         alone = SOLVE(y, MASK, num_bands=C).cube.numpy()
@@ -95,15 +95,8 @@ def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
         (f"frame{k}", "done") for k in range(N)
     ]
     assert torch.get_num_threads() == threads
-
-
-def test_results_carry_their_provenance(folder, tmp_path):
-    run(folder, tmp_path / "out", attributes={"command_line": "reconstruct.py --all"})
     with h5py.File(tmp_path / "out" / "frame2_cube.h5") as file:
-        assert file.attrs["command_line"] == "reconstruct.py --all"
-        assert file.attrs["input_name"] == "frame2.h5"
-        assert len(file.attrs["fingerprint"]) == 64
-        assert file["history/iteration"].shape == (6,)
+        assert (file.attrs["command_line"], file.attrs["input_name"]) == ("reconstruct.py --all", "frame2.h5")
 
 
 def test_a_stack_and_a_folder_agree(stack, folder, tmp_path):
@@ -314,15 +307,6 @@ def test_integer_frames_share_one_scale(folder):
     out = folder.with_name("in_cubes")
     ratio = cube_of(out, "frame0").mean() / cube_of(out, "frame1").mean()
     assert 9 < ratio < 11
-
-
-def test_floats_beside_integers_keep_their_unit(folder):
-    save(folder / "frame0.h5", measurement=np.round(2000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16))
-    assert main(command(folder, "--iterations", 2, "--quiet")) == 0
-    np.testing.assert_array_equal(
-        cube_of(folder.with_name("in_cubes"), "frame1"),
-        reconstruct(snapshots()[1], MASK, num_bands=C, solver="gap-tv", num_iters=2).cube.numpy(),
-    )
 
 
 def test_a_pattern_needs_an_output(folder, capsys):

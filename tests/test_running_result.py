@@ -279,12 +279,6 @@ def test_a_camera_without_a_mask_has_nothing_to_compare():
     assert reconstruct(y, _Sum(), solver="gap-tv", num_iters=3).check is None
 
 
-def test_arrays_are_as_good_as_tensors(camera, y, result):
-    found = reconstruct(y.numpy(), camera.mask.numpy(), num_bands=C, solver="gap-tv", num_iters=3)
-    assert torch.equal(found.cube, result.cube)
-    assert torch.equal(reconstruct(y.numpy(), camera, solver="gap-tv", num_iters=3).cube, result.cube)
-
-
 WRONG = {
     "camera first": (lambda A, y: reconstruct(A, y), "the camera second.*they are swapped"),
     "mask first": (lambda A, y: reconstruct(A.mask, y), "narrower than the mask.*are the two swapped"),

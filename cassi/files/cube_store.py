@@ -106,9 +106,6 @@ def gather_cubes(
         attributes: provenance by name.
         overwrite: replace an existing file.
 
-    Returns:
-        The path.
-
     Raises:
         InputError: no results, or cubes that differ in size.
         OutputError: see `cube_store`.

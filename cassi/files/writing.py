@@ -42,9 +42,6 @@ def write_cube(
         attributes: provenance by name: numbers and text as they are, None is left out, anything else as JSON.
         overwrite: replace an existing file.
 
-    Returns:
-        The path.
-
     Raises:
         InputError: the cube is no array of 3 or 4 axes, the wavelengths do not fit, or ENVI cannot hold a stack.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
@@ -129,9 +126,6 @@ def write_arrays(
         axes: the letters of an array's axes by its name (N frame, C band, H row, W column).
         attributes: numbers and text as they are, None is left out, anything else as JSON.
         overwrite: replace an existing file.
-
-    Returns:
-        The path.
 
     Raises:
         InputError: no HDF5 suffix.

@@ -197,7 +197,7 @@ def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Ou
         found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
         if side is not None:
             tell(SIDE, 0.0)
-            one = replace(run, progress=lambda _, share, tell=tell: tell(SIDE, share))  # no step that is over goes on
+            one = replace(run, progress=partial(_as_side, tell))
             found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, one)
         outcomes.append(as_in(scene, found.scaled(level), black))
     return outcomes
@@ -217,6 +217,10 @@ def method_for(scene: Scene, request: Request, level: float) -> Method:
 
 def _numbered(told: Progress, before: str, step: str, share: float) -> None:
     told(before + step, share)
+
+
+def _as_side(told: Progress, step: str, share: float) -> None:
+    told(SIDE, share)  # no step that is over goes on
 
 
 def assembled(scene: Scene, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:

@@ -69,7 +69,8 @@ def write_envi(path: Path, content: CubeContent) -> None:
     cube, wavelengths = content.cube, content.wavelengths
     if cube.ndim != 3:
         raise InputError(f"ENVI holds one cube (C, H, W), got a stack {cube.shape}; write .h5 or one file per frame")
-    known = wavelengths is not None
-    metadata = {"wavelength": [repr(float(w)) for w in wavelengths], "wavelength units": "nm"} if known else {}
+    metadata: dict[str, object] = {}
+    if wavelengths is not None:
+        metadata = {"wavelength": [repr(float(w)) for w in wavelengths], "wavelength units": "nm"}
     image = np.transpose(cube, (1, 2, 0))
     envi.save_image(os.fspath(path), image, dtype=np.float32, interleave="bsq", ext=".img", metadata=metadata)

@@ -30,7 +30,8 @@ def open_hdf5(path: Path) -> Container:
 
     with path.open("rb") as head:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
-    file_format, entries = "MATLAB v7.3" if matlab else "HDF5", []
+    file_format = "MATLAB v7.3" if matlab else "HDF5"
+    entries: list[Entry] = []
 
     def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes are no UTF-8
         if isinstance(name, str) and isinstance(node, h5py.Dataset) and not name.startswith(MATLAB_PRIVATE):

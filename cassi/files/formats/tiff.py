@@ -38,7 +38,7 @@ def open_tiff(path: Path) -> Container:
             axes=axes if len(axes) > 2 and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) else None,
             bits=bits if bits < dtype.itemsize * 8 else None,
         )
-        stated = (tiff.shaped_metadata or ({},))[0].get("wavelengths")
+        stated = tiff.shaped_metadata[0].get("wavelengths") if tiff.shaped_metadata else None
         wavelengths = None if stated is None else np.asarray(stated, dtype=float).reshape(-1)
     entries = [entry]
     if wavelengths is not None:
