@@ -230,7 +230,7 @@ def content(path: Path) -> str:
             if one.dtype is not None and not one.name.endswith("seconds"):  # .mat keeps its attributes as a struct
                 digest.update(one.name.encode() + np.ascontiguousarray(container.read(one)).tobytes())
         return digest.hexdigest()
-    if path.suffix == ".html" or path.name in ("index.jsonl", "run.json"):
+    if path.suffix == ".html" or path.name == "index.jsonl":
         return "text"  # holds times; whole or not is what its size and end say
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -282,6 +282,16 @@ class Wrong(Exception):
     """Something was lost, or is wrong."""
 
 
+def begin(root: Path, name: str) -> None:
+    """What lies in `out` before the command: nothing, or what was there before."""
+    out, before = root / "out", root / "before" / name
+    shutil.rmtree(out, ignore_errors=True)
+    if before.exists():
+        shutil.copytree(before, out, copy_function=shutil.copy2)
+    else:
+        out.mkdir()
+
+
 def killed_once(
     root: Path, name: str, whole: dict[str, str], old: dict[str, str], sent: signal.Signals, **moment: Any
 ) -> bool:
@@ -291,11 +301,7 @@ def killed_once(
         Wrong: see the head of this file.
     """
     kind, out = KINDS[name], root / "out"
-    shutil.rmtree(out, ignore_errors=True)
-    if kind.before:
-        shutil.copytree(root / "before" / name, out, copy_function=shutil.copy2)
-    else:
-        out.mkdir()
+    begin(root, name)
     code, _, said, _ = run(root, kind, number=sent, **moment)
     stopped = code != 0
     expected = CODES.get(sent, -sent)
@@ -374,28 +380,21 @@ def tried(
     kind, out = KINDS[name], root / "out"
     old: dict[str, str] = {}
 
-    def begin() -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        if (root / "before" / name).exists():
-            shutil.copytree(root / "before" / name, out, copy_function=shutil.copy2)
-        else:
-            out.mkdir()
-
     def done(argv: tuple[str, ...] = (), at: int = 0) -> tuple[int, float]:
         code, calls, said, seconds = run(root, kind, argv, at=at)
         if code != 0:
             raise RuntimeError(f"{name}: {said}")
         return calls, seconds
 
-    begin()
+    begin(root, name)
     if kind.before:
         done(kind.before)
         old = state(name, out)
         shutil.copytree(out, root / "before" / name)
-    begin()
+    begin(root, name)
     calls, _ = done(at=-1)
     whole = state(name, out)
-    begin()
+    begin(root, name)
     _, seconds = done()
     draw, wrong = random.Random(json.dumps([seed, name])), 0
     for sent in signals:

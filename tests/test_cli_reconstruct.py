@@ -102,29 +102,14 @@ def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
     assert "more than 1e+06 times the signal" in capsys.readouterr().err.splitlines()[1]
 
 
-def test_an_inverted_snapshot_through_an_open_mask_is_told():
-    """Nothing but its ends shows it: fewer bands reach them, so they are darker, whatever the scene."""
-    scene = torch.rand(C, H, W, generator=torch.Generator().manual_seed(13)) + 0.2
-    y = CASSI.from_step(torch.ones(H, W), STEP, C).forward(scene).numpy()
-    m = Measurement(y=y, mask=np.ones((H, W), np.float32), shifts=tuple(range(0, STEP * C, STEP)))
-    assert of_measurement(m) == ()
-    assert "it may be inverted" in of_measurement(replace(m, y=y.max() - y))[0]
-    assert of_measurement(replace(m, y=y + 100 * (np.arange(y.shape[1]) < 8))) == ()  # a lamp at one end of the scene
-    ends = np.zeros(y.shape, bool)
-    ends[:, :2] = ends[:, -2:] = True
-    hot = replace(m, y=np.where(ends, 100 * y.max(), y), bad_pixels=ends)
-    assert of_measurement(hot) == () != of_measurement(replace(hot, bad_pixels=None))
-
-
-def test_floats_that_were_cut_off_and_bands_out_of_order_are_told():
+def test_floats_that_were_cut_off_are_told():
     scene = torch.rand(C, H, W, generator=torch.Generator().manual_seed(13))
     y = CAMERA.forward(scene).numpy()
     m = Measurement(y=y, mask=MASK.numpy(), shifts=CAMERA.shifts, wavelengths=np.linspace(450, 650, C))
-    assert of_measurement(m) == of_measurement(replace(m, wavelengths=m.wavelengths[::-1])) == ()
+    assert of_measurement(m) == ()
     cut = np.minimum(y, np.quantile(y, 0.95)).astype(np.float32)
     assert "5.0% of the pixels hold the largest value" in of_measurement(replace(m, y=cut))[0]
     assert of_measurement(replace(m, y=cut, bad_pixels=cut == cut.max())) == ()
-    assert "up and down" in of_measurement(replace(m, wavelengths=np.array([450.0, 650, 500, 550, 600])))[0]
 
 
 def test_a_black_level_that_is_too_high_is_told(raw, capsys):
@@ -133,8 +118,8 @@ def test_a_black_level_that_is_too_high_is_told(raw, capsys):
         assert call(raw, "--bit-depth", 12, "--black-level", level, *FAST, "--overwrite") == 0
         said = capsys.readouterr()
         assert ("below 0" in said.err) == (level == 5 * BLACK)
-    assert "of the light: the black level is too high" in said.err and "(--black-level)" in said.err
-    assert "of the light: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
+    assert "of |y|: the black level is too high" in said.err and "(--black-level)" in said.err
+    assert "of |y|: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
 
 
 def test_bands_that_nothing_tells_apart_are_told():
@@ -388,7 +373,7 @@ def test_among_many_a_snapshot_without_a_scene_is_named(night, capsys):
     assert "snap2: the snapshot is black" in captured.err and "2 do not fit the mask" in captured.out
 
 
-@pytest.mark.parametrize("suffix", ["h5", "mat", "nc"])
+@pytest.mark.parametrize("suffix", ["h5", "mat"])
 def test_a_result_is_no_snapshot(raw, capsys, suffix):
     result = raw.with_name(f"result.{suffix}")
     assert call(raw, *FAST, "--quiet", "--output", result) == 0
@@ -396,13 +381,3 @@ def test_a_result_is_no_snapshot(raw, capsys, suffix):
     assert "this is a result" in (err := capsys.readouterr().err) and "`cassi view` shows it" in err
     if suffix == "h5":  # it keeps its snapshot, which can be asked for
         assert call(result, *FAST, "--key", "measurement", "--output", raw.with_name("again.h5")) == 0
-
-
-def test_a_bit_depth_is_for_counts(raw, capsys):
-    """Fractions divided by 4095 are nearly black, and everything after them is wrong."""
-    fractions = save(raw.with_name("f.h5"), measurement=(counts() / 4095).astype(np.float32))
-    assert call(fractions, *FAST, "--bit-depth", 12) == 2
-    assert "no counts of 12 bits (up to 4095)" in capsys.readouterr().err
-    means = save(raw.with_name("mean.h5"), measurement=(counts() - 0.25).astype(np.float32))
-    for path in (means, save(raw.with_name("whole.h5"), measurement=counts().astype(np.float64))):
-        assert call(path, *FAST, "--bit-depth", 12, "--quiet") == 0

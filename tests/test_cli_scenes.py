@@ -71,16 +71,6 @@ def test_a_folder_of_scenes_is_a_batch_that_resumes(scene, tmp_path, capsys):
     assert "would reconstruct 2 snapshots, s0 to s2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("optics", "words"), [("dd", "double disperser"), ("cacti", "video camera")])
-def test_other_optics_are_recognised(tmp_path, capsys, optics, words):
-    path = simulate(tmp_path / "m.h5", "--optics", optics, "--shots", "2")
-    assert run(path, "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert f"4 bands, 2 shots, {words}" in said and "the masks fit their shots" in said
-    assert run(path, *FAST) == 0
-    assert cube(tmp_path / "m_cube.h5").shape == (4, 40, 40)
-
-
 def test_shots_in_another_order_than_their_masks_are_told(scene, tmp_path, capsys):
     shots, masks = ([tmp_path / f"{name}{k}.h5" for k in order] for name, order in (("shot", (1, 0)), ("mask", (0, 1))))
     assert run("--measurement", *shots, "--mask", *masks, "--num-bands", 4, *FAST) == 0
@@ -100,7 +90,6 @@ def test_shots_of_different_exposure_are_told(scene, tmp_path, capsys):
 
 def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
     shot, mask = tmp_path / "shot0.h5", tmp_path / "mask0.h5"
-    single = simulate(tmp_path / "dd.h5", "--optics", "dd")
     for argv, words in (
         ((shot, shot, shot, "--mask", mask, mask), "3 files for scenes of 2 shots"),
         ((shot, "--mask", mask, "--shots", 3), "is not one mask per shot"),
@@ -108,9 +97,6 @@ def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):
         ((scene, "--mask", mask, mask, mask), "holds 2 snapshots, expected the 3 shots"),
         ((scene, "--mask", mask, mask, "--shots", 3), "2 files of --mask for 3 shots"),
         ((scene, "--align"), "--align does not go with several shots"),
-        ((single, "--save-camera", "c.h5"), "--save-camera does not go with other optics than sd"),
-        ((single, "--mask-transform", "flip-rows"), "its mask is turned in its file"),
-        ((single, "--calibration", mask), "does not go with other optics than sd"),
         ((scene, "--calibration", mask), "give one for each of the 2 shots"),
     ):
         assert run(*argv) == 2, argv

@@ -114,49 +114,15 @@ def test_tiff_pages_are_frames_and_its_bits_are_its_own(tmp_path):
 # --- describe
 
 
-def snapshot(mask, step, bands):
-    cube = np.random.default_rng(1).random((bands, 1, 1)) + 0.5
-    y = np.zeros((mask.shape[0], mask.shape[1] + step * (bands - 1)))
-    for c in range(bands):
-        y[:, c * step : c * step + mask.shape[1]] += cube[c] * mask
-    return y
-
-
-@pytest.fixture
-def pair(tmp_path):
-    mask = (np.random.default_rng(0).random((64, 64)) > 0.5).astype(np.float32)
-    np.savez(tmp_path / "m.npz", meas=snapshot(mask, 2, 6), cube=np.ones((3, 4, 5)))
-    np.savez(tmp_path / "mask.npz", mask=mask)
-    np.savez(tmp_path / "flipped.npz", mask=mask[:, ::-1])
-    np.savez(tmp_path / "other.npz", mask=mask[::-1, ::-1] * 0 + np.random.default_rng(9).random((64, 64)))
-    return tmp_path
-
-
-def test_describe_lists_arrays_and_says_what_fits(pair):
-    found = describe(pair / "m.npz", options=ReadOptions(mask=pair / "mask.npz"))
+def test_describe_lists_arrays(tmp_path):
+    np.savez(tmp_path / "m.npz", meas=np.ones((64, 74)), cube=np.ones((3, 4, 5)), extra=np.array([1.0, np.nan]))
+    np.savez(tmp_path / "mask.npz", mask=np.eye(4, dtype=np.float32))
+    text = describe(tmp_path / "m.npz", tmp_path / "mask.npz")
     for line in (
-        "meas (64, 74) float64,", "cube (3, 4, 5) float64, 1 .. 1: truth", "mask (64, 64) float32, 0 .. 1: mask",
-        "6 x step 2, 11 x step 1, 3 x step 5, 2 x step 10", "6 bands",
+        "meas (64, 74) float64, 1 .. 1: measurement", "cube (3, 4, 5) float64, 1 .. 1: truth", "1 NaN or Inf",
+        "mask (4, 4) float32, 0 .. 1: mask",
     ):  # fmt: skip
-        assert line in found.text
-    assert found.problem is None
-
-
-def test_describe_names_flipped_wrong_and_miscounted(pair):
-    def of(name, **stated):
-        return describe(pair / "m.npz", options=ReadOptions(mask=pair / f"{name}.npz", **stated))
-
-    assert "it fits when flipped left-right" in of("flipped").text
-    assert "wrong mask" in of("other").text
-    assert "wrong number of bands" in of("mask", step=5).text
-    found = of("mask", num_bands=7)
-    assert "7 bands do not fit" in found.problem
-    assert "6 x step 2" in found.text and "the mask fits" in found.text  # only the count is wrong
-
-
-def test_describe_what_cannot_be_reconstructed(pair, tmp_path):
-    assert "no measurement found" in describe(pair / "mask.npz").problem
-    assert "no mask found" in describe(pair / "m.npz").problem
+        assert line in text
     (tmp_path / "broken.h5").write_text("nothing")
     with pytest.raises(InputError, match="not HDF5"):
         describe(tmp_path / "broken.h5")

@@ -13,7 +13,7 @@ import pytest
 import scipy.io
 from test_files_reading import write_h5, write_v73
 
-from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement, write_measurement
+from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement
 
 RNG = np.random.default_rng(0)
 Y = RNG.random((24, 30)).astype(np.float32)
@@ -76,14 +76,6 @@ def write_envi(path):
     envi.save_image(str(path), Y[:, :, None], ext=".img", force=True)
 
 
-def write_netcdf(path):
-    h5netcdf = pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
-    with h5netcdf.File(path, "w") as file:
-        file.dimensions = {"y": 24, "x": 30, "u": 24}
-        file.create_variable("measurement", ("y", "x"), data=Y)
-        file.create_variable("mask", ("y", "u"), data=MASK)
-
-
 CORPUS = {
     "a.h5": write_hdf5,
     "seven.mat": lambda path: write_v73(path, meas=Y, mask=MASK),
@@ -95,7 +87,6 @@ CORPUS = {
     "a.png": write_png,
     "a.tif": write_tiff,
     "a.hdr": write_envi,
-    "a.nc": write_netcdf,
 }
 WITHOUT_MASK = {"a.npy", "a.png", "a.tif", "a.hdr"}
 
@@ -125,13 +116,16 @@ def test_cut_short_at_every_quarter_kilobyte(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["five.mat", "packed.mat", "a.npz", "packed.npz", "a.npy", "a.png", "a.tif", "a.hdr"])
 def test_random_bytes_changed(tmp_path, name):
-    """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line."""
+    """Damage may go unseen in the pixels; it must never end in anything but a measurement or one line.
+
+    By hand more of it: CASSI_TRIALS=10000 python -m pytest tests/test_files_hostile.py -k random
+    """
     path = tmp_path / name
     CORPUS[name](path)
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
     seen = 0
-    for trial in range(60):
+    for trial in range(int(os.environ.get("CASSI_TRIALS", "60"))):
         damaged = bytearray(whole)
         for position in rng.integers(0, len(whole) if trial % 2 else min(len(whole), 400), 3):
             damaged[position] = rng.integers(0, 256)
@@ -218,21 +212,6 @@ def test_wrong_content(tmp_path, content, message):
         read_measurement(write_h5(tmp_path / "m.h5", **content))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"step": 4}, "step 4 does not fit.*4 bands with step 2, 7 bands with step 1, 3 bands with step 3"),
-        ({"num_bands": 5}, "5 bands do not fit.*4 bands with step 2"),
-        ({"num_bands": 0}, "number of bands must be at least 1"),
-        ({"step": float("nan")}, "the step must be finite"),
-    ],
-)
-def test_wrong_geometry_says_what_fits(tmp_path, options, message):
-    path = write_h5(tmp_path / "m.h5", measurement=Y, mask=MASK)
-    with pytest.raises(InputError, match=message):
-        read_measurement(path, **options)
-
-
 def test_matlab_content_that_is_no_array(tmp_path):
     scipy.io.savemat(tmp_path / "m.mat", {"meas": {"inner": Y}, "mask": MASK})
     assert "'meas' is a struct (save its fields as variables)" in one_line(read_measurement, tmp_path / "m.mat")
@@ -293,33 +272,19 @@ def external_storage(file, secret):
 @pytest.mark.parametrize(
     ("way_out", "message"),
     [
-        (external_link, "is a link to another file"),
-        (soft_link_through_an_external_one, "is a link to another file"),
+        (external_link, "no measurement found"),
+        (soft_link_through_an_external_one, "no measurement found"),
         (virtual_dataset, "stored in another file"),
         (external_storage, "stored in another file"),
     ],
 )
-@pytest.mark.parametrize("name", ["m.h5", "m.nc"])
-def test_nothing_outside_the_file_is_read(tmp_path, way_out, message, name):
+def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
     write_h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
-    if name == "m.nc":
-        write_netcdf(tmp_path / name)
-    else:
-        write_h5(tmp_path / name, measurement=Y, mask=MASK)
-    with h5py.File(tmp_path / name, "a") as file:
-        del file["measurement"]
+    with h5py.File(write_h5(tmp_path / "m.h5", mask=MASK), "a") as file:
         way_out(file, tmp_path / "elsewhere.h5")
-    assert message in one_line(read_measurement, tmp_path / name)
-
-
-def test_links_within_the_file_work(tmp_path):
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        file["raw/frame"] = Y
-        file["raw/aperture"] = MASK
-        file["measurement"] = h5py.SoftLink("/raw/frame")
-        file["raw/self"] = file["raw"]  # a circle of hard links
-        file["mask"] = file["raw/aperture"]
-    assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
+        raw = file.create_group("raw")
+        raw["self"] = raw  # a circle of hard links
+    assert message in one_line(read_measurement, tmp_path / "m.h5")
 
 
 def test_envi_header_cannot_name_another_file(tmp_path):
@@ -348,13 +313,6 @@ def bomb_hdf5_declared(path):
         file.create_dataset("measurement", (10**6, 10**6), "f4", chunks=(64, 64), compression="gzip")
 
 
-def bomb_netcdf(path):
-    h5netcdf = pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
-    with h5netcdf.File(path, "w") as file:
-        file.dimensions = {"y": 10**6, "x": 10**6}
-        file.create_variable("measurement", ("y", "x"), "f4", chunks=(64, 64))
-
-
 def bomb_envi(path):
     write_envi(path)
     path.write_text(path.read_text().replace("lines = 24", "lines = 2400000000"))
@@ -366,7 +324,6 @@ def bomb_envi(path):
         ("b.npz", bomb_npz_header, "takes 3725 GiB at once"),
         ("b.npy", bomb_npy, "takes 3725 GiB at once"),
         ("b.h5", bomb_hdf5_declared, "takes 3725 GiB at once"),
-        ("b.nc", bomb_netcdf, "takes 3725 GiB at once"),
         ("b.hdr", bomb_envi, "takes \\d+ GiB at once"),
     ],
 )
@@ -424,16 +381,6 @@ def tiff(path, values, **options):
     return path / "p.tif"
 
 
-def moving_png(path):
-    return png(path, picture("L"), save_all=True, append_images=[picture("L").rotate(180)])
-
-
-def turned_png(path):
-    turned = picture("L").getexif()
-    turned[0x112] = 3
-    return png(path, picture("L"), exif=turned)
-
-
 def png_of_a_wrong_checksum(path):
     write_png(path / "p.png")
     whole = bytearray((path / "p.png").read_bytes())
@@ -470,23 +417,15 @@ def foreign_envi(old, new):
     return write
 
 
-PLANES = np.stack([counts_of()] * 3)
-IMAGEJ = {"description": "ImageJ=1.53k\nimages=7\nslices=7\n", "metadata": None}
+PLANES = np.stack([counts_of(), counts_of() // 2, counts_of() // 3])
 NO_SNAPSHOTS = {
     "png in color": (lambda path: png(path, picture("RGB")), "a color PNG (mode RGB)"),
-    "png of a palette": (lambda path: png(path, picture("P")), "a color PNG (mode P)"),
     "png with transparency": (lambda path: png(path, picture("LA")), "a color PNG (mode LA)"),
-    "png of two frames": (moving_png, "a PNG of 2 frames"),
-    "png that is turned": (turned_png, "orientation 3"),
     "png of a wrong checksum": (png_of_a_wrong_checksum, "cannot be read as PNG, it is damaged"),
     "png of one bit": (lambda path: png(path, picture("1")), "values of one bit are no counts"),
-    "tiff in color": (saved_as_tiff("RGBA"), "a color TIFF (RGB); a snapshot has no colors"),
-    "tiff of a palette": (saved_as_tiff("P"), "a color TIFF (palette)"),
-    "tiff with transparency": (saved_as_tiff("LA"), "a color TIFF (grey with transparency)"),
-    "tiff for print": (saved_as_tiff("CMYK"), "a color TIFF (CMYK)"),
-    "tiff of color planes": (
-        lambda path: tiff(path, PLANES, photometric="rgb", planarconfig="separate"), "a color TIFF (RGB)"
-    ),
+    "tiff in color": (saved_as_tiff("RGBA"), "a color TIFF; a snapshot has no colors"),
+    "tiff of a palette": (saved_as_tiff("P"), "a color TIFF"),
+    "tiff with transparency": (saved_as_tiff("LA"), "a color TIFF"),
     "tiff of light and dark swapped": (
         lambda path: tiff(path, counts_of(), photometric="miniswhite"), "a TIFF in which 0 is white"
     ),
@@ -494,8 +433,7 @@ NO_SNAPSHOTS = {
         lambda path: tiff(path, counts_of(), photometric="minisblack", extratags=[(274, 3, 1, 3, True)]),
         "asks to be turned (orientation 3)",
     ),
-    "tiff of unequal pages": (page_of_another_kind, "0 is white"),
-    "tiff of a stack in one page": (lambda path: tiff(path, counts_of(), **IMAGEJ), "ImageJ kept 7 images in 1 TIFF"),
+    "tiff of unequal pages": (page_of_another_kind, "pages of unequal size or kind"),
     "envi of a foreign type": (foreign_envi("ENVI Standard", "TIFF"), "expected ENVI Standard"),
     "envi of a foreign order": (foreign_envi("interleave = bsq", "interleave = xyz"), "expected ENVI Standard"),
 }  # fmt: skip
@@ -508,11 +446,17 @@ def test_pictures_that_are_no_snapshot(tmp_path, kind):
 
 
 def test_pictures_that_are_read_for_what_they_are(tmp_path):
-    """Planes without colors are bands, axes that are named twice are not believed, one bit is enough for a mask."""
-    assert read_cube(tiff(tmp_path, PLANES, photometric="minisblack", planarconfig="separate"))[0].shape == (3, 24, 30)
-    path = tiff(tmp_path, counts_of(), description='{"shape": [1, 24, 30], "axes": "YYX"}', metadata=None)
-    assert np.array_equal(read_measurement(path, mask=MASK).y, counts_of() / np.float32(255))
+    """Planes without colors are bands, so are samples and ImageJ's slices; one bit is enough for a mask."""
     from PIL import Image
+
+    plain = {"photometric": "minisblack"}
+    for options in ({"planarconfig": "separate"}, {"imagej": True}, {}):
+        found, _ = read_cube(tiff(tmp_path, PLANES, **plain, **options))
+        assert np.allclose(found, PLANES / 255)
+    found, _ = read_cube(tiff(tmp_path, np.moveaxis(PLANES, 0, 2), **plain, planarconfig="contig"))
+    assert np.allclose(found, PLANES / 255)
+    path = tiff(tmp_path, counts_of(), **plain)
+    assert np.array_equal(read_measurement(path, mask=MASK).y, counts_of() / np.float32(255))
 
     mask = png(tmp_path, Image.fromarray(MASK > 0))
     assert np.array_equal(read_measurement(path, mask=mask).mask, MASK)
@@ -571,32 +515,10 @@ def test_names_never_reach_the_terminal_as_they_are(tmp_path):
     path = write_h5(tmp_path / "m.h5", {"no\x1bte": 1.0}, **{name: Y, name + "2": Y})
     assert "\\x1b[31mred" in one_line(read_measurement, path)
     assert printable(one_line(read_measurement, path))
-    assert all(printable(line) for line in describe(path).text.split("\n"))
+    assert all(printable(line) for line in describe(path).split("\n"))
     path = write_h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
     m = read_measurement(path, mask=MASK)
     assert all(printable(text) for text in (m.unit, *m.notes))
-
-
-def test_a_unit_with_nul_is_carried_on(tmp_path):
-    path = write_h5(tmp_path / "m.h5", {"unit": np.array(b"a\0b", dtype="S4")}, measurement=Y, mask=MASK)
-    m = read_measurement(path)
-    assert "\0" not in m.unit
-    write_measurement(tmp_path / "again.h5", m)
-    assert read_measurement(tmp_path / "again.h5").unit == m.unit
-
-
-def test_names_in_latin_1(tmp_path):
-    """Old programs write them; HDF5 itself takes any bytes."""
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        group = h5py.h5g.create(file.id, b"Ger\xe4t")
-        h5py.Group(group)["measurement"] = Y
-        file["mask"] = MASK
-        space = h5py.h5s.create(h5py.h5s.SCALAR)
-        h5py.h5a.create(file.id, b"L\xe4nge", h5py.h5t.IEEE_F64LE, space).write(np.array(3.0))
-    assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
-    container = open_container(tmp_path / "m.h5")
-    assert container.entry("Gerät/measurement") is not None
-    assert container.attributes["Länge"] == 3
 
 
 @pytest.mark.parametrize("size", [512, 2048, 4096, 2**20])
@@ -608,15 +530,6 @@ def test_hdf5_behind_a_block_of_the_user(tmp_path, size):
 
 
 # --- packing and size
-
-
-def test_checksums_and_shuffling_are_no_damage(tmp_path):
-    for i, options in enumerate([{"fletcher32": True}, {"fletcher32": True, "shuffle": True, "compression": "gzip"}]):
-        path = tmp_path / f"{i}.h5"
-        with h5py.File(path, "w") as file:
-            file.create_dataset("measurement", data=Y, chunks=(7, 30), **options)
-            file["mask"] = MASK
-        assert np.array_equal(read_measurement(path).y, Y)
 
 
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):

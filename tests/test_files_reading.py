@@ -117,11 +117,6 @@ def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
     assert read_measurement(path).shifts == (0, 2, 4, 6)
 
 
-def test_mask_given_as_an_array(tmp_path, arrays):
-    np.save(tmp_path / "y.npy", arrays["measurement"])
-    assert np.array_equal(read_measurement(tmp_path / "y.npy", mask=arrays["mask"]).mask, arrays["mask"])
-
-
 # --- axes
 
 
@@ -153,9 +148,6 @@ def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
         read_measurement(path, frames=5)
     with pytest.raises(InputError, match="picks none of them"):
         read_measurement(path, frames=slice(5, 9))
-
-
-def test_frame_of_a_single_snapshot(tmp_path, arrays):
     path = write_h5(tmp_path / "m.h5", **arrays)
     assert read_measurement(path, frames=0).y.shape == (H, DETECTOR)
     with pytest.raises(InputError, match="single snapshot"):
@@ -174,15 +166,6 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
     assert np.array_equal(m.mask, arrays["mask"])
     assert np.array_equal(m.cube, arrays["cube"])
     assert any("dispersion runs down the columns" in note for note in m.notes)
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_what_is_read_may_be_written_to(tmp_path, arrays, transposed):
-    """A library that takes no copy of it warns otherwise."""
-    turned = {name: arrays[name].T if transposed else arrays[name] for name in ("measurement", "mask")}
-    scipy.io.savemat(tmp_path / "m.mat", {name: values.astype(np.float32) for name, values in turned.items()})
-    m = read_measurement(tmp_path / "m.mat")
-    assert m.y.flags.writeable and m.mask.flags.writeable
 
 
 def test_only_one_of_the_two_is_transposed(tmp_path, arrays):
@@ -409,11 +392,7 @@ def test_integer_cubes_are_scaled_by_full_scale(tmp_path):
     cube[1, 2, 3] = 50000
     np.savez(tmp_path / "c.npz", cube=cube)
     assert read_cube(tmp_path / "c.npz")[0].max() == pytest.approx(50000 / 65535)
-
-
-def test_integer_cubes_may_go_below_zero(tmp_path):
-    """Reflectance times 10,000 after an atmospheric correction does."""
-    values = np.arange(-20, 40, dtype=np.int16).reshape(3, 4, 5)
+    values = np.arange(-20, 40, dtype=np.int16).reshape(3, 4, 5)  # reflectance after an atmospheric correction
     np.save(tmp_path / "c.npy", values)
     assert np.allclose(read_cube(tmp_path / "c.npy")[0], values / 255)
 
@@ -425,27 +404,6 @@ def test_cube_errors(tmp_path):
     np.savez(tmp_path / "c.npz", mask=np.ones((4, 4)))
     with pytest.raises(InputError, match=r"no cube found.*found mask \(4, 4\) float64"):
         read_cube(tmp_path / "c.npz")
-
-
-def test_packed_netcdf_is_unpacked(tmp_path, arrays):
-    """Whole numbers with a scale, as the CF conventions allow."""
-    counts = np.arange(H * DETECTOR, dtype=np.int16).reshape(H, DETECTOR)
-    with h5py.File(tmp_path / "m.nc", "w") as file:
-        file["meas"], file["mask"] = counts, arrays["mask"]
-        file["meas"].attrs.update({"scale_factor": 0.25, "add_offset": 2.0, "_FillValue": np.int16(-1)})
-    m = read_measurement(tmp_path / "m.nc")
-    assert np.allclose(m.y, counts * 0.25 + 2)
-
-
-def test_netcdf_of_an_outside_writer(tmp_path, arrays):
-    xarray = pytest.importorskip("xarray", reason="the outside writer of NetCDF")
-    cube = np.moveaxis(arrays["cube"], 0, 2)
-    pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
-    dataset = xarray.Dataset({"rad": (("y", "x", "band"), cube)}, {"wavelength": ("band", np.arange(C) + 500.0)})
-    dataset.to_netcdf(tmp_path / "m.nc", engine="h5netcdf")
-    found, wavelengths = read_cube(tmp_path / "m.nc")
-    assert np.array_equal(found, arrays["cube"])
-    assert wavelengths.tolist() == [500, 501, 502, 503]
 
 
 # --- real captures
@@ -473,9 +431,3 @@ def test_smem_and_kaist_and_cave_open():
     assert cloth.shape == (31, 256, 256)
     assert feathers.shape == (31, 150, 150)
     assert cloth.max() == pytest.approx(50642 / 65535)
-
-
-@needs_shared
-def test_wrong_band_count_of_a_real_capture_says_what_fits():
-    with pytest.raises(InputError, match=r"24 bands do not fit.*28 bands with step 2"):
-        read_measurement(SHARED / "tsa_real/scene3.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=24)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -26,12 +25,12 @@ from cassi.files import (
     write_cube,
     write_measurement,
 )
-from cassi.files.atomic import signals_held, write_text
-from cassi.files.cube_store import cube_store, gather_cubes
+from cassi.files.atomic import signals_held
+from cassi.files.cube_store import gather_cubes
 from cassi.optics.measurement import Measurement
 
-FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".nc", ".tif", ".tiff"]
-NEEDS = {".hdr": "spectral", ".nc": "h5netcdf", ".tif": "tifffile", ".tiff": "tifffile"}
+FORMATS = [".h5", ".hdf5", ".mat", ".hdr", ".tif", ".tiff"]
+NEEDS = {".hdr": "spectral", ".tif": "tifffile", ".tiff": "tifffile"}
 
 
 class Row(NamedTuple):
@@ -98,16 +97,6 @@ def test_matlab_layout_is_rows_columns_bands(tmp_path):
     assert np.array_equal(content["cube"][:, :, 1], cube[1])
     assert content["history_residual"] == 1.0
     assert content["attributes"]["status"] == "converged"
-
-
-def test_netcdf_has_a_wavelength_coordinate(tmp_path):
-    pytest.importorskip("h5netcdf", reason="needs the extra 'formats'")
-    xarray = pytest.importorskip("xarray", reason="the outside reader of NetCDF")
-    write_cube(tmp_path / "c.nc", np.zeros((2, 3, 4)), wavelengths=[500, 600.5], attributes={"done": True})
-    with xarray.open_dataset(tmp_path / "c.nc", engine="h5netcdf") as dataset:
-        assert dataset["cube"].dims == ("wavelength", "y", "x")
-        assert dataset["wavelength"].values.tolist() == [500, 600.5]
-        assert dataset["wavelength"].attrs["units"] == "nm"
 
 
 def test_measurement_written_and_read_back_is_equal(tmp_path):
@@ -262,7 +251,7 @@ def test_disk_full_is_said_plainly(tmp_path, number):
 
 def test_real_writes_that_fail_leave_nothing_behind(tmp_path):
     """A limit on the file size makes the system refuse writes as a full disk does; the process must end in peace."""
-    suffixes = [s for s in (".h5", ".mat", ".hdr", ".nc", ".tif") if s not in NEEDS or find_spec(NEEDS[s])]
+    suffixes = [s for s in (".h5", ".mat", ".hdr", ".tif") if s not in NEEDS or find_spec(NEEDS[s])]
     program = textwrap.dedent(f"""
         import resource, numpy as np
         from cassi.files import OutputError, write_cube
@@ -295,15 +284,6 @@ def test_a_missing_package_is_named_before_anything_is_computed(tmp_path, monkey
     check_output(tmp_path / "cube.h5")
 
 
-def test_text_is_replaced_whole(tmp_path):
-    write_text(tmp_path / "run.json", "one")
-    write_text(tmp_path / "run.json", "two \u03bb")
-    assert (tmp_path / "run.json").read_text(encoding="utf-8") == "two \u03bb"
-    assert len(list(tmp_path.iterdir())) == 1
-    with pytest.raises(OutputError, match="exists already"):
-        write_text(tmp_path / "run.json", "three", overwrite=False)
-
-
 # --- signals, and what did not reach the file
 
 
@@ -323,87 +303,23 @@ def test_signals_wait_for_the_end_of_the_block(number):
         signal.signal(number, before)
 
 
-def test_signals_are_held_by_the_main_thread_only(tmp_path):
-    errors = []
-
-    def write():
-        try:
-            write_cube(tmp_path / "c.h5", np.ones((2, 3, 4)))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    thread.join()
-    assert errors == []
-    assert read_cube(tmp_path / "c.h5")[0].shape == (2, 3, 4)
-
-
-@pytest.fixture
-def forgetful(monkeypatch):
-    """HDF5 that leaves an array at zero, as it does where an interrupt was swallowed."""
-    create = h5py.Group.create_dataset
-
-    def forget(self, name, data=None, **options):
-        lost = name in ("mask", "wavelengths")
-        return create(self, name, data=np.zeros_like(data) if lost and data is not None else data, **options)
-
-    monkeypatch.setattr(h5py.Group, "create_dataset", forget)
-
-
-def test_an_array_that_did_not_reach_the_file_is_noticed(tmp_path, forgetful):
-    ones = np.ones((2, 3, 4), np.float32)
-    with pytest.raises(OutputError, match="'mask' did not reach the file; nothing was left behind"):
-        write_cube(tmp_path / "c.h5", ones, datasets={"mask": ones})
-    m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
-    with pytest.raises(OutputError, match="'mask' did not reach the file"):
-        write_measurement(tmp_path / "m.h5", m)
-    with pytest.raises(OutputError, match="'wavelengths' did not reach"), cube_store(tmp_path / "p.h5") as store:
-        store.put("wavelengths", np.array([500, 600]))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_part_that_did_not_reach_the_file_is_noticed(tmp_path, monkeypatch):
-    part = np.ones((2, 4, 8), np.float32)
-    with (  # noqa: PT012
-        pytest.raises(OutputError, match="the cube did not reach the file whole"),
-        cube_store(tmp_path / "p.h5") as store,
-    ):
-        store.make("cube", (2, 8, 8))
-        store.add("cube", np.s_[:, 0:4], part)
-        monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
-        store.add("cube", np.s_[:, 4:8], part)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_sequence_is_gathered_whole_with_what_all_its_frames_have(tmp_path, monkeypatch):
+def test_a_sequence_is_gathered_whole(tmp_path):
     cubes = np.random.default_rng(0).random((3, 2, 4, 5)).astype(np.float32)
     frames = []
     for t, cube in enumerate(cubes):
-        extra = {"residual": np.full((3, 4, 6), t), **({"truth": cube} if t < 2 else {})}
+        extra = {"residual": np.full((3, 4, 6), t), "truth": cube}
         stated = {"residual": 0.1 * t, "parameters": {"together": t}, "ok": t != 1, "verdict": "wrong mask"}
         frames.append(write_cube(tmp_path / f"{t}.h5", cube, wavelengths=[500, 600], datasets=extra, attributes=stated))
     with h5py.File(gather_cubes(tmp_path / "film.h5", frames, attributes={"command": "x"})) as file:
         np.testing.assert_array_equal(file["cube"][:], cubes)
+        np.testing.assert_array_equal(file["truth"][:], cubes)
         assert file["residual"].shape == (3, 4, 6)  # of each frame its own, not of those beside it
-        assert "truth" not in file and file["wavelengths"].attrs["units"] == "nm"
+        assert file["wavelengths"].attrs["units"] == "nm"
         np.testing.assert_allclose(file["residuals"][:], [0, 0.1, 0.2], rtol=1e-6)
         assert file["together"][:].tolist() == [0, 1, 2] and file.attrs["command"] == "x"
         assert not file.attrs["ok"] and file.attrs["verdict"] == "1 of 3 frames do not fit the mask; wrong mask"
     small = write_cube(tmp_path / "small.h5", cubes[0, :, :2])
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InputError, match=r"'cube' \(2, 2, 5\) differs from the first frame's \(2, 4, 5\)"):
+    with pytest.raises(InputError, match="give frames of one run"):
         gather_cubes(tmp_path / "second.h5", [frames[0], small])
-    monkeypatch.setattr(h5py.Dataset, "__setitem__", lambda *_: None)
-    with pytest.raises(OutputError, match="the cube did not reach the file whole"):
-        gather_cubes(tmp_path / "second.h5", frames)
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize("suffix", [".mat", ".hdr", ".nc", ".tif"])
-def test_every_format_is_read_back(tmp_path, monkeypatch, suffix):
-    skip_without_reader(suffix)
-    monkeypatch.setattr("cassi.files.writing._same", lambda container, entry, values: False)
-    with pytest.raises(OutputError, match="did not reach the file"):
-        write_cube(tmp_path / f"c{suffix}", np.ones((2, 3, 4)), wavelengths=[500, 600])
-    assert list(tmp_path.iterdir()) == []

@@ -17,8 +17,7 @@ from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
 from cassi.choice.plan import SOLVERS
 from cassi.choice.stages import NonLocal, Tv
-from cassi.kernels.dispatch import pick_device
-from cassi.looking.metrics import psnr, score
+from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
@@ -131,13 +130,6 @@ def test_dispersion_between_pixels(camera, scene, solver):
     assert (result.cube - scene).norm() < (rounded.cube - scene).norm()
 
 
-def test_integers_and_double_precision_are_taken_as_they_are(camera, y):
-    counts = (1000 * y).round()
-    expected = reconstruct(counts, camera.mask, num_bands=C, num_iters=3).cube
-    for values in (counts.int(), counts.double(), counts.to(torch.int64).numpy().astype(np.uint16)):
-        assert torch.equal(reconstruct(values, camera.mask, num_bands=C, num_iters=3).cube, expected)
-
-
 @pytest.mark.parametrize("solver", TV_SOLVERS)
 def test_the_budget_stops_the_iteration(camera, y, solver):
     result = reconstruct(y, camera.mask, num_bands=C, solver=solver, num_iters=10_000, budget=0.05)
@@ -187,12 +179,6 @@ def test_a_black_measurement_gives_a_black_cube(camera, y):
     assert result.residual == 0
 
 
-def test_residual_image_is_measurement_minus_prediction(camera, y):
-    result = reconstruct(y, camera.mask, num_bands=C, num_iters=3)
-    torch.testing.assert_close(result.residual_image, y - camera.forward(result.cube))
-    assert result.residual == pytest.approx(float((y - camera.forward(result.cube)).norm() / y.norm()), rel=1e-5)
-
-
 def test_input_tensors_are_left_alone(camera, y):
     before, mask = y.clone(), camera.mask.clone()
     reconstruct(y, mask, num_bands=C, num_iters=3)
@@ -210,22 +196,6 @@ def test_to_xarray_labels_the_axes(camera, y, known):
     assert labelled.dims == ("frame", band, "y", "x")
     assert labelled[band].values.tolist() == (nm if known else [1, 2, 3, 4])
     np.testing.assert_array_equal(labelled.isel(frame=1, y=3, x=4).values, result.cube[1, :, 3, 4].numpy())
-
-
-def test_to_xarray_without_xarray_says_what_to_install(camera, y, monkeypatch):
-    monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(ImportError, match=r"cassi\[formats\]"):
-        reconstruct(y, camera.mask, num_bands=C, num_iters=1).to_xarray()
-
-
-def test_scores_clip_the_estimate_and_use_peak_one():
-    truth = torch.full((3, 16, 16), 0.5)
-    scores = score(truth + 0.1, truth=truth, mean_band=truth[0])
-    assert scores["psnr"] == pytest.approx(20, abs=1e-3)
-    assert scores["mean_band_psnr"] == pytest.approx(20, abs=1e-3)
-    assert scores["sam"] == pytest.approx(0, abs=1e-3)
-    assert score(torch.full((3, 16, 16), 9.0), truth=torch.ones(3, 16, 16))["psnr"] == math.inf
-    assert score(truth) == {}
 
 
 ARRAYS = {
@@ -247,7 +217,6 @@ ARRAYS = {
     "quality of another": ({"quality": "best", "solver": "gap-tv"}, 'a choice of solver "auto"'),
     "iterations": ({"num_iters": 0}, "at least 1, got 0"),
     "weight": ({"tv_weight": -1.0}, "must be positive, got -1"),
-    "weight nan": ({"tv_weight": math.nan}, "must be positive, got nan"),
     "weight of auto": ({"tv_weight": 1.0}, "auto takes no TV weight"),
     "uncertain": ({"uncertainty": True, "solver": "gap-tv"}, 'only solvers "auto" and "gaussian" estimate'),
     "weightless": ({"tv_weight": 1.0, "solver": "least-squares"}, "least-squares takes no TV weight"),
@@ -256,21 +225,17 @@ ARRAYS = {
     "bad type": ({"bad_pixels": np.zeros((H, W + 6))}, "bad_pixels must be bool"),
     "all bad": ({"bad_pixels": np.ones((H, W + 6), bool)}, "every detector pixel"),
     "gain": ({"gain": -2.0}, "the gain must be positive"),
-    "gain in words": ({"gain": "3"}, "the gain must be a number, got '3'"),
     "masked": ({"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)}, "masked values .* would count"),
     "negative mask": ({"mask": -torch.ones(H, W)}, "only negative values, down to -1"),
     "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is no light"),
-    "thermal": ({"wavelengths": [8, 9, 10, 12]}, "8 to 12 nm is no light"),
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
     "noise of no gain": ({"read_noise": 5.0}, "needs the gain too"),
     "black level": ({"black_level": math.nan}, "black level must be a finite number"),
     "bands": ({"num_bands": -1}, "number of bands must lie in"),
-    "many bands": ({"num_bands": 10**9}, "number of bands must lie in"),
     "shifts": ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
     "blur": ({"psf": -1}, "must be a positive standard deviation"),
-    "no blur": ({"psf": 0.0}, "must be a positive standard deviation"),
-    "blur nan": ({"psf": math.nan}, "must be a positive standard deviation"),
     "device": ({"device": "toaster"}, "unknown device 'toaster'"),
+    "no such device": ({"device": "cuda:99"}, "'cuda:99' is not there.*use auto or cpu"),
 }
 
 
@@ -321,14 +286,6 @@ def test_a_measurement_object_and_a_mask_are_one_too_many(camera, y):
     m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=camera.shifts)
     with pytest.raises(InputError, match="leave out mask, step"):
         reconstruct(m, camera.mask, step=2)
-
-
-def test_a_device_that_is_not_there():
-    with pytest.raises(InputError, match=r"'cuda:99' is not there.*use auto or cpu"):
-        pick_device("cuda:99")
-    with pytest.raises(InputError, match="not supported"):
-        pick_device("meta")
-    assert pick_device("auto").type in ("cpu", "cuda")
 
 
 def test_the_lines_of_the_readme_run(monkeypatch, capsys):
@@ -454,14 +411,6 @@ def test_least_squares_with_a_wrong_blur_stays_bounded(dim):
     A, y = dim
     found = reconstruct(y, A.mask, num_bands=8, solver="least-squares", psf=1.0, num_iters=200)
     assert found.residual < 1
-
-
-def test_wavelengths_may_be_a_text(camera, y):
-    one, two = (
-        reconstruct(y, camera.mask, num_bands=4, wavelengths=w, solver="least-squares")
-        for w in ("450:600:4", [450, 500, 550, 600])
-    )
-    assert list(one.wavelengths) == list(two.wavelengths) == [450, 500, 550, 600]
 
 
 def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkeypatch):

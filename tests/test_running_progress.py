@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 
 import h5py
-import numpy as np
 import pytest
 import torch
 
 import cassi
 import cassi.looking.figures
-from cassi.calibration.found_camera import find_camera
 from cassi.cli.main import main
 from cassi.optics.measurement import Measurement
 from cassi.running import progress
@@ -69,16 +67,6 @@ def test_tiles_are_told(tmp_path):
         reconstruct_tiled(m, path, tile=24, reach=4, solver=solver, num_iters=iters, progress=told)
         assert list(told.steps) == list(tiled_steps(solver, find=True))
         assert told.steps["tiles"] == [0.25, 0.5, 0.75, 1.0]
-
-
-def test_the_search_for_the_camera_tells_where_it_is():
-    """Of a mask that is elsewhere, so that it looks on."""
-    mask = (torch.rand(128, 128, generator=torch.Generator().manual_seed(5)) > 0.5).float()
-    y = cassi.CASSI.from_step(mask, 1, C).forward(torch.ones(C, 128, 128))
-    m = Measurement(y=y.numpy(), mask=np.roll(mask.numpy(), 1, axis=0), shifts=CAMERA.shifts)
-    shares: list[float] = []
-    find_camera(m, told=shares.append)
-    assert shares[0] == 0 and len(shares) >= 5 and shares == sorted(shares) and shares[-1] < 1
 
 
 def test_shares_only_grow_and_end_at_one():

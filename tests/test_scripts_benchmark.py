@@ -170,7 +170,7 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
 
 
 def test_every_way_to_work_through_frames(monkeypatch):
-    ways = {"one process": {"batch": 1}}
+    ways = {"one process": 1}
     monkeypatch.setattr(many, "WAYS", ways)
     text = many.throughput(8, size=16, num_bands=3, num_iters=2)
     assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import h5py
@@ -86,7 +83,9 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
         f"{n}.png" for n in ("summary", "residual", "bands", "errors", "srgb", "convergence", "covariance")
     }
     line = captured.out.splitlines()[-1]
-    found = re.match(r"residual ([\d.]+)%, ([\d.]+) s, PSNR ([\d.]+) dB, SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)
+    found = re.match(
+        r"residual ([\d.]+)%, ([\d.]+) s, PSNR ([\d.]+) dB \(peak 1\), SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line
+    )
     assert found, line
     with h5py.File(snapshot.parent / "m_cube.h5") as file:
         cube = file["cube"][:]
@@ -157,16 +156,6 @@ def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys
         assert len(file.attrs["mask_sha256"]) == 64
 
 
-def test_integer_counts_are_scaled_and_it_is_said_how(tmp_path, capsys):
-    content = scene()
-    counts = np.round(content["measurement"] * 1000).astype(np.uint16)
-    path = write(tmp_path / "counts.h5", {"measurement": counts, "mask": content["mask"]}, step=STEP)
-    assert call("--measurement", path, "--bit-depth", 12) == 0
-    assert "4095" in capsys.readouterr().out
-    with h5py.File(tmp_path / "counts_cube.h5") as file:
-        assert file.attrs["scale"] == 4095
-
-
 def test_report_beside_the_result(snapshot, capsys):
     assert call("--measurement", snapshot, "--report") == 0
     page = snapshot.with_name("m_report.html").read_text()
@@ -218,24 +207,6 @@ def test_a_result_that_cannot_be_written_is_refused_before_computing(snapshot, c
     assert result.read_bytes() == b"precious"
 
 
-def test_a_file_that_cannot_be_used_is_named_in_one_line(snapshot, capsys):
-    """What may be wrong with one is in the tests of the files."""
-    data = snapshot.read_bytes()
-    for content in (data[: len(data) // 10], data[: len(data) // 2], b"this is a letter, not a measurement"):
-        snapshot.write_bytes(content)
-        assert call("--measurement", snapshot) == 2
-        assert "m.h5" in refused(capsys)
-    for content in ({"measurement": scene()["measurement"]}, scene() | {"measurement": np.full((H, 24), np.nan)}):
-        snapshot.unlink()
-        write(snapshot, content)
-        assert call("--measurement", snapshot) == 2
-        assert "m.h5" in refused(capsys)
-    snapshot.unlink()
-    assert call("--measurement", snapshot) == 2
-    assert "m.h5" in refused(capsys)
-    assert not list(snapshot.parent.iterdir())
-
-
 @pytest.mark.parametrize(
     "argv",
     [
@@ -264,23 +235,8 @@ def test_nothing_to_reconstruct(capsys):
 # As a user runs it
 
 
-def test_full_disk_leaves_nothing_behind(snapshot, capsys):
-    """The same in a process of its own, which has to end in peace: `test_files_writing.py`."""
-    resource = pytest.importorskip("resource", reason="file size limits are a POSIX matter")
-    argv = ["--measurement", snapshot, "--quiet", "--iterations", "2"]
-    assert call(*argv, "--output", snapshot.with_name("before.h5")) == 0  # compiles what would be written down, too
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # bytes a file: less than the cube takes
-    try:
-        assert call(*argv) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "disk is full" in refused(capsys)
-    assert sorted(p.name for p in snapshot.parent.iterdir()) == ["before.h5", "m.h5"]
-
-
 LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "10000000")
-RUNNING = ": final run"  # the step in which it iterates
+RUNNING = b": final run"  # the step in which it iterates
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
@@ -292,7 +248,7 @@ def test_interrupted_it_leaves_no_half_file(snapshot):
     with run:
         assert run.stderr is not None
         seen = b""
-        while RUNNING.encode() not in seen:
+        while RUNNING not in seen:
             letter = run.stderr.read(1)
             assert letter, f"ended before its first iteration: {seen.decode()}"
             seen += letter
@@ -300,35 +256,6 @@ def test_interrupted_it_leaves_no_half_file(snapshot):
         rest = run.stderr.read()
         assert run.wait(30) == 130
     assert b"Traceback" not in rest
-    assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_terminated_it_leaves_no_half_file(snapshot, monkeypatch):
-    """As the script runs itself, in this process."""
-    told, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(sys, "stderr", told)
-    monkeypatch.setattr(sys, "argv", ["reconstruct.py", "--measurement", str(snapshot), *LONG])
-
-    def terminate() -> None:
-        while RUNNING not in told.getvalue() and not ended.wait(0.01):
-            pass
-        if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    ended = threading.Event()
-    sender = threading.Thread(target=terminate)
-    sender.start()
-    try:
-        with pytest.raises(SystemExit) as caught:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-    finally:
-        ended.set()
-        sender.join()
-        signal.signal(signal.SIGTERM, handler)
-    assert caught.value.code == 143
-    assert RUNNING in told.getvalue()
-    assert "Traceback" not in told.getvalue()
     assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
 
 

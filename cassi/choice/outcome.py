@@ -83,6 +83,7 @@ class Outcome:
         black_level_told: whether the snapshot itself told it.
         side: what became of a side picture; None where there was none.
         begun: the number of each stage's first iteration, and its name.
+        doubt: why the mask is not that of the snapshot; empty where nothing says so.
     """
 
     result: Result
@@ -99,6 +100,7 @@ class Outcome:
     black_level_told: bool = False
     side: SideEvidence | None = None
     begun: tuple[tuple[int, str], ...] = ()
+    doubt: str = ""
 
     def scaled(self, level: float) -> Outcome:
         """The same for a snapshot, and so a cube, times `level`."""
@@ -149,7 +151,8 @@ class Outcome:
 
     def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
         """The choice in at most three short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
-        words = _evidence(self) if verbose else _in_short(self)
+        words = [f"The mask does not fit: {self.doubt}."] if self.doubt else []
+        words += _evidence(self) if verbose else _in_short(self)
         if self.side is not None:
             words.append(self.side.message)
         if self.black_level:
@@ -178,9 +181,10 @@ def _in_short(outcome: Outcome) -> list[str]:
     if found is None:
         return [f"{built}, as the plan says."]
     where = "" if found.part is None else ", in a window of the frame,"
+    grade = "through that mask" if outcome.doubt else _grade(found.held_out_error)
     return [
         f"Held-out error {found.held_out_error:.1%}: detector pixels that took no part{where} are predicted this well, "
-        f"{_grade(found.held_out_error)}.",
+        f"{grade}.",
         f"{built}.",
     ]
 

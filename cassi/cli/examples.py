@@ -51,10 +51,8 @@ then every snapshot by that camera
       {simulate} --full-well 10000 --read-noise 5 --bit-depth 12 --output noisy.h5
   the last 28 bands of a cube of your own through a mask of your own, dispersed to the left
       {simulate} --cube cloth.mat --num-bands 28 --mask mask.mat --step -2 --output cloth.h5
-  four shots of one scene, each through another mask; a double disperser; a video camera
+  four shots of one scene, each through another mask
       {simulate} --shots 4 --output shots.h5
-      {simulate} --optics dd --output double.h5
-      {simulate} --optics cacti --num-bands 8 --output video.h5
   sixteen frames of a scene that moves by 0.8 pixels a frame, to be reconstructed with --sequence
       {simulate} --frames 16 --full-well 10000 --output film.h5
   frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder

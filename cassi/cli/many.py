@@ -61,7 +61,6 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         solve=solve,
         overwrite=args.overwrite,
         batch=args.batch,
-        workers=args.workers,
         attributes=provenance(args),
         progress=not args.quiet,
     )

@@ -16,8 +16,8 @@ from cassi.version import PROGRAM
 EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
 
 # What is no option, and still goes with some options only.
-MANY, SHOTS, OTHER_OPTICS, DOUBLE, VIDEO = (
-    "several snapshots", "several shots", "other optics than sd", "a double disperser", "a video camera",
+MANY, SHOTS = (
+    "several snapshots", "several shots",
 )  # fmt: skip
 TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
     "flip-columns": "flipped left-right",
@@ -205,7 +205,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG, ENVI or NetCDF; may hold mask, "
+            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI; may hold mask, "
                 "shifts and truth too. Or many: files, a folder, a pattern, or a stack",
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--mask", "the coded aperture, where it is not in the measurement's file; of several shots one each",
@@ -213,8 +213,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
                 "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("--mask", "--mask-key", "--mask-transform", "--num-bands", "--step", "--wavelengths",
-                    "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation", OTHER_OPTICS)),
-            Option("--output", "the result: .h5, .mat, .nc, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
+                    "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation")),
+            Option("--output", "the result: .h5, .mat, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
             Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
@@ -224,13 +224,9 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             KEY, MASK_KEY,
             Option("--mask-transform", "turn the mask before it is used; auto takes the one that fits, where one does "
                 "(default: none)",
-                choices=("none", *TRANSFORMS, "auto"), default="none", excludes=(DOUBLE,),
-                why="its mask is turned in its file"),
+                choices=("none", *TRANSFORMS, "auto"), default="none"),
         ),
         "camera (what is not given is inferred, and said)": (
-            Option("--optics", "sd: single disperser; dd: double disperser, its mask as wide as the scene and the "
-                "spread of the bands; cacti: video camera, a mask for each frame (default: what the file says, else "
-                "sd)", choices=("sd", "dd", "cacti")),
             Option("--shots", "each scene was photographed K times, through K masks: files one after the other, or a "
                 "stack (default: as many as masks or calibrations are given, or what the file says)",
                 value="K", type=count),
@@ -248,10 +244,10 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "the evidence is clear (default); as-given: leave it", choices=("find", "as-given"), default="find"),
             Option("--save-camera", "write the camera that was used, to be given as --mask: mask of each band, "
                 "shifts, mask_3d_shift (.h5)",
-                value="FILE", excludes=("--camera", "--psf", "--align", "--calibration", SHOTS, OTHER_OPTICS),
+                value="FILE", excludes=("--camera", "--psf", "--align", "--calibration", SHOTS),
                 why="no camera is looked for", writes=HDF5),
             Option("--align", "estimate from the snapshot how mask and dispersion are off; the estimate is used if it "
-                "predicts pixels held out better", excludes=(MANY, SHOTS, OTHER_OPTICS)),
+                "predicts pixels held out better", excludes=(MANY, SHOTS)),
             Option("--psf", "the instrument's blur along the dispersion, standard deviation of a Gaussian [px]",
                 value="SIGMA", type=number),
             Option("--gain", "electrons a count, as data sheets have it; of floats that are no counts, electrons per "
@@ -293,8 +289,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "a film", excludes=("--align", "--white", "--tile", "--uncertainty", "--budget", "--iterations",
                 "--spectral-prior", "--quality", "--solver", "--weights", SHOTS)),
             Option("--batch", "snapshots computed at a time (default: what fits)",
-                value="N", type=count, needs=(MANY,)),
-            Option("--workers", "compute in N processes of one thread each instead",
                 value="N", type=count, needs=(MANY,)),
         ),
         "what is said": (
@@ -353,7 +347,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             OVERWRITE, QUIET, DEBUG,
         ),
         "scene": (
-            Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI, NetCDF", value="FILE", reads=True),
+            Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI", value="FILE", reads=True),
             Option("--key", "the cube's name in its file, if it is an unusual one", value="NAME"),
             Option("--size", "pixels (default: 256x256, or those of the cube or the mask file)",
                 value="HxW", type=size),
@@ -371,8 +365,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="TRANSMISSION", type=number, default=0.5),
             Option("--step", "displacement between bands, whole pixels, any sign (2)",
                 value="PX", type=whole, default=2),
-            Option("--optics", "single disperser, double disperser, or video camera with a mask for each frame "
-                "(default: sd)", choices=("sd", "dd", "cacti"), default="sd"),
             Option("--shots", "snapshots of the scene, each through another mask (1)",
                 value="K", type=count, default=1),
             Option("--frames", "snapshots that follow each other, for --sequence (1)",
@@ -388,8 +380,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "a photograph beside it": (
             Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits",
-                value="FILE", writes=(".png",), excludes=(VIDEO, "--frames"),
-                why="it shows no frames of a video"),
+                value="FILE", writes=(".png",), excludes=("--frames",)),
             Option("--side-response", "its curves: a preset or a table (default: rgb)",
                 value="rgb|pan|FILE", default="rgb"),
         ),

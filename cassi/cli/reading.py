@@ -12,13 +12,13 @@ from typing import Any
 
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
-from cassi.cli.options import DOUBLE, MANY, OTHER_OPTICS, SHOTS, TRANSFORMS, check, values_for
+from cassi.cli.options import MANY, SHOTS, TRANSFORMS, check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
 from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count
 from cassi.files.frames import find_files, frame_name, natural
-from cassi.files.other_optics import is_stack, options_of_shots, stated_camera, with_optics
 from cassi.files.reading import open_measurement
+from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.request import Request
@@ -34,7 +34,6 @@ class Reading:
     mask_transform: str = "none"
     gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
     read_noise: float | None = None  # electrons
-    optics: str = "sd"
 
     def __call__(self, path: str | tuple[str, ...], frames: int | slice | None = None) -> Measurement:
         """Of a file, or of one for each shot; `frames` counts scenes, whose shots follow each other in a stack."""
@@ -55,7 +54,7 @@ class Reading:
         if self.calibrations:
             m = read_calibrated(path, calibration=self.calibrations[k], frames=frames, key=self.each[k].key)
         else:
-            m = open_measurement(path, with_optics(path, self.each[k], self.optics)).read(frames)
+            m = open_measurement(path, self.each[k]).read(frames)
         return self._with_noise(self._with_mask(m))
 
     def _with_noise(self, m: Measurement) -> Measurement:
@@ -107,12 +106,11 @@ class Task:
 
 
 def settle(args: argparse.Namespace) -> Task:
-    """What the options ask for, checked before a snapshot is read; `args.optics` becomes what the file says."""
+    """What the options ask for, checked before a snapshot is read."""
     source, output = Path(args.files[0]), Path(args.output or "")
-    stated = _stated(args.files[0]) if source.is_file() else (None, None)
-    args.optics = args.optics or stated[0] or "sd"
+    stated = _stated(args.files[0]) if source.is_file() else None
     given = max(len(args.mask), len(args.calibration))
-    shots = args.shots or (given if given > 1 else stated[1]) or 1
+    shots = args.shots or (given if given > 1 else stated) or 1
     for option, count in (("--mask", len(args.mask)), ("--calibration", len(args.calibration))):
         if count > 1 and count != shots:
             raise InputError(f"{count} files of {option} for {shots} shots; give one per shot, in their order")
@@ -121,7 +119,7 @@ def settle(args: argparse.Namespace) -> Task:
     several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
     place = bool(args.output) and (output.is_dir() or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
-    situations = {SHOTS: shots > 1, OTHER_OPTICS: args.optics != "sd", DOUBLE: args.optics == "dd", MANY: many}
+    situations = {SHOTS: shots > 1, MANY: many}
     if shots == 1:
         check("reconstruct", args, [name for name, so in situations.items() if so])
     calibration = Calibration.load(args.calibration[0]) if args.calibration else None
@@ -140,13 +138,13 @@ def settle(args: argparse.Namespace) -> Task:
     return Task(frames, many, read, method, calibration)
 
 
-def _stated(path: str) -> tuple[str | None, int | None]:
+def _stated(path: str) -> int | None:
     try:
-        return stated_camera(path)
+        return stated_shots(path)
     except InputError as error:
         if error.kind == "optics":
             raise
-        return None, None  # what is wrong with the file is told when it is read
+        return None  # what is wrong with the file is told when it is read
 
 
 def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[str, Any]:
@@ -175,9 +173,9 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         each = options_of_shots(files[0], options, shots, args.mask, own=not is_stack(files[0], args.key))
     if together and args.bit_depth is None and not args.calibration:
         with suppress(InputError):  # none can be read, which is told of each when its turn comes
-            levels = replace(levels, bit_depth=common_bit_depth(files, with_optics(files[0], each[0], args.optics)))
+            levels = replace(levels, bit_depth=common_bit_depth(files, each[0]))
         each = tuple(replace(one, levels=levels) for one in each)
-    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise, args.optics)
+    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise)
 
 
 def _files(args: argparse.Namespace) -> list[str]:
@@ -190,11 +188,7 @@ def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> li
     """The scenes: of a stack, or of K files after each other for each."""
     shots, first, count = len(read.each), files[0], None
     if is_stack(first, args.key) if shots > 1 else len(files) == 1 and list(files) == args.files:
-        count = (
-            calibrated_frame_count(first, key=args.key)
-            if args.calibration
-            else frame_count(first, with_optics(first, read.each[0], args.optics))
-        )
+        count = calibrated_frame_count(first, key=args.key) if args.calibration else frame_count(first, read.each[0])
         if shots > 1 and (count is None or count % shots or (len(files) > 1 and count != shots)):
             raise InputError(f"{first}: holds {count or 1} snapshots, expected the {shots} shots of a scene")
     if count is not None and (count != shots or count == 1):

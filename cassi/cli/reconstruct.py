@@ -26,7 +26,7 @@ from cassi.running import front_door
 from cassi.running.progress import StepBar, tiled_steps, usual_steps
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.tiled_file import TiledResult, reconstruct_tiled
-from cassi.running.white import of_structure, reflectance, structure
+from cassi.running.white import reflectance
 
 WHITE = "white reference, "  # before the steps of its reconstruction
 
@@ -70,8 +70,8 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
         steps("read")
         m = task.measurement(task.frames[0])
         words.tell_measurement(args, task, m)
-        m = words.warn_of_measurement(args, m)
         check = words.compare_with_mask(args, task, m)
+        m = words.warn_of_measurement(args, m)
         steps.expect(steps_of(args, task, figures, m.num_scenes))
         m, result = solve(args, task, m, check, steps)
         try:
@@ -142,10 +142,9 @@ def solve(
     for camera in cameras:
         spread = None if result.uncertainty is None else camera.register(result.uncertainty)
         result = replace(result, cube=camera.register(result.cube), uncertainty=spread)
-    against: tuple[str, ...] = ()
     if white is not None:
-        result, against = in_reflectance(args, task, result, white, steps)
-    against = (*against, *of_result(result.residual), *of_imprint(result.imprint))
+        result = in_reflectance(args, task, result, white, steps)
+    against = (*of_result(result.residual), *of_imprint(result.imprint))
     tell_result(args, task, m, result, against)
     m = replace(m, notes=(*m.notes, (result.check or check).verdict, *against))
     steps("write", 0.0)
@@ -155,13 +154,13 @@ def solve(
 
 def in_reflectance(
     args: argparse.Namespace, task: Task, result: Reconstruction, m: Measurement, steps: Progress
-) -> tuple[Reconstruction, tuple[str, ...]]:
-    """Divided by the cube of the white reference m: same camera, same solver. And what speaks against the reference."""
+) -> Reconstruction:
+    """Divided by the cube of the white reference m: same camera, same solver."""
     method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}
     white = front_door.reconstruct(m, **method, progress=lambda step, share: steps(WHITE + step, share))
     name = Path(args.white).name
     say(args, f"  divided by the light on the white reference {name}: the cube is reflectance")
-    return reflectance(result, white), of_structure(structure(white))
+    return reflectance(result, white)
 
 
 def tell_result(

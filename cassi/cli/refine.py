@@ -17,7 +17,7 @@ from cassi.files.frames import find_files
 from cassi.files.reading import open_measurement
 from cassi.optics.mask_match import check_masks
 from cassi.optics.measurement import Measurement
-from cassi.running.evidence import as_found
+from cassi.running.preparing import as_found
 
 MOST = 12  # captures that a camera is fitted to
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.cli.options import VIDEO, check, options_of
+from cassi.cli.options import check, options_of
 from cassi.cli.places import check_files
 from cassi.cli.shell import command_line, say
 from cassi.errors import InputError, one_line
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_scene(args: argparse.Namespace) -> int:
     """Photograph a scene."""
-    video = args.optics == "cacti"
-    check("simulate", args, [VIDEO] if video else [])
+    check("simulate", args, [])
     check_files("simulate", args)
     # One stream of random numbers each, so that another mask or camera does not change the scene.
     scene_source, mask_source, noise_source, side_source = (
@@ -60,14 +59,12 @@ def run_scene(args: argparse.Namespace) -> int:
         cube = round_to_bits(cube, args.truth_bits)
     if args.frames > 1:
         cube = moving(cube, args.frames, args.motion)
-    step = 0 if video else args.step
-    shifts = shifts_from_step(step, cube.shape[-3])
-    mask = make_masks(args, mask, cube.shape[-3:], shifts, mask_source)
+    shifts = shifts_from_step(args.step, cube.shape[-3])
+    mask = make_masks(args, mask, cube.shape[-2:], mask_source)
     shot = simulate(
         cube,
         mask,
         shifts,
-        optics=args.optics,
         shots=args.shots,
         full_well=args.full_well,
         read_noise=args.read_noise,
@@ -91,8 +88,7 @@ def run_scene(args: argparse.Namespace) -> int:
         "version": PROGRAM,
         "scene": Path(args.cube).name if args.cube else "procedural",
         "mask_kind": args.mask if args.mask in MASK_KINDS else Path(args.mask).name,
-        "step": step,
-        "optics": args.optics,
+        "step": args.step,
         "num_bands": len(shifts),
         "seed": args.seed,
         "full_well": args.full_well,
@@ -191,14 +187,14 @@ def make_masks(
     args: argparse.Namespace,
     given: torch.Tensor | None,
     wanted: Sequence[int],
-    shifts: Sequence[int],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """The masks of all shots and frames, (K, ...) where there are several shots; drawn, or from a file."""
-    bands, height, width = wanted
-    width += max(shifts) - min(shifts) if args.optics == "dd" else 0
-    frames = bands if args.optics == "cacti" else 1
-    count = args.shots * frames
+    """The masks of all shots, (K, ...) where there are several; drawn, or from a file.
+
+    Raises:
+        InputError: a file with another number of masks, or smaller ones.
+    """
+    (height, width), count = wanted, args.shots
     if given is None:
         kind = {"kind": args.mask, "transmission": args.transmission, "generator": generator}
         each = [random_mask(height, width, **kind) for _ in range(count)]
@@ -206,7 +202,7 @@ def make_masks(
         raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
     else:
         each = [middle(one, (height, width), args.mask).contiguous() for one in (given if count > 1 else [given])]
-    return each[0] if count == 1 else stacked(each, args.shots, frames)
+    return each[0] if count == 1 else stacked(each)
 
 
 def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:

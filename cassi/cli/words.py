@@ -10,7 +10,6 @@ from cassi.cli.reading import Task, transform_that_fits
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
 from cassi.files import describe, read_cube
-from cassi.files.description import listing
 from cassi.files.side_pictures import read_side_picture
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.kernels.dispatch import pick_device
@@ -36,9 +35,8 @@ def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> No
     """Say what a measurement is and what was inferred."""
     if not task.many and (nothing := without_scene(m)):
         raise InputError(f"{m.source}: {nothing}; look at the capture, and give another")
-    kind = {"sd": "", "dd": ", double disperser", "cacti": ", video camera"}[args.optics]
     shots = "" if m.shots is None else f", {m.shots} shots"
-    sizes = f"measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}{kind}"
+    sizes = f"measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}"
     say(args, f"{m.source}: {sizes}")
     for note in m.notes:
         if Note(note).kind == "too many":
@@ -123,10 +121,10 @@ def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
 
     parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
     units = {
-        "psnr": "PSNR {:.2f} dB",
+        "psnr": "PSNR {:.2f} dB (peak 1)",
         "ssim": "SSIM {:.3f}",
         "sam": "SAM {:.2f} deg",
-        "mean_band_psnr": "mean-band PSNR {:.2f} dB",
+        "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1)",
     }
     scores = {} if cube is None else score(cube, truth=m.cube, mean_band=m.mean_band)
     return ", ".join([*parts, *(units[name].format(value) for name, value in scores.items())])
@@ -137,7 +135,7 @@ def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
 
 def dry_run(args: argparse.Namespace, task: Task) -> None:
     """Say what the first snapshot's files hold, how they fit together, and what would be done."""
-    print(_contents(args, task))
+    print(describe(*dict.fromkeys((*task.frames[0].paths, *args.mask))))
     m = task.measurement(task.frames[0])
     tell_measurement(args, task, m)
     check = compare_with_mask(args, task, m)
@@ -152,14 +150,6 @@ def dry_run(args: argparse.Namespace, task: Task) -> None:
     size = _size((len(m.shifts), *m.mask.shape[-2:]))
     how = f"with solver {args.solver} on device {pick_device(args.device)}"
     print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {args.output}{doubt}")
-
-
-def _contents(args: argparse.Namespace, task: Task) -> str:
-    """What is in the files of the first scene; of an ordinary snapshot with the geometry that fits."""
-    paths = task.frames[0].paths
-    if len(task.read.each) > 1 or args.optics != "sd" or args.calibration:
-        return listing(*dict.fromkeys((*paths, *args.mask)))
-    return describe(paths[0], options=task.read.each[0]).text
 
 
 # What is beside a snapshot

@@ -7,7 +7,7 @@ from cassi.errors import InputError, OutputError
 from cassi.files.atomic import file_sha256, replacing, write_text
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import read_cube
-from cassi.files.description import Description, describe
+from cassi.files.description import describe
 from cassi.files.frames import common_bit_depth
 from cassi.files.opening import open_container
 from cassi.files.options import Levels, ReadOptions
@@ -16,7 +16,6 @@ from cassi.files.writing import check_output, write_arrays, write_cube, write_me
 
 __all__ = [
     "Container",
-    "Description",
     "Entry",
     "InputError",
     "Levels",

@@ -22,7 +22,7 @@ DISK_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
 def file_sha256(path: PathLike) -> str:
-    """Return the SHA-256 of a file, hexadecimal."""
+    """The SHA-256 of a file, hexadecimal."""
     status = os.stat(path)
     return _file_sha256(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
@@ -90,13 +90,7 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: PathLike) -> Iterator[Path]:
-    """Yield a new hidden folder beside `path`, which is not there or empty; at the end it takes its place.
-
-    On any exception it is removed and nothing is left behind.
-
-    Raises:
-        OutputError: the folder cannot be made or moved, or the disk is full.
-    """
+    """The same of a folder `path`, which is not there or empty."""
     path = Path(path)
     with _hidden_folder(path) as folder:
         yield folder
@@ -126,11 +120,7 @@ def _hidden_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
-    """Write a text file, whole or not at all.
-
-    Raises:
-        OutputError: see `replacing`.
-    """
+    """Write a text file, whole or not at all; see `replacing`."""
     with replacing(path, overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

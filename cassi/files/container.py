@@ -30,7 +30,7 @@ class Entry:
     """One array of a file: what it declares about itself before it is read.
 
     `axes` names the axes where the file does (N frame, C band, H row, W column), `bits` the bit depth where it is
-    known and smaller than the type, `problem` why the entry cannot be read ("a string", "an external link").
+    known and smaller than the type, `problem` why the entry cannot be read ("text").
     """
 
     name: str
@@ -67,23 +67,18 @@ class Container:
     bands_last: bool = False
 
     def entry(self, name: str) -> Entry | None:
-        """Return the entry called `name`, or None."""
         wanted = name.strip("/")
         return next((entry for entry in self.entries if entry.name == wanted), None)
 
     def listing(self) -> str:
-        """Return the names, shapes and types of what was found, for error messages."""
+        """Names, shapes and types of what was found, for error messages."""
         if not self.entries:
             return "nothing"
         shown = ", ".join(str(entry) for entry in self.entries[:12])
         return shown + (f" and {len(self.entries) - 12} more" if len(self.entries) > 12 else "")
 
     def check_readable(self, entry: Entry) -> None:
-        """Check what an entry declares about itself.
-
-        Raises:
-            InputError: it is no array of real numbers, or it is empty.
-        """
+        """Raise InputError for an entry that is no array of real numbers, or empty."""
         where = f"{self.path}: '{entry.name}'"
         if entry.dtype is None:
             raise InputError(f"{where} is {entry.problem}: expected an array of real numbers")
@@ -116,10 +111,7 @@ class Container:
 
 @contextmanager
 def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
-    """Turn whatever a parser raises on a damaged file into one `InputError`, and let none warn: the error says it.
-
-    The parsers are third-party code fed with arbitrary bytes: their exceptions are not a documented set.
-    """
+    """Turn whatever a parser raises on a damaged file, which no one documents, into one `InputError`; let none warn."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -134,11 +126,7 @@ def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
 
 
 def optional(path: Path, module: str) -> Any:
-    """Import a module of an optional package.
-
-    Raises:
-        InputError: it is not installed; the message says what to install.
-    """
+    """Import a module of an optional package; InputError says what to install where it is missing."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -147,11 +135,7 @@ def optional(path: Path, module: str) -> Any:
 
 
 def regular_file(path: str | Path) -> Path:
-    """Return `path` as a Path after checking that it is a file with something in it.
-
-    Raises:
-        InputError: it does not exist, is a folder or a device, is empty, or may not be read.
-    """
+    """Raise InputError for a path that does not exist, is a folder or a device, is empty, or may not be read."""
     path = Path(path)
     try:
         status = path.stat()

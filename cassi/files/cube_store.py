@@ -13,14 +13,10 @@ import numpy as np
 
 from cassi.errors import InputError, OutputError
 from cassi.files.atomic import hdf5_target, replacing, signals_held
-from cassi.files.opening import open_container
-from cassi.files.writing import check_output, check_written, plain_attributes
+from cassi.files.writing import check_output, plain_attributes
 
 if TYPE_CHECKING:
     import h5py
-
-TOLERANCE = 1e-6  # relative, between what was added in float32 and in float64
-GATHERED = ("cube", "measurement", "residual", "truth")  # of each frame; what not all of them have is left out
 
 
 class CubeStore:
@@ -28,8 +24,6 @@ class CubeStore:
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file
-        self._put: dict[str, np.ndarray] = {}
-        self._added: dict[str, np.ndarray] = {}  # sum of all values, and of their sizes
 
     def make(self, name: str, shape: tuple[int, ...], *, axes: str = "", chunks: tuple[int, ...] | None = None) -> None:
         """Make an array of zeros, float32; `axes` are the letters of its axes (N frame, C band, H row, W column)."""
@@ -37,13 +31,11 @@ class CubeStore:
             made = self._file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
             if axes:
                 made.attrs["axes"] = np.bytes_(axes)
-        self._added[name] = np.zeros(2)
 
     def add(self, name: str, where: Any, values: np.ndarray) -> None:
         """Add values to an array there; `where` is an index of NumPy's."""
         with signals_held():
             self._file[name][where] += values
-        self._added[name] += values.sum(dtype=np.float64), np.abs(values).sum(dtype=np.float64)
 
     def read(self, name: str, where: Any) -> np.ndarray:
         """What an array holds there so far."""
@@ -55,31 +47,11 @@ class CubeStore:
             made = self._file.create_dataset(name, data=values, track_times=False)
             if name == "wavelengths":
                 made.attrs["units"] = "nm"
-        self._put[name] = np.asarray(values)
 
     def state(self, attributes: Mapping[str, object]) -> None:
         """Write attributes; what is neither text nor number becomes JSON."""
         with signals_held():
             self._file.attrs.update(plain_attributes(attributes))
-
-    def check(self, path: Path) -> None:
-        """Compare the closed file with what was put and, by its sum, with what was added.
-
-        Raises:
-            OutputError: something did not reach the file.
-        """
-        check_written(path, self._put)
-        container = open_container(path)
-        for name, (total, sizes) in self._added.items():
-            entry, found = container.entry(name), 0.0
-            if entry is not None:
-                rest = (slice(None),) * (len(entry.shape) - 1)
-                for first in range(entry.shape[0]):
-                    found += container.read(entry, (slice(first, first + 1), *rest)).sum(dtype=np.float64)
-            if entry is None or abs(found - total) > TOLERANCE * sizes:
-                raise OutputError(
-                    f"{path.name}: the {name} did not reach the file whole; nothing was left behind, try again"
-                )
 
 
 @contextmanager
@@ -107,17 +79,13 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     path = check_output(path, overwrite)
     if path.suffix.lower() not in (".h5", ".hdf5"):
         raise OutputError(f"{path}: only HDF5 is written piece by piece, expected the suffix .h5 or .hdf5")
-    with replacing(path, overwrite) as temporary:
-        with hdf5_target(temporary) as target:
-            file = h5py.File(target, "w")
-            try:
-                store = CubeStore(file)
-                yield store
-            finally:
-                with signals_held():  # it writes what HDF5 still holds
-                    file.close()
-        with signals_held():
-            store.check(temporary)
+    with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
+        file = h5py.File(target, "w")
+        try:
+            yield CubeStore(file)
+        finally:
+            with signals_held():  # it writes what HDF5 still holds
+                file.close()
 
 
 def gather_cubes(
@@ -133,12 +101,10 @@ def gather_cubes(
         path: .h5 or .hdf5 file to make: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
             `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each; the
             attributes `ok` and `verdict` say whether all of them fit the mask.
-        results: files as `cassi.running.result.write_result` makes them, in the order of time.
-        attributes: provenance by name; unit and scale are those of the first frame.
+        results: files as `cassi.running.result.write_result` makes them, in the order of time. The first says what
+            there is, its unit and its scale.
+        attributes: provenance by name.
         overwrite: replace an existing file.
-
-    Returns:
-        The path.
 
     Raises:
         InputError: no results, or cubes that differ in size.
@@ -155,19 +121,25 @@ def gather_cubes(
 
     if not results:
         raise InputError("no frames to gather; give one result at least")
-    shapes = _shared_shapes(results)
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
+    shapes: dict[str, tuple[int, ...]] = {}
     with cube_store(path, overwrite=overwrite) as store:
-        for name, shape in shapes.items():
-            axes = "NCHW" if name == "cube" else ""
-            store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
+                # of snapshot and residual a frame's own, the first of those beside it
+                own = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
+                found = own | {name: frame[name].shape for name in ("cube", "truth") if name in frame}
                 if t == 0:
+                    shapes = found
+                    for name, shape in shapes.items():
+                        axes = "NCHW" if name == "cube" else ""
+                        store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
                     kept = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
                     store.state({name: frame.attrs[name] for name in kept} | dict(attributes or {}))
+                if found != shapes:
+                    raise InputError(f"{result}: holds {found}, the first frame {shapes}; give frames of one run")
                 for name, shape in shapes.items():
                     store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
                 residuals[t] = frame.attrs.get("residual", np.nan)
@@ -180,22 +152,3 @@ def gather_cubes(
             verdict = f"{len(misfits)} of {len(results)} frames do not fit the mask; {misfits[0]}"
             store.state({"ok": False, "verdict": verdict})
     return Path(path)
-
-
-def _shared_shapes(results: Sequence[str | os.PathLike[str]]) -> dict[str, tuple[int, ...]]:
-    """The arrays that all results have; of snapshot and residual a frame's own, the first of those beside it."""
-    import h5py
-
-    shared: dict[str, tuple[int, ...]] | None = None
-    for result in results:
-        with h5py.File(result) as frame:
-            if "cube" not in frame:
-                raise InputError(f"{result}: no cube in it, expected the result of a run")
-            shapes = {name: frame[name].shape for name in GATHERED if name in frame}
-        for name in {"measurement", "residual"} & shapes.keys():
-            shapes[name] = shapes[name][-2:]
-        shared = shapes if shared is None else {name: shape for name, shape in shared.items() if name in shapes}
-        for name, shape in shared.items():
-            if shapes[name] != shape:
-                raise InputError(f"{result}: '{name}' {shapes[name]} differs from the first frame's {shape}")
-    return shared or {}

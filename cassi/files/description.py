@@ -1,77 +1,36 @@
-"""Say what files hold, how they fit together, and what would be done with them."""
+"""Say what files hold."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from cassi.errors import InputError, Note, one_line
+from cassi.errors import InputError, one_line
 from cassi.files.atomic import PathLike
 from cassi.files.container import Container, Entry
 from cassi.files.names import role_of
 from cassi.files.opening import open_container
-from cassi.files.options import ReadOptions
-from cassi.files.reading import open_measurement
-from cassi.optics.geometry import fitting_geometries
-from cassi.optics.mask_match import check_mask
 
 MAX_RANGE_BYTES = 2**30  # of larger arrays the range is not looked for
 
 
-@dataclass(frozen=True)
-class Description:
-    """What `describe` found: lines to be printed, and what keeps the measurement from being reconstructed, if any."""
-
-    text: str
-    problem: Note | None = None
-
-
-def describe(path: PathLike, *, options: ReadOptions | None = None) -> Description:
-    """Describe a measurement: every array with its guessed part, the geometry that fits, and whether the mask belongs.
-
-    Args:
-        path: its file.
-        options: how it is to be read; a mask in a file of its own is described, too.
+def describe(*paths: PathLike) -> str:
+    """Every array of these files with its range and the part that its name gives it, and what the files state.
 
     Raises:
-        InputError: a file cannot be opened.
+        InputError: one cannot be opened.
 
     Example:
         >>> import h5py, numpy as np, os, tempfile
         >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
         >>> with h5py.File(path, "w") as file:
         ...     file["mask"] = np.ones((8, 8), np.float32)
-        >>> print(describe(path).text.splitlines()[1])
+        >>> print(describe(path).splitlines()[1])
           mask (8, 8) float32, 1 .. 1: mask
     """
-    options = options or ReadOptions()
-    mask = () if options.mask is None or isinstance(options.mask, np.ndarray) else (options.mask,)
-    found = _as_measurement(path, options)
-    return replace(found, text=f"{listing(path, *mask)}\n{found.text}")
+    return "\n".join(line for path in paths for line in _lines(open_container(Path(path))))
 
 
-def _as_measurement(path: PathLike, options: ReadOptions) -> Description:
-    """The measurement as it would be read, compared with its mask; where what the user says of the bands does not fit,
-    what does."""
-    try:
-        m = open_measurement(path, options).read()
-    except InputError as error:
-        text = f"cannot be reconstructed: {error}"
-        if options.step is not None or options.num_bands is not None:
-            without = _as_measurement(path, replace(options, step=None, num_bands=None))
-            text += f"\nwithout the step and the number of bands given:\n{without.text}"
-        return Description(text, Note(error))
-    lines = ["", f"as a measurement: y {m.y.shape} [{m.unit}], mask {m.mask.shape}, {len(m.shifts)} bands"]
-    lines += [f"  {note}" for note in m.notes]
-    difference = m.y.shape[-1] - m.mask.shape[-1]
-    if geometries := fitting_geometries(difference):
-        fits = ", ".join(f"{bands} x step {own_step}" for bands, own_step in geometries)
-        lines.append(f"bands and steps that fit the {difference} columns of dispersion: {fits}")
-    lines += ["", str(check_mask(m.y, m.mask, m.shifts, bad_pixels=m.bad_pixels))]
-    return Description("\n".join(lines))
-
-
-def _container_lines(container: Container) -> list[str]:
+def _lines(container: Container) -> list[str]:
     lines = [f"{container.path} ({container.format})"]
     lines += [f"  {_entry_line(container, entry)}" for entry in container.entries] or ["  no arrays"]
     shown = [(name, value) for name, value in container.attributes.items() if not name.startswith("_")]
@@ -94,12 +53,3 @@ def _entry_line(container: Container, entry: Entry) -> str:
         return f"{entry}, no finite value{part}"
     bad = f", {values.size - finite.size} NaN or Inf" if finite.size < values.size else ""
     return f"{entry}, {float(finite.min()):g} .. {float(finite.max()):g}{bad}{part}"
-
-
-def listing(*paths: PathLike) -> str:
-    """Every array of these files and what they state, without a try to put them together.
-
-    Raises:
-        InputError: one cannot be opened.
-    """
-    return "\n".join(line for path in paths for line in _container_lines(open_container(Path(path))))

@@ -21,7 +21,7 @@ class Layout:
 
 
 def _axis_candidates(container: Container, entry: Entry) -> tuple[int | None, ...]:
-    """Return the axes that may count frames or bands, the likeliest first."""
+    """The axes that may count frames or bands, the likeliest first."""
     if len(entry.shape) == 2:
         return (None,)
     if len(entry.shape) != 3:
@@ -65,15 +65,14 @@ def match_layout(
             mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if turn_mask else 1]
             if rows == mask_rows and columns >= mask_columns:
                 return Layout(stack, plane, turn_y, turn_mask, tuple(notes))
-    raise InputError(_misfit(_image(entry.shape, stacks[0]), _image(mask_entry.shape, planes[0]), entry, mask_entry))
-
-
-def _misfit(image: tuple[int, int], mask: tuple[int, int], entry: Entry, mask_entry: Entry) -> str:
+    image, mask = _image(entry.shape, stacks[0]), _image(mask_entry.shape, planes[0])
     text = f"mask '{mask_entry.name}' {mask_entry.shape} does not fit measurement '{entry.name}' {entry.shape}: "
     if image[0] == mask[0]:
         bands = f"e.g. {mask[1] + 27 * DEFAULT_STEP} columns for 28 bands with step {DEFAULT_STEP}"
-        return text + f"the measurement must be at least as wide as the mask ({bands}); are the two files swapped?"
-    return text + f"both need equally many rows, got {mask[0]} and {image[0]}; crop both to the same rows"
+        text += f"the measurement must be at least as wide as the mask ({bands}); are the two files swapped?"
+    else:
+        text += f"both need equally many rows, got {mask[0]} and {image[0]}; crop both to the same rows"
+    raise InputError(text)
 
 
 def unshear_mask(
@@ -120,16 +119,12 @@ def unshear_mask(
         f"'{name}' holds the masks as they lie on the detector: band c is cut out at column c * step, {width} columns"
         + ("; it is not zero outside them, which is left out" if outside else "")
     )
-    if all(np.array_equal(bands[0], band) for band in bands[1:]):
-        return as_shifts(shifts), bands[0]
-    return as_shifts(shifts), bands
+    same = all(np.array_equal(bands[0], band) for band in bands[1:])
+    return as_shifts(shifts), bands[0] if same else bands
 
 
 def _lag_between_bands(mask: np.ndarray, reach: int = 16) -> int | None:
-    """Return by how many columns each band of a sheared mask is displaced against the one before, or None.
-
-    The lag with the best correlation of neighboring bands; below 0.5 they are no copies of each other.
-    """
+    """The displacement of each band against the one before that correlates best; None below 0.5, which is no copy."""
     reach = min(reach, (mask.shape[-1] - 1) // (mask.shape[0] - 1))
     rows = mask[:, :: max(1, mask.shape[1] // 128)]  # some rows are enough
     first, second = rows[:-1].astype(np.float64), rows[1:].astype(np.float64)

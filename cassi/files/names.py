@@ -23,7 +23,7 @@ READABLE_NAMES = {
 
 
 def role_of(entry: Entry) -> str | None:
-    """Return the part the name of an entry gives it ("measurement", "mask", "truth" ...), or None."""
+    """The part the name of an entry gives it ("measurement", "mask", "truth" ...), or None."""
     leaf = entry.name.rsplit("/", 1)[-1].lower()
     return next((role for role, names in READABLE_NAMES.items() if leaf in names), None)
 
@@ -43,10 +43,7 @@ def is_result(container: Container) -> bool:
 
 
 def pick(container: Container, names: tuple[str, ...], what: str, key: str | None = None) -> tuple[Entry, str | None]:
-    """Return the entry that plays a part: the one called `key`, one of the known names, or the only array there is.
-
-    Returns:
-        The entry, and a note in plain words where it was taken without a known name.
+    """The entry called `key`, of one of the known names, or the only image there is, which a note then says.
 
     Raises:
         InputError: none, or several of unknown name; the message lists what was found.
@@ -62,9 +59,8 @@ def pick(container: Container, names: tuple[str, ...], what: str, key: str | Non
     images = [e for e in container.entries if e.dtype is not None and _is_image(e.shape)]
     unnamed = [entry for entry in images if role_of(entry) is None]
     if len(unnamed) == 1 and len(images) == 1:
-        return unnamed[
-            0
-        ], f"{container.path.name}: '{unnamed[0].name}', the only image in the file, is taken as the {what}"
+        (only,) = unnamed
+        return only, f"{container.path.name}: '{only.name}', the only image in the file, is taken as the {what}"
     raise InputError(
         f"{container.path}: no {what} found, expected one of {', '.join(names[:6])}; found {container.listing()}",
         cures=("mask" if what == "mask" else "key", "mask_key"),

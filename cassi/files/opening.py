@@ -4,7 +4,6 @@ from pathlib import Path
 
 from cassi.errors import InputError
 from cassi.files.container import Container, regular_file
-from cassi.files.formats.envi import open_envi
 from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
 
@@ -13,8 +12,7 @@ def open_container(path: str | Path) -> Container:
     """Open a file as named arrays; the format is told from its first bytes, not from its name.
 
     Args:
-        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr or its data
-            file), NetCDF-4.
+        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr).
 
     Returns:
         The container; its arrays are read on demand.
@@ -39,18 +37,5 @@ def open_container(path: str | Path) -> Container:
             return known.read(path)
     if h5py.is_hdf5(path):  # behind a block of the user's, as that of MATLAB v7.3
         return open_hdf5(path)
-    header = _envi_header_of(path)
-    if header is not None:
-        return open_envi(header, path)
     names = ", ".join(known.name for known in FORMATS)
     raise InputError(f"{path}: not HDF5 and no other format known here ({names}); its first bytes are {head[:8]!r}")
-
-
-def _envi_header_of(path: Path) -> Path | None:
-    """Return the ENVI header beside a raw data file (`a.img` -> `a.hdr` or `a.img.hdr`), or None."""
-    for candidate in (path.with_suffix(".hdr"), Path(f"{path}.hdr")):
-        if candidate != path and candidate.is_file():
-            with candidate.open("rb") as file:
-                if file.read(4) == b"ENVI":
-                    return candidate
-    return None

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -72,9 +71,3 @@ class ReadOptions:
         if self.num_bands is not None and self.num_bands not in range(1, MAX_BANDS + 1):
             raise InputError(f"the number of bands must be at least 1 and at most {MAX_BANDS}, got {self.num_bands}")
         check_step(self.step)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that belong to the measurement and are none themselves: mask and bad pixels."""
-        named = (self.mask, self.bad_pixels)
-        return tuple(Path(one) for one in named if one is not None and not isinstance(one, np.ndarray))

@@ -26,7 +26,7 @@ from cassi.files.names import (
 )
 from cassi.files.opening import open_container
 from cassi.files.options import MAX_BANDS, Levels, ReadOptions
-from cassi.files.scaling import band_axis, check_bit_depth, mask_to_float32, plan_counts, read_leading, scale_cube
+from cassi.files.scaling import band_axis, mask_to_float32, plan_counts, read_leading, scale_cube
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.geometry import Shifts, infer_shifts
 from cassi.optics.measurement import Measurement
@@ -54,7 +54,7 @@ def read_measurement(
     (C = 1 + (W' - W) / step, step 2 where nothing says otherwise), the orientation, the scale of integer counts.
 
     Args:
-        path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG, ENVI or NetCDF file with the snapshot.
+        path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG or ENVI file with the snapshot.
         mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels: what the user says of it, see
             `ReadOptions`.
         frames: of a stack, one frame (an int, gives (H, W'); -1 is the last) or a slice; only these are read.
@@ -104,17 +104,12 @@ class OpenedMeasurement:
         return np.swapaxes(raw, -1, -2) if self.layout.measurement_transposed else raw
 
     def read(self, frames: int | slice | None = None) -> Measurement:
-        """Read frames and what belongs to them.
-
-        Raises:
-            InputError: no such frame, NaN, Inf, or counts that do not fit the bit depth.
-        """
+        """Read frames and what belongs to them; see `read_measurement`."""
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
         marked = _marked_of(self.marked, frames)
         raw = _blank_bad_pixels(self.counts(frames), marked, notes)
-        check_bit_depth(raw, self.options.levels.bit_depth, name)
         counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options.levels)
         y, saturated = counts.apply(raw, name)
         del raw
@@ -150,13 +145,22 @@ class OpenedMeasurement:
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
-    """Read all of a measurement file but its frames.
-
-    Raises:
-        InputError: see `read_measurement`.
-    """
+    """Read all of a measurement file but its frames; see `read_measurement`."""
     notes: list[str] = []
-    container, entry, mask_container, mask_entry, layout = _match(path, options, notes)
+    container = open_container(Path(path))
+    if options.key is None and is_result(container):
+        raise InputError(
+            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the "
+            "snapshot",
+            kind="result",
+        )
+    entry, note = pick(container, MEASUREMENT, "measurement", options.key)
+    notes += [note] if note else []
+    mask_container, mask_entry = _mask_source(container, options.mask, options.mask_key, notes)
+    container.check_readable(entry)
+    mask_container.check_readable(mask_entry)
+    layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
+    notes += layout.notes
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
     image = (columns, rows) if layout.measurement_transposed else (rows, columns)
     marked = _bad_pixel_map(container, options.bad_pixels, image, layout.measurement_transposed)
@@ -175,38 +179,15 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
 
 
 def frame_count(path: PathLike, options: ReadOptions) -> int | None:
-    """Return the number of frames of a stack without reading them, or None for a single snapshot.
-
-    Raises:
-        InputError: see `read_measurement`.
-    """
-    _, entry, _, _, layout = _match(path, options, [])
-    return None if layout.stack_axis is None else entry.shape[layout.stack_axis]
+    """The number of frames of a stack without reading them, or None for a single snapshot."""
+    frames = open_measurement(path, options).frames
+    return len(frames) if isinstance(frames, range) else None
 
 
-def _match(path: PathLike, options: ReadOptions, notes: list[str]) -> tuple[Container, Entry, Container, Entry, Layout]:
-    """Find measurement and mask, and how they lie on each other."""
-    container = open_container(Path(path))
-    if options.key is None and is_result(container):
-        raise InputError(
-            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the "
-            "snapshot",
-            kind="result",
-        )
-    entry, note = pick(container, MEASUREMENT, "measurement", options.key)
-    notes += [note] if note else []
-    mask_container, mask_entry = mask_source(container, options.mask, options.mask_key, notes)
-    container.check_readable(entry)
-    mask_container.check_readable(mask_entry)
-    layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
-    notes += layout.notes
-    return container, entry, mask_container, mask_entry, layout
-
-
-def mask_source(
+def _mask_source(
     container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
 ) -> tuple[Container, Entry]:
-    """Return where the mask is: in a file of its own, beside the measurement, or in memory."""
+    """Where the mask is: in a file of its own, beside the measurement, or in memory."""
     if isinstance(mask, np.ndarray):
         entry = Entry("mask", mask.shape, mask.dtype, axes="CHW" if mask.ndim == 3 else None)
         held = mask
@@ -229,7 +210,6 @@ def mask_source(
 def _bad_pixel_map(
     container: Container, path: PathLike | None, shape: tuple[int, ...], transposed: bool
 ) -> np.ndarray | None:
-    """Return the marked pixels of the file given, else of the measurement's own file."""
     if path is None:
         entry = find(container, BAD_PIXELS)
         source = container
@@ -251,10 +231,8 @@ def _marked_of(marked: np.ndarray | None, frames: int | slice | None) -> np.ndar
     """The marked pixels (H, W') of these frames; of a map for each frame, those that any of them marks."""
     if marked is None or marked.ndim == 2:
         return marked
-    if isinstance(frames, int):
-        picked: np.ndarray = marked[frames]
-        return picked
-    return np.asarray(marked[slice(None) if frames is None else frames].any(axis=0))
+    picked = marked[slice(None) if frames is None else frames]
+    return np.asarray(picked if isinstance(frames, int) else picked.any(axis=0))
 
 
 def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:
@@ -285,7 +263,7 @@ def _geometry(
     options: ReadOptions,
     notes: list[str],
 ) -> tuple[Shifts, np.ndarray]:
-    """Return the shifts and the mask, un-sheared where it was stored as it lies on the detector."""
+    """The shifts and the mask, un-sheared where it was stored as it lies on the detector."""
     stored = None
     source, entry = container, find(container, SHIFTS) if options.step is None else None
     if entry is None and options.step is None and mask.ndim == 3:  # a camera's file says where its bands fall
@@ -336,12 +314,12 @@ def _wavelengths(
 def _truth(
     opened: OpenedMeasurement, size: tuple[int, int], frames: int | slice | None, notes: list[str]
 ) -> np.ndarray | None:
-    """Return the truth (C, H, W) or (N, C, H, W) where the file has one that fits, else None and a note."""
+    """The truth (C, H, W) or (N, C, H, W) where the file has one that fits."""
     container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
     if entry is None or entry in (opened.entry, opened.mask_entry):
         return None
-    image = size[::-1] if layout.measurement_transposed else size
+    image, values = size[::-1] if layout.measurement_transposed else size, None
     if len(entry.shape) == 4:
         order = stack_order(container, entry)
         found = tuple(entry.shape[i] for i in order)
@@ -349,18 +327,12 @@ def _truth(
             values = read_leading(container, entry, order[0], frames)
             rest = sorted(order[1:])
             values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
-            return _finish_truth(container, entry, values, layout, notes)
     elif len(entry.shape) == 3:
         axis = band_axis(container, entry, num_bands=num_bands, image=image)
-        if axis is not None:
-            return _finish_truth(container, entry, read_leading(container, entry, axis), layout, notes)
-    notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
-    return None
-
-
-def _finish_truth(
-    container: Container, entry: Entry, values: np.ndarray, layout: Layout, notes: list[str]
-) -> np.ndarray:
+        values = None if axis is None else read_leading(container, entry, axis)
+    if values is None:
+        notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
+        return None
     values = np.swapaxes(values, -1, -2) if layout.measurement_transposed else values
     cube, note = scale_cube(values, f"{container.path}: '{entry.name}'")
     notes += [note] if note else []
@@ -380,7 +352,7 @@ def _mean_band(container: Container, layout: Layout, size: tuple[int, int], note
 
 
 def _number(container: Container, name: str) -> float | None:
-    """Return a number kept as an attribute of the file or as an array of one value, or None."""
+    """A number kept as an attribute of the file or as an array of one value, or None."""
     value: object = container.attributes.get(name)
     if value is None:
         entry = container.entry(name)

@@ -10,16 +10,11 @@ from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_SIZES
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
-FEWEST_COUNTS, LEAST_SHARE = 32.0, 0.01  # fractions below these, in counts and of full scale, are no mean of counts
 LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave float32
 
 
 def to_float32(values: np.ndarray, name: str) -> np.ndarray:
-    """Return finite values as contiguous float32 that may be written to.
-
-    Raises:
-        InputError: NaN or Inf (counted), or values too large for float32.
-    """
+    """Return finite values as contiguous float32 that may be written to; InputError for NaN, Inf or too large ones."""
     with np.errstate(over="ignore"):
         result = np.require(values, np.float32, ("C", "W"))
     bad = int(result.size - np.count_nonzero(np.isfinite(result)))
@@ -38,10 +33,7 @@ def to_float32(values: np.ndarray, name: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Counts:
-    """How stored numbers become the measurement's unit: y = (counts - black) / scale.
-
-    `saturation` is the stored value from which a pixel says nothing any more (None: no such value is known).
-    """
+    """How stored numbers become the measurement's unit: y = (counts - black) / scale; bad from `saturation` on."""
 
     black: float
     scale: float
@@ -50,11 +42,7 @@ class Counts:
     note: str
 
     def apply(self, values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return y as float32 and the saturated pixels as bool.
-
-        Raises:
-            InputError: NaN, Inf.
-        """
+        """Return y as float32 and the saturated pixels as bool; InputError for NaN, Inf."""
         saturated = np.zeros(values.shape, dtype=bool) if self.saturation is None else values >= self.saturation
         if self.black == 0 and self.scale == 1:
             return to_float32(values, name), saturated
@@ -77,9 +65,7 @@ def plan_counts(
     y = (counts - black_level) / (white_level - black_level), white_level = 2^bits - 1 for integers.
 
     Args:
-        dtype: stored type.
-        minimum: smallest stored value.
-        maximum: largest stored value.
+        dtype, minimum, maximum: type and range of what is stored.
         bits: bit depth the file states, or None.
         levels: as the user states them.
 
@@ -125,22 +111,6 @@ def plan_counts(
     return Counts(black, white - black, saturation, unit, Note(note, "counts"))
 
 
-def check_bit_depth(values: np.ndarray, bit_depth: int | None, name: str) -> None:
-    """A bit depth is for counts: whole numbers, or means of them.
-
-    Raises:
-        InputError: fractions that are small beside the full scale, which a bit depth would make nearly black.
-    """
-    if values.dtype.kind != "f" or bit_depth is None or not values.size:
-        return
-    full, largest = 2.0**bit_depth - 1, float(np.nanmax(values))
-    if largest < max(FEWEST_COUNTS, LEAST_SHARE * full) and not np.array_equal(values, np.rint(values), equal_nan=True):
-        raise InputError(
-            f"{name} holds fractions up to {largest:g}, no counts of {bit_depth} bits (up to {full:g}); leave out the "
-            "bit depth"
-        )
-
-
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
     """Return a mask as float32, and a note where it was divided by its maximum: integers, and floats of no usual size.
 
@@ -149,10 +119,8 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
     """
     if min(values.shape[-2:]) < 2:
         raise InputError(f"{name} {values.shape} is a single row or column, expected the picture of a mask")
-    if values.dtype.kind != "f":
-        values, whole = values.astype(np.float64), values.dtype.kind in "iu"
-    else:
-        whole = False
+    whole = values.dtype.kind in "iu"
+    values = values if values.dtype.kind == "f" else values.astype(np.float64)
     if not np.isfinite(values).all():
         to_float32(values, name)  # says how many
     lowest, highest = float(values.min()), float(values.max())
@@ -171,15 +139,9 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
 
 
 def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
-    """Return a cube as float32, integers divided by the full scale of their bit depth, and a note where they were.
-
-    Raises:
-        InputError: NaN, Inf.
-    """
+    """Return a cube as float32, integers divided by the full scale of their bit depth, and a note where they were."""
     if values.dtype.kind in "iu":
-        counts = plan_counts(
-            values.dtype, 0.0, float(values.max()), None
-        )  # below zero is no count, but may be radiance
+        counts = plan_counts(values.dtype, 0.0, float(values.max()), None)  # below zero is radiance
         return counts.apply(values, name)[0], f"{name}: {counts.note}"
     return to_float32(values, name), None
 
@@ -209,11 +171,7 @@ def band_axis(
 
 
 def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> slice | None:
-    """Return the slice along the axis of frames that `frames` means (-1 is the last frame), or None for all there is.
-
-    Raises:
-        InputError: no such frame.
-    """
+    """Return the slice along the axis of frames that `frames` means (-1 is the last frame), or None for all."""
     if frames is None:
         return None
     if axis is None:
@@ -231,13 +189,7 @@ def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> s
 
 
 def read_leading(container: Container, entry: Entry, axis: int | None, frames: int | slice | None = None) -> np.ndarray:
-    """Read an array with the axis of frames or bands moved to the front; nothing but `frames` of it is read.
-
-    One frame, an int, comes without that axis.
-
-    Raises:
-        InputError: no such frame, or see `Container.read`.
-    """
+    """Read an array with the axis of frames or bands moved to the front, of it `frames`; one, an int, without it."""
     picked = pick_frames(entry, axis, frames)
     if axis is None:
         return container.read(entry)

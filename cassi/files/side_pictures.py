@@ -59,20 +59,15 @@ def _image(path: Path) -> np.ndarray:
 def _response(response: str | None, wavelengths: np.ndarray | None) -> str | np.ndarray | None:
     if response is None or response in RESPONSES:
         return response
-    path = Path(response)
-    if not path.is_file():
+    if not Path(response).is_file():
         raise InputError(f"side response {response!r}: expected {', '.join(RESPONSES)}, or an existing table")
     if wavelengths is None:
-        raise InputError(f"{path}: curves over wavelength need the bands' wavelengths; give them too")
-    return read_response(path, wavelengths)
+        raise InputError(f"{response}: curves over wavelength need the bands' wavelengths; give them too")
+    return read_response(response, wavelengths)
 
 
 def response_curves(response: str, wavelengths: np.ndarray | None, num_bands: int) -> np.ndarray:
-    """The curves (K, C) of a preset or a table.
-
-    Raises:
-        InputError: neither, or a table without the bands' wavelengths.
-    """
+    """The curves (K, C) of a preset or a table."""
     found = _response(response, wavelengths)
     if isinstance(found, np.ndarray):
         return found

@@ -71,11 +71,14 @@ def solve_beside(
     placed = _registered(side, A, y, cube, wavelengths)
     where = _in_words(placed)
     evidence = SideEvidence(False, "", placed.correlation, _numbers(placed.pose), error)
-    if not placed.correlation >= FITS:
-        said = f"The side picture was left out: its detail does not agree with the scene's ({where})."
-        return replace(alone, side=replace(evidence, message=said))
-    if not _agrees(placed, cube):
-        said = f"The side picture was left out: its values do not agree with the scene's light ({where})."
+    is_there = placed.correlation >= FITS
+    if not is_there or not _agrees(placed, cube):
+        what = (
+            "its values do not agree with the scene's light"
+            if is_there
+            else "its detail does not agree with the scene's"
+        )
+        said = f"The side picture was left out: {what} ({where})."
         return replace(alone, side=replace(evidence, message=said))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
     first = tried(split, problem.variance, placed.photograph, cube, bands)
@@ -85,22 +88,17 @@ def solve_beside(
     where = _in_words(placed)
     evidence = replace(evidence, joint_error=best.error, pose=_numbers(placed.pose))
     harm = HARM if placed.photograph.doubt <= DOUBT else TONE_HARM
+    told = f"with it held-out detector pixels are predicted to {best.error:.2%}, without to {error:.2%}"
     if not best.error <= (1 + harm) * error:
-        said = (
-            f"The side picture was left out: with it held-out detector pixels are predicted to {best.error:.2%}, "
-            f"without to {error:.2%} ({where})."
-        )
+        said = f"The side picture was left out: {told} ({where})."
         return replace(alone, side=replace(evidence, message=said))
     result, stages, begun = finished(best, quality, run)
-    said = (
-        f"The side picture was used: {where}; with it held-out detector pixels are predicted to {best.error:.2%}, "
-        f"without to {error:.2%}."
-    )
+    said = f"The side picture was used: {where}; {told}."
     evidence = replace(evidence, used=True, message=said, response=placed.photograph.R.double().cpu().tolist())
     basis = best.joint.problem.basis
     plan = replace(alone.plan, basis=f"smooth-{len(basis)}", vectors=basis, stages=stages, learned=None)
-    told = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
-    return replace(alone, result=result, plan=plan, evidence=told, side=evidence, discrepancy=None, begun=begun)
+    known = alone.evidence if alone.evidence is None else replace(alone.evidence, held_out_error=best.error, trials=())
+    return replace(alone, result=result, plan=plan, evidence=known, side=evidence, discrepancy=None, begun=begun)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +161,7 @@ def _agrees(placed: _Placed, cube: Tensor) -> bool:
 
 
 def _toned(p: Tensor, placed: _Placed, cube: Tensor) -> Tensor:
-    """The picture's values through the tone curve that fits best where it was placed; brightest value 1."""
+    """Its values through the tone curve that fits best where it was placed; brightest value 1."""
     photograph = placed.photograph
     s = placed.pose.sample(p, (int(cube.shape[-2]), int(cube.shape[-1])), spline=True)[0]
     tone = fitted_tone(s, photograph.seen, torch.einsum("kc,chw->khw", photograph.R, cube))

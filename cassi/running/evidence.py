@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
-from torch import Tensor
 
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import Note
-from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement
-from cassi.optics.multi_shot import MultiShot
-from cassi.optics.protocol import Camera
 from cassi.running.preparing import Scene, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
@@ -28,53 +22,17 @@ def of_measurement(m: Measurement) -> tuple[str, ...]:
     """All that speaks against one before it is reconstructed.
 
     Example:
-        >>> of_measurement(Measurement(np.array([[9.0, 10.0, -2.0]]), np.ones((1, 3)), (0,)))[0][:36]
-        'what lies below 0 is 11% of the ligh'
+        >>> of_measurement(Measurement(np.array([[9.0, 10.0, -2.0]]), np.ones((1, 3)), (0,)))[0][:31]
+        'what lies below 0 is 10% of |y|'
     """
-    told = (_uneven(m), _below_zero(m), _shots_differ(m), _cut_off(m), _out_of_order(m), _in_one_place(m), _noisy(m))
+    told = (_below_zero(m), _shots_differ(m), _cut_off(m), _in_one_place(m), _noisy(m))
     return tuple(text for text in told if text is not None)
-
-
-def compared(m: Measurement) -> MaskCheck:
-    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
-    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
-
-
-def compared_through(A: Camera, y: Tensor) -> MaskCheck | None:
-    """The comparison with the mask of a camera that was given; None where it has no mask."""
-    several = isinstance(A, MultiShot)
-    shots = [shot for shot in getattr(A, "shots", (A,)) if isinstance(shot, CodedAperture)]
-    if not shots:
-        return None
-    masks = np.stack([shot.mask.detach().cpu().numpy() for shot in shots])
-    left_out = np.stack(
-        [
-            np.zeros(shot.measurement_shape, bool) if shot.weights is None else shot.weights.cpu().numpy() == 0
-            for shot in shots
-        ]
-    )
-    return check_masks(
-        Measurement(
-            y=y.detach().cpu().numpy(),
-            mask=masks if several else masks[0],
-            shifts=tuple(shots[0].shifts),
-            bad_pixels=left_out if several else left_out[0],
-            shots=len(shots) if several else None,
-        )
-    )
-
-
-def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
-    """The comparison of a measurement with a camera that was found: with that one's mask, where only it fits."""
-    again = check if check.matches else compared(replace(m, check=None))
-    return again if again.matches else check
 
 
 def of_scene(scene: Scene) -> tuple[str, ...]:
     """All that speaks against snapshots and camera, the comparison with the mask first."""
-    check, m = scene.check, scene.measurement
-    wrong = () if check is None or check.matches else (check.verdict,)
-    return (*wrong, *(() if m is None else of_measurement(m)))
+    wrong = (scene.doubt,) if scene.doubt else ()
+    return (*wrong, *(() if scene.measurement is None else of_measurement(scene.measurement)))
 
 
 def _good(m: Measurement) -> np.ndarray:
@@ -82,7 +40,7 @@ def _good(m: Measurement) -> np.ndarray:
 
 
 def _cut_off(m: Measurement) -> str | None:
-    """Many good pixels that hold the largest value, and fewer any other but the smallest: floats that were cut off."""
+    """Many good pixels hold the largest value, and fewer any other but the smallest: floats that were cut off."""
     y = _good(m)
     values, counts = np.unique(y, return_counts=True)
     share = float(counts[-1] / y.size)
@@ -96,37 +54,6 @@ def _cut_off(m: Measurement) -> str | None:
     return Note(text, cures=("saturation",))
 
 
-def _out_of_order(m: Measurement) -> str | None:
-    """Wavelengths that go up and down along the dispersion, which no prism or grating makes."""
-    if m.wavelengths is None or len(set(m.shifts)) < len(m.shifts):
-        return None
-    steps = np.diff(m.wavelengths[np.argsort(m.shifts)])
-    if (steps > 0).all() or (steps < 0).all():
-        return None
-    return "the wavelengths go up and down along the dispersion, as no prism or grating makes them; check their order"
-
-
-def _uneven(m: Measurement) -> str | None:
-    """A snapshot that is brighter at either end than in between, although fewer than half of the bands reach them.
-
-    An inverted one is, or one with much black level left in; through an open mask nothing else shows it.
-    """
-    width = m.mask.shape[-1]
-    starts = np.asarray(m.shifts, dtype=np.float64) - min(m.shifts)
-    columns = np.arange(m.y.shape[-1])
-    reach = ((columns >= starts[:, None]) & (columns < starts[:, None] + width)).sum(axis=0)
-    few = 2 * reach < len(starts)
-    good = np.ones(m.y.shape[-2:], bool) if m.bad_pixels is None else ~m.bad_pixels
-    left = columns < len(columns) // 2
-    parts = [m.y[np.broadcast_to(good & where, m.y.shape)] for where in (few & left, few & ~left, ~few)]
-    if not all(part.size for part in parts) or min(parts[0].mean(), parts[1].mean()) <= parts[2].mean():
-        return None
-    return (
-        "the snapshot is brighter at either end, which fewer than half of the bands reach, than in between: it may be "
-        "inverted, hold a black level, or be of another camera; check it, or give the black level"
-    )
-
-
 def _below_zero(m: Measurement) -> str | None:
     """sum max(-y, 0) > 0.05 sum max(y, 0),  over the good pixels: noise alone takes little of the light below 0."""
     y = _good(m)
@@ -134,8 +61,8 @@ def _below_zero(m: Measurement) -> str | None:
     if not below > BELOW * above:
         return None
     text = (
-        f"what lies below 0 is {below / above if above else 1:.0%} of the light: the black level is too high or was "
-        "taken off twice, or there is little but noise; check the black level"
+        f"what lies below 0 is {below / (below + above):.0%} of |y|: the black level is too high or was taken off "
+        "twice, or there is little but noise; check the black level"
     )
     return Note(text, cures=("black_level",))
 

@@ -18,7 +18,6 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver
-from cassi.errors import InputError
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
@@ -27,8 +26,8 @@ from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
-from cassi.running.evidence import as_found, compared, compared_through, of_cube, of_scene
-from cassi.running.preparing import Scene, load, prepare, prepare_camera
+from cassi.running.evidence import of_cube, of_scene
+from cassi.running.preparing import Scene, as_found, compared, load, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.request import Array, Request
 from cassi.running.result import Reconstruction
@@ -73,43 +72,41 @@ def reconstruct(
 
     Args:
         measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by
-            `cassi.files.other_optics.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
+            `cassi.files.scenes.read_scene`. Or a `cassi.optics.measurement.Measurement`, which brings mask,
             shifts and the rest along.
         mask: coded aperture (H, W), or (C, H, W) with one per band [transmission], or its file beside that of a
-            measurement. Or the camera itself, any that fulfils `cassi.optics.protocol`: it brings shifts, blur and
-            device along.
+            measurement. Or the camera itself (`cassi.optics.protocol`), which brings shifts, blur and device along.
         shifts: displacement of each band on the detector [pixel], C numbers; between pixels `BlurredCASSI` is used.
         step: displacement between neighboring bands [pixel], instead of shifts.
         num_bands: C. What is not given of step and num_bands follows from W' - W.
         wavelengths: (C,) band centers [nm], or a text such as "450:650:28" (`cassi.optics.wavelengths`); "auto" and
             "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
-            one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
-            "gap-tv", "admm-tv", "fista-tv"; gap_tv is gap-tv.
+            one's own), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares", "gap-tv",
+            "admm-tv", "fista-tv"; gap_tv is gap-tv.
         num_iters: iterations; the solver's own default if not given.
-        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
-            mean of gram_diag ("admm-tv", "fista-tv"). Not for "auto", which chooses, or "least-squares".
+        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to that times the mean of
+            gram_diag ("admm-tv", "fista-tv"). Not for "auto" or "least-squares".
         quality: "fast", half as long as "default", or "best", half as long again ("auto" only).
         prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", which takes what
             predicts held-out pixels best ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit.
-        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, calibrated on known
-            scenes; "gaussian" its spread, which only compares places.
-        psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or the
-            point-spread function's taps (M,), or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
+        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, "gaussian" its spread,
+            which only compares places.
+        psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or taps (M,),
+            or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
         spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to
             learn them from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
         black_level: taken off y first, in its unit; None takes off what the pixels tell that hardly any light can
-            reach, where they clearly tell something (`choice["black_level"]`), 0 nothing.
+            reach (`choice["black_level"]`), 0 nothing.
         gain: electrons per unit of y, where known.
         read_noise: standard deviation [electron], where known.
         plan: of an earlier result (`Reconstruction.plan`), followed instead of a choice ("auto" only): for snapshots
             that are alike, in half the time.
         camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
-            evidence is clear (`cassi.calibration.found_camera`); "as-given" leaves it; or a `FoundCamera`, of other
-            snapshots by the same camera. Not where a psf or a camera is given.
+            evidence is clear; "as-given" leaves it; or a `FoundCamera`. Not where a psf or a camera is given.
         side: a photograph of the same scene from beside the camera ("auto" and one snapshot only), used where held-out
             pixels do not speak against it.
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1" ...
@@ -123,9 +120,8 @@ def reconstruct(
         The `Reconstruction`.
 
     Warns:
-        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), what else speaks against it
-            (`cassi.running.evidence`), a cube that leaves more than half of it unexplained or, of "auto", bears the
-            mask's pattern. Not where the `Measurement` holds the check: who made it has told already.
+        UserWarning: a mask that does not fit the snapshot (`Reconstruction.check`), and what else speaks against it or
+            the cube (`cassi.running.evidence`). Not where the `Measurement` holds the check: who made it has told.
 
     Raises:
         InputError: (a ValueError) anything that cannot be used: what, expected, got, cure.
@@ -145,10 +141,18 @@ def reconstruct(
         spectral_prior=spectral_prior, psf=psf, bad_pixels=bad_pixels, black_level=black_level, gain=gain,
         read_noise=read_noise, plan=plan, camera=camera, side=side, device=device, seed=seed,
     )  # fmt: skip
-    as_data = isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None)
-    loaded = load(measurement, mask, request) if as_data else _through(mask, measurement, request)  # type: ignore[arg-type]
+    loaded: Measurement | Scene
+    if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
+        loaded = load(measurement, mask, request)
+    else:
+        loaded = prepare_camera(mask, measurement, request)  # type: ignore[arg-type]
+    is_measured = isinstance(loaded, Measurement)
     is_checked = isinstance(loaded, Measurement) and loaded.check is not None  # who did so has told what it found
-    with shown(progress, _steps(loaded, request)) as told:
+    steps = usual_steps(
+        solver=request.method.solver, find=is_measured and request.finds, uncertainty=request.uncertainty,
+        side=request.side is not None, frames=loaded.num_scenes,
+    )  # fmt: skip
+    with shown(progress, steps) as told:
         scene = loaded if isinstance(loaded, Scene) else prepare_found(loaded, request, told)
         _warn(() if is_checked else of_scene(scene))
         outcomes = _solved(scene, request, request.run(start, monitor), told)
@@ -157,35 +161,10 @@ def reconstruct(
     return result
 
 
-def _through(A: Camera, measurement: Array, request: Request) -> Scene:
-    """The scene of a camera that was given itself, and is believed."""
-    if not hasattr(A, "check_measurement"):
-        raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
-    scene = prepare_camera(A, measurement, request)
-    return replace(scene, check=compared_through(scene.A, scene.y))
-
-
-def _steps(loaded: Measurement | Scene, request: Request) -> dict[str, float]:
-    """The steps that will be told."""
-    is_read = isinstance(loaded, Measurement)
-    return usual_steps(
-        solver=request.method.solver,
-        find=is_read and request.finds,
-        uncertainty=request.uncertainty,
-        side=request.side is not None,
-        frames=loaded.num_scenes,
-    )
-
-
 def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
     """A measurement with the camera that is found from it where that is asked for, ready to be solved.
 
     The camera comes first: through a mask out of place, dark pixels tell a black level that is not there.
-
-    Args:
-        m: as `load` returns it.
-        request: see there.
-        told: called with the name of the step and the share of it that is done.
     """
     check = compared(m)
     m = replace(m, check=check)
@@ -194,7 +173,8 @@ def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
         fit = find_camera(m, black_level=request.black_level, seed=request.seed, told=partial(told, CAMERA))
     in_place = m if fit is None else fit.in_place(m)
     check = as_found(check, in_place) if fit is not None and fit.accepted else check
-    return replace(prepare(in_place, request), measurement=replace(m, check=None), fit=fit, check=check)
+    scene = prepare(replace(in_place, check=check), request)
+    return replace(scene, measurement=replace(m, check=None), fit=fit)
 
 
 def _warn(sentences: Sequence[str]) -> None:
@@ -203,43 +183,44 @@ def _warn(sentences: Sequence[str]) -> None:
 
 
 def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Outcome]:
-    """Solve the snapshots one after the other."""
-    method, side = method_for(scene, request), request.side
+    """Each snapshot at brightness 1; the cubes are in the unit of y again."""
+    side = request.side
     if side is not None:
-        from cassi.running.beside import check_side  # loads much that no other run needs
+        from cassi.running.beside import check_side, solve_beside  # loads much that no other run needs
 
-        check_side(side, scene, method, run)
-    found = []
+        check_side(side, scene, request.method, run)
+    outcomes = []
     for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
-        one = replace(run, progress=partial(_numbered, told, one_of(k, scene.num_scenes)))
-        found.append(replace(_solved_one(scene, y, method, one, side), black_level=black, black_level_told=scene.told))
-    return found
+        level, tell = brightness(scene.A, y), partial(_numbered, told, one_of(k, scene.num_scenes))
+        method, noise = method_for(scene, request, level), scene.noise.scaled(1 / level)
+        one = replace(run, progress=tell)
+        found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
+        if side is not None:
+            tell(SIDE, 0.0)
+            one = replace(run, progress=partial(_as_side, tell))
+            found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, one)
+        outcomes.append(as_in(scene, found.scaled(level), black))
+    return outcomes
 
 
-def method_for(scene: Scene, request: Request) -> Method:
-    """The method with the spectra to expect."""
+def as_in(scene: Scene, found: Outcome, black_level: float) -> Outcome:
+    """An outcome with what is known of its scene."""
+    return replace(found, black_level=black_level, black_level_told=scene.told, doubt=scene.doubt)
+
+
+def method_for(scene: Scene, request: Request, level: float) -> Method:
+    """The method with the spectra to expect, for a scene divided by its level."""
     spectra = as_spectral_prior(request.spectral_prior, scene.A.cube_shape[0], scene.wavelengths)
-    return replace(request.method, spectral_prior=spectra)
+    plan = None if request.plan is None else request.plan.scaled(1 / level)
+    return replace(request.method, spectral_prior=spectra, plan=plan)
 
 
 def _numbered(told: Progress, before: str, step: str, share: float) -> None:
     told(before + step, share)
 
 
-def _solved_one(scene: Scene, y: Tensor, method: Method, run: Run, side: SidePicture | None) -> Outcome:
-    """Solve one snapshot at brightness 1; the cube is in the unit of y again."""
-    level = brightness(scene.A, y)
-    if method.plan is not None:
-        method = replace(method, plan=method.plan.scaled(1 / level))
-    noise = scene.noise.scaled(1 / level)
-    found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
-    if side is not None:
-        from cassi.running.beside import solve_beside
-
-        run.tell(SIDE, 0.0)
-        beside = replace(run, progress=lambda _, share: run.tell(SIDE, share))  # no step that is over goes on
-        found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, beside)
-    return found.scaled(level)
+def _as_side(told: Progress, step: str, share: float) -> None:
+    told(SIDE, share)  # no step that is over goes on
 
 
 def assembled(scene: Scene, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:

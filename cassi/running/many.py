@@ -9,24 +9,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +26,7 @@ from torch import Tensor
 
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import file_sha256, write_text
+from cassi.files.atomic import file_sha256
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
@@ -63,8 +51,8 @@ GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works i
 class BatchReport:
     """What a run did: frames computed now, found finished, and failed (name to reason); wall seconds.
 
-    `misfits` holds the verdict on the mask of every finished frame, of this run or an earlier one, that it does not
-    fit (`cassi.optics.mask_match`); `doubts` what else speaks against its cube (`cassi.running.evidence`).
+    `misfits` and `doubts` are of every finished frame, of this run or an earlier one: the verdict on a mask that does
+    not fit, and what else speaks against its cube.
     """
 
     computed: int
@@ -81,12 +69,9 @@ def find_frames(
     """The snapshots that a folder, a pattern, a list of files or a stack stands for; frame2 comes before frame10.
 
     Args:
-        source: a folder (every file of a known format in it), a pattern such as "run7/*.mat", files, or one file.
+        source: see `cassi.files.frames.find_files`; or one file with a stack.
         count: frames in that one file, see `cassi.files.frame_count`; None for a single snapshot.
         leave_out: files that are not snapshots, such as the mask's.
-
-    Returns:
-        The frames; results (`*_cube.*`) and hidden files are no snapshots.
 
     Raises:
         InputError: nothing found, or two files whose results would have one name.
@@ -98,9 +83,8 @@ def find_frames(
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
         return [Frame(frame_name(path.stem, k), str(path), k) for k in range(count)]
-    found = find_files(source, leave_out)
     frames: dict[str, Frame] = {}
-    for file in sorted(found, key=natural):
+    for file in sorted(find_files(source, leave_out), key=natural):
         if file.stem in frames:
             raise InputError(
                 f"{file} and {frames[file.stem].path} would have results of one name; rename one or leave it out"
@@ -117,15 +101,13 @@ def reconstruct_many(
     solve: Callable[..., Reconstruction] = reconstruct,
     overwrite: bool = False,
     batch: int | None = None,
-    workers: int | None = None,
     attributes: Mapping[str, object] | None = None,
     progress: bool = False,
 ) -> BatchReport:
     """Reconstruct every frame that is not finished yet.
 
-    Each frame is computed alone, so that its cube does not depend on the frames beside it; with `batch` above 1 each
-    on one thread, so that it does not depend on how many there are either. Each is compared with its mask; the verdict
-    is among the notes of its cube.
+    Each frame is computed alone, with `batch` above 1 on one thread: its cube does not depend on the frames beside it,
+    nor on how many there are. Each is compared with its mask; the verdict is among the notes of its cube.
 
     Args:
         frames: see `find_frames`.
@@ -135,8 +117,7 @@ def reconstruct_many(
             by their content.
         solve: f(measurement, monitor=...) -> Reconstruction; `cassi.reconstruct` or a partial of it.
         overwrite: replace cubes that were made with other parameters or from another input.
-        batch: frames computed at a time in this process; None: as many as cores and memory allow.
-        workers: compute in this many processes of one thread each instead.
+        batch: frames computed at a time; None: as many as cores and memory allow.
         attributes: further provenance for every result.
         progress: show one progress bar for all.
 
@@ -144,14 +125,13 @@ def reconstruct_many(
         The `BatchReport`. A frame that fails is recorded and does not stop the others.
 
     Raises:
-        InputError: no frames; finished cubes were made with other parameters or from other inputs (the message says
-            which) and `overwrite` is False.
+        InputError: no frames; finished cubes were made otherwise and `overwrite` is False.
         OutputError: the output cannot be written, or another run is writing there.
     """
     if not frames:
         raise InputError("no frames to reconstruct")
-    if any(count is not None and count < 1 for count in (batch, workers)):
-        raise InputError(f"batch and workers must be at least 1, got {batch} and {workers}")
+    if batch is not None and batch < 1:
+        raise InputError(f"batch must be at least 1, got {batch}")
     start = time.perf_counter()
     frames = [
         replace(frame, path=os.path.abspath(frame.path), others=tuple(map(os.path.abspath, frame.others)))
@@ -164,27 +144,22 @@ def reconstruct_many(
         log = Log(root / "index.jsonl", finished)
         failed: dict[str, str] = {}
         if todo:
-            write_text(root / "run.json", json.dumps(common, indent=1))
             remove_unfinished(root)
-            if workers is None:
-                count = batch or _fitting(read, solve, [job.frame for job in todo])
-                start_workers = partial(_threads, count)
-            else:
-                count, start_workers = workers, partial(_processes, workers)
+            count = batch or _at_once(read, solve, [job.frame for job in todo])
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
             what = f"{len(todo)} snapshots"
-            computing = closing(_compute(start_workers, count, work, todo, log))
-            with computing as outcomes, StepBar({what: 1.0}, shown=progress) as bar:
-                for number, (job, outcome) in enumerate(outcomes, start=1):
-                    if isinstance(outcome, OutputError):
-                        raise outcome
-                    if isinstance(outcome, BaseException):
-                        kind = "" if isinstance(outcome, InputError) else f"{type(outcome).__name__}: "
-                        failed[job.frame.name] = kind + one_line(outcome)
-                        log.add(job.frame.name, "failed", {"reason": failed[job.frame.name]})
+            with _computing(work, todo, count) as jobs, StepBar({what: 1.0}, shown=progress) as bar:
+                for number, future in enumerate(as_completed(jobs), start=1):
+                    name, error = jobs[future].frame.name, future.exception()
+                    if isinstance(error, OutputError):
+                        raise error
+                    if error is not None:
+                        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                        failed[name] = kind + one_line(error)
+                        log.add(name, "failed", {"reason": failed[name]})
                     else:
-                        log.add(job.frame.name, "done", outcome)
-                        finished[job.frame.name] = outcome
+                        finished[name] = future.result()
+                        log.add(name, "done", finished[name])
                     bar(what, number / len(todo))
         log.close([frame.name for frame in frames])
     done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
@@ -209,11 +184,7 @@ class Job:
 def _plan(
     root: Path, frames: Sequence[Frame], common: Mapping[str, Any], overwrite: bool
 ) -> tuple[dict[str, dict[str, Any]], list[Job]]:
-    """Sort the frames into finished ones (with what is known of them) and those to compute.
-
-    Raises:
-        InputError: cubes made otherwise are in the way.
-    """
+    """Sort the frames into finished ones (with what is known of them) and those to compute."""
     finished: dict[str, dict[str, Any]] = {}
     todo: list[Job] = []
     changed: list[str] = []
@@ -227,11 +198,9 @@ def _plan(
             changed.append(frame.name)
         todo.append(Job(frame, cube, fingerprint))
     if changed and not overwrite:
-        before = root / "run.json"
-        differ = _differences(json.loads(before.read_text()) if before.exists() else {}, common)
         raise InputError(
-            f"{root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): "
-            f"{differ or 'their input files have changed'}; choose another output or allow overwriting",
+            f"{root}: {len(changed)} of {len(frames)} results were made otherwise (first {changed[0]}): by other "
+            "parameters, or of input files that have changed; choose another output or allow overwriting",
             cures=("overwrite",),
         )
     return finished, todo
@@ -279,128 +248,43 @@ def _content(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What changed between two runs, in words; empty if nothing did."""
-
-    def in_words(value: Any) -> str:  # a file knows no tuples
-        return str(list(value) if isinstance(value, tuple) else value)[:16]
-
-    def flat(values: Mapping[str, Any], above: str = "") -> dict[str, str]:
-        parts = (
-            flat(v, f"{above}{k}.") if isinstance(v, Mapping) else {f"{above}{k}": in_words(v)}
-            for k, v in values.items()
-        )
-        return {name: value for part in parts for name, value in part.items()}
-
-    old, new = flat(before), flat(now)
-    names = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
-    none = "not given"
-    return ", ".join(f"{name} was {old.get(name, none)}, is {new.get(name, none)}" for name in names[:4])
-
-
 # The work
 
 
-def frames_at_once(cube_shape: tuple[int, int, int], device: torch.device) -> int:
-    """How many frames of this size to compute at a time: one a core (four on a GPU), as memory allows; at least 1."""
-    if device.type == "cuda":
-        free, most = torch.cuda.mem_get_info(device)[0], 4
-    else:
-        import psutil
-
-        free, most = psutil.virtual_memory().available, _cores()
-    one = CUBES_AT_ONCE * 4 * int(np.prod(cube_shape, dtype=np.int64)) + GROUPS_ON_DEVICE * (device.type == "cuda")
-    return int(max(1, min(most, free // one)))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _fitting(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
-    """How many frames to compute at a time, by the size of the first that can be read."""
-    device = solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto"
-    shape = (1, 1, 1)
+def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
+    """How many frames of the first one's size to compute: one a core (four on a GPU), as memory allows; at least 1."""
+    device = pick_device(solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto")
+    values, free, most = 1, 0, 4
     for frame in frames:
         with suppress(Exception):  # its worker will say what is wrong with it
             first = _read(read, frame)
-            shape = (len(first.shifts), *first.mask.shape[-2:])
+            values = len(first.shifts) * int(np.prod(first.mask.shape[-2:]))
             break
-    return frames_at_once(shape, pick_device(device))
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        import psutil
+
+        free = psutil.virtual_memory().available
+        most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    one = CUBES_AT_ONCE * 4 * values + GROUPS_ON_DEVICE * (device.type == "cuda")
+    return int(max(1, min(most, free // one)))
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[tuple[Executor, Callable[[], bool] | None]]:
-    """`count` threads, each on one thread of torch where they are several; and whether their work is wanted no more."""
+def _computing(
+    work: Callable[..., dict[str, Any]], todo: Sequence[Job], count: int
+) -> Iterator[dict[Future[dict[str, Any]], Job]]:
+    """What `count` threads work at, each on one thread of torch where they are several; on leaving it is given up."""
     before, ended = torch.get_num_threads(), threading.Event()
     each = 1 if count > 1 else before
     executor = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(each,))
     try:
-        yield executor, ended.is_set
+        yield {executor.submit(work, job, over=ended.is_set): job for job in todo}
     finally:
         ended.set()
         executor.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _processes(count: int) -> Iterator[tuple[Executor, Callable[[], bool] | None]]:
-    """`count` processes of one thread each, which end with this one."""
-    others = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
-    try:
-        yield executor, None
-    except BaseException:  # what they are at is wanted no more, and what they write is written whole or not at all
-        for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    """In each new process: Ctrl-C, which a terminal sends to all, is for the parent alone, and it ends with that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
-
-
-def _leave_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _compute(
-    start: Callable[[], AbstractContextManager[tuple[Executor, Callable[[], bool] | None]]],
-    count: int,
-    work: Callable[..., dict[str, Any]],
-    todo: Sequence[Job],
-    log: Log,
-) -> Generator[tuple[Job, dict[str, Any] | BaseException], None, None]:
-    """Keep the workers busy; yields each frame with what is known of its cube, or with the reason it has none.
-
-    A process that dies takes its executor along: what was being computed has failed, the rest goes on in a new one.
-    """
-    queue = deque(todo)
-    while queue:
-        running: dict[Future[dict[str, Any]], Job] = {}
-        broken = False
-        with start() as (executor, over):
-            while running or (queue and not broken):
-                while queue and not broken and len(running) < count:
-                    try:
-                        future = executor.submit(work, queue[0], over=over)
-                    except BrokenExecutor:  # a process died that had nothing to do
-                        broken = True
-                        break
-                    running[future] = queue.popleft()
-                    log.add(running[future].frame.name, "begun", {})
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job, error = running.pop(future), future.exception()
-                    broken = broken or isinstance(error, BrokenExecutor)
-                    yield job, future.result() if error is None else error
 
 
 def _read(read: Callable[..., Measurement], frame: Frame) -> Measurement:
@@ -413,20 +297,20 @@ def _solve_and_write(
     read: Callable[..., Measurement],
     solve: Callable[..., Reconstruction],
     attributes: Mapping[str, object],
-    over: Callable[[], bool] | None = None,
+    over: Callable[[], bool],
 ) -> dict[str, Any]:
     """One frame, on a worker: the cube goes to the disk, only a few values go back."""
     m = _read(read, job.frame)
 
     def ending(record: Record, cube: Tensor) -> bool:
-        return over is not None and over()
+        return over()
 
     check = check_masks(m)
     result = solve(replace(m, check=check), monitor=ending)
     check = result.check or check  # of a window of frames, that of its own
     against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
     m = replace(m, notes=(*m.notes, check.verdict, *against))
-    if over is not None and over():
+    if over():
         raise CancelledError("the run was interrupted")
     known = {
         "fingerprint": job.fingerprint,

@@ -1,4 +1,5 @@
-"""From a call's arguments to a camera and its snapshots: checked, on the device, without their black level."""
+"""From a call's arguments to a camera and its snapshots: checked, on the device, compared with their mask, without
+their black level."""
 
 from __future__ import annotations
 
@@ -16,20 +17,23 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
-from cassi.files.options import ReadOptions
-from cassi.files.other_optics import read_scene
+from cassi.files.options import MAX_BANDS, ReadOptions
+from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
+from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import check_step, infer_shifts
-from cassi.optics.mask_match import MaskCheck
+from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, for_kernels
+from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 from cassi.running.request import Array, Request, plain
 
+ELSEWHERE = ("wrong mask", "displaced", "turned", "reversed", "shots swapped")  # kinds of a mask that is not in place
 MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 
@@ -40,26 +44,26 @@ class Scene:
     Attributes:
         A: the camera, row weight 0 at bad pixels.
         y: (..., *A.measurement_shape) float32, less the black levels; 0 at bad pixels.
-        black_levels: one for each snapshot, in the unit of y.
-        told: whether the snapshots themselves told them.
         wavelengths: (C,) float64 [nm], or None.
         noise: of the camera.
         unit: of y, in words.
+        check: how snapshot and mask compare; None where the camera has no mask.
+        black_levels: one for each snapshot, in the unit of y.
+        told: whether the snapshots themselves told them.
         measurement: what it was made of, with the camera as given; None where a camera took the mask's place.
         fit: the camera as it was found; None where it was not looked for.
-        check: how snapshot and mask compare; None where the camera has no mask.
     """
 
     A: Camera
     y: Tensor
-    black_levels: tuple[float, ...]
-    told: bool
     wavelengths: np.ndarray | None
     noise: CameraNoise
     unit: str
+    check: MaskCheck | None
+    black_levels: tuple[float, ...] = ()
+    told: bool = False
     measurement: Measurement | None = None
     fit: FoundCamera | None = None
-    check: MaskCheck | None = None
 
     @property
     def frames(self) -> Tensor:
@@ -72,16 +76,30 @@ class Scene:
         return len(self.frames)
 
     @property
+    def doubt(self) -> str:
+        """Why the mask is not that of the snapshot, in a sentence; empty where it is, or there is none."""
+        return "" if self.check is None or self.check.matches else self.check.verdict
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The camera in plain values, for the record, and the device that was used."""
         m, device = self.measurement, str(self.A.device)
         if m is None:
-            return {
-                "camera": type(self.A).__name__, "gain": self.noise.gain, "read_noise": self.noise.read_noise,
-                "device": device,
-            }  # fmt: skip
+            noise = {"gain": self.noise.gain, "read_noise": self.noise.read_noise}
+            return {"camera": type(self.A).__name__, **noise, "device": device}
         shifts = m.shifts if self.fit is None or not self.fit.accepted else self.fit.shifts
         return {"shifts": list(shifts), "gain": m.gain, "read_noise": m.read_noise, "device": device}
+
+
+def compared(m: Measurement) -> MaskCheck:
+    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
+    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
+
+
+def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
+    """The comparison of a measurement with a camera that was found: with that one's mask, where only it fits."""
+    again = check if check.matches else compared(replace(m, check=None))
+    return again if again.matches else check
 
 
 def prepare(m: Measurement, request: Request) -> Scene:
@@ -95,16 +113,13 @@ def prepare(m: Measurement, request: Request) -> Scene:
     A: Camera = camera_of(m, on, request.psf)
     y = torch.as_tensor(for_kernels(m.y), device=on)
     noise = CameraNoise(m.gain, None if m.gain is None else m.read_noise)
-    return _without_black(A, y, m.bad_pixels, request.black_level, m.wavelengths, noise, m.unit)
+    return _without_black(Scene(A, y, m.wavelengths, noise, m.unit, m.check), m.bad_pixels, request.black_level)
 
 
 def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
-    """The same for a camera that is there already; its device is taken.
-
-    Raises:
-        InputError: the measurement is not of the shape that the camera makes, not finite, or negative; or the request
-            brings a geometry too.
-    """
+    """The same for a camera that is there already; its device is taken."""
+    if not hasattr(A, "check_measurement"):
+        raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
     pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf")
     if twice := [name for name in names if getattr(request, name) is not None]:
@@ -120,19 +135,33 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
         raise InputError(f"bad_pixels must be bool {shape[-2:]} and not all True, got {bad.dtype} {bad.shape}")
     if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
-    wavelengths = as_wavelengths(request.wavelengths, A.cube_shape[0])
-    return _without_black(A, y.to(A.device), bad, request.black_level, wavelengths, request.noise, "as the measurement")
+    wavelengths, unit = as_wavelengths(request.wavelengths, A.cube_shape[0]), "as the measurement"
+    scene = Scene(A, y.to(A.device), wavelengths, request.noise, unit, _compared_through(A, y, bad))
+    return _without_black(scene, bad, request.black_level)
 
 
-def _without_black(
-    A: Camera,
-    y: Tensor,
-    bad_pixels: np.ndarray | None,
-    black_level: float | None,
-    wavelengths: np.ndarray | None,
-    noise: CameraNoise,
-    unit: str,
-) -> Scene:
+def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> MaskCheck | None:
+    several = isinstance(A, MultiShot)
+    shots = [shot for shot in getattr(A, "shots", (A,)) if isinstance(shot, CodedAperture)]
+    if not shots:
+        return None
+    masks = np.stack([shot.mask.detach().cpu().numpy() for shot in shots])
+    left_out = [None if shot.weights is None else shot.weights.cpu().numpy() == 0 for shot in shots]
+    bad = np.stack([np.zeros(shots[0].measurement_shape, bool) if one is None else one for one in left_out])
+    bad = bad if bad_pixels is None else bad | bad_pixels
+    m = Measurement(
+        y=y.numpy(),
+        mask=masks if several else masks[0],
+        shifts=tuple(shots[0].shifts),
+        bad_pixels=bad if several else bad[0],
+        shots=len(shots) if several else None,
+    )
+    return compared(m)
+
+
+def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None) -> Scene:
+    """Through a mask that is not in place, dark pixels tell a black level that is not there: none is taken off."""
+    A, y = scene.A, scene.y
     good = None if bad_pixels is None else torch.as_tensor(~bad_pixels, device=y.device)
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
@@ -141,24 +170,22 @@ def _without_black(
         raise InputError(
             f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
         )
-    black = tuple(black_level_of(A, frame) if black_level is None else float(black_level) for frame in frames)
+    told = black_level is None and (scene.check is None or scene.check.kind not in ELSEWHERE)
+    black = tuple(black_level_of(A, frame) if told else float(black_level or 0) for frame in frames)
     y = torch.stack([frame - level for frame, level in zip(frames, black, strict=True)]).view(y.shape)
     if good is not None:
         y = torch.where(good, y, 0)
     check_light(y)
-    for frame in y.reshape(-1, *A.measurement_shape) if noise.gain is not None else ():
-        _check_noise(noise, brightness(A, frame))
-    return Scene(A, y, black, black_level is None, wavelengths, noise, unit)
+    for frame in y.reshape(-1, *A.measurement_shape) if scene.noise.gain is not None else ():
+        _check_noise(scene.noise, brightness(A, frame))
+    return replace(scene, A=A, y=y, black_levels=black, told=told)
 
 
 def _check_noise(noise: CameraNoise, level: float) -> None:
-    """Raise InputError for noise that leaves nothing of a signal of that brightness."""
     noise = noise.scaled(1 / level)
     if noise.gain is not None and math.hypot(noise.gain**-0.5, (noise.read_noise or 0.0) / noise.gain) > MOST_NOISE:
-        raise InputError(
-            f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal; check both, or leave "
-            "them out"
-        )
+        text = f"gain and read noise say that noise is more than {MOST_NOISE:g} times the signal"
+        raise InputError(f"{text}; check both, or leave them out")
 
 
 def load(
@@ -234,17 +261,11 @@ def _from_arrays(measurement: Array, mask: Array | None, request: Request) -> Me
         )
     notes: list[str] = []
     shifts = infer_shifts(y_array.shape, mask_array.shape, *_geometry(request), notes)
-    return Measurement(
-        y=np.array(y_array, np.float32, order="C"),
-        mask=for_kernels(mask_array),
-        shifts=shifts,
-        unit="as the measurement",
-        notes=tuple(notes),
-    )
+    y, mask = np.array(y_array, np.float32, order="C"), for_kernels(mask_array)
+    return Measurement(y=y, mask=mask, shifts=shifts, unit="as the measurement", notes=tuple(notes))
 
 
 def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | None]:
-    """Shifts, step and number of bands, as far as they are stated."""
     shifts, step, num_bands = request.shifts, request.step, request.num_bands
     if shifts is not None and step is not None:
         raise InputError("shifts and step say the same; give one of them")
@@ -255,19 +276,15 @@ def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | 
     check_step(step)
     if num_bands is not None and not isinstance(num_bands, int | np.integer):
         raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
-    if num_bands is not None and not 1 <= num_bands <= 10_000:
-        raise InputError(f"the number of bands must lie in 1..10000, got {num_bands}")
+    if num_bands is not None and not 1 <= num_bands <= MAX_BANDS:
+        raise InputError(f"the number of bands must lie in 1..{MAX_BANDS}, got {num_bands}")
     if stored is not None and num_bands is not None and stored.size != num_bands:
         raise InputError(f"{stored.size} shifts were given for {num_bands} bands; give one per band")
     return stored, step, num_bands
 
 
 def as_wavelengths(given: str | Sequence[float] | Array | None, num_bands: int) -> np.ndarray | None:
-    """Wavelengths of the bands [nm] from numbers, or from a text such as "450:650:28".
-
-    Raises:
-        InputError: another number of them, or no wavelengths.
-    """
+    """Wavelengths of the bands [nm] from numbers, or from a text such as "450:650:28"."""
     if given is None:
         return None
     if isinstance(given, str):

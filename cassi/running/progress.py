@@ -32,9 +32,7 @@ def usual_steps(
     """The steps of a reconstruction by name, and the share of the time that each usually takes.
 
     Args:
-        solver: its name; only "auto" makes trials.
-        find: the camera is looked for.
-        uncertainty, side: what is asked for.
+        solver, uncertainty, side: what is asked for; `find`: the camera is looked for.
         frames: snapshots, one after the other.
         of: what is reconstructed, where that has to be told.
 
@@ -61,12 +59,7 @@ def one_of(k: int, frames: int) -> str:
 
 @contextmanager
 def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Progress]:
-    """Who is told of the steps of a reconstruction: a bar, the function that was given, or nobody.
-
-    Args:
-        progress: show a bar, or a function.
-        steps: of the bar, see `StepBar`.
-    """
+    """Who is told of the steps of a reconstruction: a bar, the function that was given, or nobody."""
     if callable(progress):
         yield progress
     else:
@@ -75,10 +68,9 @@ def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Pro
 
 
 class StepBar:
-    """On a terminal a bar: which step of how many, how much of all is done, how long the rest may take. In a log lines.
+    """On a terminal a bar: which step of how many, how much of all is done, how long the rest may take.
 
-    Where stderr is no terminal, a line is written when a step begins that takes its time, and later ones each time that
-    the run has become twice as old: a log grows by a few lines, without a bar's letters.
+    Where stderr is no terminal, a line when a step begins that takes its time, and each time the run is twice as old.
 
     Args:
         expected: the steps in order, by name, and the share of the time that each is expected to take.
@@ -128,7 +120,6 @@ class StepBar:
         return time.monotonic() - self._start
 
     def _time_left(self) -> list[str]:
-        """In words, as soon as there is something to tell it from."""
         if self.done < TELLS:
             return []
         so_far, left = (tqdm.format_interval(t) for t in (self._age(), self._age() * (1 / self.done - 1)))
@@ -148,7 +139,6 @@ class StepBar:
         return self
 
     def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
-        """The end: all is done, unless something went wrong."""
         if failed is None:
             self.done = 1.0
         if self._bar is not None:
@@ -158,5 +148,5 @@ class StepBar:
 
 
 def on_screen() -> bool:
-    """Whether someone looks on: stderr is a terminal, or this is a notebook."""
+    """Whether stderr is a terminal, or this is a notebook."""
     return sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")

@@ -105,7 +105,7 @@ class Request:
 
 
 def _recorded(value: Any) -> Any:
-    """A plain value: of files their names, of what is no plain value that it was given."""
+    """A plain value: of files their names, of anything else that it was given."""
     if isinstance(value, str | os.PathLike):
         return os.path.basename(value)
     if isinstance(value, list | tuple):
@@ -126,11 +126,7 @@ def plain(value: Array | float | None) -> Any:
 
 
 def read_weights(path: str | os.PathLike[str]) -> LearnedPrior:
-    """A learned prior from its file.
-
-    Raises:
-        InputError: there is none.
-    """
+    """A learned prior from its file; InputError where there is none."""
     try:
         return load_prior(path)
     except OSError as error:

@@ -94,7 +94,7 @@ class Reconstruction:
         """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
 
         Args:
-            path: the suffix chooses the format: .h5, .mat, .nc, .hdr (ENVI) or .tif.
+            path: the suffix chooses the format: .h5, .mat, .hdr (ENVI) or .tif.
             overwrite: replace an existing file.
 
         Raises:
@@ -162,10 +162,7 @@ class Reconstruction:
         return inline_html(report_of(self, self.measurement))
 
     def to_xarray(self) -> xarray.DataArray:
-        """The cube as a labelled array with dimensions (frame,) wavelength or band, y, x (needs xarray).
-
-        Coordinates and attributes follow the CF conventions 1.11: wavelengths in nm as `radiation_wavelength`, rows and
-        columns counted from 0, the cube relative ("1"), its unit in words as `unit`.
+        """The cube as a labelled array with dimensions (frame,) wavelength [nm] or band, y, x (needs xarray).
 
         Raises:
             ImportError: xarray is not installed.
@@ -174,35 +171,14 @@ class Reconstruction:
             import xarray
         except ImportError as error:
             raise ImportError(f'to_xarray needs xarray: python -m pip install "cassi[formats]" ({error})') from error
-        known = self.wavelengths is not None
-        band = "wavelength" if known else "band"
+        band = "band" if self.wavelengths is None else "wavelength"
         values = self.cube.detach().cpu().numpy()
         dims = ("frame", band, "y", "x")[-values.ndim :]
-        facts = {
-            "frame": {"long_name": "number of the snapshot", "units": "1"},
-            "wavelength": {"standard_name": "radiation_wavelength", "long_name": "band center", "units": "nm"},
-            "band": {"long_name": "number of the band", "units": "1"},
-            "y": {"long_name": "row, from the top", "units": "1", "axis": "Y", "positive": "down"},
-            "x": {"long_name": "column, from the left", "units": "1", "axis": "X"},
-        }
         labels = {name: np.arange(length) for name, length in zip(dims, values.shape, strict=True)}
         labels[band] = np.arange(1, values.shape[-3] + 1) if self.wavelengths is None else self.wavelengths
-        return xarray.DataArray(
-            values,
-            dims=dims,
-            coords={name: (name, labels[name], facts[name]) for name in dims},
-            name="cube",
-            attrs={
-                "long_name": "spectral radiance, relative",
-                "units": "1",
-                "unit": self.unit,
-                "Conventions": "CF-1.11",
-                "source": PROGRAM,
-                "status": self.status,
-                "residual": self.residual,
-                "seconds": self.seconds,
-            },
-        )
+        coords = {name: (name, labels[name], {"units": "nm"} if name == "wavelength" else {}) for name in dims}
+        facts = {"unit": self.unit, "source": PROGRAM, "status": self.status, "residual": self.residual}
+        return xarray.DataArray(values, dims=dims, coords=coords, name="cube", attrs=facts)
 
 
 def write_result(
@@ -215,8 +191,8 @@ def write_result(
 ) -> None:
     """Write a reconstruction with the measurement it came from and its provenance, whole or not at all.
 
-    Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and `/truth` and
-    `/uncertainty` and `/visibility` where they are known. The suffix chooses the format, see `cassi.files.write_cube`.
+    Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and where they are known
+    `/truth`, `/uncertainty` and `/visibility`. The suffix chooses the format, see `cassi.files.write_cube`.
 
     Args:
         path: the file to make.

@@ -22,9 +22,8 @@ from cassi.choice.plan import Method, Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.optics.measurement import Measurement
-from cassi.running.evidence import compared
-from cassi.running.front_door import assembled, reconstruct
-from cassi.running.preparing import prepare
+from cassi.running.front_door import as_in, assembled, reconstruct
+from cassi.running.preparing import as_found, compared, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 from cassi.running.stores import Frame
@@ -56,12 +55,11 @@ def beside(t: int, count: int, reach: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReadWindow:
-    """Reads a frame and those beside it as a stack, the frame itself first.
+    """Reads a frame and those up to `reach` beside it as a stack, the frame itself first.
 
     Attributes:
         read: of one frame, or of a slice of a stack; see `cassi.running.many.reconstruct_many`.
         count: frames of the stack; 0 where each frame is a file.
-        reach: frames before and after.
     """
 
     read: Callable[..., Measurement]
@@ -117,17 +115,14 @@ class InSequence:
         object.__setattr__(self, "_known", known)
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
-        """The cube of the first snapshot of a stack; the others are those beside it.
-
-        Raises:
-            InputError: see `cassi.reconstruct`.
-        """
+        """The cube of the first snapshot of a stack; the others are those beside it."""
         start = time.perf_counter()
         own = replace(m, y=m.y[0], check=None)
-        own = replace(own, check=compared(own))
-        fit = self.camera if isinstance(self.camera, FoundCamera) else None
-        request = Request(psf=self.psf, black_level=self.black_level, device=self.device)
-        scene = prepare(m if fit is None else fit.in_place(m), request)
+        check = compared(own)
+        own, fit = replace(own, check=check), self.camera if isinstance(self.camera, FoundCamera) else None
+        check = check if fit is None else as_found(check, fit.in_place(own))
+        in_place = replace(m if fit is None else fit.in_place(m), check=check)
+        scene = prepare(in_place, Request(psf=self.psf, black_level=self.black_level, device=self.device))
         frames = [self._alone(scene.A, y) for y in scene.frames]
         joined = together(frames[0], frames[1:], self.plan, Run(self.seed, monitor=monitor))
         if joined is None:
@@ -139,14 +134,15 @@ class InSequence:
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
-        outcome = Outcome(
-            joined.result, "subspace-tv", settings, joined.plan, brightness=brightness(scene.A, scene.frames[0]),
-            black_level=scene.black_levels[0], black_level_told=scene.told,
-        )  # fmt: skip
-        first = replace(
-            scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit, check=own.check
+        level = brightness(scene.A, scene.frames[0])
+        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, brightness=level)
+        first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
+        return assembled(
+            first,
+            [as_in(scene, outcome, scene.black_levels[0])],
+            {"solver": "auto", "seed": self.seed, **settings},
+            start,
         )
-        return assembled(first, [outcome], {"solver": "auto", "seed": self.seed, **settings}, start)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done."""
@@ -174,9 +170,6 @@ def sequence_plan(
     Args:
         measurements: two frames or more, spread over the sequence, of one camera.
         method, psf, black_level, device, seed: as for `cassi.reconstruct`.
-
-    Raises:
-        InputError: fewer than two frames, or of different sizes.
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")

@@ -31,10 +31,8 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One scene among many: the name of its result, the file it is in, and which of a stack it is (None: all).
-
-    `others` are the files of its further shots, where each has its own.
-    """
+    """One scene among many: the name of its result, its file, which of a stack it is (None: all), and the files of its
+    further shots."""
 
     name: str
     path: str
@@ -73,17 +71,16 @@ def remove_unfinished(root: Path) -> None:
 
 
 class Log:
-    """`index.jsonl`: a line for each frame begun, done or failed; in the end one line per frame, in order."""
+    """`index.jsonl`: a line for each frame done or failed; in the end one line per frame, in order."""
 
     def __init__(self, path: Path, finished: Mapping[str, dict[str, Any]]) -> None:
         self._path = path
         self._last = {name: {"frame": name, "status": "done", **known} for name, known in finished.items()}
 
     def add(self, name: str, status: str, what: Mapping[str, Any]) -> None:
-        line = {"frame": name, "status": status, **what}
-        self._last[name] = line
+        self._last[name] = {"frame": name, "status": status, **what}
         with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(self._last[name]) + "\n")
 
     def close(self, order: Sequence[str]) -> None:
         lines = [json.dumps(self._last[name]) for name in order if name in self._last]

@@ -7,10 +7,9 @@ import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from cassi.optics.measurement import Measurement
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_scene
-from cassi.running.front_door import method_for, prepare_found
+from cassi.running.front_door import as_in, method_for, prepare_found
 from cassi.running.preparing import load
 from cassi.running.progress import TILES, shown, tiled_steps
 from cassi.running.request import Array, Request
@@ -46,18 +45,10 @@ STRIP = 64  # rows of the residual image computed at a time
 
 @dataclass(frozen=True, eq=False)
 class TiledResult:
-    """What is known of a cube that lies in a file.
+    """What is known of a cube (C, H, W) that lies in a file; names as of `cassi.Reconstruction`.
 
-    Attributes:
-        path: the file.
-        shape: (C, H, W) of the cube in it.
-        history: one Record a tile, its residual over the detector pixels it was solved from.
-        residual: |y - Phi x| / |y| over the good detector pixels of the frame.
-        seconds: wall time.
-        choice: what was chosen, once for all tiles, and on what evidence; plain values.
-        outcomes: the same in one `Outcome`, without a cube.
-        camera: as it was found from the snapshot, or left; None where it was not looked for.
-        check: whether snapshot and mask belong together (`cassi.optics.mask_match`).
+    `history` has one Record a tile, its residual over the detector pixels it was solved from; `outcomes` holds what was
+    chosen, once for all tiles, in one `Outcome` without a cube.
     """
 
     path: Path
@@ -65,7 +56,6 @@ class TiledResult:
     history: tuple[Record, ...]
     residual: float
     seconds: float
-    choice: Mapping[str, Any] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
     camera: FoundCamera | None = None
     check: MaskCheck | None = None
@@ -101,23 +91,15 @@ def reconstruct_tiled(
     camera that is found has a mask for each band, as many numbers as the cube.
 
     Args:
-        measurement: one snapshot with its mask and shifts.
-        output: .h5 or .hdf5 file to make; beside `/cube` it holds `/wavelengths`, `/history` (a line a tile),
-            `/measurement`, and `/residual`.
+        measurement: one scene with its mask and shifts.
+        output: .h5 or .hdf5 file to make, as a result's, with a line of `/history` a tile.
         tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
         solver, num_iters, tv_weight, quality, prior, weights, spectral_prior, psf, black_level, plan, camera, device,
             seed: as for `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
-        progress: show a bar; or a function that is told the name of each step and the share of it that
-            is done.
-
-    Returns:
-        TiledResult.
-
-    Warns:
-        UserWarning: a mask that does not fit the snapshot, and what else speaks against it; see `cassi.reconstruct`.
+        progress: as for `cassi.reconstruct`, which also says what is warned of.
 
     Raises:
         InputError: a stack of snapshots, an unknown solver, settings that it does not take, or tile or reach too small.
@@ -155,9 +137,7 @@ def reconstruct_tiled(
         A, level = scene.A, brightness(scene.A, scene.y)
         if not croppable(A):
             raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
-        y, method = scene.y / level, method_for(scene, request)
-        if method.plan is not None:
-            method = replace(method, plan=method.plan.scaled(1 / level))
+        y, method = scene.y / level, method_for(scene, request, level)
         with cube_store(output, overwrite=overwrite) as store:
             store.make("cube", A.cube_shape, axes="CHW")
             if scene.wavelengths is not None:
@@ -165,7 +145,7 @@ def reconstruct_tiled(
             run = Run(seed, progress=told if method.solver == "auto" else None)
             noise = scene.noise.scaled(1 / level)
             one, found = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
-            chosen = replace(found.scaled(level), black_level=scene.black_levels[0], black_level_told=scene.told)
+            chosen = as_in(scene, found.scaled(level), scene.black_levels[0])
             choice = chosen.as_dict() | {"tile": tile, "reach": reach}
 
             def add(rows: slice, columns: slice, values: Tensor) -> None:
@@ -189,9 +169,7 @@ def reconstruct_tiled(
                 | facts
                 | dict(attributes or {})
             )
-    return TiledResult(
-        Path(output), A.cube_shape, history, residual, seconds, choice, (chosen,), scene.fit, scene.check
-    )
+    return TiledResult(Path(output), A.cube_shape, history, residual, seconds, (chosen,), scene.fit, scene.check)
 
 
 def tile_solver(

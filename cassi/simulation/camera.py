@@ -12,7 +12,6 @@ from torch import Tensor
 from cassi.kernels.displacement import displaced, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
-from cassi.optics.other_cameras import double_disperser, video_camera
 from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
 
@@ -24,7 +23,6 @@ def simulate(
     mask: Tensor,
     shifts: Sequence[int],
     *,
-    optics: str = "sd",
     shots: int = 1,
     full_well: float | None = None,
     read_noise: float = 0.0,
@@ -35,10 +33,8 @@ def simulate(
 
     Args:
         cube: (..., C, H, W) >= 0, spectral cube; its dtype and device are those of the result.
-        mask: (H, W) or (C, H, W), transmission of the coded aperture; of a double disperser as wide as scene and spread
-            of the bands; of several shots one each, (K, ...).
+        mask: (H, W) or (C, H, W), transmission of the coded aperture; of several shots one each, (K, ...).
         shifts: (C,) displacement of each band [px].
-        optics: "sd" (single disperser), "dd" (double disperser) or "cacti" (video camera, whose shifts are 0).
         shots: K, snapshots of the scene.
         full_well, read_noise, bit_depth, generator: the camera, see `detect`. Without them the result is exact.
 
@@ -55,14 +51,11 @@ def simulate(
         >>> shot.y.shape
         torch.Size([64, 78])
     """
-    make = {"sd": CASSI, "dd": double_disperser, "cacti": lambda mask, shifts: video_camera(mask)}
-    if optics not in make:
-        raise ValueError(f"optics must be one of {', '.join(make)}, got {optics!r}")
     masks = mask.to(cube)
     if shots == 1:
-        y = make[optics](masks, tuple(shifts)).forward(cube)
+        y = CASSI(masks, tuple(shifts)).forward(cube)
     else:
-        y = MultiShot(tuple(make[optics](one, tuple(shifts)) for one in masks)).forward(cube)
+        y = MultiShot(tuple(CASSI(one, tuple(shifts)) for one in masks)).forward(cube)
     return detect(y, full_well=full_well, read_noise=read_noise, bit_depth=bit_depth, generator=generator)
 
 
@@ -136,15 +129,9 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     return torch.stack(found)
 
 
-def stacked(masks: Sequence[Tensor], shots: int, frames: int = 1) -> Tensor:
-    """Masks (H, W), those of a shot after each other, as (K, H, W), (C, H, W) or (K, C, H, W).
-
-    Example:
-        >>> stacked([torch.ones(2, 3)] * 4, shots=2, frames=2).shape
-        torch.Size([2, 2, 2, 3])
-    """
-    together = torch.stack(tuple(masks))
-    return together.view(shots, frames, *together.shape[1:]) if shots > 1 and frames > 1 else together
+def stacked(masks: Sequence[Tensor]) -> Tensor:
+    """The masks (H, W) of several shots as (K, H, W)."""
+    return torch.stack(tuple(masks))
 
 
 def random_mask(

@@ -1,4 +1,4 @@
-"""Frames a minute: one by one from Python, in one batch process, and by workers."""
+"""Frames a minute: one by one from Python, and several at a time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ from cassi.running.result import write_result
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
-WAYS: dict[str, dict[str, int]] = {
-    "one process, one frame at a time": {"batch": 1},
-    "one process, two at a time": {"batch": 2},
-    "one process, as many as it chooses": {},
-    "1 worker of one thread": {"workers": 1},
-    "2 workers of one thread": {"workers": 2},
-}
+WAYS = {"one frame at a time": 1, "two at a time": 2, "as many as it chooses": None}
 
 
 def throughput(
@@ -71,9 +65,9 @@ def throughput(
             write_result(root / "single" / f"{frame.name}_cube.h5", m, solve(m))
         alone = frames_a_minute(root / "single")
         add("one by one from Python", alone, alone)
-        for way, options in WAYS.items():
+        for way, batch in WAYS.items():
             output = root / way
-            reconstruct_many(frames, output, solve=solve, batch=options.get("batch"), workers=options.get("workers"))
+            reconstruct_many(frames, output, solve=solve, batch=batch)
             add(way, frames_a_minute(output), alone)
     caption = f"{count} frames of {size} x {size} x {num_bands}, {solver}, {num_iters} iterations, start-up left out"
     return f"{caption}\n\n" + "\n".join(lines)

@@ -1,29 +1,19 @@
 """Read and write ENVI files through `spectral`."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import (
-    Container,
-    CubeContent,
-    Entry,
-    Selection,
-    damage_as_input_error,
-    optional,
-)
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error, optional
 
 FILE_TYPES = ("envi", "envi standard", "envi spectral library")
 NANOMETERS = {"nm": 1.0, "nanometers": 1.0, "nanometer": 1.0, "um": 1e3, "micrometers": 1e3, "micrometer": 1e3}
 
 
-def open_envi(path: Path, data_path: Path | None = None) -> Container:
-    """Open an ENVI header and its data file as a `Container` with the entry `image` (C, H, W), or (H, W).
-
-    Without `data_path` the data file is found beside the header by its name.
+def open_envi(path: Path) -> Container:
+    """Open an ENVI header and the data file beside it as a `Container` with the entry `image` (C, H, W), or (H, W).
 
     Wavelengths of the header become the entry `wavelengths` [nm].
 
@@ -39,7 +29,7 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
         kind, order = str(header.get("file type", "ENVI")), str(header.get("interleave", "bsq"))
         if kind.lower() not in FILE_TYPES or order.lower() not in ("bsq", "bil", "bip"):
             raise InputError(f"{path}: an ENVI header of '{kind}' data in the order '{order}', expected ENVI Standard")
-        data_path = data_path or _envi_data_file(path)
+        data_path = _data_file(path)
         dtype = np.dtype(envi.envi_to_dtype[str(header["data type"])])
         centers = header.get("wavelength")
         unit = NANOMETERS.get(str(header.get("wavelength units", "nm")).lower(), 1.0)
@@ -59,8 +49,8 @@ def open_envi(path: Path, data_path: Path | None = None) -> Container:
     return Container(path, "ENVI", tuple(entries), read)
 
 
-def _envi_data_file(header: Path) -> Path:
-    """Return the data file beside an ENVI header, from its name alone: the header's text may not choose a file."""
+def _data_file(header: Path) -> Path:
+    """The data file beside a header, from its name alone: the header's text may not choose a file."""
     stem = header.with_suffix("")
     for suffix in ("", ".img", ".raw", ".dat", ".bsq", ".bil", ".bip", ".sli", ".hyspex"):
         candidate = Path(f"{stem}{suffix}")
@@ -69,8 +59,8 @@ def _envi_data_file(header: Path) -> Path:
     raise InputError(f"{header}: no data file beside the ENVI header, expected {stem.name}.img")
 
 
-def write_envi(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
-    """Write cube and wavelengths, band after band; return the arrays written by name.
+def write_envi(path: Path, content: CubeContent) -> None:
+    """Write cube and wavelengths, band after band.
 
     Raises:
         InputError: spectral is missing, or a stack of cubes.
@@ -79,10 +69,8 @@ def write_envi(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     cube, wavelengths = content.cube, content.wavelengths
     if cube.ndim != 3:
         raise InputError(f"ENVI holds one cube (C, H, W), got a stack {cube.shape}; write .h5 or one file per frame")
-    written, metadata = {"image": cube if len(cube) > 1 else cube[0]}, {}
+    metadata: dict[str, object] = {}
     if wavelengths is not None:
         metadata = {"wavelength": [repr(float(w)) for w in wavelengths], "wavelength units": "nm"}
-        written["wavelengths"] = wavelengths
     image = np.transpose(cube, (1, 2, 0))
     envi.save_image(os.fspath(path), image, dtype=np.float32, interleave="bsq", ext=".img", metadata=metadata)
-    return written

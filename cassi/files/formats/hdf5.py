@@ -1,9 +1,8 @@
-"""Read and write HDF5; read MATLAB v7.3 and NetCDF-4. What a link, a virtual dataset or external storage takes from
-another file is listed, but not read."""
+"""Read and write HDF5; read MATLAB v7.3, which is HDF5 with reversed axes. What lies in another file is not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,12 @@ import numpy as np
 
 from cassi.files.atomic import hdf5_target
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
-from cassi.files.formats.netcdf import unpack
 
 if TYPE_CHECKING:
     import h5py
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# Groups in which MATLAB keeps the inside of cells and objects.
-MATLAB_PRIVATE = {"#refs#", "#subsystem#"}
+MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups in which MATLAB keeps the inside of cells and objects
 
 
 def open_hdf5(path: Path) -> Container:
@@ -34,24 +31,17 @@ def open_hdf5(path: Path) -> Container:
     with path.open("rb") as head:
         matlab = head.read(19) == b"MATLAB 7.3 MAT-file"
     file_format = "MATLAB v7.3" if matlab else "HDF5"
+    entries: list[Entry] = []
+
+    def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes are no UTF-8
+        if isinstance(name, str) and isinstance(node, h5py.Dataset) and not name.startswith(MATLAB_PRIVATE):
+            entries.extend(_entry(name, node))
+
     with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
         attributes = _attributes(file)
-        entries = tuple(_walk(file, "", set()))
-    netcdf = "_NCProperties" in attributes or path.suffix in (".nc", ".nc4")
-    if netcdf:
-        file_format = "NetCDF"
-
-    def read(entry: Entry, picked: Selection) -> np.ndarray:
-        values = _read_dataset(path, entry, picked)
-        return unpack(values, entry.attributes) if netcdf else values
-
+        file.visititems(visit)
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
-    return Container(path, file_format, entries, read, attributes, bands_last=matlab)
-
-
-def _text(name: str | bytes) -> str:
-    """A name as text; h5py hands out bytes where they are no UTF-8, and old programs wrote Latin-1."""
-    return name if isinstance(name, str) else name.decode("latin-1")
+    return Container(path, file_format, tuple(entries), _reader(path), attributes, bands_last=matlab)
 
 
 def _attributes(node: h5py.HLObject) -> dict[str, object]:
@@ -62,58 +52,29 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         if isinstance(value, str) or np.asarray(value).dtype.kind in "biufSU":
-            found[_text(name)] = value
+            found[str(name)] = value
     return found
 
 
-def _walk(group: h5py.Group, above: str, seen: set[int]) -> Iterator[Entry]:
-    """List every dataset under a group; what a name leads to that cannot be read says why."""
+def _entry(name: str, dataset: h5py.Dataset) -> Iterator[Entry]:
+    """One dataset; none where it only names a dimension of NetCDF."""
     import h5py
 
-    seen.add(_place(group))
-    for key in group:
-        name = above + _text(key)
-        try:
-            node = group[key]
-        except (KeyError, OSError, RuntimeError):
-            yield Entry(name, (), None, problem="a link that leads nowhere")
-            continue
-        if node.file.filename != group.file.filename:
-            yield Entry(name, (), None, problem="a link to another file, which is not read")
-        elif isinstance(node, h5py.Dataset):
-            entry = _dataset_entry(name, node)
-            if entry is not None:
-                yield entry
-        elif isinstance(node, h5py.Group) and key not in MATLAB_PRIVATE and _place(node) not in seen:
-            yield from _walk(node, name + "/", seen)  # hard links may form a circle
-
-
-def _place(group: h5py.Group) -> int:
-    import h5py
-
-    return int(h5py.h5o.get_info(group.id).addr)
-
-
-def _dataset_entry(name: str, dataset: h5py.Dataset) -> Entry | None:
-    """Describe one dataset, None for one that only names a dimension."""
-    import h5py
-
-    if dataset.is_virtual or dataset.external:
-        return Entry(name, (), None, problem="a dataset whose data are stored in another file, which is not read")
-    if dataset.shape is None:
-        return Entry(name, (), None, problem="a dataset without data")
+    if dataset.is_virtual or dataset.external or dataset.shape is None:
+        yield Entry(name, (), None, problem="without data, or with data stored in another file, which is not read")
+        return
     attributes = _attributes(dataset)
     if "MATLAB_class" in dataset.attrs:
         attributes.setdefault("MATLAB_class", "")
     if str(attributes.get("NAME", "")).startswith("This is a netCDF dimension but not a netCDF variable"):
-        return None
+        return
     shape, dtype = dataset.shape, dataset.dtype
     if dtype.names is not None and [n.lower() for n in dtype.names] == ["real", "imag"]:
         dtype = np.dtype(complex)  # MATLAB's complex numbers
-    if h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char":
-        return Entry(name, shape, None, problem="text", attributes=attributes)
-    if dtype.kind not in "biufc":
-        return Entry(name, shape, None, problem="a table, cell or reference", attributes=attributes)
+    is_text = h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char"
+    if is_text or dtype.kind not in "biufc":
+        yield Entry(name, shape, None, problem="text" if is_text else "a table, cell or reference")
+        return
     if "MATLAB_class" in attributes:
         # An empty MATLAB array is stored as its own size vector.
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
@@ -122,18 +83,20 @@ def _dataset_entry(name: str, dataset: h5py.Dataset) -> Entry | None:
     # The axis letters that this project writes beside its arrays.
     axes = attributes.get("axes")
     known = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
-    return Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
+    yield Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
 
 
-def _read_dataset(path: Path, entry: Entry, picked: Selection) -> np.ndarray:
-    import h5py
+def _reader(path: Path) -> Callable[[Entry, Selection], np.ndarray]:
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        import h5py
 
-    reverse = "MATLAB_class" in entry.attributes
-    with h5py.File(path, "r", locking="best-effort") as file:
-        name = entry.name if entry.name in file else entry.name.encode("latin-1")
-        values = np.asarray(file[name][picked[::-1] if reverse else picked])
-    values = values.T if reverse else values
-    return values.astype(bool) if entry.dtype == np.dtype(bool) else values
+        reverse = "MATLAB_class" in entry.attributes
+        with h5py.File(path, "r", locking="best-effort") as file:
+            values = np.asarray(file[entry.name][picked[::-1] if reverse else picked])
+        values = values.T if reverse else values
+        return values.astype(bool) if entry.dtype == np.dtype(bool) else values
+
+    return read
 
 
 def write_hdf5_arrays(
@@ -163,9 +126,8 @@ def write_hdf5_arrays(
         file.attrs.update(attributes)
 
 
-def write_hdf5(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
-    """Write a cube with all that belongs to it; return the arrays written by name."""
+def write_hdf5(path: Path, content: CubeContent) -> None:
+    """Write a cube with all that belongs to it."""
     bands = {} if content.wavelengths is None else {"wavelengths": content.wavelengths}
     arrays = {"cube": content.cube, **bands, **content.datasets}
     write_hdf5_arrays(path, arrays, axes={"cube": "NCHW"}, attributes=content.attributes, compress=False)
-    return arrays

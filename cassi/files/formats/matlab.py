@@ -10,20 +10,13 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from cassi.errors import InputError
-from cassi.files.container import (
-    Container,
-    CubeContent,
-    Entry,
-    Selection,
-    damage_as_input_error,
-)
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and what the classes are that hold no plain numbers.
@@ -32,11 +25,8 @@ TEXT, NUMERIC, OPAQUE = 4, range(6, 16), 17
 OTHER_CLASSES = {
     1: "a cell array (save its elements as variables)",
     2: "a struct (save its fields as variables)",
-    3: "a MATLAB object",
     TEXT: "text",
     5: "a sparse matrix (save it as full)",
-    16: "a function",
-    OPAQUE: "a MATLAB object",
 }
 LOGICAL, COMPLEX = 0x200, 0x800  # flags
 HEADER_BYTES = 4096
@@ -45,15 +35,20 @@ HEADER_BYTES = 4096
 def open_matlab(path: Path) -> Container:
     """Open a MATLAB v5 file as a `Container`.
 
-    Whole numbers of class double may be stored as integers by MATLAB; they are listed and read as such.
+    Whole numbers of class double may be stored as integers by MATLAB; they are listed and read as such. A text
+    variable `<name>_axes`, as this project writes it, says what the axes of another mean.
 
     Raises:
         InputError: damaged file.
     """
     with damage_as_input_error(path, "MATLAB v5"):
-        variables = _variables(path)
-        axes = {v.name.removesuffix("_axes"): v.text for v in variables.values() if v.text}
-        entries = tuple(_entry(path, variable, axes.get(name)) for name, variable in variables.items())
+        found = _variables(path)
+        axes = {name.removesuffix("_axes"): text for name, (_, text) in found.items() if text}
+        known = {name: letters for name, letters in axes.items() if len(letters) == len(set(letters) & set("NCHW"))}
+        entries = tuple(
+            replace(entry, axes=known[name]) if len(known.get(name, "")) == len(entry.shape) else entry
+            for name, (entry, _) in found.items()
+        )
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         from scipy.io import loadmat
@@ -64,46 +59,30 @@ def open_matlab(path: Path) -> Container:
     return Container(path, "MATLAB v5", entries, read, bands_last=True)
 
 
-class _Variable(NamedTuple):
-    """The header of a variable: its class, the type its numbers are stored in, and how many bytes they take."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: int
-    flags: int
-    type: int
-    data_bytes: int
-    text: str | None  # of a short one
-
-
-def _variables(path: Path) -> dict[str, _Variable]:
-    """Walk the elements of the file and read the header of each variable."""
-    found: dict[str, _Variable] = {}
+def _variables(path: Path) -> dict[str, tuple[Entry, str]]:
+    """Walk the elements of the file and read the header of each variable, and short texts."""
+    found: dict[str, tuple[Entry, str]] = {}
     stored = path.stat().st_size
     with path.open("rb") as file:
         order = "<" if file.read(128)[126:] == b"IM" else ">"
         while (position := file.tell()) < stored:
             kind, size = struct.unpack(order + "II", file.read(8))
             if kind not in (MATRIX, COMPRESSED) or position + 8 + size > stored:
-                raise InputError(f"{path}: cannot be read as MATLAB v5, it is damaged or cut short")
+                raise ValueError("an element that is no variable, or ends beyond the file")
             head = file.read(min(size, HEADER_BYTES))
             if kind == COMPRESSED:
                 head = zlib.decompressobj().decompress(head, HEADER_BYTES)
                 if struct.unpack_from(order + "I", head)[0] != MATRIX:
                     raise ValueError("a packed element that is no variable")
                 head = head[8:]
-            variable = _header(head, order)
-            found.setdefault(variable.name, variable)  # of several of one name scipy reads the first
+            entry, text = _header(head, order)
+            found.setdefault(entry.name, (entry, text))  # of several of one name scipy reads the first
             file.seek(position + 8 + size)
     return found
 
 
-def _header(head: bytes, order: str) -> _Variable:
-    """Read the header at the beginning of a variable's bytes.
-
-    Raises:
-        ValueError: numbers of unknown type, or sizes that cannot be. struct.error: it is cut short.
-    """
+def _header(head: bytes, order: str) -> tuple[Entry, str]:
+    """A variable, from its first bytes, and its text if it is a short one."""
     _, at, size, after = _element(head, 0, order)
     flags = struct.unpack_from(order + "I", head, at)[0]
     kind = flags & 0xFF
@@ -115,13 +94,19 @@ def _header(head: bytes, order: str) -> _Variable:
     name = head[at : at + size].decode("latin-1")
     if any(n < 0 for n in shape) or len(shape) > 32:
         raise ValueError(f"'{name}' of shape {shape}")
-    if kind != TEXT and kind not in NUMERIC:
-        return _Variable(name, shape, kind, flags, 0, 0, None)
-    type_, at, size, _ = _element(head, after, order)
-    if type_ not in TYPES:
-        raise ValueError(f"'{name}' holds numbers of type {type_}")
-    text = head[at : at + size].decode("latin-1").replace("\0", "") if kind == TEXT and size <= 16 else None
-    return _Variable(name, shape, kind, flags, type_, size, text)
+    if kind not in NUMERIC:
+        text = b""
+        if kind == TEXT:
+            _, at, size, _ = _element(head, after, order)
+            text = head[at : at + size] if size <= 16 else b""
+        entry = Entry(name, shape, None, problem=OTHER_CLASSES.get(kind, "a MATLAB object or function"))
+        return entry, text.decode("latin-1").replace("\0", "")
+    if flags & COMPLEX:
+        return Entry(name, shape, np.dtype(complex)), ""
+    type_, _, size, _ = _element(head, after, order)
+    if type_ not in TYPES or math.prod(shape) * np.dtype(TYPES[type_]).itemsize != size:
+        raise ValueError(f"'{name}' of shape {shape} holds {size} bytes of type {type_}")
+    return Entry(name, shape, np.dtype(bool if flags & LOGICAL else TYPES[type_])), ""
 
 
 def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
@@ -132,22 +117,8 @@ def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
     return kind, at + 8, size, at + 8 + -(-size // 8) * 8
 
 
-def _entry(path: Path, variable: _Variable, letters: str | None) -> Entry:
-    """Describe a variable; `letters` are what a text variable `<name>_axes`, as this project writes it, says of it."""
-    name, shape = variable.name, variable.shape
-    if variable.kind not in NUMERIC:
-        return Entry(name, shape, None, problem=OTHER_CLASSES.get(variable.kind, "of unknown class"))
-    if variable.flags & COMPLEX:
-        return Entry(name, shape, np.dtype(complex))
-    dtype = np.dtype(TYPES[variable.type])
-    if math.prod(shape) * dtype.itemsize != variable.data_bytes:
-        raise InputError(f"{path}: '{name}' is damaged, {variable.data_bytes} bytes for {shape} {dtype}")
-    known = letters is not None and len(letters) == len(set(letters) & set("NCHW")) == len(shape)
-    return Entry(name, shape, np.dtype(bool) if variable.flags & LOGICAL else dtype, axes=letters if known else None)
-
-
-def write_matlab(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
-    """Write a cube with all that belongs to it, axes in MATLAB's order; return the arrays written by name."""
+def write_matlab(path: Path, content: CubeContent) -> None:
+    """Write a cube with all that belongs to it, axes in MATLAB's order."""
     from scipy.io import savemat
 
     cube = content.cube
@@ -160,4 +131,3 @@ def write_matlab(path: Path, content: CubeContent) -> Mapping[str, np.ndarray]:
     arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
     rest = {"cube_axes": "HWC" if cube.ndim == 3 else "HWCN", "attributes": dict(content.attributes) or {"none": 0}}
     savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")
-    return {name: np.atleast_2d(values) for name, values in arrays.items()}

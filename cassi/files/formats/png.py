@@ -7,7 +7,6 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry, Selection, damage_as_input_error
 
-ORIENTATION = 0x112  # the tag of a picture that asks to be turned
 TYPES = {"1": "bool", "L": "uint8", "I;16": "uint16", "I": "uint16", "I;16B": "uint16"}  # by the modes of Pillow
 
 
@@ -15,19 +14,15 @@ def open_png(path: Path) -> Container:
     """Open a grey PNG of 8 or 16 bits as a `Container` with the entry `image`.
 
     Raises:
-        InputError: a color, palette or animated image, one that asks to be turned, or a damaged file.
+        InputError: a color or palette image, or a damaged file.
     """
     from PIL import Image
 
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
         (width, height), mode = image.size, image.mode
-        frames, turned = getattr(image, "n_frames", 1), image.getexif().get(ORIENTATION, 1)
-    with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
         image.verify()  # the checksums, which reading passes over
     if mode not in TYPES:
         raise InputError(f"{path}: a color PNG (mode {mode}), expected one grey channel; a snapshot has no colors")
-    if frames != 1 or turned != 1:
-        raise InputError(f"{path}: a PNG of {frames} frames, orientation {turned}; save one frame as it is to be read")
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         with Image.open(path, formats=["PNG"]) as image:

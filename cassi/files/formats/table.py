@@ -1,32 +1,26 @@
 """The formats there are: how each is recognized, read and written. A new one needs a file here and a line below."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from cassi.files.container import Container, CubeContent
 from cassi.files.formats.envi import open_envi, write_envi
 from cassi.files.formats.hdf5 import SIGNATURE, open_hdf5, write_hdf5
 from cassi.files.formats.matlab import open_matlab, write_matlab
-from cassi.files.formats.netcdf import write_netcdf
 from cassi.files.formats.npy import open_npy, open_npz
 from cassi.files.formats.png import open_png
 from cassi.files.formats.tiff import open_tiff, write_tiff
 
 
 class Format(NamedTuple):
-    """One format: its name, the first bytes of its files, their suffixes, and its functions.
-
-    `write` puts a cube into a file and returns the arrays it wrote, by name, as `read` finds them.
-    """
+    """One format: its name, the first bytes of its files, their suffixes, and the functions that read and write it."""
 
     name: str
     signatures: tuple[bytes, ...]
     suffixes: tuple[str, ...]
     read: Callable[[Path], Container]
-    write: Callable[[Path, CubeContent], Mapping[str, np.ndarray]] | None = None
+    write: Callable[[Path, CubeContent], None] | None = None
     package: str | None = None  # optional, needed to write
 
 
@@ -38,7 +32,6 @@ FORMATS = (
     Format("TIFF", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), (".tif", ".tiff"), open_tiff, write_tiff, "tifffile"),
     Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), open_png),
     Format("ENVI .hdr", (b"ENVI",), (".hdr",), open_envi, write_envi, "spectral"),
-    Format("NetCDF-4", (), (".nc",), open_hdf5, write_netcdf, "h5netcdf"),
 )
 SUFFIXES = {suffix for one in FORMATS for suffix in one.suffixes}
 WRITERS = {suffix: one.write for one in FORMATS if one.write is not None for suffix in one.suffixes}

@@ -1,4 +1,4 @@
-"""Scenes of several shots, double dispersers and video: what their files mean, and what is said of wrong ones."""
+"""Scenes of several shots: what their files mean, and what is said of wrong ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cassi.errors import InputError
 from cassi.files import ReadOptions, write_arrays, write_measurement
-from cassi.files.other_optics import read_scene, stated_camera
+from cassi.files.scenes import read_scene
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 
 RNG = np.random.default_rng(3)
@@ -42,24 +42,6 @@ def test_stacks_and_files_are_one_scene(tmp_path, stacked, masks):
     assert m.shifts == (0, 1, 2, 3, 4)
 
 
-def test_a_double_disperser_sees_the_aperture_at_the_columns_of_its_shifts(tmp_path):
-    wide = RNG.random((6, 12)).astype(np.float32)
-    path = tmp_path / "dd.h5"
-    arrays = {"measurement": Y[0, :, :8], "mask": wide, "shifts": np.array([4, 0, 2])}
-    write_arrays(path, arrays, attributes={"optics": "dd"})
-    m = read_scene(path)
-    assert stated_camera(path) == ("dd", None) and m.shifts == (0, 0, 0)
-    for part, d in zip(m.mask, (4, 0, 2), strict=True):
-        np.testing.assert_array_equal(part, wide[:, d : d + 8])
-
-
-def test_a_video_camera_has_a_mask_for_each_frame(tmp_path):
-    arrays = {"measurement": Y[0, :, :8], "mask": MASKS}
-    m = read_scene(write_arrays(tmp_path / "v.h5", arrays), optics="cacti")
-    assert m.shifts == (0, 0, 0)
-    np.testing.assert_array_equal(m.mask, MASKS)
-
-
 def test_what_is_wrong_is_told(tmp_path):
     y, one = save(tmp_path, "y", Y), save(tmp_path, "one", MASKS[0], "mask")
     two = [save(tmp_path, f"m{k}", MASKS[k], "mask") for k in range(2)]
@@ -69,14 +51,9 @@ def test_what_is_wrong_is_told(tmp_path):
         read_scene(y, masks=[one], shots=3, options=FIVE)
     with pytest.raises(InputError, match="2 files for a scene of 3 shots"):
         read_scene(y, y, masks=[one], shots=3)
-    flat = save(tmp_path, "flat", Y[0, :, :8])
-    with pytest.raises(InputError, match="a video camera has a mask for each frame"):
-        read_scene(flat, masks=[one], optics="cacti")
-    with pytest.raises(InputError, match="6 rows of the measurement and its 8 columns plus the spread"):
-        read_scene(flat, masks=[one], optics="dd")
-    strange = write_arrays(tmp_path / "s.h5", {"measurement": Y[0]}, attributes={"optics": "lens"})
-    with pytest.raises(InputError, match="optics must be one of sd, dd, cacti, got 'lens'"):
-        read_scene(strange, masks=[one])
+    double = write_arrays(tmp_path / "dd.h5", {"measurement": Y[0]}, attributes={"optics": "dd"})
+    with pytest.raises(InputError, match="double disperser"):
+        read_scene(double, masks=[one])
 
 
 def test_shots_that_do_not_belong_together_are_refused():

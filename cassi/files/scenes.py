@@ -1,0 +1,115 @@
+"""One scene from its files: a snapshot, or several shots, each through a mask of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files.atomic import PathLike
+from cassi.files.container import Container, Entry
+from cassi.files.names import MASK, MEASUREMENT, find, pick
+from cassi.files.opening import open_container
+from cassi.files.options import ReadOptions
+from cassi.files.reading import open_measurement
+from cassi.files.scaling import mask_to_float32
+from cassi.optics.measurement import Measurement, join_shots
+
+
+def read_scene(
+    *paths: PathLike,
+    masks: Sequence[PathLike] = (),
+    shots: int | None = None,
+    options: ReadOptions = ReadOptions(),  # noqa: B008  frozen
+) -> Measurement:
+    """Read one scene: a snapshot, or several shots of it in one file or in one each.
+
+    Args:
+        paths: a file, or one per shot.
+        masks: their masks, see `options_of_shots`; none where the files hold them.
+        shots: K; what the file says, or as many as there are files, if not given.
+        options: see `cassi.files.read_measurement`.
+
+    Raises:
+        InputError: anything that cannot be used, in one line.
+
+    Example:
+        >>> import tempfile, os
+        >>> from cassi.files import write_measurement
+        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
+        >>> m = Measurement(y=np.ones((2, 4, 6)), mask=np.ones((2, 4, 4)), shifts=(0, 2), shots=2)
+        >>> read_scene(write_measurement(path, m)).shots
+        2
+    """
+    count = shots or (len(paths) if len(paths) > 1 else stated_shots(paths[0])) or 1
+    if len(paths) not in (1, count):
+        raise InputError(f"{len(paths)} files for a scene of {count} shots; give one file per shot, or a stack")
+    if count == 1:
+        one = options if not masks else replace(options, mask=masks[0])
+        return open_measurement(paths[0], one).read()
+    each = options_of_shots(paths[0], options, count, masks, own=len(paths) > 1)
+    return join_shots(
+        [
+            open_measurement(path, one).read(k if len(paths) == 1 else None)
+            for k, (path, one) in enumerate(zip(paths * (count if len(paths) == 1 else 1), each, strict=True))
+        ]
+    )
+
+
+def stated_shots(path: PathLike) -> int | None:
+    """What a file says of its camera in the attribute `num_shots`; None where it says nothing.
+
+    Raises:
+        InputError: it cannot be read, or is of a camera that is no single disperser.
+    """
+    stated = open_container(Path(path)).attributes
+    if stated.get("optics", "sd") == "dd":
+        raise InputError(f"{path}: of a double disperser, whose operator is cassi.double_disperser", kind="optics")
+    return None if "num_shots" not in stated else int(float(str(stated["num_shots"])))
+
+
+def options_of_shots(
+    path: PathLike, options: ReadOptions, num_shots: int, masks: Sequence[PathLike] = (), *, own: bool = False
+) -> tuple[ReadOptions, ...]:
+    """How each of K shots is read: the same for all but the mask.
+
+    The masks come from K files; from one file, of its own or the measurement's, with a stack (K, H, W) or
+    (K, C, H, W); or each shot's file, where it has one of its `own`, brings its own.
+
+    Raises:
+        InputError: masks for another number of shots.
+    """
+    if len(masks) == num_shots > 1:
+        return tuple(replace(options, mask=mask) for mask in masks)
+    if len(masks) > 1:
+        raise InputError(f"{len(masks)} masks were given for {num_shots} shots; give one mask per shot, in their order")
+    container = open_container(Path(masks[0] if masks else path))
+    known = find(container, MASK) is not None if options.mask_key is None else True
+    if own and not masks and known:
+        return (options,) * num_shots
+    entry, _ = pick(container, MASK, "mask", options.mask_key)
+    axis = _axis_of_shots(container, entry, num_shots)
+    if axis is None:
+        raise InputError(
+            f"{container.path}: '{entry.name}' {entry.shape} is not one mask per shot; expected ({num_shots}, H, W), "
+            f"({num_shots}, C, H, W), or {num_shots} files of masks"
+        )
+    stack = mask_to_float32(np.moveaxis(container.read(entry), axis, 0), f"{container.path}: '{entry.name}'")[0]
+    return tuple(replace(options, mask=mask, mask_key=None) for mask in stack)
+
+
+def _axis_of_shots(container: Container, entry: Entry, num_shots: int) -> int | None:
+    rank = len(entry.shape)
+    if rank not in (3, 4):
+        return (0 if num_shots == 1 else None) if rank != 2 else None
+    candidates = (rank - 1, 0) if container.bands_last else (0, rank - 1)
+    return next((axis for axis in candidates if entry.shape[axis] == num_shots), None)
+
+
+def is_stack(path: PathLike, key: str | None = None) -> bool:
+    """Whether the measurement in a file has three axes: several snapshots."""
+    entry, _ = pick(open_container(Path(path)), MEASUREMENT, "measurement", key)
+    return len(entry.shape) == 3
