@@ -23,7 +23,6 @@ from cassi.looking.calibration_figures import detector, masks
 from cassi.looking.calibration_figures import dispersion as dispersion_figure
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
-from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
 from cassi.simulation.optical_bench import Bench, dispersion, simulate_bench, write_bench
 
@@ -416,18 +415,6 @@ def test_a_calibration_and_what_it_says_do_not_go_together(found, bench, tmp_pat
     told = ["--calibration", str(tmp_path / "c.h5"), "--measurement", str(tmp_path / "snapshot.npy")]
     assert script("reconstruct").main([*told, "--num-bands", "8"]) == 2
     assert "--calibration does not go with --num-bands" in capsys.readouterr().err
-
-
-def test_align_on_the_command_line_says_what_it_found(bench, tmp_path, capsys):
-    mask = torch.as_tensor(ndimage.gaussian_filter(bench.design, 0.5))
-    y = CASSI(torch.as_tensor(ndimage.shift(mask, (0, 1), mode="nearest")), bench.shifts).forward(
-        torch.as_tensor(bench.cube)
-    )
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        file["measurement"], file["mask"], file["shifts"] = y.numpy(), mask.numpy(), np.array(bench.shifts)
-    told = ["--measurement", str(tmp_path / "m.h5"), "--solver", "gap-tv", "--figures", "none", "--align"]
-    assert script("reconstruct").main(told) == 0
-    assert "aligned: mask moved by (+1.0" in capsys.readouterr().out
 
 
 def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path, capsys):

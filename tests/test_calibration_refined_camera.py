@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import moved
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
 from cassi.calibration.camera_model import WIDEST, CameraModel
 from cassi.calibration.found_camera import FoundCamera
-from cassi.calibration.pose import move_mask
 from cassi.calibration.refined_camera import refine_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement
@@ -34,7 +34,7 @@ def mask():
 @pytest.fixture(scope="module")
 def captures(mask):
     """Two scenes by a camera whose mask lies 1 px lower than believed."""
-    true = move_mask(torch.as_tensor(mask), dx=0.0, dy=1.0)
+    true = torch.as_tensor(moved(mask, dy=1.0))
     found = []
     for seed in (1, 2):
         rng = np.random.default_rng(seed)

@@ -20,9 +20,9 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
+from cassi.calibration.camera_model import shift_columns
 from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
 from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, scatter, sharpen
-from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError, Note
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick

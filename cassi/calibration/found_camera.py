@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     coordinates,
+    shift_columns,
     unseen_pixels,
 )
 from cassi.calibration.self_calibration import (
@@ -26,6 +27,7 @@ from cassi.calibration.self_calibration import (
     Look,
     Search,
     Snapshots,
+    find_dispersion,
     find_model,
     settled,
     tiles,
@@ -74,6 +76,8 @@ class FoundCamera:
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
         imprints: of the mask on those reconstructions.
         reason: why it was not looked for, in words; empty where it was.
+        dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
+        remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture; or None.
     """
 
@@ -85,6 +89,8 @@ class FoundCamera:
     errors: tuple[float, float] | None = None
     imprints: tuple[float, float] | None = None
     reason: str = ""
+    dispersion: float = 0.0
+    remainders: tuple[float, ...] = ()
     left_out: np.ndarray | None = None
 
     @classmethod
@@ -116,6 +122,8 @@ class FoundCamera:
                 f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
                 f"magnified by {self.magnification:+.2f} %"
             )
+        if self.dispersion:
+            words.append(f"dispersion {100 * self.dispersion:+.2f} %")
         low, high = self.blur_range
         if high > 0.05:
             from_to = f"{low:.1f} to " if f"{low:.1f}" != f"{high:.1f}" else ""
@@ -147,6 +155,10 @@ class FoundCamera:
         x, y = coordinates((9, 9))
         values = [self.model.blur_at(x, y, t) for t in band_positions(min(len(self.shifts), 9))]
         return float(np.min(values)), float(np.max(values))
+
+    def register(self, cube: torch.Tensor) -> torch.Tensor:
+        """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
+        return shift_columns(cube, [-f for f in self.remainders]) if any(self.remainders) else cube
 
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
@@ -196,6 +208,7 @@ class FoundCamera:
             "contrast": self.model.contrast,
             "tone": self.model.tone,
             "continuous": self.model.continuous,
+            "dispersion": self.dispersion,
             "fall": list(self.fall),
             "held_out_errors": None if self.errors is None else list(self.errors),
             "imprints": None if self.imprints is None else list(self.imprints),
@@ -207,6 +220,7 @@ def find_camera(
     *measurements: Measurement,
     black_level: float | None = None,
     seed: int = 0,
+    dispersion: bool = False,
     told: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
@@ -219,6 +233,7 @@ def find_camera(
         measurements: with the mask and the shifts as believed, of the first one.
         black_level: taken off, in the unit of y; told by the snapshots if None.
         seed: of the held-out pixels.
+        dispersion: find the mask's place and the dispersion, and nothing else.
         told: called with the share of the work that is done.
 
     Returns:
@@ -253,13 +268,15 @@ def find_camera(
     if sum(len(tiles(good)) for good in roughly.snapshots.good) < FEWEST_BLOCKS:
         small = f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of"
         return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
-    model, *fall = find_model(roughly, lambda share: told(SEARCH * share))
+    find = find_dispersion if dispersion else find_model
+    model, *fall = find(roughly, lambda share: told(SEARCH * share))
     if model.exact:
         return given
     mask = model.masks(m.mask, m.shifts)
     # A mask out of place tells a black level that is not there, which passes for contrast.
     y_found = frames(_through(m, mask))
     model = settled(search(y_found, FINE), model, mask)
+    model = replace(model, contrast=1.0) if dispersion else model
     if model.exact:
         return given
 
@@ -287,11 +304,73 @@ def find_camera(
     # accept: where it is clearly better, and the snapshot shows one of the two
     if not sure:
         return found
-    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(m.shifts)), m.shifts)
-    taken = replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
+    taken = _taken(found, m, model, mask)
     if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
+
+
+def align(
+    y: torch.Tensor,
+    mask: torch.Tensor,
+    shifts: Sequence[int],
+    *,
+    bad_pixels: torch.Tensor | None = None,
+    black_level: float | None = None,
+    seed: int = 0,
+) -> FoundCamera:
+    """Find the mask's place and the dispersion from a snapshot of an unknown scene: `find_camera` of arrays.
+
+    Of place and dispersion, what is seen best is where the brightest bands lie: rotation and the displacement across
+    the dispersion are found best. A spectrum that fades out looks much like a compressed one.
+
+    Args:
+        y: (H, W'), or (N, H, W').
+        mask: (H, W) as believed to lie, or (C, H, W).
+        shifts: C displacements as believed [pixel].
+        bad_pixels: (H, W') bool, pixels to leave out.
+        black_level, seed: see `find_camera`.
+
+    Returns:
+        The `FoundCamera`; check `accepted`. Its `register` belongs to the cube that is reconstructed with it.
+
+    Raises:
+        InputError: shapes that do not fit, or a snapshot of negative light.
+    """
+    y, mask = (np.asarray(torch.as_tensor(one).cpu(), dtype=np.float32) for one in (y, mask))
+    bad = None if bad_pixels is None else np.asarray(torch.as_tensor(bad_pixels).cpu(), dtype=bool)
+    m = Measurement(y=y, mask=mask, shifts=tuple(shifts), bad_pixels=bad)
+    return find_camera(m, black_level=black_level, seed=seed, dispersion=True)
+
+
+def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndarray) -> FoundCamera:
+    """With a model, and its masks, in place of the camera of a measurement.
+
+    A dispersion d'_c = n_c + f_c goes into whole shifts n_c, the outermost as given, for these mark the detector's
+    ends, and masks that are moved by f_c: y[i, j + n_c] += m_c[i, j - f_c] x_c[i, j - f_c].
+    """
+    model, t = replace(model, right=dict(model.right)), band_positions(len(m.shifts))
+    first, last = int(np.argmin(m.shifts)), int(np.argmax(m.shifts))
+    s = model.right.pop("t", 0.0)
+    if s:  # all behind the mask moves with it, but for the band of the smallest shift
+        model.right["1"] += s * t[first]
+    real = np.asarray(m.shifts) + s * (t - t[first])
+    whole = np.clip(np.rint(real), min(m.shifts), max(m.shifts)).astype(int)
+    whole[[first, last]] = m.shifts[first], m.shifts[last]
+    if s:
+        mask = shift_columns(torch.as_tensor(model.masks(m.mask, m.shifts)), tuple(real - whole)).numpy()
+        mask = np.clip(mask, 0, m.mask.max())
+    shifts = tuple(int(d) for d in whole) if s else m.shifts
+    return replace(
+        found,
+        mask=mask,
+        shifts=shifts,
+        model=model,
+        accepted=True,
+        dispersion=2 * s / (m.shifts[-1] - m.shifts[0]) if s else 0.0,
+        remainders=tuple(float(f) for f in real - whole) if s else (),
+        left_out=unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts),
+    )
 
 
 def _not_looked_for(m: Measurement) -> str:
@@ -364,6 +443,8 @@ def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]
     """
     # how to simplify, by how much the error may rise, and times which imprint must be left at most
     options: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
+    if "t" in model.right:
+        options.append((lambda model: replace(model, right={**model.right, "t": 0.0}), EQUAL, math.inf))
     if model.blur.get("1", 0.0) < 0:
         options.append((lambda model: replace(model, blur={}), SHARPER, math.inf))
     if model.contrast != 1:

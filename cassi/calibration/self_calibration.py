@@ -75,6 +75,8 @@ FINE = Look(1.5, 28, 20)  # of masks whose blur is known: with one image of each
 
 # What is added one after the other: name, and the terms of (down, right, blur) that it moves together.
 Direction = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]
+STEP: Direction = ({}, {"t": 1}, {})  # another dispersion: each band moves by an amount of its own, its mask with it
+STRETCHES = (-0.03, -0.015, 0.0, 0.015, 0.03)  # of the dispersion, from which its search starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -455,7 +457,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
     told(0.1)
-    model = _coarse(search, blocks)
+    model, _ = _coarse(search, blocks, given)
     if not model.exact or _something_near(search, blocks, before):
         told(0.3)
         groups = directions(search.mask.shape[-2:])
@@ -476,6 +478,38 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0)), 0.0, 0.0
 
 
+def find_dispersion(
+    search: Search, told: Callable[[float], None] = lambda share: None
+) -> tuple[CameraModel, float, float]:
+    """The mask's place, and another dispersion where that clearly explains more; arguments and values of `find_model`.
+
+    Place and dispersion are searched from several dispersions: what counts most is where the brightest bands lie, and
+    there is a place for each dispersion that puts them right.
+    """
+    blocks = search.blocks(CameraModel())
+    before, groups = rest_of(blocks, CameraModel()), directions(search.mask.shape[-2:])
+    pose, reach = pose_of(groups), float(np.ptp(search.shifts)) / 2
+    starts = []
+    for k, stretch in enumerate(STRETCHES):
+        starts.append(_coarse(search, blocks, CameraModel(right={"t": stretch * reach} if stretch else {})))
+        told(0.1 * (k + 1))
+
+    def fitted(model: CameraModel, used: Sequence[Direction]) -> tuple[CameraModel, Tensor]:
+        for _ in range(2):
+            values = descend(search.blocks(model), [*used, *groups["blur"]], {})
+            model = moved(model, used, values[: len(used)])
+        return model, search.rest(model)[1]
+
+    model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
+    told(0.7)
+    nearest = min(starts, key=lambda start: start[1])[0]
+    trials = [fitted(start, [*pose, STEP]) for start in (model, nearest)]
+    dispersed, less = max(trials, key=lambda trial: gain(blocks, after, trial[1])[0])
+    if better(blocks, after, less):
+        model, after = dispersed, less
+    return (model, *gain(blocks, before, after)) if better(blocks, before, after) else (CameraModel(), 0.0, 0.0)
+
+
 def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
     """A model that was found, its pose and contrast fitted once more.
 
@@ -486,6 +520,7 @@ def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraMode
     """
     blocks = gather(search.snapshots, BlurredMasks.made(masks, search.shifts), search.shifts)
     used = pose_of(directions(search.mask.shape[-2:])) if model.down or model.right else []
+    used += [STEP] * bool(model.right.get("t"))
     values = descend(blocks, used, {})
     return _with_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values)
 
@@ -566,13 +601,16 @@ def _toned(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direct
     return model
 
 
-def _coarse(search: Search, blocks: Blocks) -> CameraModel:
+def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
     """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole displacements.
 
     Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
-    displacements costs little. Where the camera as given explains as much, it stays.
+    displacements costs little. Where the start, moved nowhere or by a dispersion alone, explains as much, it stays.
+
+    Returns:
+        The model, and the mean of the rest.
     """
-    grid = _displaced_rest(search)
+    grid = _displaced_rest(search, start)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)
     x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
@@ -591,16 +629,15 @@ def _coarse(search: Search, blocks: Blocks) -> CameraModel:
             if values[i, j] < lowest:
                 best, lowest = (downs[i, 0, 0], rights[0, j, 0], turn, scale), values[i, j]
     a, b, turn, scale = best
-    return (
-        CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})
-        if any(best)
-        else CameraModel()
-    )
+    if not any(best):
+        return start, lowest
+    right = {"1": b, "x": scale * w, "y": -turn * h, **start.right}
+    return CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right=right), lowest
 
 
-def _displaced_rest(search: Search) -> np.ndarray:
+def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:
     """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
-    masks = BlurredMasks.of(CameraModel(), search.mask, search.shifts)
+    masks = BlurredMasks.of(start, search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good
     flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
     rests = []
