@@ -13,7 +13,6 @@ from cases import moved
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
-from cassi.calibration.camera_model import WIDEST, CameraModel
 from cassi.calibration.found_camera import FoundCamera
 from cassi.calibration.refined_camera import refine_camera
 from cassi.cli.main import run
@@ -72,14 +71,6 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
     few = slice(48)  # rows: they are enough for a fit of any kind
     part = replace(captures[0], y=captures[0].y[few], mask=captures[0].mask[few])
     assert "+-" not in "\n".join(refine_camera([part]).summary())
-
-
-def test_the_widest_blur_is_no_measurement(refined):
-    """The mask is blurred by no more, so neither summary nor figure says so."""
-    wide = replace(refined, together=replace(refined.together, model=CameraModel(blur={"1": 2 * WIDEST})))
-    (line,) = (line for line in wide.summary() if "softest" in line)
-    assert line.endswith(f"{WIDEST**0.5:+.3f} or more")
-    assert float(wide.together.model.blur_at(np.zeros(1), np.zeros(1), 0.0)[0]) == WIDEST**0.5
 
 
 def test_captures_that_do_not_go_together(captures):

@@ -230,15 +230,9 @@ def beyond(shape: tuple[int, ...], rows: np.ndarray, columns: np.ndarray) -> np.
 
 
 def unseen_pixels(mask: np.ndarray, shares: Sequence[np.ndarray], shifts: Shifts) -> np.ndarray | None:
-    """Detector pixels that light reaches through mask elements beyond the mask's picture.
+    """Detector pixels (H, W') that get over 2 % of an even scene's light through elements beyond the mask's picture.
 
-    Args:
-        mask: (H, W) or (C, H, W).
-        shares: of each element that lies beyond, for each band (H, W).
-        shifts: displacement of each band, whole pixels.
-
-    Returns:
-        bool (H, W'), where more than 2 % of the light of an even scene comes that way; None where none does.
+    `shares` (H, W) of each band tell how much of each element lies beyond. None where there are no such pixels.
     """
     starts = [int(d - min(shifts)) for d in shifts]
     height, width = mask.shape[-2:]

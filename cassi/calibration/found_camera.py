@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -54,7 +55,6 @@ HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
 CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
@@ -72,9 +72,7 @@ class FoundCamera:
         shifts: displacement of each band [pixel].
         model: what was found; exact where the camera was left as given.
         accepted: whether that explains the snapshots clearly better.
-        fall: of the log of what block-wise regressions on the mask leave unexplained, and its standard error.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
-        imprints: of the mask on those reconstructions.
         reason: why it was not looked for, in words; empty where it was.
         dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
         remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
@@ -85,9 +83,7 @@ class FoundCamera:
     shifts: tuple[float, ...]
     model: CameraModel
     accepted: bool
-    fall: tuple[float, float] = (0.0, 0.0)
     errors: tuple[float, float] | None = None
-    imprints: tuple[float, float] | None = None
     reason: str = ""
     dispersion: float = 0.0
     remainders: tuple[float, ...] = ()
@@ -168,8 +164,7 @@ class FoundCamera:
         return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=np.logical_or.reduce(bad) if bad else None)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the camera to HDF5: mask, shifts, and mask_3d_shift (C, H, W'), each band's mask where it falls; also
-        bad_pixels (H, W'), those it does not explain, where there are any.
+        """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
 
         Raises:
             InputError: no HDF5 suffix.
@@ -209,9 +204,7 @@ class FoundCamera:
             "tone": self.model.tone,
             "continuous": self.model.continuous,
             "dispersion": self.dispersion,
-            "fall": list(self.fall),
             "held_out_errors": None if self.errors is None else list(self.errors),
-            "imprints": None if self.imprints is None else list(self.imprints),
             "message": self.message,
         }
 
@@ -269,7 +262,7 @@ def find_camera(
         small = f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of"
         return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
     find = find_dispersion if dispersion else find_model
-    model, *fall = find(roughly, lambda share: told(SEARCH * share))
+    model = find(roughly, lambda share: told(SEARCH * share))
     if model.exact:
         return given
     mask = model.masks(m.mask, m.shifts)
@@ -280,29 +273,18 @@ def find_camera(
     if model.exact:
         return given
 
-    # compare: short reconstructions, with more held-out pixels while they leave it open
-    def trials(mask: np.ndarray, frames: list[torch.Tensor], seed: int) -> list[_Trial]:
+    # compare: short reconstructions
+    def trials(mask: np.ndarray, frames: list[torch.Tensor]) -> list[_Trial]:
         return [_Trial.of(_through(m, mask), A, frame, bad, seed) for frame in frames]
 
-    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found, seed))
+    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
     mask = model.masks(m.mask, m.shifts)
     told((1 + SEARCH) / 2)
-    as_given = trials(m.mask, y, seed)
-    sure, is_open = _compared(as_given, as_found)
-    for more in range(1, SPLITS):
-        if is_open:
-            as_given += trials(m.mask, y, seed + more)
-            as_found += trials(mask, y_found, seed + more)
-            sure, is_open = _compared(as_given, as_found)
-    found = replace(
-        given,
-        fall=(fall[0], fall[1]),
-        errors=(_error(as_given), _error(as_found)),
-        imprints=(_imprint(as_given), _imprint(as_found)),
-    )
+    as_given = trials(m.mask, y)
+    found = replace(given, errors=(_error(as_given), _error(as_found)))
 
     # accept: where it is clearly better, and the snapshot shows one of the two
-    if not sure:
+    if not _clearly_better(as_given, as_found):
         return found
     taken = _taken(found, m, model, mask)
     if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
@@ -321,8 +303,8 @@ def align(
 ) -> FoundCamera:
     """Find the mask's place and the dispersion from a snapshot of an unknown scene: `find_camera` of arrays.
 
-    Of place and dispersion, what is seen best is where the brightest bands lie: rotation and the displacement across
-    the dispersion are found best. A spectrum that fades out looks much like a compressed one.
+    Rotation and the displacement across the dispersion are found best. Along it, what is seen is where the brightest
+    bands lie, and a spectrum that fades out looks much like a compressed one.
 
     Args:
         y: (H, W'), or (N, H, W').
@@ -336,6 +318,13 @@ def align(
 
     Raises:
         InputError: shapes that do not fit, or a snapshot of negative light.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> mask = torch.rand(128, 128, generator=generator)
+        >>> y = CASSI(mask, (0, 2, 4, 6)).forward(torch.ones(4, 128, 128))
+        >>> align(y, mask, (0, 2, 4, 6)).accepted
+        False
     """
     y, mask = (np.asarray(torch.as_tensor(one).cpu(), dtype=np.float32) for one in (y, mask))
     bad = None if bad_pixels is None else np.asarray(torch.as_tensor(bad_pixels).cpu(), dtype=bool)
@@ -401,17 +390,17 @@ def _shows(m: Measurement) -> bool:
     return check.matches
 
 
-def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:
-    """Whether a camera predicts clearly better than the given one; else whether more held-out pixels may show it."""
-    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
+def _clearly_better(as_given: list[_Trial], as_found: list[_Trial]) -> bool:
+    """Whether a camera predicts clearly better than the given one, or as well without the mask's imprint."""
     if _error(as_found) > BLIND and _error(as_found) > (1 - UNBLINDED) * _error(as_given):
-        return False, False
+        return False
+    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
     falls = before - after
     sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
+    if sigmas > SIGMAS:
+        return True
     no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
-    cleaner = no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
-    sure = cleaner or sigmas > SIGMAS
-    return sure, sigmas > OPEN and not sure
+    return no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
@@ -422,7 +411,7 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
-    """The first snapshots of a measurement less their black level, 0 at bad pixels."""
+    """The first snapshots less their black level, 0 at bad pixels."""
     known = A if bad is None else A.weighted((~bad).to(A.dtype))
     frames = []
     for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
@@ -433,65 +422,56 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
 
 
 def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]]) -> tuple[CameraModel, list[_Trial]]:
-    """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, deeper, or sharper.
+    """Without what a scene is easily taken for, where that predicts about as well; and the trials of what is left.
 
-    A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
-    tells.
-
-    Returns:
-        The simplest model that predicts about as well, and its trials.
+    That is another dispersion, and a pattern weaker than the mask's, deeper, or sharper. A mask that is too soft in the
+    model leaves its pattern on the cube, one that is too hard its negative: the imprint tells.
     """
-    # how to simplify, by how much the error may rise, and times which imprint must be left at most
-    options: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
+    options: list[tuple[dict[str, Any], float, float]] = []  # change, by how much the error may rise, the imprint left
     if "t" in model.right:
-        options.append((lambda model: replace(model, right={**model.right, "t": 0.0}), EQUAL, math.inf))
+        options.append(({"right": {**model.right, "t": 0.0}}, EQUAL, math.inf))
     if model.blur.get("1", 0.0) < 0:
-        options.append((lambda model: replace(model, blur={}), SHARPER, math.inf))
+        options.append(({"blur": {}}, SHARPER, math.inf))
     if model.contrast != 1:
-        rise = EQUAL if model.contrast < 1 else SHARPER
-        options.append((lambda model: replace(model, contrast=1.0), rise, FAINTER))
-    if model.tone < 1:
-        options.append((lambda model: replace(model, contrast=1.0, tone=1.0), EQUAL, FAINTER))
+        options.append(({"contrast": 1.0}, EQUAL if model.contrast < 1 else SHARPER, FAINTER))
     found = trials(model)
-    for simpler, rise, fainter in options:
-        other = simpler(model)
+    for change, rise, left in options:
+        other = replace(model, **change)
         tried = trials(other)
-        if _error(tried) <= (1 + rise) * _error(found) and _imprint(tried) < fainter * _imprint(found):
+        as_good = _error(tried) <= (1 + rise) * _error(found)
+        if as_good and (math.isinf(left) or _imprint(tried) < left * _imprint(found)):
             model, found = other, tried
     return model, found
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Short reconstructions of the brightest part of a snapshot with a camera.
+    """A short reconstruction of the brightest part of a snapshot with a camera."""
 
-    Attributes:
-        squares: squared errors at held-out pixels, for y of brightness 1.
-        light: y^2 there.
-        imprint: of the mask on a cube that is smoother, so that little noise is fitted, which leaves the mask's pattern
-            too.
-    """
+    squares: torch.Tensor  # errors at held-out pixels, for y of brightness 1
+    light: torch.Tensor  # y^2 there
+    look: Callable[[], float]  # for `imprint`: it takes longer than all the rest, and is seldom asked for
 
-    squares: torch.Tensor
-    light: torch.Tensor
-    imprint: float
+    @functools.cached_property
+    def imprint(self) -> float:
+        """Of the mask on a cube that is smoother: little noise is fitted, which leaves the mask's pattern too."""
+        return self.look()
 
     @classmethod
     def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
         rows, columns = _brightest(y, given.cube_shape[-2:])
         squares, light, train, target, basis = _predicted(camera, given, y, bad, seed, rows, columns)
-        own = brightness(train, target)
-        smooth = subspace_tv(
-            train,
-            target,
-            basis,
-            variance=DAMPING * target.clamp(min=0),
-            tv_weight=SMOOTHER * own,
-            num_iters=SETTLED,
-        )[0].x
-        pattern = given.mask[..., rows, columns].numpy()
-        return cls(squares, light, imprint(smooth.clamp(min=0).numpy(), pattern))
+
+        def look() -> float:
+            own = brightness(train, target)
+            variance = DAMPING * target.clamp(min=0)
+            smooth = subspace_tv(train, target, basis, variance=variance, tv_weight=SMOOTHER * own, num_iters=SETTLED)[
+                0
+            ].x
+            return imprint(smooth.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
+
+        return cls(squares, light, look)
 
 
 def _predicted(
