@@ -79,5 +79,5 @@ def moved(
     inverse = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) / scale
     center = (np.array(mask.shape) - 1) / 2
     offset = center - inverse @ (center + np.array([dy, dx]))
-    found = ndimage.affine_transform(mask.astype(np.float64), inverse, offset, order=5, mode="nearest")
+    found = ndimage.affine_transform(mask.astype(np.float64), inverse, offset, order=5, cval=mask.mean())
     return found.clip(mask.min(), mask.max()).astype(np.float32)
