@@ -16,7 +16,6 @@ from cassi.calibration.found_camera import (
     _simplified,
     _Trial,
     align,
-    better_blur,
     find_camera,
     predictions,
 )
@@ -305,16 +304,6 @@ def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
     for changed, black in ((replace(m, y=-m.y), None), (m, float(m.y.max()))):
         with pytest.raises(InputError, match="values are negative"):
             find_camera(changed, black_level=black)
-
-
-@pytest.mark.parametrize(
-    ("true", "given", "better"), [(1.0, 1.0, None), (None, 1.0, 0.0), (1.5, 3.0, 1.5), (1.0, 0.5, 1.0)]
-)
-def test_a_blur_that_is_wrong_is_told(scene, mask, true, given, better):
-    m = replace(photographed(scene, mask, mask), wavelengths=None)
-    y = camera_of_shot(m, torch.device("cpu"), true).forward(torch.as_tensor(scene))
-    found = better_blur(replace(m, y=y.numpy()), given)
-    assert (found if found is None else found[0]) == better
 
 
 def test_the_saved_camera_is_read_as_a_mask(tmp_path, displaced):

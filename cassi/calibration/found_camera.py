@@ -37,7 +37,7 @@ from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Block, Shot, crop
+from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
 from cassi.optics.mask_match import check_masks
@@ -57,7 +57,6 @@ SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructi
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
-CLEARLY = 0.75  # of the error with the blur as believed; half or twice as wide a one is that much worse, or more
 BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
 LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
 HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
@@ -461,7 +460,16 @@ class _Trial:
     def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
         rows, columns = _brightest(y, given.cube_shape[-2:])
-        squares, light, train, target, basis = _predicted(camera, given, y, bad, seed, rows, columns)
+        level = brightness(given, y)
+        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
+        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+        held = hold_out(seen, seed, HELD_OUT)
+        keep = (seen & ~held).to(b)
+        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+        train, target = a.weighted(keep), b * keep
+        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
+        squares = (b - a.weighted(None).forward(x))[held].double().square()
 
         def look() -> float:
             own = brightness(train, target)
@@ -471,49 +479,7 @@ class _Trial:
             ].x
             return imprint(smooth.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
 
-        return cls(squares, light, look)
-
-
-def _predicted(
-    camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int, rows: slice, columns: slice
-) -> tuple[torch.Tensor, torch.Tensor, Block, torch.Tensor, torch.Tensor]:
-    """Squared errors and y^2 at the held-out pixels of a part; camera and measurement without them; the basis."""
-    level = brightness(given, y)
-    lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
-    a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-    seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-    held = hold_out(seen, seed, HELD_OUT)
-    keep = (seen & ~held).to(b)
-    basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-    train, target = a.weighted(keep), b * keep
-    x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
-    squares = (b - a.weighted(None).forward(x))[held].double().square()
-    return squares, b[held].double().square(), train, target, basis
-
-
-def better_blur(m: Measurement, psf: float, *, black_level: float | None = None) -> tuple[float, float, float] | None:
-    """A blur of none, half or twice the width that predicts held-out pixels of the first snapshot clearly better.
-
-    Args:
-        m: one shot a scene.
-        psf: the blur as believed, standard deviation [pixel].
-        black_level: as for `find_camera`.
-
-    Returns:
-        Its standard deviation, 0 for none, and the errors with the blur as believed and with it; None where none is.
-    """
-    given, bad = _through(m, m.mask), _bad_pixels(m)
-    y = _frames(m, given, bad, black_level)[0]
-    where = _brightest(y, given.cube_shape[-2:])
-
-    def error(width: float) -> float:
-        squares, light, *_ = _predicted(camera_of_shot(m, torch.device("cpu"), width or None), given, y, bad, 0, *where)
-        return math.sqrt(float(squares.sum() / light.sum()))
-
-    believed = error(psf)
-    widths = [0.0, psf / 2] + [2 * psf] * (2 * psf <= m.y.shape[-1] / 4)
-    best, width = min((error(width), width) for width in widths)
-    return (width, believed, best) if best < CLEARLY * believed else None
+        return cls(squares, b[held].double().square(), look)
 
 
 def _error(trials: list[_Trial]) -> float:

@@ -418,7 +418,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
         groups = directions(search.mask.shape[-2:])
         pose = pose_of(groups)
         for _ in range(2):
-            near = search.blocks(model)
+            near = blocks if model.exact else search.blocks(model)
             model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
         told(0.6)
         model = _shaped(search, model, groups)

@@ -136,7 +136,7 @@ def solve(
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check
-    m = replace(aligned, notes=(*aligned.notes, *words.compare_with_blur(args, task, aligned)), check=check)
+    m = replace(aligned, check=check)
     facts: dict[str, Any] = {"attributes": provenance(args), "overwrite": args.overwrite}
     if args.tile is not None:
         if any(any(camera.remainders) for camera in cameras):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cassi.calibration.found_camera import better_blur
 from cassi.cli.reading import Task, transform_that_fits
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
@@ -93,23 +92,6 @@ def compare_again(args: argparse.Namespace, task: Task, before: MaskCheck, after
         say(args, f"  as found, {after.verdict}")
     elif task.finds and _near(before):  # in vain
         warn(args, _verdict(before))
-
-
-def compare_with_blur(args: argparse.Namespace, task: Task, m: Measurement) -> tuple[str, ...]:
-    """Say where another blur than --psf predicts pixels clearly better: no solver makes up for a wrong one."""
-    if args.psf is None or m.shots is not None:
-        return ()
-    found = better_blur(m, args.psf, black_level=task.method["black_level"])
-    if found is None:
-        return ()
-    width, before, after = found
-    words = f"one of {width:g} px" if width else "none"
-    text = (
-        f"the blur of {args.psf:g} px predicts pixels left out {before / after:.1f} times worse ({before:.1%}) than "
-        f"{words} ({after:.1%}); check --psf, or leave it out and the camera is looked for"
-    )
-    warn(args, text)
-    return (text,)
 
 
 def _verdict(check: MaskCheck) -> Note:
@@ -223,7 +205,6 @@ def _would_be_used(args: argparse.Namespace, task: Task, m: Measurement) -> list
     Raises:
         InputError: a snapshot, a white reference, a photograph or spectra to expect that cannot be used.
     """
-    compare_with_blur(args, task, m)
     lines = []
     black = black_level_left(m, task.method["psf"], task.method["black_level"])
     if args.black_level is None and task.finds and not check_masks(m).matches:
