@@ -204,7 +204,7 @@ class Calibration:
             spread = LineSpread(**{name: values[f"line_spread/{name}"] for name in LINE_SPREAD}, slit_width=width)
         model = container.attributes["dispersion_model"]
         found = cls(
-            **{name: values[name] for name in ("remainders", "wavelengths", "dark", "flat")},
+            **{name: values[name] for name in ("remainders", "wavelengths", "dark", "flat")},  # type: ignore[arg-type]
             **numbers,  # type: ignore[arg-type]
             mask=values["mask"].astype(np.float32),
             shifts=tuple(int(d) for d in values["shifts"]),

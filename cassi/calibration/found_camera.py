@@ -325,9 +325,12 @@ def align(
         >>> align(y, mask, (0, 2, 4, 6)).accepted
         False
     """
-    y, mask = (np.asarray(torch.as_tensor(one).cpu(), dtype=np.float32) for one in (y, mask))
-    bad = None if bad_pixels is None else np.asarray(torch.as_tensor(bad_pixels).cpu(), dtype=bool)
-    m = Measurement(y=y, mask=mask, shifts=tuple(shifts), bad_pixels=bad)
+    m = Measurement(
+        y=y.cpu().float().numpy(),
+        mask=mask.cpu().float().numpy(),
+        shifts=tuple(shifts),
+        bad_pixels=None if bad_pixels is None else bad_pixels.cpu().bool().numpy(),
+    )
     return find_camera(m, black_level=black_level, seed=seed, dispersion=True)
 
 
@@ -337,11 +340,12 @@ def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndar
     A dispersion d'_c = n_c + f_c goes into whole shifts n_c, the outermost as given, for these mark the detector's
     ends, and masks that are moved by f_c: y[i, j + n_c] += m_c[i, j - f_c] x_c[i, j - f_c].
     """
-    model, t = replace(model, right=dict(model.right)), band_positions(len(m.shifts))
+    right, t = dict(model.right), band_positions(len(m.shifts))
     first, last = int(np.argmin(m.shifts)), int(np.argmax(m.shifts))
-    s = model.right.pop("t", 0.0)
+    s = right.pop("t", 0.0)
     if s:  # all behind the mask moves with it, but for the band of the smallest shift
-        model.right["1"] += s * t[first]
+        right["1"] += s * t[first]
+    model = replace(model, right=right)
     real = np.asarray(m.shifts) + s * (t - t[first])
     whole = np.clip(np.rint(real), min(m.shifts), max(m.shifts)).astype(int)
     whole[[first, last]] = m.shifts[first], m.shifts[last]
@@ -472,11 +476,8 @@ class _Trial:
         squares = (b - a.weighted(None).forward(x))[held].double().square()
 
         def look() -> float:
-            own = brightness(train, target)
-            variance = DAMPING * target.clamp(min=0)
-            smooth = subspace_tv(train, target, basis, variance=variance, tv_weight=SMOOTHER * own, num_iters=SETTLED)[
-                0
-            ].x
+            weights = {"variance": DAMPING * target.clamp(min=0), "tv_weight": SMOOTHER * brightness(train, target)}
+            smooth = subspace_tv(train, target, basis, **weights, num_iters=SETTLED)[0].x
             return imprint(smooth.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
 
         return cls(squares, b[held].double().square(), look)
