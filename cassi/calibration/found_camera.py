@@ -476,9 +476,9 @@ class _Trial:
         squares = (b - a.weighted(None).forward(x))[held].double().square()
 
         def look() -> float:
-            weights = {"variance": DAMPING * target.clamp(min=0), "tv_weight": SMOOTHER * brightness(train, target)}
-            smooth = subspace_tv(train, target, basis, **weights, num_iters=SETTLED)[0].x
-            return imprint(smooth.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
+            variance, weight = DAMPING * target.clamp(min=0), SMOOTHER * brightness(train, target)
+            found, _ = subspace_tv(train, target, basis, variance=variance, tv_weight=weight, num_iters=SETTLED)
+            return imprint(found.x.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
 
         return cls(squares, b[held].double().square(), look)
 
