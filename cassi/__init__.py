@@ -7,7 +7,7 @@ from cassi.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from cassi.calibration.estimate import Calibration, calibrate
-    from cassi.calibration.pose import align
+    from cassi.calibration.found_camera import align
     from cassi.errors import InputError
     from cassi.optics.multi_shot import MultiShot
     from cassi.optics.other_cameras import double_disperser, video_camera
@@ -35,7 +35,7 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "SidePicture": "optics.side_picture",
     "admm": "solvers.admm",
     "admm_tv": "solvers.admm",
-    "align": "calibration.pose",
+    "align": "calibration.found_camera",
     "calibrate": "calibration.estimate",
     "double_disperser": "optics.other_cameras",
     "fista": "solvers.fista",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import ndimage
 
 SIZES = [(1, 1, 1), (1, 4, 5), (2, 1, 4), (3, 4, 4), (4, 5, 3), (5, 2, 6)]  # C, H, W: one band, odd, even, not square
 
@@ -68,3 +69,15 @@ GRID = [
     for kind in MASKS
     if size[0] > 1 or pattern in ("step1", "offset")  # one band looks the same under most patterns
 ]
+
+
+def moved(
+    mask: np.ndarray, *, dx: float = 0.0, dy: float = 0.0, rotation: float = 0.0, scale: float = 1.0
+) -> np.ndarray:
+    """A mask (H, W) turned [degree, counterclockwise as displayed] and magnified about its center, then displaced."""
+    turn = np.radians(rotation)
+    inverse = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) / scale
+    center = (np.array(mask.shape) - 1) / 2
+    offset = center - inverse @ (center + np.array([dy, dx]))
+    found = ndimage.affine_transform(mask.astype(np.float64), inverse, offset, order=5, cval=mask.mean())
+    return found.clip(mask.min(), mask.max()).astype(np.float32)

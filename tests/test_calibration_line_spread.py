@@ -167,8 +167,8 @@ def test_a_negligible_blur_leaves_the_fast_operator():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"frames": np.ones((5, 3, 3))}, "slit frames must be finite and"),
-        ({"wavelengths": [450.0, 650.0]}, "5 slit frames but the wavelengths"),
+        ({"frames": np.ones((5, 3, 3))}, "slit frames are .3, 3. pixels"),
+        ({"wavelengths": [450.0, 650.0]}, "5 slit frames but 2 wavelengths"),
         ({"width": -1.0}, "width of the slit's image must be positive"),
     ],
 )

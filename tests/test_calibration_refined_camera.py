@@ -9,12 +9,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import moved
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
-from cassi.calibration.camera_model import WIDEST, CameraModel
 from cassi.calibration.found_camera import FoundCamera
-from cassi.calibration.pose import move_mask
 from cassi.calibration.refined_camera import refine_camera
 from cassi.cli.main import run
 from cassi.files import read_measurement
@@ -34,7 +33,7 @@ def mask():
 @pytest.fixture(scope="module")
 def captures(mask):
     """Two scenes by a camera whose mask lies 1 px lower than believed."""
-    true = move_mask(torch.as_tensor(mask), dx=0.0, dy=1.0)
+    true = torch.as_tensor(moved(mask, dy=1.0))
     found = []
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
@@ -72,14 +71,6 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
     few = slice(48)  # rows: they are enough for a fit of any kind
     part = replace(captures[0], y=captures[0].y[few], mask=captures[0].mask[few])
     assert "+-" not in "\n".join(refine_camera([part]).summary())
-
-
-def test_the_widest_blur_is_no_measurement(refined):
-    """The mask is blurred by no more, so neither summary nor figure says so."""
-    wide = replace(refined, together=replace(refined.together, model=CameraModel(blur={"1": 2 * WIDEST})))
-    (line,) = (line for line in wide.summary() if "softest" in line)
-    assert line.endswith(f"{WIDEST**0.5:+.3f} or more")
-    assert float(wide.together.model.blur_at(np.zeros(1), np.zeros(1), 0.0)[0]) == WIDEST**0.5
 
 
 def test_captures_that_do_not_go_together(captures):

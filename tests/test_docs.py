@@ -22,7 +22,6 @@ import pytest
 import torch
 from scipy.io import savemat
 
-import cassi.calibration.pose
 import cassi.choice.automatic
 import cassi.choice.neighbors
 import cassi.cli.simulate
@@ -175,8 +174,6 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
     monkeypatch.setattr(cassi.choice.automatic, "stages_of", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
     monkeypatch.setattr(cassi.choice.neighbors, "in_turn", lambda strength: (NonLocal(strength, 2),))
-    monkeypatch.setattr(cassi.calibration.pose, "ROWS", 32)
-    monkeypatch.setattr(cassi.calibration.pose, "FOLDS", 2)
     for part in ("ALONE", "TOGETHER"):
         monkeypatch.setattr(cassi.choice.neighbors, part, 5)
     for old in [*small_data.glob("*cubes"), *small_data.glob("data/*_cube.h5")]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+import torch
 from scipy import ndimage
 from torch import Tensor
 
@@ -158,8 +159,9 @@ class BlurredMasks:
         toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
         num_bands = len(shifts)
         moves = _by_band(model.down) or _by_band(model.right)
-        if toned.ndim == 3:
-            positions, sources = band_positions(num_bands), list(toned)
+        per_band = toned.ndim == 3 or bool(model.right.get("t"))  # another dispersion moves bands by whole pixels
+        if per_band:
+            positions, sources = band_positions(num_bands), list(np.broadcast_to(toned, (num_bands, *mask.shape[-2:])))
         else:
             positions = np.array([-1.0, 0.0, 1.0]) if moves and num_bands > 1 else np.zeros(1)
             sources = [toned] * len(positions)
@@ -173,7 +175,7 @@ class BlurredMasks:
             if model.continuous:
                 moved = box_blurred(moved, gap)
             levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
-        return cls(tuple(levels), num_bands, toned.ndim == 3)
+        return cls(tuple(levels), num_bands, per_band)
 
     @classmethod
     def made(cls, masks: np.ndarray, shifts: Shifts) -> BlurredMasks:
@@ -210,6 +212,16 @@ def sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
     return np.clip(values, image.min(), image.max(), out=values)
 
 
+def shift_columns(images: Tensor, displacements: Sequence[float]) -> Tensor:
+    """Move band c of (..., C, H, W) by displacements[c] pixels to the right, by cubic splines."""
+    stack = images.detach().cpu().double().reshape(-1, *images.shape[-3:]).numpy()
+    moved = np.empty_like(stack)
+    for target, source in zip(moved, stack, strict=True):
+        for c, d in enumerate(displacements):
+            ndimage.shift(source[c], (0, d), output=target[c], order=3, mode="nearest")
+    return torch.as_tensor(moved).reshape(images.shape).to(images)
+
+
 def beyond(shape: tuple[int, ...], rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """How much of what is sampled at these places lies beyond the border of a picture: 0 none, 1 all."""
     outside = [-rows, rows - (shape[0] - 1), -columns, columns - (shape[1] - 1)]
@@ -218,15 +230,9 @@ def beyond(shape: tuple[int, ...], rows: np.ndarray, columns: np.ndarray) -> np.
 
 
 def unseen_pixels(mask: np.ndarray, shares: Sequence[np.ndarray], shifts: Shifts) -> np.ndarray | None:
-    """Detector pixels that light reaches through mask elements beyond the mask's picture.
+    """Detector pixels (H, W') that get over 2 % of an even scene's light through elements beyond the mask's picture.
 
-    Args:
-        mask: (H, W) or (C, H, W).
-        shares: of each element that lies beyond, for each band (H, W).
-        shifts: displacement of each band, whole pixels.
-
-    Returns:
-        bool (H, W'), where more than 2 % of the light of an even scene comes that way; None where none does.
+    `shares` (H, W) of each band tell how much of each element lies beyond. None where there are no such pixels.
     """
     starts = [int(d - min(shifts)) for d in shifts]
     height, width = mask.shape[-2:]

@@ -57,22 +57,19 @@ class Dispersion:
         first, last = self.wavelengths.min(), self.wavelengths.max()
         beyond = 0.2 * (last - first)
         grid = np.linspace(first - beyond, last + beyond, 10_001)
-        curve = self(grid)
-        inside = (grid >= first) & (grid <= last)
-        direction = np.sign(curve[inside][-1] - curve[inside][0])
-        rising = np.diff(curve) * direction > 0
-        if not rising[inside[1:] & inside[:-1]].all():
+        rising = np.diff(self(grid)) * np.sign(np.diff(self(np.array([first, last])))) > 0
+        back = np.flatnonzero(~rising)
+        if ((grid[back] >= first) & (grid[back + 1] <= last)).any():
             raise InputError(
                 f"the fitted dispersion turns back between {first:g} and {last:g} nm: fewer coefficients, other "
                 "wavelengths, or check that the mask frames are in the order of their wavelengths"
             )
         # outside the captured wavelengths the fit may turn back; it is followed as far as it does not
-        middle, back = len(rising) // 2, np.flatnonzero(~rising)
-        low = int(back[back < middle].max(initial=-1)) + 1
-        high = int(back[back >= middle].min(initial=len(rising)))
-        part, ascending = slice(low, high + 1), slice(None, None, int(direction))
+        middle = len(rising) // 2
+        grid = grid[back[back < middle].max(initial=-1) + 1 : back[back >= middle].min(initial=len(rising)) + 1]
+        d = self(grid)
+        d, w = (d, grid) if d[0] <= d[-1] else (d[::-1], grid[::-1])
         wanted = np.asarray(displacements, dtype=float)
-        d, w = curve[part][ascending], grid[part][ascending]
         if wanted.min() < d[0] - 1e-9 or wanted.max() > d[-1] + 1e-9:
             raise InputError(
                 f"bands from {wanted.min():.1f} to {wanted.max():.1f} px lie beyond the calibrated dispersion, "

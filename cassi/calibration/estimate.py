@@ -20,9 +20,9 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
+from cassi.calibration.camera_model import shift_columns
 from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
 from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, scatter, sharpen
-from cassi.calibration.pose import shift_columns
 from cassi.errors import InputError, Note
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
@@ -79,13 +79,6 @@ class Calibration:
     read_noise: float | None
     dispersion: Dispersion
     line_spread: LineSpread | None = None
-
-    def __repr__(self) -> str:
-        """One line: bands, sizes."""
-        size, detector = (" x ".join(str(n) for n in array.shape[-2:]) for array in (self.mask, self.dark))
-        first, last = self.wavelengths[0], self.wavelengths[-1]
-        bands = f"{len(self.shifts)} bands, {first:.4g} to {last:.4g} nm"
-        return f"<Calibration: {bands}, mask {size} px, detector {detector} px>"
 
     @property
     def psf(self) -> Tensor | None:
@@ -192,66 +185,57 @@ class Calibration:
         """
         container = open_container(Path(path))
         entries = {entry.name: entry for entry in container.entries}
-        names = [*ARRAYS, *(f"dispersion/{name}" for name in DISPERSION)]
         blurred = "line_spread/sigma" in entries
+        names = [*ARRAYS, *(f"dispersion/{name}" for name in DISPERSION)]
         names += [f"line_spread/{name}" for name in LINE_SPREAD] if blurred else []
-        needed = ["saturation", "scale"] + ["slit_width"] * blurred
+        needed = ["saturation", "scale", "dispersion_model"] + ["slit_width"] * blurred
         for name in [*(n for n in names if n not in entries), *(n for n in needed if n not in container.attributes)]:
             what = f"{path}: no calibration, '{name}' is missing; make one with calibrate.py, or give a camera as mask"
             raise InputError(what, cures=("mask",))
         values = {name: container.read(entries[name]) for name in names}
-        stated = [*needed, *(name for name in ("gain", "read_noise") if name in container.attributes)]
-        numbers = {name: _positive(path, name, container.attributes[name]) for name in stated}
-        model = container.attributes.get("dispersion_model", "")
-        curve = Dispersion(
-            model.decode(errors="replace") if isinstance(model, bytes) else str(model),
-            tuple(float(a) for a in values["dispersion/coefficients"]),
-            *(values[f"dispersion/{name}"] for name in DISPERSION[1:]),
-        )
-        spread = None
-        if blurred:
-            parts = {name: values[f"line_spread/{name}"] for name in LINE_SPREAD}
-            spread = LineSpread(**parts, slit_width=numbers["slit_width"])
+        numbers: dict[str, float | None] = {"gain": None, "read_noise": None}
+        for name in ("saturation", "scale", "gain", "read_noise", "slit_width"):
+            if name in container.attributes:
+                number = np.asarray(container.attributes[name])
+                if number.size != 1 or number.dtype.kind not in "iuf" or not 0 < number.item() < np.inf:
+                    raise InputError(f"{path}: '{name}' must be one positive number, got {number!r}")
+                numbers[name] = float(number.item())
+        spread, width = None, numbers.pop("slit_width", None)
+        if width is not None:
+            spread = LineSpread(**{name: values[f"line_spread/{name}"] for name in LINE_SPREAD}, slit_width=width)
+        model = container.attributes["dispersion_model"]
         found = cls(
+            **{name: values[name] for name in ("remainders", "wavelengths", "dark", "flat")},  # type: ignore[arg-type]
+            **numbers,  # type: ignore[arg-type]
             mask=values["mask"].astype(np.float32),
             shifts=tuple(int(d) for d in values["shifts"]),
             bad_pixels=values["bad_pixels"].astype(bool),
-            **{name: values[name] for name in ("remainders", "wavelengths", "dark", "flat")},
-            saturation=numbers["saturation"],
-            scale=numbers["scale"],
-            gain=numbers.get("gain"),
-            read_noise=numbers.get("read_noise"),
-            dispersion=curve,
+            dispersion=Dispersion(
+                model.decode(errors="replace") if isinstance(model, bytes) else str(model),
+                tuple(float(a) for a in values["dispersion/coefficients"]),
+                *(values[f"dispersion/{name}"] for name in DISPERSION[1:]),
+            ),
             line_spread=spread,
         )
         _check_loaded(path, found)
         return found
 
 
-def _positive(path: str | os.PathLike[str], name: str, value: object) -> float:
-    number = np.asarray(value)
-    if number.size != 1 or number.dtype.kind not in "iuf" or not np.isfinite(number.item()):
-        raise InputError(f"{path}: '{name}' must be one finite number, got {number!r}")
-    if not number.item() > 0:
-        raise InputError(f"{path}: '{name}' must be positive, got {number.item()}")
-    return float(number.item())
-
-
 def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
-    bands, spread = len(c.shifts), c.line_spread
-    if c.mask.ndim != 3 or bands == 0 or len(c.mask) != bands:
+    bands = len(c.shifts)
+    if c.mask.ndim != 3 or bands == 0:
         raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
-    detector = (c.mask.shape[1], c.mask.shape[2] + max(c.shifts) - min(c.shifts))
-    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,), "mask": c.mask.shape}
-    expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), detector)
+    height, width = c.mask.shape[1:]
+    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,)}
+    expected["mask"] = (bands, height, width)
+    expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), (height, width + max(c.shifts) - min(c.shifts)))
+    arrays = {name: getattr(c, name) for name in expected}
+    if c.line_spread is not None:
+        arrays["line_spread/sigma"] = c.line_spread.sigma
+        expected["line_spread/sigma"] = c.line_spread.wavelengths.shape
     for name, shape in expected.items():
-        values = getattr(c, name)
-        if values.shape != shape or not np.isfinite(values).all():
-            raise InputError(f"{path}: '{name}' must be finite and {shape}, got {values.shape}")
-    if spread is not None:
-        sigma, measured = spread.sigma, spread.wavelengths.shape
-        if sigma.shape != measured or sigma.ndim != 1 or sigma.size == 0 or not ((sigma >= 0) & (sigma < 50)).all():
-            raise InputError(f"{path}: 'line_spread/sigma' must be {measured} and 0 to 50 [pixel], got {sigma}")
+        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
+            raise InputError(f"{path}: '{name}' must be finite and {shape}, got {arrays[name].shape}")
     if c.dispersion.model not in get_args(Model):
         raise InputError(f"{path}: unknown dispersion model {c.dispersion.model!r}")
 
@@ -456,27 +440,13 @@ def _checked_frames(
     dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, wavelengths: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Stacks (N, H, W') in float64, mask frames in the order of rising wavelength."""
-    stacks = [np.asarray(values, dtype=np.float64) for values in (dark, flat, mask_frames)]
-    stacks = [stack[None] if stack.ndim == 2 else stack for stack in stacks]
-    for name, stack in zip(("dark", "flat", "mask"), stacks, strict=True):
-        if stack.ndim != 3 or 0 in stack.shape:
-            raise InputError(f"{name} frames must be (H, W') or (N, H, W'), got {stack.shape}")
-        if stack.shape[1:] != stacks[2].shape[1:]:
-            raise InputError(
-                f"{name} frames are {stack.shape[1:]} pixels, mask frames {stacks[2].shape[1:]}; "
-                "capture all with the same region of the detector"
-            )
-        if not np.isfinite(stack).all():
-            raise InputError(f"{name} frames hold NaN or Inf, expected counts")
-    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
-    if len(light) != len(stacks[2]):
-        raise InputError(f"{len(stacks[2])} mask frames but {len(light)} wavelengths; give one per frame")
+    frames = _stack("mask", mask_frames)
+    darks, flats = (_stack(name, one, frames.shape[1:]) for name, one in (("dark", dark), ("flat", flat)))
+    light = _checked_light("mask", wavelengths, len(frames))
     if len(light) < 2:
         raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
-    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
-        raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
     rising = np.argsort(light)
-    return stacks[0], stacks[1], stacks[2][rising], light[rising]
+    return darks, flats, frames[rising], light[rising]
 
 
 def _checked_slits(
@@ -485,20 +455,35 @@ def _checked_slits(
     """Slit frames (S, H, W') in float64 and their wavelengths; S = 0 where there are none."""
     if slit is None:
         return np.zeros((0, *size)), np.zeros(0)
-    stack = np.asarray(slit.frames, dtype=np.float64)
-    stack = stack[None] if stack.ndim == 2 else stack
-    if stack.shape[1:] != size or not np.isfinite(stack).all():
-        raise InputError(f"slit frames must be finite and {('S', *size)} as the mask frames are, got {stack.shape}")
+    stack = _stack("slit", slit.frames, size)
     wavelengths = slit.wavelengths
     if wavelengths is None:
         wavelengths = np.mean(mask_wavelengths, keepdims=True) if len(stack) == 1 else mask_wavelengths
-    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
-    if len(light) != len(stack) or len(np.unique(light)) != len(light) or not (np.isfinite(light) & (light > 0)).all():
+    return stack, _checked_light("slit", wavelengths, len(stack))
+
+
+def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -> np.ndarray:
+    stack = np.asarray(frames, dtype=np.float64)
+    stack = stack[None] if stack.ndim == 2 else stack
+    if stack.ndim != 3 or 0 in stack.shape:
+        raise InputError(f"{name} frames must be (H, W') or (N, H, W'), got {stack.shape}")
+    if size is not None and stack.shape[1:] != size:
         raise InputError(
-            f"{len(stack)} slit frames but the wavelengths {light}; give one frame, one for each mask frame, or as "
-            "many different wavelengths"
+            f"{name} frames are {stack.shape[1:]} pixels, mask frames {size}; capture all with the same region of the "
+            "detector"
         )
-    return stack, light
+    if not np.isfinite(stack).all():
+        raise InputError(f"{name} frames hold NaN or Inf, expected counts")
+    return stack
+
+
+def _checked_light(name: str, wavelengths: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
+    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != count:
+        raise InputError(f"{count} {name} frames but {len(light)} wavelengths; give one per frame")
+    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
+        raise InputError(f"the wavelengths of the {name} frames must be positive and all different, got {light}")
+    return light
 
 
 def _full_scale(largest: float, bit_depth: int | None) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     coordinates,
+    shift_columns,
     unseen_pixels,
 )
 from cassi.calibration.self_calibration import (
@@ -26,6 +28,7 @@ from cassi.calibration.self_calibration import (
     Look,
     Search,
     Snapshots,
+    find_dispersion,
     find_model,
     settled,
     tiles,
@@ -34,7 +37,7 @@ from cassi.choice.held_out import hold_out
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Block, Shot, crop
+from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
 from cassi.optics.mask_match import check_masks
@@ -52,7 +55,6 @@ HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
 DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
 SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-OPEN, SPLITS = 1.0, 4  # above so many standard errors other pixels are held out too, so many times in all
 EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
 SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
 BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
@@ -69,10 +71,10 @@ class FoundCamera:
         shifts: displacement of each band [pixel].
         model: what was found; exact where the camera was left as given.
         accepted: whether that explains the snapshots clearly better.
-        fall: of the log of what block-wise regressions on the mask leave unexplained, and its standard error.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
-        imprints: of the mask on those reconstructions.
         reason: why it was not looked for, in words; empty where it was.
+        dispersion: by how much that of the snapshots is larger than the one given, as a share of it.
+        remainders: by how much the bands of a cube lie to the right of where they belong [pixel], see `register`.
         left_out: (H, W') bool, detector pixels that light reaches through elements beyond the mask's picture; or None.
     """
 
@@ -80,10 +82,10 @@ class FoundCamera:
     shifts: tuple[float, ...]
     model: CameraModel
     accepted: bool
-    fall: tuple[float, float] = (0.0, 0.0)
     errors: tuple[float, float] | None = None
-    imprints: tuple[float, float] | None = None
     reason: str = ""
+    dispersion: float = 0.0
+    remainders: tuple[float, ...] = ()
     left_out: np.ndarray | None = None
 
     @classmethod
@@ -115,6 +117,8 @@ class FoundCamera:
                 f"mask moved by ({right:+.2f}, {down:+.2f}) px (right, down), turned by {self.turn:+.2f} degrees, "
                 f"magnified by {self.magnification:+.2f} %"
             )
+        if self.dispersion:
+            words.append(f"dispersion {100 * self.dispersion:+.2f} %")
         low, high = self.blur_range
         if high > 0.05:
             from_to = f"{low:.1f} to " if f"{low:.1f}" != f"{high:.1f}" else ""
@@ -147,6 +151,10 @@ class FoundCamera:
         values = [self.model.blur_at(x, y, t) for t in band_positions(min(len(self.shifts), 9))]
         return float(np.min(values)), float(np.max(values))
 
+    def register(self, cube: torch.Tensor) -> torch.Tensor:
+        """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
+        return shift_columns(cube, [-f for f in self.remainders]) if any(self.remainders) else cube
+
     def in_place(self, m: Measurement) -> Measurement:
         """The measurement with this camera in place of its own."""
         if not self.accepted:
@@ -155,8 +163,7 @@ class FoundCamera:
         return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=np.logical_or.reduce(bad) if bad else None)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the camera to HDF5: mask, shifts, and mask_3d_shift (C, H, W'), each band's mask where it falls; also
-        bad_pixels (H, W'), those it does not explain, where there are any.
+        """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
 
         Raises:
             InputError: no HDF5 suffix.
@@ -195,9 +202,8 @@ class FoundCamera:
             "contrast": self.model.contrast,
             "tone": self.model.tone,
             "continuous": self.model.continuous,
-            "fall": list(self.fall),
+            "dispersion": self.dispersion,
             "held_out_errors": None if self.errors is None else list(self.errors),
-            "imprints": None if self.imprints is None else list(self.imprints),
             "message": self.message,
         }
 
@@ -206,6 +212,7 @@ def find_camera(
     *measurements: Measurement,
     black_level: float | None = None,
     seed: int = 0,
+    dispersion: bool = False,
     told: Callable[[float], None] = lambda share: None,
 ) -> FoundCamera:
     """Find the camera from snapshots of unknown scenes: one measurement, or several with one mask.
@@ -218,6 +225,7 @@ def find_camera(
         measurements: with the mask and the shifts as believed, of the first one.
         black_level: taken off, in the unit of y; told by the snapshots if None.
         seed: of the held-out pixels.
+        dispersion: find the mask's place and the dispersion, and nothing else.
         told: called with the share of the work that is done.
 
     Returns:
@@ -252,45 +260,109 @@ def find_camera(
     if sum(len(tiles(good)) for good in roughly.snapshots.good) < FEWEST_BLOCKS:
         small = f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of"
         return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
-    model, *fall = find_model(roughly, lambda share: told(SEARCH * share))
+    find = find_dispersion if dispersion else find_model
+    model = find(roughly, lambda share: told(SEARCH * share))
     if model.exact:
         return given
     mask = model.masks(m.mask, m.shifts)
     # A mask out of place tells a black level that is not there, which passes for contrast.
     y_found = frames(_through(m, mask))
     model = settled(search(y_found, FINE), model, mask)
+    model = replace(model, contrast=1.0) if dispersion else model
     if model.exact:
         return given
 
-    # compare: short reconstructions, with more held-out pixels while they leave it open
-    def trials(mask: np.ndarray, frames: list[torch.Tensor], seed: int) -> list[_Trial]:
+    # compare: short reconstructions
+    def trials(mask: np.ndarray, frames: list[torch.Tensor]) -> list[_Trial]:
         return [_Trial.of(_through(m, mask), A, frame, bad, seed) for frame in frames]
 
-    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found, seed))
+    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
     mask = model.masks(m.mask, m.shifts)
     told((1 + SEARCH) / 2)
-    as_given = trials(m.mask, y, seed)
-    sure, is_open = _compared(as_given, as_found)
-    for more in range(1, SPLITS):
-        if is_open:
-            as_given += trials(m.mask, y, seed + more)
-            as_found += trials(mask, y_found, seed + more)
-            sure, is_open = _compared(as_given, as_found)
-    found = replace(
-        given,
-        fall=(fall[0], fall[1]),
-        errors=(_error(as_given), _error(as_found)),
-        imprints=(_imprint(as_given), _imprint(as_found)),
-    )
+    as_given = trials(m.mask, y)
+    found = replace(given, errors=(_error(as_given), _error(as_found)))
 
     # accept: where it is clearly better, and the snapshot shows one of the two
-    if not sure:
+    if not _clearly_better(as_given, as_found):
         return found
-    left_out = unseen_pixels(mask, model.beyond(mask.shape[-2:], len(m.shifts)), m.shifts)
-    taken = replace(found, mask=mask, model=model, accepted=True, left_out=left_out)
+    taken = _taken(found, m, model, mask)
     if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
+
+
+def align(
+    y: torch.Tensor,
+    mask: torch.Tensor,
+    shifts: Sequence[int],
+    *,
+    bad_pixels: torch.Tensor | None = None,
+    black_level: float | None = None,
+    seed: int = 0,
+) -> FoundCamera:
+    """Find the mask's place and the dispersion from a snapshot of an unknown scene: `find_camera` of arrays.
+
+    Rotation and the displacement across the dispersion are found best. Along it, what is seen is where the brightest
+    bands lie, and a spectrum that fades out looks much like a compressed one.
+
+    Args:
+        y: (H, W'), or (N, H, W').
+        mask: (H, W) as believed to lie, or (C, H, W).
+        shifts: C displacements as believed [pixel].
+        bad_pixels: (H, W') bool, pixels to leave out.
+        black_level, seed: see `find_camera`.
+
+    Returns:
+        The `FoundCamera`; check `accepted`. Its `register` belongs to the cube that is reconstructed with it.
+
+    Raises:
+        InputError: shapes that do not fit, or a snapshot of negative light.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> mask = torch.rand(128, 128, generator=generator)
+        >>> y = CASSI(mask, (0, 2, 4, 6)).forward(torch.ones(4, 128, 128))
+        >>> align(y, mask, (0, 2, 4, 6)).accepted
+        False
+    """
+    m = Measurement(
+        y=y.cpu().float().numpy(),
+        mask=mask.cpu().float().numpy(),
+        shifts=tuple(shifts),
+        bad_pixels=None if bad_pixels is None else bad_pixels.cpu().bool().numpy(),
+    )
+    return find_camera(m, black_level=black_level, seed=seed, dispersion=True)
+
+
+def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndarray) -> FoundCamera:
+    """With a model, and its masks, in place of the camera of a measurement.
+
+    A dispersion d'_c = n_c + f_c goes into whole shifts n_c, the outermost as given, for these mark the detector's
+    ends, and masks that are moved by f_c: y[i, j + n_c] += m_c[i, j - f_c] x_c[i, j - f_c].
+    """
+    right, t = dict(model.right), band_positions(len(m.shifts))
+    first, last = int(np.argmin(m.shifts)), int(np.argmax(m.shifts))
+    s = right.pop("t", 0.0)
+    if s:  # all behind the mask moves with it, but for the band of the smallest shift
+        right["1"] += s * t[first]
+    model = replace(model, right=right)
+    real = np.asarray(m.shifts) + s * (t - t[first])
+    whole = np.clip(np.rint(real), min(m.shifts), max(m.shifts)).astype(int)
+    whole[[first, last]] = m.shifts[first], m.shifts[last]
+    if s:
+        mask = shift_columns(torch.as_tensor(model.masks(m.mask, m.shifts)), tuple(real - whole)).numpy()
+        mask = np.clip(mask, 0, m.mask.max())
+    shifts = tuple(int(d) for d in whole) if s else m.shifts
+    return replace(
+        found,
+        mask=mask,
+        shifts=shifts,
+        model=model,
+        accepted=True,
+        dispersion=2 * s / (m.shifts[-1] - m.shifts[0]) if s else 0.0,
+        remainders=tuple(float(f) for f in real - whole) if s else (),
+        left_out=unseen_pixels(mask, model.beyond(mask.shape[-2:], len(shifts)), shifts),
+    )
 
 
 def _not_looked_for(m: Measurement) -> str:
@@ -321,17 +393,17 @@ def _shows(m: Measurement) -> bool:
     return check.matches
 
 
-def _compared(as_given: list[_Trial], as_found: list[_Trial]) -> tuple[bool, bool]:
-    """Whether a camera predicts clearly better than the given one; else whether more held-out pixels may show it."""
-    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
+def _clearly_better(as_given: list[_Trial], as_found: list[_Trial]) -> bool:
+    """Whether a camera predicts clearly better than the given one, or as well without the mask's imprint."""
     if _error(as_found) > BLIND and _error(as_found) > (1 - UNBLINDED) * _error(as_given):
-        return False, False
+        return False
+    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
     falls = before - after
     sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
+    if sigmas > SIGMAS:
+        return True
     no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
-    cleaner = no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
-    sure = cleaner or sigmas > SIGMAS
-    return sure, sigmas > OPEN and not sure
+    return no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
 
 
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
@@ -342,7 +414,7 @@ def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
-    """The first snapshots of a measurement less their black level, 0 at bad pixels."""
+    """The first snapshots less their black level, 0 at bad pixels."""
     known = A if bad is None else A.weighted((~bad).to(A.dtype))
     frames = []
     for frame in m.y.reshape(-1, *m.y.shape[-2:])[:FRAMES]:
@@ -353,80 +425,62 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
 
 
 def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]]) -> tuple[CameraModel, list[_Trial]]:
-    """Without what a scene's own detail is easily taken for: a pattern weaker than the mask's, deeper, or sharper.
+    """Without what a scene is easily taken for, where that predicts about as well; and the trials of what is left.
 
-    A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative: the imprint
-    tells.
-
-    Returns:
-        The simplest model that predicts about as well, and its trials.
+    That is another dispersion, and a pattern weaker than the mask's, deeper, or sharper. A mask that is too soft in the
+    model leaves its pattern on the cube, one that is too hard its negative: the imprint tells.
     """
-    # how to simplify, by how much the error may rise, and times which imprint must be left at most
-    options: list[tuple[Callable[[CameraModel], CameraModel], float, float]] = []
+    options: list[tuple[dict[str, Any], float, float]] = []  # change, by how much the error may rise, the imprint left
+    if "t" in model.right:
+        options.append(({"right": {**model.right, "t": 0.0}}, EQUAL, math.inf))
     if model.blur.get("1", 0.0) < 0:
-        options.append((lambda model: replace(model, blur={}), SHARPER, math.inf))
+        options.append(({"blur": {}}, SHARPER, math.inf))
     if model.contrast != 1:
-        rise = EQUAL if model.contrast < 1 else SHARPER
-        options.append((lambda model: replace(model, contrast=1.0), rise, FAINTER))
-    if model.tone < 1:
-        options.append((lambda model: replace(model, contrast=1.0, tone=1.0), EQUAL, FAINTER))
+        options.append(({"contrast": 1.0}, EQUAL if model.contrast < 1 else SHARPER, FAINTER))
     found = trials(model)
-    for simpler, rise, fainter in options:
-        other = simpler(model)
+    for change, rise, left in options:
+        other = replace(model, **change)
         tried = trials(other)
-        if _error(tried) <= (1 + rise) * _error(found) and _imprint(tried) < fainter * _imprint(found):
+        as_good = _error(tried) <= (1 + rise) * _error(found)
+        if as_good and (math.isinf(left) or _imprint(tried) < left * _imprint(found)):
             model, found = other, tried
     return model, found
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Short reconstructions of the brightest part of a snapshot with a camera.
+    """A short reconstruction of the brightest part of a snapshot with a camera."""
 
-    Attributes:
-        squares: squared errors at held-out pixels, for y of brightness 1.
-        light: y^2 there.
-        imprint: of the mask on a cube that is smoother, so that little noise is fitted, which leaves the mask's pattern
-            too.
-    """
+    squares: torch.Tensor  # errors at held-out pixels, for y of brightness 1
+    light: torch.Tensor  # y^2 there
+    look: Callable[[], float]  # for `imprint`: it takes longer than all the rest, and is seldom asked for
 
-    squares: torch.Tensor
-    light: torch.Tensor
-    imprint: float
+    @functools.cached_property
+    def imprint(self) -> float:
+        """Of the mask on a cube that is smoother: little noise is fitted, which leaves the mask's pattern too."""
+        return self.look()
 
     @classmethod
     def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
         rows, columns = _brightest(y, given.cube_shape[-2:])
-        squares, light, train, target, basis = _predicted(camera, given, y, bad, seed, rows, columns)
-        own = brightness(train, target)
-        smooth = subspace_tv(
-            train,
-            target,
-            basis,
-            variance=DAMPING * target.clamp(min=0),
-            tv_weight=SMOOTHER * own,
-            num_iters=SETTLED,
-        )[0].x
-        pattern = given.mask[..., rows, columns].numpy()
-        return cls(squares, light, imprint(smooth.clamp(min=0).numpy(), pattern))
+        level = brightness(given, y)
+        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
+        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
+        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
+        held = hold_out(seen, seed, HELD_OUT)
+        keep = (seen & ~held).to(b)
+        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
+        train, target = a.weighted(keep), b * keep
+        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
+        squares = (b - a.weighted(None).forward(x))[held].double().square()
 
+        def look() -> float:
+            variance, weight = DAMPING * target.clamp(min=0), SMOOTHER * brightness(train, target)
+            found, _ = subspace_tv(train, target, basis, variance=variance, tv_weight=weight, num_iters=SETTLED)
+            return imprint(found.x.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
 
-def _predicted(
-    camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int, rows: slice, columns: slice
-) -> tuple[torch.Tensor, torch.Tensor, Block, torch.Tensor, torch.Tensor]:
-    """Squared errors and y^2 at the held-out pixels of a part; camera and measurement without them; the basis."""
-    level = brightness(given, y)
-    lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
-    a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-    seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-    held = hold_out(seen, seed, HELD_OUT)
-    keep = (seen & ~held).to(b)
-    basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-    train, target = a.weighted(keep), b * keep
-    x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
-    squares = (b - a.weighted(None).forward(x))[held].double().square()
-    return squares, b[held].double().square(), train, target, basis
+        return cls(squares, b[held].double().square(), look)
 
 
 def _error(trials: list[_Trial]) -> float:

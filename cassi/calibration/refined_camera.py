@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cassi.calibration.camera_model import WIDEST
 from cassi.calibration.found_camera import FoundCamera, find_camera, predictions
 from cassi.errors import InputError
 from cassi.optics.measurement import Measurement, without_scene
@@ -51,8 +50,7 @@ class RefinedCamera:
         scatter, count = self.scatter(), len(self.names)
         lines = [self.together.message, f"fitted to {count} {'capture' if count == 1 else 'captures'} together:"]
         for name, (value, *_) in self.values().items():
-            most = name == SOFTEST and value > 0.999 * math.sqrt(WIDEST)
-            sure = " or more" if most else "" if count == 1 else f" +- {scatter[name]:.3f}"
+            sure = "" if count == 1 else f" +- {scatter[name]:.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
         if count > 1:
             lines.append("  (+- is the standard error over the captures: what misleads all of them is not in it)")
@@ -74,14 +72,13 @@ def _constant(terms: str) -> Callable[[FoundCamera], float]:
     return lambda camera: float(getattr(camera.model, terms).get("1", 0.0))
 
 
-SOFTEST = "blurred, softest place [px]"
 QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
     "moved right [px]": _constant("right"),
     "moved down [px]": _constant("down"),
     "turned [degree]": lambda camera: camera.turn,
     "magnified [%]": lambda camera: camera.magnification,
     "blurred, sharpest place [px]": lambda camera: camera.blur_range[0],
-    SOFTEST: lambda camera: camera.blur_range[1],
+    "blurred, softest place [px]": lambda camera: camera.blur_range[1],
     "contrast of the mask": lambda camera: camera.model.contrast,
 }
 

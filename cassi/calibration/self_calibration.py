@@ -52,22 +52,16 @@ FILTERED = 16  # rows that the filters reach [pixel]
 SLOPE = np.array([-1, 9, -45, 0, 45, -9, 1]) / -60  # -d/dp, of sixth order: masks change from pixel to pixel
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
 FLATTEST = 0.3  # below, the masks do not fit at all, and nothing is known of it; an inverted mask has one of -1
-HARDER, SOFTER = (1.5, 2.0, 2.5, 3.0), (0.7, 0.5)  # exponents of the mask's values that are tried
+TONES = (1.5, 2.0, 2.5, 3.0)  # exponents of the mask's values that are tried: pictures are often coded for a display
 
 
 @dataclass(frozen=True)
 class Look:
-    """How closely the snapshots are looked at.
+    """How closely the snapshots are looked at."""
 
-    Attributes:
-        smooth: standard deviation of what counts as smooth [pixel].
-        groups: of bands, between which the images are interpolated.
-        spectra: K.
-    """
-
-    smooth: float
-    groups: int
-    spectra: int
+    smooth: float  # standard deviation of what counts as smooth [pixel]
+    groups: int  # of bands, between which the images are interpolated
+    spectra: int  # K
 
 
 COARSE = Look(3.0, 14, 10)  # with 6 spectra, a scene of strong colors passed for a mask 0.3 px further on
@@ -75,31 +69,22 @@ FINE = Look(1.5, 28, 20)  # of masks whose blur is known: with one image of each
 
 # What is added one after the other: name, and the terms of (down, right, blur) that it moves together.
 Direction = tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]
+STEP: Direction = ({}, {"t": 1}, {})  # another dispersion: each band moves by an amount of its own, its mask with it
+STRETCHES = (-0.03, -0.015, 0.0, 0.015, 0.03)  # of the dispersion, from which its search starts
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Sums over each block of products of the masks' images with each other and with the snapshot.
+    """Sums over each block of products of the masks' images with each other and with the snapshot."""
 
-    Attributes:
-        gram: (blocks, F, F), F = images * groups.
-        right: (blocks, F).
-        energy: (blocks,) of the snapshot's detail.
-        count: (blocks,) pixels.
-        x, y: (blocks,) place on the mask, -1 to 1.
-        parity: (blocks,) bool, the fields of a checkerboard: one tests what the other was fitted to.
-        t: (groups,) of the bands, -1 to 1.
-        spectra: K.
-    """
-
-    gram: Tensor
-    right: Tensor
-    energy: Tensor
-    count: Tensor
-    x: Tensor
+    gram: Tensor  # (blocks, F, F), F = images * groups
+    right: Tensor  # (blocks, F)
+    energy: Tensor  # (blocks,) of the snapshot's detail
+    count: Tensor  # (blocks,) pixels
+    x: Tensor  # (blocks,) place on the mask, -1 to 1
     y: Tensor
-    parity: Tensor
-    t: Tensor
+    parity: Tensor  # (blocks,) bool, the fields of a checkerboard: one tests what the other was fitted to
+    t: Tensor  # (groups,) of the bands, -1 to 1
     spectra: int = COARSE.spectra
 
     def __len__(self) -> int:
@@ -121,11 +106,8 @@ class Blocks:
     def contrast(self, down: Tensor, right: Tensor, variance: Tensor, light: float) -> float:
         """That of the mask: sum_c a_c times its mean is 1 where the pattern is as deep as the light is bright.
 
-        The median over the half of the blocks that are explained best: edges of the scene make patterns, too.
-
-        Args:
-            down, right, variance: as for `rest`.
-            light: mean of the mask times the number of bands.
+        The median over the half of the blocks that are explained best: edges of the scene make patterns, too. `light`
+        is the mean of the mask times the number of bands.
         """
         rest, fitted = self._regressed(down, right, variance)
         best = rest <= rest.median()
@@ -167,13 +149,7 @@ def log_rest(left: Tensor, energy: Tensor, floor: Tensor | float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Snapshots:
-    """The detail of one or more snapshots, divided by the local brightness, and where it counts.
-
-    Attributes:
-        detail: (N, H, W').
-        good: (N, H, W') bool.
-        look: how closely.
-    """
+    """The detail of one or more snapshots (N, H, W'), divided by the local brightness, and where it counts (bool)."""
 
     detail: np.ndarray
     good: np.ndarray
@@ -328,17 +304,11 @@ def pose_of(groups: Mapping[str, tuple[Direction, ...]]) -> list[Direction]:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """The cameras that directions lead to from one whose displacements are in the blocks already.
+    """The cameras that directions lead to from one whose displacements are in the blocks already."""
 
-    Attributes:
-        blocks: gathered at that camera.
-        fields: (directions, 3, blocks, groups): by how much each moves down, right, and blurs.
-        blur: (blocks, groups) of that camera, from which the directions' blurs start.
-    """
-
-    blocks: Blocks
-    fields: Tensor
-    blur: Tensor
+    blocks: Blocks  # gathered at that camera
+    fields: Tensor  # (directions, 3, blocks, groups): by how much each moves down, right, and blurs
+    blur: Tensor  # (blocks, groups) of that camera, from which the directions' blurs start
 
     @classmethod
     def of(cls, blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Family:
@@ -370,7 +340,9 @@ class Family:
             return float(value.detach()), slope.numpy()
 
         start = np.zeros(len(self.fields))
-        found: np.ndarray = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
+        found: np.ndarray = optimize.minimize(
+            objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60, "ftol": 1e-6}
+        ).x
         return found
 
 
@@ -384,19 +356,11 @@ def rest_of(blocks: Blocks, model: CameraModel) -> Tensor:
     return Family.of(blocks, (), model.blur).rest(torch.zeros(0, dtype=torch.float64))
 
 
-def gain(blocks: Blocks, before: Tensor, after: Tensor) -> tuple[float, float]:
-    """By how much the rest fell, mean over the blocks by their pixels, and its standard error."""
-    weight = blocks.count / blocks.count.sum()
-    fell = before - after
-    mean = float((weight * fell).sum())
-    error = float((weight.square() * (fell - mean).square()).sum().sqrt())
-    return mean, error
-
-
 def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
-    """Whether the rest fell clearly."""
-    mean, error = gain(blocks, before, after)
-    return mean > SIGMAS * error
+    """Whether the rest fell clearly, mean over the blocks by their pixels: by 3 standard errors."""
+    weight, fell = blocks.count / blocks.count.sum(), before - after
+    mean = (weight * fell).sum()
+    return bool(mean > SIGMAS * (weight.square() * (fell - mean).square()).sum().sqrt())
 
 
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
@@ -438,54 +402,70 @@ class Search:
         return blocks, rest_of(blocks, model)
 
 
-def find_model(search: Search, told: Callable[[float], None] = lambda share: None) -> tuple[CameraModel, float, float]:
+def find_model(search: Search, told: Callable[[float], None] = lambda share: None) -> CameraModel:
     """The simplest model that clearly explains more of the blocks than simpler ones do.
 
     Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
     where it lowers the rest by 3 standard errors.
-
-    Args:
-        search: the snapshots and their mask, of at least `FEWEST_BLOCKS` blocks.
-        told: called with the share of the work that is done.
-
-    Returns:
-        The model, and by how much it lowers the log of the rest against the camera as given, with standard error.
     """
     given = CameraModel()
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
     told(0.1)
-    model = _coarse(search, blocks)
+    model, _ = _coarse(search, blocks, given)
     if not model.exact or _something_near(search, blocks, before):
         told(0.3)
         groups = directions(search.mask.shape[-2:])
         pose = pose_of(groups)
-        model = _continuous_or_not(search, model, pose)
-        told(0.4)
         for _ in range(2):
-            near = search.blocks(model)
+            near = blocks if model.exact else search.blocks(model)
             model = moved(model, pose, descend(near, [*pose, *groups["blur"]], model.blur)[: len(pose)])
         told(0.6)
-        model = _toned(search, model, groups)
+        model = _shaped(search, model, groups)
         told(0.8)
         model = _with_groups(search, model, groups)
         blocks, after = search.rest(model)
         if better(blocks, before, after):
-            return model, *gain(blocks, before, after)
+            return model
     blocks = search.blocks(given, derivatives=False)
-    return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0)), 0.0, 0.0
+    return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0))
+
+
+def find_dispersion(search: Search, told: Callable[[float], None] = lambda share: None) -> CameraModel:
+    """The mask's place, and another dispersion where that clearly explains more.
+
+    Place and dispersion are searched from several dispersions: what counts most is where the brightest bands lie, and
+    there is a place for each dispersion that puts them right.
+    """
+    blocks = search.blocks(CameraModel())
+    before, groups = rest_of(blocks, CameraModel()), directions(search.mask.shape[-2:])
+    pose, reach = pose_of(groups), float(np.ptp(search.shifts)) / 2
+    starts = []
+    for k, stretch in enumerate(STRETCHES):
+        starts.append(_coarse(search, blocks, CameraModel(right={"t": stretch * reach} if stretch else {})))
+        told(0.1 * (k + 1))
+
+    def fitted(model: CameraModel, used: Sequence[Direction]) -> tuple[CameraModel, Tensor]:
+        for _ in range(2):
+            values = descend(search.blocks(model), [*used, *groups["blur"]], {})
+            model = moved(model, used, values[: len(used)])
+        return model, search.rest(model)[1]
+
+    model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
+    told(0.7)
+    nearest = min(starts, key=lambda start: start[1])[0]
+    trials = [fitted(start, [*pose, STEP]) for start in (model, nearest)]
+    dispersed, less = min(trials, key=lambda trial: float((blocks.count * trial[1]).sum()))
+    if better(blocks, after, less):
+        model, after = dispersed, less
+    return model if better(blocks, before, after) else CameraModel()
 
 
 def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
-    """A model that was found, its pose and contrast fitted once more.
-
-    Args:
-        search: one that looks closely.
-        model: as found.
-        masks: its masks, (C, H, W).
-    """
+    """A model that was found, with its masks, its pose and contrast fitted once more by a search that looks closely."""
     blocks = gather(search.snapshots, BlurredMasks.made(masks, search.shifts), search.shifts)
     used = pose_of(directions(search.mask.shape[-2:])) if model.down or model.right else []
+    used += [STEP] * bool(model.right.get("t"))
     values = descend(blocks, used, {})
     return _with_contrast(search, moved(model, used, values), Family.of(blocks, used, {}), values)
 
@@ -503,14 +483,7 @@ def _something_near(search: Search, near: Blocks, before: Tensor) -> bool:
     groups = directions(search.mask.shape[-2:])
     if better(near, before, crossed(near, [*pose_of(groups), *groups["blur"]], {})):
         return True
-    used = [*groups["blur"], *groups["blur by band"]]
-    if better(near, before, crossed(near, used, {})):
-        # One that is wider than any that is tried is none: smooth spectra give bands without light some of their
-        # neighbors', and the masks of those then seem to have no detail.
-        blur, ends = moved(CameraModel(), used, descend(near, used, {})).blur, np.array([-1.0, 0.0, 1.0])
-        if polynomial(blur, np.zeros(3), np.zeros(3), ends).max() <= WIDEST:
-            return True
-    others = [CameraModel(continuous=True), CameraModel(tone=1.5), CameraModel(tone=0.7)]
+    others = CameraModel(continuous=True), CameraModel(tone=TONES[0])
     return any(better(near, before, search.rest(other)[1]) for other in others)
 
 
@@ -521,58 +494,46 @@ def _with_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[
     rest = rest_of(near, model)
     for name, group in groups.items():
         # a blur that differs from band to band, or over the field, may need a level of its own that alone helps little
-        level = groups["blur"] if name.startswith("blur ") and not any(d in used for d in groups["blur"]) else ()
-        for more in [group, (*level, *group)][: 1 + bool(level)]:
-            trial = crossed(near, [*used, *more], model.blur)
-            if better(near, rest, trial):
-                used, rest = [*used, *more], trial
-                break
+        level = [d for d in groups["blur"] if name.startswith("blur ") and d not in used]
+        trial = crossed(near, [*used, *level, *group], model.blur)
+        if better(near, rest, trial):
+            used, rest = [*used, *level, *group], trial
     model = moved(model, used, descend(near, used, model.blur))
     return moved(model, used, descend(search.blocks(model), used, model.blur)) if used else model
 
 
-def _continuous_or_not(search: Search, model: CameraModel, pose: Sequence[Direction]) -> CameraModel:
-    """Whether light between the bands arrives too: what explains more, each in its own best pose."""
-    gap = float(np.median(np.abs(np.diff(np.sort(search.shifts))))) if len(search.shifts) > 1 else 0.0
-    if gap <= 1:
-        return model
-    spread = replace(model, continuous=True)
-    used = [*pose, ({}, {}, {"1": 1})]
-    near = search.blocks(spread)
-    return spread if better(near, crossed(search.blocks(model), used, {}), crossed(near, used, {})) else model
-
-
-def _toned(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
-    """The exponent of the mask's values that explains most; masks of two values have none."""
-    values = search.mask
-    if np.minimum(values, values.max() - values).mean() < 0.02 * values.max():
-        return model
+def _shaped(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
+    """With light between the bands, and the exponent of the mask's values, where they explain more."""
     used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
 
     def rest(model: CameraModel) -> tuple[Blocks, Tensor]:
         blocks = search.blocks(model, derivatives=False)
         return blocks, crossed(blocks, used, {})
 
+    ladders = []
+    if len(search.shifts) > 1 and np.median(np.diff(np.sort(search.shifts))) > 1:
+        ladders.append([replace(model, continuous=True)])
+    values = search.mask
+    if np.minimum(values, values.max() - values).mean() > 0.02 * values.max():  # of two values, all powers are alike
+        ladders.append([replace(model, tone=tone) for tone in TONES])
     _, lowest = rest(model)
-    for tones in HARDER, SOFTER:
-        for tone in tones:
-            other = replace(model, tone=tone)
+    for ladder in ladders:
+        for step in ladder:
+            other = replace(step, continuous=model.continuous or step.continuous)
             blocks, found = rest(other)
             if not better(blocks, lowest, found):
                 break
             model, lowest = other, found
-        if model.tone != 1:
-            break
     return model
 
 
-def _coarse(search: Search, blocks: Blocks) -> CameraModel:
-    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole displacements.
+def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
+    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and their rest.
 
     Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
-    displacements costs little. Where the camera as given explains as much, it stays.
+    displacements costs little. Where the start, moved nowhere or by a dispersion alone, explains as much, it stays.
     """
-    grid = _displaced_rest(search)
+    grid = _displaced_rest(search, start)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)
     x, y = blocks.x.numpy() * w, blocks.y.numpy() * h
@@ -591,16 +552,15 @@ def _coarse(search: Search, blocks: Blocks) -> CameraModel:
             if values[i, j] < lowest:
                 best, lowest = (downs[i, 0, 0], rights[0, j, 0], turn, scale), values[i, j]
     a, b, turn, scale = best
-    return (
-        CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right={"1": b, "x": scale * w, "y": -turn * h})
-        if any(best)
-        else CameraModel()
-    )
+    if not any(best):
+        return start, lowest
+    right = {"1": b, "x": scale * w, "y": -turn * h, **start.right}
+    return CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right=right), lowest
 
 
-def _displaced_rest(search: Search) -> np.ndarray:
+def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:
     """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
-    masks = BlurredMasks.of(CameraModel(), search.mask, search.shifts)
+    masks = BlurredMasks.of(start, search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good
     flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
     rests = []

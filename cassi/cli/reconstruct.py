@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cassi.calibration.estimate import Calibration
-from cassi.calibration.pose import Alignment, align_measurement
+from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.asked_for import Progress
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.cli import words
@@ -118,10 +117,11 @@ def solve(
 ) -> tuple[Measurement, Reconstruction | TiledResult]:
     """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
     side, aligned = words.read_side(args, m), m
-    cameras: list[Calibration | Alignment] = [] if task.calibration is None else [task.calibration]
+    cameras: list[Calibration | FoundCamera] = [] if task.calibration is None else [task.calibration]
     if args.align:
-        steps("align", 0.0)
-        aligned, alignment = align_measurement(m, generator=torch.Generator().manual_seed(args.seed))
+        told = partial(steps, "align")
+        alignment = find_camera(m, black_level=task.method["black_level"], seed=args.seed, dispersion=True, told=told)
+        aligned = replace(alignment.in_place(m), notes=(*m.notes, alignment.message))
         say(args, f"  {alignment.message}")
         cameras.append(alignment)
         check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check

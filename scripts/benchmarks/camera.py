@@ -15,8 +15,7 @@ from torch import Tensor
 
 from benchmarks.quality import NOISES, Scene, add_noise, real_captures, simulated_scenes
 from cassi.calibration.estimate import Calibration, calibrate
-from cassi.calibration.found_camera import find_camera
-from cassi.calibration.pose import Alignment, align
+from cassi.calibration.found_camera import FoundCamera, align, find_camera
 from cassi.files import read_cube
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
@@ -140,10 +139,10 @@ def alignment_table(data: Path, trials: int, report: Callable[[str], None]) -> s
             after = _gap_tv_psnr(found.operator(), y, cube, found)
             shares.append((after - before) / (best - before))
             errors = {
-                "dx": found.dx - dx,
-                "dy": found.dy - dy,
-                "rotation": found.rotation - turn,
-                "step": found.step_factor - 1 - stretch,
+                "dx": found.model.right.get("1", 0.0) - dx,
+                "dy": found.model.down.get("1", 0.0) - dy,
+                "rotation": found.turn - turn,
+                "step": found.dispersion - stretch,
             }
             worst = {key: max(worst[key], abs(error)) for key, error in errors.items()}
             lines.append(
@@ -164,14 +163,8 @@ def captures_table(data: Path, report: Callable[[str], None]) -> str:
     for capture in real_captures(data):
         start = time.perf_counter()
         found = align(capture.y, capture.A.mask, capture.A.shifts)
-        words = (
-            f"({found.dx:+.2f}, {found.dy:+.2f}) px, {found.rotation:+.3f} degrees, {100 * (found.scale - 1):+.2f} %, "
-            f"dispersion {100 * (found.step_factor - 1):+.2f} %"
-        )
-        lines.append(
-            f"| {capture.name} | {words if found.accepted else 'nothing better'} | {100 * found.misfit_before:.2f} % "
-            f"| {100 * found.misfit_after:.2f} % | {time.perf_counter() - start:.0f} |"
-        )
+        before, after = ("" if found.errors is None else f"{100 * error:.2f} %" for error in found.errors or (0, 0))
+        lines.append(f"| {capture.name} | {found.message} | {before} | {after} | {time.perf_counter() - start:.0f} |")
         report(lines[-1])
     return "\n".join(lines)
 
@@ -295,7 +288,7 @@ def photograph(
     rotation: float = 0.0,
     stretch: float = 0.0,
 ) -> Tensor:
-    """A snapshot by a misaligned camera, by quintic splines: `align` and its operators use cubic ones and Fourier."""
+    """A snapshot by a misaligned camera, by quintic splines: `align` uses cubic ones."""
     height, width = mask.shape
     moved = moved_mask(mask, dx=dx, dy=dy, rotation=rotation).double().numpy()
     span = max(shifts)
@@ -307,7 +300,7 @@ def photograph(
 
 
 def moved_mask(mask: Tensor, *, dx: float, dy: float, rotation: float, magnification: float = 1.0) -> Tensor:
-    """The mask in another pose, by quintic splines (the search has Fourier and cubic ones).
+    """The mask in another pose, by quintic splines (the search has cubic ones).
 
     Beyond its border it goes on with the elements of its other end, which no search knows there. No element lets more
     than all of the light pass, or less than none.
@@ -332,6 +325,6 @@ def _benchmark_scenes(data: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
             yield scene.name, mask, scene.cube
 
 
-def _gap_tv_psnr(A: Camera, y: Tensor, cube: Tensor, camera: Alignment | None = None) -> float:
+def _gap_tv_psnr(A: Camera, y: Tensor, cube: Tensor, camera: FoundCamera | None = None) -> float:
     x = gap_tv(A, y, tv_weight=0.3 * float(cube.mean()), num_iters=60).x
     return psnr((x if camera is None else camera.register(x)).clamp(0, 1), cube)
