@@ -147,27 +147,24 @@ def tv_objective(x: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float) -
     return 0.5 * float(r @ r) + weight * tv(x)
 
 
-def blurred_matrix(mask, shifts, psf=None, psf_rows=None, weights=None) -> np.ndarray:
+def blurred_matrix(mask, shifts, psf=None, weights=None) -> np.ndarray:
     """Phi of a camera with blur and real-valued shifts, by loops over voxels, the two pixels a displacement falls
-    between, and the taps of both functions, (M,) or (C, M); all arguments but the shifts are tensors or arrays."""
+    between, and the taps of the blur, (M,) or (C, M); all arguments but the shifts are tensors or arrays."""
     mask, bands, (height, width) = np.asarray(mask), len(shifts), mask.shape[-2:]
     first, last = math.floor(min(shifts)), math.ceil(max(shifts))
     columns = width + last - first
     phi = np.zeros((height, columns, bands, height, width))
     for c, d in enumerate(shifts):
         whole = math.floor(d)
-        p, q = (
-            np.ones(1) if f is None else np.asarray(f if f.ndim == 1 else f[c], dtype=float) for f in (psf, psf_rows)
-        )
-        p, q = p / p.sum(), q / q.sum()
+        p = np.ones(1) if psf is None else np.asarray(psf if psf.ndim == 1 else psf[c], dtype=float)
+        p = p / p.sum()
         for i in range(height):
             for j in range(width):
                 light = float(band_of(mask, c)[i, j])
-                for u, across in enumerate(q):
-                    for t, along in enumerate(p):
-                        for neighbor, share in ((0, 1 - (d - whole)), (1, d - whole)):
-                            row, column = i + u - len(q) // 2, j + t - len(p) // 2 + whole - first + neighbor
-                            if 0 <= row < height and 0 <= column < columns:
-                                phi[row, column, c, i, j] += light * across * along * share
+                for t, along in enumerate(p):
+                    for neighbor, share in ((0, 1 - (d - whole)), (1, d - whole)):
+                        column = j + t - len(p) // 2 + whole - first + neighbor
+                        if 0 <= column < columns:
+                            phi[i, column, c, i, j] += light * along * share
     phi = phi.reshape(height * columns, -1)
     return phi if weights is None else np.asarray(weights).reshape(-1, 1) * phi

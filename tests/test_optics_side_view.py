@@ -44,7 +44,7 @@ def side_matrix(R: Tensor, w: Tensor, width: int) -> np.ndarray:
 def test_it_is_the_stacked_matrix(shots):
     A, R, w = camera(shots), random(2, 3, seed=5), random(2, 4, 5, seed=6)
     B = SideView(A, R, w)
-    first = [blurred_matrix(s.mask, s.shifts, None, None, None) for s in (A.shots if shots > 1 else (A,))]
+    first = [blurred_matrix(s.mask, s.shifts) for s in (A.shots if shots > 1 else (A,))]
     matrix = np.concatenate([*first, side_matrix(R, w, 7)])
     x, y = random(3, 4, 5, seed=7), random(*B.measurement_shape, seed=8)
     np.testing.assert_allclose(B.forward(x).flatten().numpy(), matrix @ x.flatten().numpy(), atol=1e-13)

@@ -2,10 +2,10 @@
 
     y = sum_c S_c K_c (m_c x_c)
 
-K_c convolves band c with its point-spread function, along the dispersion (columns) and, if given, across it (rows);
-S_c moves it by the real number d_c, by linear interpolation between the two neighboring pixels. Light that the blur
-carries beyond the detector is lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate
-gradients, and solvers step with a diagonal that bounds it.
+K_c convolves the rows of band c, along the dispersion, with its point-spread function; S_c moves it by the real number
+d_c, by linear interpolation between the two neighboring pixels. Light that the blur carries beyond the detector is
+lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate gradients, and solvers step with a
+diagonal that bounds it.
 """
 
 from __future__ import annotations
@@ -24,37 +24,33 @@ from cassi.optics.coded_aperture import CodedAperture
 
 
 class _Band(NamedTuple):
-    """Where one band falls: its first column on the detector, and its taps along and across the dispersion."""
+    """Where one band falls: its first column on the detector, and its taps along the dispersion."""
 
     start: int
-    columns: tuple[float, ...]
-    rows: tuple[float, ...]
+    taps: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlurredCASSI(CodedAperture):
     """The sensing operator Phi of a CASSI camera with blur and real-valued dispersion.
 
-        y[i + u - u_0, j + t - t_0 + d_c - floor(d_min)] += w p_c[t] q_c[u] m_c[i, j] x_c[i, j]
+        y[i, j + t - M // 2 + d_c - floor(d_min)] += w p_c[t] m_c[i, j] x_c[i, j]
 
-    summed over the taps t, u of the point-spread functions p_c (along the dispersion) and q_c (across it) and the
-    bands. A displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
-    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. The center of a function
-    of M taps is tap M // 2: the middle one of an odd number, the right one of the middle two of an even number; light
-    at tap t is moved by t - M // 2 pixels, to the right or down. One function for all bands commutes with the shifts,
-    so it describes a blur behind the mask and one at the detector alike, and is applied once, on the detector.
+    summed over the bands and the taps t of their point-spread functions p_c, of M taps with the center at M // 2. A
+    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
+    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. One function for all bands
+    commutes with the shifts, so it describes a blur behind the mask and one at the detector alike, and is applied once,
+    on the detector.
 
-    With whole shifts and without blur it is `CASSI`, to the bit. The methods are those of `Camera`; see there.
-    The camera with these parts: Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.
+    With whole shifts and without blur it is `CASSI`, to the bit. The camera with these parts: Wagadarikar et al.,
+    Applied Optics 47, B44 (2008), eq. 8.
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W); float32 or float64.
-        shifts: displacement d_c of each band [pixel], C real numbers; see `shifts_from_dispersion`.
+        shifts: displacement d_c of each band [pixel], C real numbers.
         psf: point-spread function along the dispersion, (M,) or (C, M), >= 0; scaled to sum 1. None: no blur.
-        psf_rows: the same across the dispersion; the 2-D function is their product.
         weights: row weights w, (H, W'), >= 0; 0 leaves a detector pixel out exactly.
-        tol: `pinv` and `prox` stop when |b - M r| / |b| of their linear system falls below it.
-        max_iters: and after this many iterations at the latest.
+        tol, max_iters: of inverses, see `Camera`.
 
     Raises:
         TypeError: mask not a floating-point tensor.
@@ -70,7 +66,6 @@ class BlurredCASSI(CodedAperture):
 
     shifts: tuple[float, ...]
     psf: Tensor | None = None
-    psf_rows: Tensor | None = None
     tol: float = 1e-4
     max_iters: int = 50
     _bands: tuple[_Band, ...] = field(default=(), init=False, repr=False)
@@ -83,9 +78,8 @@ class BlurredCASSI(CodedAperture):
         super().__post_init__()
         if not (self.tol > 0 and self.max_iters >= 1):
             raise ValueError(f"tol must be positive and max_iters at least 1, got {self.tol} and {self.max_iters}")
-        for name in ("psf", "psf_rows"):
-            if (psf := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _normalized(psf, name, len(shifts)).to(self.mask))
+        if self.psf is not None:
+            object.__setattr__(self, "psf", _normalized(self.psf, len(shifts)).to(self.mask))
         object.__setattr__(self, "_bands", self._place_bands())
 
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -112,49 +106,42 @@ class BlurredCASSI(CodedAperture):
 
     def row_variance(self, variances: Tensor) -> Tensor:
         """diag(Phi V Phi^T): the squared entries of each row of Phi times v_c, summed."""
-        squared = tuple(
-            _Band(band.start, tuple(t * t for t in band.columns), tuple(t * t for t in band.rows))
-            for band in self._bands
-        )
+        squared = tuple(_Band(band.start, tuple(t * t for t in band.taps)) for band in self._bands)
         with torch.no_grad():
             each = variances.to(self.mask).view(-1, 1, 1).expand(self.cube_shape)
             light = _spread_bands(each, self.mask**2, squared, self.detector_width)
             return light if self.weights is None else light * self.weights**2
 
-    def gram_diag(self) -> Tensor:
-        """diag(Phi Phi^T), (H, W'). Not all of Phi Phi^T: see `gram`."""
-        return self.row_variance(self.mask.new_ones(self.num_bands))
-
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def pinv(self, y: Tensor) -> Tensor:
         """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go; see `solve`."""
-        return self.adjoint(self.solve(y, 0.0), out=out, add=add)
+        return self.adjoint(self.solve(y, 0.0))
 
     def _place_bands(self) -> tuple[_Band, ...]:
         """Integer start and taps of every band: its point-spread function convolved with (1 - f, f)."""
         first = math.floor(min(self.shifts))
         bands = []
         for c, d in enumerate(self.shifts):
-            taps, fraction = _taps(self.psf, c), d - math.floor(d)
+            psf, fraction = self.psf, d - math.floor(d)
+            taps: tuple[float, ...] = (1.0,) if psf is None else tuple((psf if psf.ndim == 1 else psf[c]).tolist())
             start = math.floor(d) - first - len(taps) // 2
             if fraction > 0:
                 taps = tuple((1 - fraction) * a + fraction * b for a, b in zip((*taps, 0.0), (0.0, *taps), strict=True))
             leading = next(i for i, tap in enumerate(taps) if tap)
             taps = taps[leading : len(taps) - next(i for i, tap in enumerate(reversed(taps)) if tap)]
-            bands.append(_Band(start + leading, taps, _taps(self.psf_rows, c)))
+            bands.append(_Band(start + leading, taps))
         return tuple(bands)
 
     @property
     def _plain(self) -> bool:
         """Neither blur nor fractions: the kernels of `CASSI` do it."""
         return all(
-            band == _Band(start, (1.0,), (1.0,))
-            for band, (start, _) in zip(self._bands, self._split_shifts(), strict=True)
+            band == _Band(start, (1.0,)) for band, (start, _) in zip(self._bands, self._split_shifts(), strict=True)
         )
 
     @property
     def _shared(self) -> bool:
         """One blur for all bands: it is applied once, on the detector."""
-        return all(psf is None or psf.ndim == 1 for psf in (self.psf, self.psf_rows))
+        return self.psf is None or self.psf.ndim == 1
 
     def _spread(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """sum_c S_c K_c (m_c x_c), outside autograd."""
@@ -202,8 +189,6 @@ class BlurredCASSI(CodedAperture):
 
     def _blur(self, y: Tensor, *, adjoint: bool) -> Tensor:
         """The blur that all bands share, on the detector, (..., H, W') -> (..., H, W')."""
-        if self.psf_rows is not None:
-            y = _blur_rows(y, _taps(self.psf_rows, 0), adjoint)
         if self.psf is None or len(self.psf) == 1:
             return y
         psf, width = self.psf.flip(0) if adjoint else self.psf, y.shape[-1]
@@ -213,48 +198,28 @@ class BlurredCASSI(CodedAperture):
         return full[:, center : center + width].reshape(y.shape)
 
 
-def _normalized(psf: Tensor, name: str, num_bands: int) -> Tensor:
+def _normalized(psf: Tensor, num_bands: int) -> Tensor:
     psf = torch.as_tensor(psf)
     if psf.ndim not in (1, 2) or psf.shape[-1] == 0 or (psf.ndim == 2 and psf.shape[0] != num_bands):
-        raise ValueError(f"{name} must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
+        raise ValueError(f"psf must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
     psf = psf.detach().double()
     total = psf.sum(-1, keepdim=True)
     if not bool((psf >= 0).all()) or not bool((total > 0).all()):
-        raise ValueError(f"{name} must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
+        raise ValueError(f"psf must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
     return psf / total
-
-
-def _taps(psf: Tensor | None, c: int) -> tuple[float, ...]:
-    if psf is None:
-        return (1.0,)
-    return tuple((psf if psf.ndim == 1 else psf[c]).tolist())
-
-
-def _blur_rows(x: Tensor, taps: tuple[float, ...], adjoint: bool) -> Tensor:
-    """out[i + u - u_0] += taps[u] x[i] along the rows axis, what leaves the image is lost; or the adjoint."""
-    if taps == (1.0,):
-        return x
-    out, height = torch.zeros_like(x), x.shape[-2]
-    for u, tap in enumerate(taps):
-        by = u - len(taps) // 2
-        by = -by if adjoint else by
-        if abs(by) < height:
-            source = x[..., max(0, -by) : height - max(0, by), :]
-            out[..., max(0, by) : height - max(0, -by), :].add_(source, alpha=tap)
-    return out
 
 
 def _margins(bands: tuple[_Band, ...], width: int, detector_width: int) -> tuple[int, int]:
     """Columns left and right of the detector that some band's light reaches."""
     left = max(0, -min(band.start for band in bands))
-    right = max(0, max(band.start + width + len(band.columns) - 1 for band in bands) - detector_width)
+    right = max(0, max(band.start + width + len(band.taps) - 1 for band in bands) - detector_width)
     return left, right
 
 
 def _columns(bands: tuple[_Band, ...], like: Tensor) -> Tensor:
-    """The taps along the dispersion, (C, most): to a GPU in one copy."""
-    most = max(len(band.columns) for band in bands)
-    return like.new_tensor([(*band.columns, *[0.0] * (most - len(band.columns))) for band in bands])
+    """The taps, (C, most): to a GPU in one copy."""
+    most = max(len(band.taps) for band in bands)
+    return like.new_tensor([(*band.taps, *[0.0] * (most - len(band.taps))) for band in bands])
 
 
 def _spread_bands(x: Tensor, mask: Tensor, bands: tuple[_Band, ...], detector_width: int) -> Tensor:
@@ -264,8 +229,8 @@ def _spread_bands(x: Tensor, mask: Tensor, bands: tuple[_Band, ...], detector_wi
     y = x.new_zeros((*x.shape[:-3], x.shape[-2], left + detector_width + right))
     taps = _columns(bands, x)
     for c, band in enumerate(bands):
-        z = _blur_rows(x[..., c, :, :] * (mask if mask.ndim == 2 else mask[c]), band.rows, adjoint=False)
-        part = convolve_rows(z.reshape(-1, width), taps[c, : len(band.columns)])
+        z = x[..., c, :, :] * (mask if mask.ndim == 2 else mask[c])
+        part = convolve_rows(z.reshape(-1, width), taps[c, : len(band.taps)])
         columns = part.shape[1]
         y[..., left + band.start : left + band.start + columns] += part.view(*z.shape[:-1], columns)
     return y[..., left : left + detector_width].contiguous()
@@ -277,10 +242,9 @@ def _gather_bands(y: Tensor, mask: Tensor, bands: tuple[_Band, ...], x: Tensor, 
     left, right = _margins(bands, width, y.shape[-1])
     padded, taps = F.pad(y, (left, right)), _columns(bands, y)
     for c, band in enumerate(bands):
-        columns = width + len(band.columns) - 1
+        columns = width + len(band.taps) - 1
         window = padded[..., left + band.start : left + band.start + columns]
-        z = correlate_rows(window.reshape(-1, columns), taps[c, : len(band.columns)]).view(*y.shape[:-1], width)
-        z = _blur_rows(z, band.rows, adjoint=True)
+        z = correlate_rows(window.reshape(-1, columns), taps[c, : len(band.taps)]).view(*y.shape[:-1], width)
         m_c, x_c = mask if mask.ndim == 2 else mask[c], x[..., c, :, :]
         if add:
             x_c.addcmul_(z, m_c)

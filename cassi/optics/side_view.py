@@ -143,16 +143,12 @@ class SideView(Camera):
         x = self.camera.adjoint(self._first(y).contiguous(), out=out, add=add)
         return x + side if out is None else x.add_(side)
 
-    def gram_diag(self) -> Tensor:
-        """diag(A A^T): that of Phi, and w_k^2 sum_c R_kc^2."""
-        return self.stack(self.camera.gram_diag(), self._w**2 * _column(self.sensitivity.square().sum(1)))
-
     def majorizer(self) -> Tensor:
         coupled = (self.sensitivity @ self.sensitivity.T).sum(1)
         return 2 * self.stack(self.camera.majorizer(), self._w**2 * _column(coupled))
 
     def row_variance(self, variances: Tensor) -> Tensor:
-        """diag(A V A^T), (S + K, H, W')."""
+        """diag(A V A^T): that of Phi, and w_k^2 sum_c R_kc^2 v_c."""
         seen = self.sensitivity.square() @ variances.to(self.sensitivity)
         return self.stack(self.camera.row_variance(variances), self._w**2 * _column(seen))
 
