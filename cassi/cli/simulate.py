@@ -19,8 +19,7 @@ from cassi.files.names import MASK, pick
 from cassi.files.scaling import mask_to_float32
 from cassi.files.side_pictures import response_curves, write_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.detector import Snapshot, round_to_bits
-from cassi.optics.geometry import shifts_from_step
+from cassi.optics.detector import Snapshot
 from cassi.optics.measurement import Measurement
 from cassi.optics.similarity import Similarity
 from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
@@ -63,11 +62,13 @@ def run_scene(args: argparse.Namespace) -> int:
     mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
     if args.truth_bits is not None:
-        cube = round_to_bits(cube, args.truth_bits)
+        if not 1 <= args.truth_bits <= 20:
+            raise InputError(f"--truth-bits must be 1 to 20, got {args.truth_bits}")
+        cube = (cube * 2**args.truth_bits).round() / 2**args.truth_bits
     if args.frames > 1:
         cube = moving(cube, args.frames, args.motion)
     step = 0 if video else args.step
-    shifts = shifts_from_step(step, cube.shape[-3])
+    shifts = tuple(c * step for c in range(cube.shape[-3]))
     mask = make_masks(args, mask, cube.shape[-3:], shifts, mask_source)
     shot = simulate(
         cube,

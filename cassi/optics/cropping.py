@@ -2,8 +2,7 @@
 
 A detector column t is lit by the scene columns t - s_c alone, s_c = d_c - min d, 0 <= s_c <= span. Of a block of scene
 columns [a, b) the detector columns [a + span, b) are therefore explained by the block and nothing else; those beside
-them also hold light of the neighbors and get the row weight 0, which leaves them out exactly. At the border of the
-frame nothing lies outside, and all columns count.
+them also hold light of the neighbors and get the row weight 0. At the border of the frame all columns count.
 """
 
 from __future__ import annotations

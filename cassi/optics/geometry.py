@@ -122,8 +122,3 @@ def as_shifts(values: np.ndarray) -> Shifts:
     if all(_whole(float(value)) for value in values):
         return tuple(round(float(value)) for value in values)
     return tuple(float(value) for value in values)
-
-
-def shifts_from_step(step: int, num_bands: int) -> tuple[int, ...]:
-    """(0, step, 2 step, ...): the displacements of equally spaced bands [pixel]."""
-    return tuple(c * step for c in range(num_bands))
