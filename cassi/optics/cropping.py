@@ -29,8 +29,8 @@ def croppable(A: object) -> TypeGuard[Block]:
 def light_reach(A: Block) -> tuple[int, int]:
     """Least and greatest displacement of light from scene to detector pixel, to the right [pixel]."""
     if isinstance(A, MultiShot):
-        low, high = zip(*(light_reach(shot) for shot in A.shots), strict=True)
-        return min(low), max(high)
+        each = [light_reach(shot) for shot in A.shots]
+        return min(low for low, _ in each), max(high for _, high in each)
     low, high = 0, A.measurement_shape[-1] - A.cube_shape[-1]
     if isinstance(A, BlurredCASSI) and A.psf is not None:  # its tap t moves light by t - M // 2
         taps = A.psf.shape[-1]
