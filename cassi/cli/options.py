@@ -395,7 +395,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--no-truth", "do not write the cube into the output"),
         ),
         "optics": (
-            Option("--mask", "binary, grey, blue-noise, or a file (default: binary)",
+            Option("--mask", "binary, grey, or a file (default: binary)",
                 value="KIND|FILE", default="binary", reads=True),
             Option("--transmission", "mean transmission of a drawn mask (0.5)",
                 value="TRANSMISSION", type=number, default=0.5),

@@ -29,7 +29,7 @@ from cassi.version import PROGRAM
 
 Picture = TypeVar("Picture", "np.ndarray", "torch.Tensor")
 
-MASK_KINDS = ("binary", "grey", "blue-noise")
+MASK_KINDS = ("binary", "grey")
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 SIDE_POSE = (1.5, 1.0, 2.0, -2.0)  # of the photograph: pixels a scene pixel, turned by [degree], moved [scene pixel]
 
