@@ -111,15 +111,15 @@ def summed() -> np.ndarray:
     return np.kron(np.array([[1.0, 2.0, 0.5]]), np.eye(20))
 
 
-def beside(A: CASSI | MultiShot) -> Case:
+def beside(A: CASSI | MultiShot, *, weighted: bool) -> Case:
     """s_k[i, j] = sum_c R_kc x_c[i, j] below the snapshots, in the first columns of the detector."""
     C, height, width = A.cube_shape
-    R = masks(2, C, seed=5)
+    R, w = masks(2, C, seed=5), masks(2, height, width, seed=6) if weighted else None
     seen = np.zeros((2, height, A.measurement_shape[-1], C, height, width))
     for k, i, j in np.ndindex(2, height, width):
-        seen[k, i, j, :, i, j] = R[k]
+        seen[k, i, j, :, i, j] = R[k] if w is None else w[k, i, j] * R[k]
     matrix = np.concatenate([of(A).matrix, seen.reshape(-1, C * height * width)])
-    return Case(SideView(A, R, **TIGHT), matrix)
+    return Case(SideView(A, R, w, **TIGHT), matrix)
 
 
 def blurred(**changes: object) -> BlurredCASSI:
@@ -156,8 +156,9 @@ CAMERAS: dict[str, Callable[[], Case]] = {
         MultiShot((CASSI(masks(4, 5), (0, 1, 2), W), CASSI(binary(4, 5), (0, 1, 2))))
     ),
     "opposite dispersion": lambda: of(opposite()),
-    "photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2))),
-    "photograph beside two shots": lambda: beside(multishot(2, (3, 4, 5), (0, 1, 2))),
+    "photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2)), weighted=False),
+    "weighted photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2)), weighted=True),
+    "photograph beside two shots": lambda: beside(multishot(2, (3, 4, 5), (0, 1, 2)), weighted=True),
     "one's own": lambda: Case(Sum(), summed()),
     "one's own, weights": lambda: Case(
         Sum().weighted(row_weights(4, 5)), row_weights(4, 5).view(-1, 1).numpy() * summed()
