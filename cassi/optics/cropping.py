@@ -45,12 +45,6 @@ def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tenso
         A: the camera of the whole frame.
         y: measurement (H, W') or (K, H, W'), weighted as the camera.
         rows, columns: of the scene, within the frame.
-
-    Example:
-        >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
-        >>> a, b = crop(A, A.forward(torch.ones(3, 8, 40)), slice(0, 8), slice(10, 20))
-        >>> b[0].tolist()
-        [0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 0.0, 0.0]
     """
     if isinstance(A, MultiShot):
         each = [_crop(shot, y[k], rows, columns) for k, shot in enumerate(A.shots)]

@@ -28,13 +28,6 @@ def black_level_of(A: Camera, y: Tensor) -> float:
     3 standard deviations off the fit, stray light and hot ones, are left out of it, 5 times. What is below 2 % of the
     mean of y, or not clear of the scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
     Pixels of row weight 0 are not looked at.
-
-    Example:
-        >>> mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5).float()
-        >>> A = CASSI.from_step(mask, step=1, num_bands=8)
-        >>> y = A.forward(torch.ones(8, 64, 64))
-        >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
-        (0.0, 0.5)
     """
     s, y = torch.stack([A.response().double(), y.double()]).cpu()  # each step of the fit is waited for
     seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights.cpu() > 0
@@ -97,11 +90,6 @@ def brightness(A: Camera, y: Tensor) -> float:
 
     What measurements are scaled by, and the weights of priors; of a batch the mean. 1 for a black measurement, or where
     no light arrives. The measurement is weighted as the camera.
-
-    Example:
-        >>> A = CASSI.from_step(torch.ones(4, 4), step=1, num_bands=2)
-        >>> round(brightness(A, A.forward(torch.full((2, 4, 4), 3.0))), 4)
-        3.0
     """
     response = A.response().double()
     total, seen = torch.stack([y.double().abs().sum(), response.sum() * (y.numel() / response.numel())]).tolist()

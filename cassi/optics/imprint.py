@@ -35,11 +35,6 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
 
     Raises:
         ValueError: sizes that do not fit.
-
-    Example:
-        >>> mask = np.random.default_rng(0).random((64, 64))
-        >>> round(imprint(np.stack([1 + 0.1 * mask] * 3), mask), 2)
-        1.0
     """
     if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")

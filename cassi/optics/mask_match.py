@@ -92,13 +92,6 @@ def check_mask(
 
     Raises:
         ValueError: ranks or sizes that do not fit each other, or values that are not finite.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> mask = (rng.random((64, 64)) > 0.5).astype(float)
-        >>> y = sum(np.pad(mask, ((0, 0), (2 * c, 6 - 2 * c))) for c in range(4))
-        >>> check_mask(y, mask, (0, 2, 4, 6)).matches
-        True
     """
     y, mask, lags = _validated(y, mask, shifts)
     detail, masks = _measurement_detail(y, bad_pixels), _mask_detail(mask)

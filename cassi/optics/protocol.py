@@ -26,21 +26,6 @@ class Camera(ABC):
         weights: row weights w like a measurement, or None: A = diag(w) A_0. 0 leaves a detector pixel out exactly.
         exact: whether `solve`, and with it `pinv` and `prox`, are exact; else they are iterated to `tol`.
         tol, max_iters: of that iteration, on |b - M r| / |b|.
-
-    Example:
-        >>> class Sum(Camera):
-        ...     cube_shape, measurement_shape = (3, 8, 8), (8, 8)
-        ...
-        ...     def forward(self, x, *, out=None):
-        ...         return torch.sum(self.check_cube(x), -3, out=out)
-        ...
-        ...     def adjoint(self, y, *, out=None, add=False):
-        ...         y = self.check_measurement(y)
-        ...         bands = y.unsqueeze(-3).expand(*y.shape[:-2], *self.cube_shape)
-        ...         return bands.clone() if out is None else out.add_(bands) if add else out.copy_(bands)
-        >>> A = Sum()
-        >>> bool(torch.allclose(A @ A.pinv(torch.ones(8, 8)), torch.ones(8, 8)))
-        True
     """
 
     dtype: torch.dtype = torch.float32
@@ -62,9 +47,7 @@ class Camera(ABC):
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Photograph a cube: y = A x, (..., C, H, W) -> (..., H, W').
 
-        Args:
-            x: the cube.
-            out: the result, overwritten (outside autograd only).
+        Into `out` where it is given (outside autograd only).
 
         Raises:
             ValueError: x does not end in (C, H, W). TypeError: no tensor, or of other dtype or device.
@@ -74,9 +57,7 @@ class Camera(ABC):
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """Send a measurement back to every voxel that could have made it: x = A^T y, (..., H, W') -> (..., C, H, W).
 
-        Args:
-            y: the measurement.
-            out: the result, overwritten, or where `add` added to (outside autograd only).
+        Into `out` where it is given, or added to it where `add` (outside autograd only).
 
         Raises:
             ValueError: y does not end in (H, W'). TypeError: no tensor, or of other dtype or device.
@@ -99,10 +80,7 @@ class Camera(ABC):
     # row weights
 
     def weighted(self, weights: Tensor | None) -> Camera:
-        """A new camera with these row weights in place of the present ones; weigh the measurement alike.
-
-        Args:
-            weights: like a measurement, finite and >= 0, or None. Copied.
+        """A new camera with these row weights, which are copied, in place of the present ones.
 
         Raises:
             ValueError: weights of another shape, negative or not finite.
@@ -256,8 +234,7 @@ class Camera(ABC):
             accelerate: False is plain GAP: x = v + A^+ (y - A v).
 
         Raises:
-            ValueError: negative rho, or shapes that do not fit. TypeError: other dtype or device than the camera.
-            RuntimeError: a gradient is wanted.
+            ValueError: negative rho, or shapes that do not fit. RuntimeError: a gradient is wanted.
         """
         self.check_step(v, x, y, y_x, y_v, rho)
         self.forward(v, out=y_v)
@@ -290,11 +267,10 @@ class Camera(ABC):
 
     def check_out(self, out: Tensor | None, shape: tuple[int, ...], *inputs: Tensor | None) -> None:
         """That a result of this shape may be written into `out`: its shape fits, and no gradient is wanted."""
-        if out is None:
-            return
-        if tuple(out.shape) != shape:
+        if out is not None and tuple(out.shape) != shape:
             raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
-        if torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None):
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None)
+        if out is not None and wanted:
             raise RuntimeError(
                 "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
             )

@@ -72,10 +72,6 @@ def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: 
     """What a photograph's channels (K, C) are like before anything is known of them, each of sum 1.
 
     Three channels of known bands are Gaussians in red, green, blue; anything else is as sensitive to each band.
-
-    Example:
-        >>> expected_response(1, None, 4)
-        array([[0.25, 0.25, 0.25, 0.25]])
     """
     flat = np.full((channels, num_bands), 1 / num_bands)
     if channels != 3 or wavelengths is None:

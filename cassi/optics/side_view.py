@@ -32,12 +32,6 @@ class SideView(Camera):
 
     Raises:
         ValueError: shapes that do not fit, or a sensitivity that is negative or not finite.
-
-    Example:
-        >>> camera = CASSI.from_step(torch.ones(4, 5), step=1, num_bands=3)
-        >>> A = SideView(camera, torch.ones(1, 3), torch.ones(1, 4, 5))
-        >>> A.forward(torch.ones(3, 4, 5))[1, 0]
-        tensor([3., 3., 3., 3., 3., 0., 0.])
     """
 
     camera: Camera

@@ -52,10 +52,6 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
 
     Raises:
         InputError: another number than `num_bands`, or values that are not finite, all different and above 100 nm.
-
-    Example:
-        >>> check_wavelengths([0.45, 0.55], 2, "wavelengths")
-        array([450., 550.])
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:
