@@ -2,7 +2,7 @@
 
     python tests/faults.py                 all of them, some minutes
     python tests/faults.py tv gap          those whose name contains "tv" or "gap"
-    python tests/faults.py --stale         those whose place has changed, with where they may be now; a second
+    python tests/faults.py --stale         those whose place has changed; a second
 
 A fault names a function and an expression or statements in it, compared as syntax: layout, comments and quotes do not
 matter. Prints a table; the exit code is 0 if the tests were green without faults and every fault was caught.
@@ -412,7 +412,7 @@ def spot_in(functions: dict[str, ast.AST], fault: Fault) -> Spot:
     scope = functions.get(function)
     found = [] if scope is None else list(spots(scope, old, fault.is_head))
     if len(found) != 1:
-        raise StaleError(f"{fault.place} has `{fault.old}` {len(found)} times; {_elsewhere(old, fault.is_head)}")
+        raise StaleError(f"{fault.place} has `{fault.old}` {len(found)} times")
     return found[0]
 
 
@@ -442,17 +442,6 @@ def faulty(fault: Fault) -> str:
             new[0].body, new[0].orelse = kept[0].body, kept[0].orelse  # type: ignore[attr-defined]
         getattr(node, field)[where] = new
     return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _elsewhere(old: Syntax, head: bool) -> str:
-    """Functions of the package in which it stands once."""
-    places = []
-    for path in sorted((ROOT / "cassi").rglob("*.py")):
-        file = path.relative_to(ROOT / "cassi").as_posix()
-        for name, scope in read_once(file).items():
-            if name and len(list(spots(scope, old, head))) == 1:
-                places.append(f"{file}::{name}")
-    return f"it is in {', '.join(places[:4])}" if places else "it is nowhere else"
 
 
 def stale(fault: Fault) -> str:

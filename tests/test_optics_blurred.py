@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from oracle import blurred_matrix as dense
+from oracle import matrix as dense
 
 from cassi import CASSI, admm_tv, fista_tv, gap_tv
 from cassi.optics.blurred import BlurredCASSI

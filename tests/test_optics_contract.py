@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from oracle import blurred_matrix
+from oracle import matrix
 from torch import Tensor
 
 from cassi import (
@@ -79,9 +79,7 @@ class Case(NamedTuple):
 def of(A: Camera) -> Case:
     """The matrix from mask, shifts, blur and weights alone, shot by shot."""
     shots = A.shots if isinstance(A, MultiShot) else (A,)
-    return Case(
-        A, np.concatenate([blurred_matrix(s.mask, s.shifts, getattr(s, "psf", None), s.weights) for s in shots])
-    )
+    return Case(A, np.concatenate([matrix(s.mask, s.shifts, s.weights, getattr(s, "psf", None)) for s in shots]))
 
 
 def double(mask: Tensor, shifts: tuple[int, ...]) -> Case:

@@ -81,8 +81,8 @@ def check_mask(
 ) -> MaskCheck:
     """Compare a measurement with a mask, with its flips, transposes and displacements, and with other band counts.
 
-    The direction of the dispersion cannot be told from one mask with equal steps: bands 0..C-1 to the right and to
-    the left lie at the same columns. It is compared where the shifts are unequal or each band has its own mask.
+    The direction of the dispersion is compared where the shifts are unequal or each band has its own mask: of one mask
+    with equal steps, bands to the right and to the left lie at the same columns.
 
     Args:
         y: measurement (H, W') or (N, H, W'), any unit; of a stack the mean is taken.
@@ -164,10 +164,11 @@ def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndar
 
 def _mask_detail(mask: np.ndarray) -> np.ndarray:
     """Detail of the masks (1 or C, H, W), of unit norm each."""
-    masks = mask[None] if mask.ndim == 2 else mask
-    detail = [m - gaussian_filter(m, HIGH_PASS) for m in masks]
-    sharp = [np.abs(d).max() > FLAT * np.abs(m).max() for d, m in zip(detail, masks, strict=True)]
-    return np.stack([_unit((d - d.mean()) * s) for d, s in zip(detail, sharp, strict=True)])
+    found = []
+    for m in mask[None] if mask.ndim == 2 else mask:
+        d = m - gaussian_filter(m, HIGH_PASS)
+        found.append(_unit((d - d.mean()) * (np.abs(d).max() > FLAT * np.abs(m).max())))
+    return np.stack(found)
 
 
 def _unit(values: np.ndarray) -> np.ndarray:
@@ -181,11 +182,9 @@ class _Masks:
         self.thin = max(1, masks.shape[1] // MAX_ROWS) if len(masks) > 1 else 1
         self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
         self.frequency = np.fft.rfftfreq(width)
-        # Each frequency but the first and the last of an even width stands for its conjugate too.
-        self.weight = np.full(self.frequency.size, 2.0) / width
-        self.weight[0] /= 2
-        if width % 2 == 0:
-            self.weight[-1] /= 2
+        # each frequency but the first and the last of an even width stands for its conjugate too
+        once = (self.frequency == 0) | (self.frequency == 0.5)
+        self.weight = np.where(once, 1.0, 2.0) / width
         rows = np.ascontiguousarray(self.spectra.transpose(2, 0, 1))  # (F, C, H)
         self.power = rows.conj() @ rows.transpose(0, 2, 1) * self.weight[:, None, None]
         self.ridged_grams: dict[tuple[float, ...], np.ndarray] = {}

@@ -18,19 +18,9 @@ REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white referen
 
 
 MaskKind = Literal[
-    "fits",
-    "too small",  # to tell
-    "no scene",
-    "no detail",
-    "wrong mask",
-    "displaced",
-    "reversed",  # dispersion
-    "turned",
-    "inverted",
-    "bands",  # another number of bands explains more
-    "bands or blur",  # or a mask that is blurred or displaced by part of a pixel does
-    "shots swapped",
-]
+    "fits", "too small", "no scene", "no detail", "wrong mask", "displaced", "reversed", "turned", "inverted", "bands",
+    "bands or blur", "shots swapped",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,7 +28,8 @@ class MaskCheck:
     """What `cassi.optics.mask_match.check_masks` found.
 
     Attributes:
-        kind: whether the mask fits, at the place, in the orientation and with the shifts given, or what is wrong.
+        kind: whether the mask fits, at the place, in the orientation and with the shifts given, or what is wrong: with
+            "reversed" the dispersion, with "bands" another number of them explains more, or a blur of the mask does.
         verdict: the same in one sentence, with what would fit.
         scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
         chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
