@@ -98,18 +98,16 @@ def brightness(A: Camera, y: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a camera recorded, in the unit of the light that fell on it, and how well.
+    """What a camera recorded; the variance of its noise is y / gain + (read_noise / gain)^2 + count^2 / 12.
 
     Attributes:
         y: (..., H, W') recorded values, in the unit of the noise-free measurement.
-        variance: the shape of `y`, variance of each value in that unit squared, from its true mean.
         gain: electrons per unit of y; None where no electrons were counted.
         read_noise: standard deviation [electron]; None where no electrons were counted.
         count: size of one step of the digitizer in the unit of y; None where it was not digitized.
     """
 
     y: Tensor
-    variance: Tensor
     gain: float | None
     read_noise: float | None
     count: float | None
@@ -132,7 +130,6 @@ def detect(
         n = Poisson(g y) + s Normal(0, 1)           electrons read out of each pixel
         k = clip(round(n / q), 0, 2^b - 1)          counts, q = F / (2^b - 1) electrons each
         y_recorded = q k / g                        back in the unit of y (without b: n / g)
-        variance = (g y + s^2 + q^2 / 12) / g^2
 
     The digitizer has no black level: it cuts negative read noise off, as a camera set to zero offset does. (European
     Machine Vision Association, standard 1288, section 2, is the same model.)
@@ -170,20 +167,15 @@ def detect(
     if brightest == 0 and (full_well is not None or bit_depth is not None):
         raise ValueError("the measurement is black everywhere: no exposure fills the well")
 
-    recorded = y.clone()
-    variance = torch.zeros_like(y)
-    gain = None
+    recorded, gain, count = y.clone(), None, None
     if full_well is not None:
         gain = full_well / brightest
         electrons = torch.poisson(y.double() * gain, generator=generator)
         if read_noise:
             electrons += read_noise * torch.randn(y.shape, dtype=torch.float64, device=y.device, generator=generator)
         recorded = (electrons / gain).to(y.dtype)
-        variance = (y * gain + read_noise**2) / gain**2
-    count = None
     if bit_depth is not None:
         levels = 2**bit_depth - 1
         count = brightest / levels
         recorded = (recorded.double() / count).round().clamp(0, levels).mul(count).to(y.dtype)
-        variance = variance + count**2 / 12
-    return Snapshot(recorded, variance, gain, read_noise if full_well is not None else None, count)
+    return Snapshot(recorded, gain, read_noise if full_well is not None else None, count)
