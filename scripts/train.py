@@ -26,7 +26,7 @@ then
 
 FOLDER holds cave_train/*.h5 (`cube_sqrt`, (31, H, W) uint8, square root of the radiance at 400 to 700 nm); for
 photographs rgb_train/*.jpg and spectra/sfu1995_400_700_10nm.npz (`reflectance`); for measured masks kaist/scene01.h5 or
-*_real/mask.mat (`mask`). The output holds the checkpoint, the curve as a figure and the weights.
+*_real/mask.mat (`mask`). The output holds the checkpoint and the weights.
 exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted (the last
 checkpoint is at most a minute old: the same command goes on from it)
 """
@@ -37,7 +37,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="scenes to train with")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of checkpoint, curve and weights")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of checkpoint and weights")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training in all (default 60)")
     parser.add_argument("--processes", type=int, help="that share a batch (default: one for each CPU core, 1 on a GPU)")
     parser.add_argument("--cameras", type=int, default=2, help="in a batch, for each process (default 2)")
@@ -131,9 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ArithmeticError, RuntimeError, ValueError, OSError, multiprocessing.ProcessRaisedException) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 1
-    training = Training(settings)
-    training.draw(args.output / "training.png")
-    digest = training.export(args.output / "weights.safetensors")
+    digest = Training(settings).export(args.output / "weights.safetensors")
     print(f"{args.output / 'weights.safetensors'}: sha256 {digest}")
     return 0
 

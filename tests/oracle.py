@@ -44,18 +44,27 @@ def adjoint(y: np.ndarray, mask: np.ndarray, shifts: tuple[int, ...]) -> np.ndar
     return x
 
 
-def matrix(mask: np.ndarray, shifts: tuple[int, ...], weights: np.ndarray | None = None) -> np.ndarray:
-    """Phi, (H W', C H W): one entry per voxel, put where the light of that voxel lands."""
-    height, width = mask.shape[-2:]
-    columns = detector_columns(width, shifts)
-    phi = np.zeros((height, columns, len(shifts), height, width))
+def matrix(mask, shifts, weights=None, psf=None) -> np.ndarray:
+    """Phi, (H W', C H W), by loops over voxels, the two pixels that a real-valued displacement falls between, and the
+    taps of a blur, (M,) or (C, M); all arguments but the shifts are tensors or arrays."""
+    mask, bands, (height, width) = np.asarray(mask), len(shifts), mask.shape[-2:]
+    first, last = math.floor(min(shifts)), math.ceil(max(shifts))
+    columns = width + last - first
+    phi = np.zeros((height, columns, bands, height, width))
     for c, d in enumerate(shifts):
+        whole = math.floor(d)
+        p = np.ones(1) if psf is None else np.asarray(psf if psf.ndim == 1 else psf[c], dtype=float)
+        p = p / p.sum()
         for i in range(height):
             for j in range(width):
-                phi[i, j + d - min(shifts), c, i, j] = float(band_of(mask, c)[i, j])
-    if weights is not None:
-        phi *= np.asarray(weights, dtype=np.float64)[:, :, None, None, None]
-    return phi.reshape(height * columns, -1)
+                light = float(band_of(mask, c)[i, j])
+                for t, along in enumerate(p):
+                    for neighbor, share in ((0, 1 - (d - whole)), (1, d - whole)):
+                        column = j + t - len(p) // 2 + whole - first + neighbor
+                        if 0 <= column < columns:
+                            phi[i, column, c, i, j] += light * along * share
+    phi = phi.reshape(height * columns, -1)
+    return phi if weights is None else np.asarray(weights).reshape(-1, 1) * phi
 
 
 def forward_rolled(x: np.ndarray, mask: np.ndarray, shifts: tuple[int, ...]) -> np.ndarray:
@@ -145,29 +154,3 @@ def tv_objective(x: np.ndarray, y: np.ndarray, phi: np.ndarray, weight: float) -
     """1/2 |Phi x - y|^2 + weight TV(x)."""
     r = phi @ x.ravel() - y.ravel()
     return 0.5 * float(r @ r) + weight * tv(x)
-
-
-def blurred_matrix(mask, shifts, psf=None, psf_rows=None, weights=None) -> np.ndarray:
-    """Phi of a camera with blur and real-valued shifts, by loops over voxels, the two pixels a displacement falls
-    between, and the taps of both functions, (M,) or (C, M); all arguments but the shifts are tensors or arrays."""
-    mask, bands, (height, width) = np.asarray(mask), len(shifts), mask.shape[-2:]
-    first, last = math.floor(min(shifts)), math.ceil(max(shifts))
-    columns = width + last - first
-    phi = np.zeros((height, columns, bands, height, width))
-    for c, d in enumerate(shifts):
-        whole = math.floor(d)
-        p, q = (
-            np.ones(1) if f is None else np.asarray(f if f.ndim == 1 else f[c], dtype=float) for f in (psf, psf_rows)
-        )
-        p, q = p / p.sum(), q / q.sum()
-        for i in range(height):
-            for j in range(width):
-                light = float(band_of(mask, c)[i, j])
-                for u, across in enumerate(q):
-                    for t, along in enumerate(p):
-                        for neighbor, share in ((0, 1 - (d - whole)), (1, d - whole)):
-                            row, column = i + u - len(q) // 2, j + t - len(p) // 2 + whole - first + neighbor
-                            if 0 <= row < height and 0 <= column < columns:
-                                phi[row, column, c, i, j] += light * across * along * share
-    phi = phi.reshape(height * columns, -1)
-    return phi if weights is None else np.asarray(weights).reshape(-1, 1) * phi

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from oracle import blurred_matrix as dense
+from oracle import matrix as dense
 
 from cassi import CASSI, admm_tv, fista_tv, gap_tv
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.psf import gaussian_psf, shifts_from_dispersion
+from cassi.optics.psf import gaussian_psf
 
 
 def random(*shape, seed=0):
@@ -25,11 +25,9 @@ CASES = {
     "to the left, uneven": {"shifts": (2.3, -0.7, -4.1)},
     "blur along": {"shifts": (0.0, 1.7, 3.4), "psf": gaussian_psf(0.6)},
     "even width": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(4)},
-    "blur across": {"shifts": (0.0, 1.7, 3.4), "psf_rows": uneven(3)},
-    "both, wider than the image": {"shifts": (0.0, 0.4, 1.0), "psf": uneven(15), "psf_rows": uneven(13)},
+    "wider than the image": {"shifts": (0.0, 0.4, 1.0), "psf": uneven(15)},
     "one function a band": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(3, 5)},
-    "one a band, both ways": {"shifts": (3.2, 1.7, 0.0), "psf": uneven(3, 4), "psf_rows": uneven(3, 2)},
-    "mixed": {"shifts": (0.0, 2.0, 4.0), "psf": uneven(5), "psf_rows": uneven(3, 3)},
+    "one a band, to the left": {"shifts": (3.2, 1.7, 0.0), "psf": uneven(3, 4)},
     "wide, a band": {"shifts": (0.0, 1.0, 2.5), "psf": uneven(3, 31)},
     "weights": {
         "shifts": (0.0, 1.25, 2.5),
@@ -96,16 +94,10 @@ def test_where_the_light_goes_by_hand():
     psf = torch.tensor([1.0, 2.0, 5.0])
     assert BlurredCASSI(mask, (0,), psf=psf).forward(point).tolist() == [[0.125, 0.25, 0.625]]
     assert BlurredCASSI(mask, (0,), psf=psf[:2]).forward(point)[0].tolist() == pytest.approx([1 / 3, 2 / 3, 0])
-    column = torch.zeros(1, 3, 1)
-    column[0, 1] = 1
-    down = BlurredCASSI(torch.ones(3, 1), (0,), psf_rows=psf).forward(column)
-    assert down.flatten().tolist() == [0.125, 0.25, 0.625]
 
 
 def test_conversion_keeps_the_camera():
-    A = BlurredCASSI(
-        random(4, 5).abs(), (0.0, 1.2), psf=uneven(3), psf_rows=uneven(2, 3), weights=uneven(4, 7), tol=1e-3
-    )
+    A = BlurredCASSI(random(4, 5).abs(), (0.0, 1.2), psf=uneven(2, 3), weights=uneven(4, 7), tol=1e-3)
     B = A.to(dtype=torch.float32)
     assert B.dtype == torch.float32 and B.tol == 1e-3 and B.shifts == A.shifts
     x = random(*A.cube_shape)
@@ -146,12 +138,6 @@ def test_gaussian_psf():
     assert float((psf * t**2).sum()) == pytest.approx(1.5**2 + 1 / 12, rel=1e-2)  # a pixel adds 1/12 to the variance
 
 
-def test_dispersion_table():
-    wavelengths = [450.0, 500.0, 600.0]
-    assert shifts_from_dispersion(wavelengths, [450, 550, 650], [0, 10, 16]) == (0, 5, 13)
-    assert shifts_from_dispersion(wavelengths, [650, 550, 450], [16, 10, 0]) == (0, 5, 13)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -161,15 +147,12 @@ def test_dispersion_table():
         (lambda m: BlurredCASSI(m[0], (0, 1)), ValueError, r"mask must be \(H, W\)"),
         (lambda m: BlurredCASSI(m[None], (0, 1)), ValueError, "mask has 1 bands"),
         (lambda m: BlurredCASSI(m, (0, 1), psf=torch.ones(3, 3)), ValueError, r"psf must be \(M,\) or \(2, M\)"),
-        (lambda m: BlurredCASSI(m, (0, 1), psf_rows=-torch.ones(3)), ValueError, "psf_rows must be >= 0"),
+        (lambda m: BlurredCASSI(m, (0, 1), psf=-torch.ones(3)), ValueError, "psf must be >= 0"),
         (lambda m: BlurredCASSI(m, (0, 1), psf=torch.zeros(3)), ValueError, "positive sum"),
         (lambda m: BlurredCASSI(m, (0, 1.5), weights=torch.ones(4, 5)), ValueError, r"weights must be \(4, 7\)"),
         (lambda m: BlurredCASSI(m, (0, 1), tol=0.0), ValueError, "tol must be positive"),
         (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan), 0.1), FloatingPointError, "NaN or Inf"),
         (lambda m: gaussian_psf(0.0), ValueError, "must be positive"),
-        (lambda m: shifts_from_dispersion([500], [400, 600], [0]), ValueError, "two lists of one length"),
-        (lambda m: shifts_from_dispersion([500], [400, 400, 600], [0, 1, 2]), ValueError, "strictly"),
-        (lambda m: shifts_from_dispersion([700], [400, 600], [0, 1]), ValueError, "outside the dispersion table"),
     ],
 )
 def test_bad_arguments_are_named(call, error, words):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from oracle import blurred_matrix
+from oracle import matrix
 from torch import Tensor
 
 from cassi import (
@@ -79,11 +79,7 @@ class Case(NamedTuple):
 def of(A: Camera) -> Case:
     """The matrix from mask, shifts, blur and weights alone, shot by shot."""
     shots = A.shots if isinstance(A, MultiShot) else (A,)
-    parts = [
-        blurred_matrix(s.mask, s.shifts, getattr(s, "psf", None), getattr(s, "psf_rows", None), s.weights)
-        for s in shots
-    ]
-    return Case(A, np.concatenate(parts))
+    return Case(A, np.concatenate([matrix(s.mask, s.shifts, s.weights, getattr(s, "psf", None)) for s in shots]))
 
 
 def double(mask: Tensor, shifts: tuple[int, ...]) -> Case:
@@ -113,15 +109,15 @@ def summed() -> np.ndarray:
     return np.kron(np.array([[1.0, 2.0, 0.5]]), np.eye(20))
 
 
-def beside(A: CASSI | MultiShot) -> Case:
+def beside(A: CASSI | MultiShot, *, weighted: bool) -> Case:
     """s_k[i, j] = sum_c R_kc x_c[i, j] below the snapshots, in the first columns of the detector."""
     C, height, width = A.cube_shape
-    R = masks(2, C, seed=5)
+    R, w = masks(2, C, seed=5), masks(2, height, width, seed=6) if weighted else None
     seen = np.zeros((2, height, A.measurement_shape[-1], C, height, width))
     for k, i, j in np.ndindex(2, height, width):
-        seen[k, i, j, :, i, j] = R[k]
+        seen[k, i, j, :, i, j] = R[k] if w is None else w[k, i, j] * R[k]
     matrix = np.concatenate([of(A).matrix, seen.reshape(-1, C * height * width)])
-    return Case(SideView(A, R, **TIGHT), matrix)
+    return Case(SideView(A, R, w, **TIGHT), matrix)
 
 
 def blurred(**changes: object) -> BlurredCASSI:
@@ -137,7 +133,7 @@ CAMERAS: dict[str, Callable[[], Case]] = {
     "dark": lambda: of(CASSI(binary(4, 5), (0, 1, 2))),
     "sub-pixel": lambda: of(blurred(psf=None)),
     "blur": lambda: of(blurred()),
-    "blur across, weights": lambda: of(blurred(psf_rows=torch.tensor([0.2, 1.0, 0.1]), weights=row_weights(4, 9))),
+    "blur, weights": lambda: of(blurred(weights=row_weights(4, 9))),
     "blur per band, signed": lambda: of(
         BlurredCASSI(random(4, 5), (0.0, 1.7, 3.4), psf=random(3, 2).abs() + torch.tensor([0.0, 3.0]), **TIGHT)
     ),
@@ -158,8 +154,9 @@ CAMERAS: dict[str, Callable[[], Case]] = {
         MultiShot((CASSI(masks(4, 5), (0, 1, 2), W), CASSI(binary(4, 5), (0, 1, 2))))
     ),
     "opposite dispersion": lambda: of(opposite()),
-    "photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2))),
-    "photograph beside two shots": lambda: beside(multishot(2, (3, 4, 5), (0, 1, 2))),
+    "photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2)), weighted=False),
+    "weighted photograph beside it": lambda: beside(CASSI(masks(4, 5), (0, 1, 2)), weighted=True),
+    "photograph beside two shots": lambda: beside(multishot(2, (3, 4, 5), (0, 1, 2)), weighted=True),
     "one's own": lambda: Case(Sum(), summed()),
     "one's own, weights": lambda: Case(
         Sum().weighted(row_weights(4, 5)), row_weights(4, 5).view(-1, 1).numpy() * summed()
@@ -195,7 +192,6 @@ def test_both_directions_are_the_matrix(case, batch):
     assert close(A.forward(x), flat(x, batch) @ matrix.T, 1e-13)
     assert close(A.adjoint(y), flat(y, batch) @ matrix, 1e-13)
     assert torch.equal(A @ x, A.forward(x))
-    assert torch.equal(A.T @ y, A.adjoint(y)) and torch.equal(A.T(y), A.adjoint(y)) and A.T.T is A
     assert A.num_bands == A.cube_shape[0]
 
 
@@ -204,21 +200,19 @@ def test_results_into_given_buffers(case):
     x, y = pair(A, 2)
     out = torch.full_like(y, torch.nan)
     assert A.forward(x, out=out) is out and close(out, A.forward(x), 1e-15)
-    for method in (A.adjoint, A.pinv):
-        out = torch.full_like(x, torch.nan)
-        assert method(y, out=out) is out and close(out, method(y), 1e-12)
-        out = x.clone()
-        assert method(y, out=out, add=True) is out and close(out, x + method(y), 1e-12)
+    out = torch.full_like(x, torch.nan)
+    assert A.adjoint(y, out=out) is out and close(out, A.adjoint(y), 1e-12)
     out = x.clone()
-    assert A.prox(out, y, 0.5, out=out) is out and close(out, A.prox(x, y, 0.5), 1e-12)
-    assert close(A.prox(x, y, 0.5, out=torch.full_like(x, torch.nan)), out, 1e-12)
+    assert A.adjoint(y, out=out, add=True) is out and close(out, x + A.adjoint(y), 1e-12)
 
 
 def test_arguments_are_not_modified(case):
     A = case.A
     x, y = pair(A)
     before = x.clone(), y.clone()
-    for call in (lambda: A @ x, lambda: A.T @ y, lambda: A.solve(y, 0.5), lambda: A.pinv(y), lambda: A.prox(x, y, 0.5)):
+    for call in (
+        lambda: A @ x, lambda: A.adjoint(y), lambda: A.solve(y, 0.5), lambda: A.pinv(y), lambda: A.prox(x, y, 0.5),
+    ):  # fmt: skip
         call()
         assert torch.equal(x, before[0]) and torch.equal(y, before[1])
 
@@ -320,7 +314,7 @@ def test_what_a_left_out_pixel_holds_has_no_influence(case):
     spoiled = y.clone()
     spoiled.view(-1)[7] = 1e6
     y.view(-1)[7] = 0
-    assert torch.equal(B.T @ spoiled, B.T @ y)
+    assert torch.equal(B.adjoint(spoiled), B.adjoint(y))
     assert close(B.pinv(spoiled), B.pinv(y), 1e-8)
     assert close(B.prox(x, spoiled, 0.3), B.prox(x, y, 0.3), 1e-8)
     assert close(B.first_guess(spoiled), B.first_guess(y), 1e-12)
@@ -454,7 +448,7 @@ def test_wrong_arguments_are_named(case):
     with pytest.raises(TypeError, match="cube must be a torch tensor"):
         A @ x.numpy()
     with pytest.raises(TypeError, match="measurement must be a torch tensor"):
-        A.T @ y.numpy()
+        A.adjoint(y.numpy())
     with pytest.raises(TypeError, match="move one of them"):
         A.forward(x.float())
     with pytest.raises(TypeError, match="move one of them"):
@@ -467,7 +461,7 @@ def test_wrong_arguments_are_named(case):
         with pytest.raises(ValueError, match="swapped"):
             A @ y
         with pytest.raises(ValueError, match="swapped"):
-            A.T @ x[None]
+            A.adjoint(x[None])
     if not isinstance(A, Sum | Weighted):
         with pytest.raises(ValueError, match="out must be"):
             A.adjoint(y, out=torch.empty(7, *A.cube_shape, dtype=F64))

@@ -1,17 +1,11 @@
 """Does the mask fit the measurement: simulated snapshots with a known answer, and the real captures."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
 from cassi.files import read_measurement
 from cassi.optics.mask_match import check_mask
-
-SHARED = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared captures are not at {SHARED}")
 
 SIZE, BANDS = 96, 8
 SHIFTS = tuple(range(0, 2 * BANDS, 2))
@@ -65,9 +59,8 @@ def test_of_a_few_pixels_nothing_is_claimed(shape):
     assert "too few to tell" in found.verdict
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_another_mask_is_named_wrong(y, seed):
-    other = (np.random.default_rng(seed).random((SIZE, SIZE)) > 0.5).astype(np.float64)
+def test_another_mask_is_named_wrong(y):
+    other = (np.random.default_rng(1).random((SIZE, SIZE)) > 0.5).astype(np.float64)
     found = check_mask(y, other, SHIFTS)
     assert not found.matches
     assert found.verdict.startswith("wrong mask: no orientation of it correlates")
@@ -100,18 +93,7 @@ def test_light_and_dark_swapped_are_named(y, mask):
     assert check_mask(y.max() - y, 1 - mask, SHIFTS).matches
 
 
-def test_a_flipped_measurement_is_a_flipped_mask(y, mask):
-    assert "it fits when flipped left-right" in check_mask(y[:, ::-1], mask, SHIFTS).verdict
-
-
-@pytest.mark.parametrize(
-    ("moved", "back"),
-    [
-        ((3, -2), "3 rows up and 2 columns to the right"),
-        ((-5, 0), "5 rows down"),
-        ((4, 1), "4 rows up and 1 column to the left"),
-    ],
-)
+@pytest.mark.parametrize(("moved", "back"), [((-5, 0), "5 rows down"), ((4, 1), "4 rows up and 1 column to the left")])
 def test_a_displaced_mask_is_named_with_its_way_back(y, mask, moved, back):
     found = check_mask(y, np.roll(mask, moved, axis=(0, 1)), SHIFTS)
     assert not found.matches
@@ -131,21 +113,13 @@ def test_a_wrong_step_and_band_count_is_named(mask, true_step, given_step):
 
 
 @pytest.mark.parametrize("step", [2, 7])
-def test_a_blurred_mask_is_no_wrong_number_of_bands(mask, step):
+@pytest.mark.parametrize("sharper", ["mask", "picture"])
+def test_a_blurred_mask_is_no_wrong_number_of_bands(mask, step, sharper):
     """Copies of the mask beside each other make up for the blur, so that more bands explain more."""
-    y = snapshot(gaussian_filter(mask, 0.7), range(0, 15, step))
-    found = check_mask(y, mask, range(0, 15, step))
-    own = next(share for _, other, share in found.steps if other == step)
-    assert own < 0.9
-    assert found.matches, found.verdict
-
-
-@pytest.mark.parametrize("width", [0.6, 0.7, 0.8])
-def test_a_mask_sharper_than_its_picture_is_no_wrong_number_of_bands(mask, width):
-    y = snapshot(mask, SHIFTS)
-    found = check_mask(y, gaussian_filter(mask, width), SHIFTS)
-    own = next(share for bands, _, share in found.steps if bands == BANDS)
-    assert own < 0.9
+    soft = gaussian_filter(mask, 0.7)
+    own, seen = (mask, soft) if sharper == "mask" else (soft, mask)
+    found = check_mask(snapshot(seen, range(0, 15, step)), own, range(0, 15, step))
+    assert next(share for _, other, share in found.steps if other == step) < 0.9
     assert found.matches, found.verdict
 
 
@@ -226,11 +200,10 @@ CAPTURES = {
 }
 
 
-@needs_shared
 @pytest.mark.parametrize("name", CAPTURES)
-def test_real_captures(name):
+def test_real_captures(name, shared_data):
     own, bands = CAPTURES[name]
-    m = read_measurement(SHARED / name, mask=own and SHARED / own, num_bands=bands)
+    m = read_measurement(shared_data / name, mask=own and shared_data / own, num_bands=bands)
     rows = slice(m.y.shape[0] // 4, -m.y.shape[0] // 4)  # enough, and quick
     y, mask = m.y[rows], m.mask[rows]
     found = check_mask(y, mask, m.shifts)
@@ -242,9 +215,8 @@ def test_real_captures(name):
         assert "19 bands with step 3 explain" in check_mask(y, mask, coarse).verdict
 
 
-@needs_shared
-def test_the_mask_of_another_instrument():
-    m = read_measurement(SHARED / "tsa_real/scene3.mat", mask=SHARED / "smem_real/mask.mat", num_bands=28)
+def test_the_mask_of_another_instrument(shared_data):
+    m = read_measurement(shared_data / "tsa_real/scene3.mat", mask=shared_data / "smem_real/mask.mat", num_bands=28)
     found = check_mask(m.y, m.mask, m.shifts)
     assert not found.matches
     assert found.verdict.startswith("wrong mask")

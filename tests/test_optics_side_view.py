@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracle import blurred_matrix
 from torch import Tensor
 
 from cassi import CASSI, InputError, MultiShot, SidePicture
@@ -25,34 +24,6 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 def camera(shots: int = 1) -> CASSI | MultiShot:
     cameras = tuple(CASSI(random(4, 5, seed=k), (0, 1, 2)) for k in range(shots))
     return cameras[0] if shots == 1 else MultiShot(cameras)
-
-
-def side_matrix(R: Tensor, w: Tensor, width: int) -> np.ndarray:
-    """s[k, i, j] = w[k, i, j] sum_c R[k, c] x[c, i, j], element by element; rows beyond the scene are 0."""
-    K, C = R.shape
-    _, H, W = w.shape
-    matrix = np.zeros((K, H, width, C, H, W))
-    for k in range(K):
-        for c in range(C):
-            for i in range(H):
-                for j in range(W):
-                    matrix[k, i, j, c, i, j] = w[k, i, j] * R[k, c]
-    return matrix.reshape(K * H * width, C * H * W)
-
-
-@pytest.mark.parametrize("shots", [1, 2])
-def test_it_is_the_stacked_matrix(shots):
-    A, R, w = camera(shots), random(2, 3, seed=5), random(2, 4, 5, seed=6)
-    B = SideView(A, R, w)
-    first = [blurred_matrix(s.mask, s.shifts, None, None, None) for s in (A.shots if shots > 1 else (A,))]
-    matrix = np.concatenate([*first, side_matrix(R, w, 7)])
-    x, y = random(3, 4, 5, seed=7), random(*B.measurement_shape, seed=8)
-    np.testing.assert_allclose(B.forward(x).flatten().numpy(), matrix @ x.flatten().numpy(), atol=1e-13)
-    np.testing.assert_allclose(B.adjoint(y).flatten().numpy(), matrix.T @ y.flatten().numpy(), atol=1e-13)
-    gram = matrix @ matrix.T
-    np.testing.assert_allclose(B.gram_diag().flatten().numpy(), np.diag(gram), atol=1e-13)
-    excess = np.diag(B.majorizer().flatten().numpy()) - gram
-    assert np.linalg.eigvalsh(excess).min() > -1e-12
 
 
 def test_the_pass_in_one_is_the_pass_in_steps():

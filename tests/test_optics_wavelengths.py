@@ -6,27 +6,16 @@ import pytest
 
 from cassi.errors import InputError
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.wavelengths import PRESETS, check_wavelengths
+from cassi.optics.wavelengths import PRESETS
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "middle", "last", "count"),
-    [
-        ("tsa-net-28", 453.3, 529.5, 648.1, 28),
-        ("mst-28", 453.5, 529.5, 648.0, 28),
-        ("cave-31", 400.0, 540.0, 700.0, 31),
-    ],
+    ("name", "ends"), [("tsa-net-28", (453.3, 648.1)), ("mst-28", (453.5, 648.0)), ("cave-31", (400.0, 700.0))]
 )
-def test_presets(name, first, middle, last, count):
-    found = parse_wavelengths(name.upper(), count)
-    assert found.shape == (count,)
-    assert (found[0], found[14], found[-1]) == (first, middle, last)
-    assert np.all(np.diff(found) > 0)
+def test_presets(name, ends):
+    found = parse_wavelengths(name.upper(), int(name[-2:]))
+    assert (found[0], found[-1]) == ends and np.all(np.diff(found) > 0)
     assert len(PRESETS[name].source) > 20
-
-
-def test_the_two_lists_in_use_differ_by_less_than_a_nanometer():
-    assert np.abs(np.subtract(PRESETS["tsa-net-28"].wavelengths, PRESETS["mst-28"].wavelengths)).max() < 1
 
 
 @pytest.mark.parametrize("text", ["unknown", "Unknown", "none", " "])
@@ -56,11 +45,9 @@ def test_files(tmp_path):
     [
         ("mst-29", r"expected a preset \(cave-31, mst-28, tsa-net-28\), start:stop:count"),
         ("450:650", "expected a preset"),
-        ("450:650:x", "expected start:stop:count in nm, for example 450:650:28"),
-        ("450:650:2.5", "expected start:stop:count"),
+        ("450:650:2.5", "expected start:stop:count in nm, for example 450:650:28"),
         ("450:650:0", "expected start:stop:count"),
         ("450:inf:3", "expected start:stop:count"),
-        ("450:650:1e300", "expected start:stop:count"),
         ("450:650:28", "28 values, there are 3 bands; give one for each"),
         ("450,500,-600", "must be positive and finite"),
         ("450,500,nan", "must be positive and finite"),
@@ -81,8 +68,3 @@ def test_files_without_wavelengths(tmp_path):
     np.savez(tmp_path / "w.npz", mask=np.ones((2, 2)))
     with pytest.raises(InputError, match="no wavelengths found; it holds mask"):
         parse_wavelengths(str(tmp_path / "w.npz"), 2)
-
-
-def test_arrays_are_checked():
-    with pytest.raises(InputError, match="1 values, there are 2 bands"):
-        check_wavelengths(np.array([450.0]), 2, "wavelengths")

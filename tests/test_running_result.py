@@ -304,7 +304,7 @@ def test_what_was_meant_is_told(camera, y, case):
 
 NUMPY = {
     "A @ x": lambda A, x, y: A @ x,
-    "A.T @ y": lambda A, x, y: A.T @ y,
+    "A.adjoint(y)": lambda A, x, y: A.adjoint(y),
     "gap_tv": lambda A, x, y: cassi.gap_tv(A, y, tv_weight=0.1),
     "admm_tv": lambda A, x, y: cassi.admm_tv(A, y, tv_weight=0.1),
     "fista_tv": lambda A, x, y: cassi.fista_tv(A, y, tv_weight=0.1),

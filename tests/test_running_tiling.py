@@ -84,7 +84,7 @@ CAMERAS = {
     "left": lambda m: CASSI.from_step(m, -1, 4),
     "uneven": lambda m: CASSI(m, (3, 0, 7, 4)),
     "between pixels": lambda m: BlurredCASSI(m, (0.0, 1.7, 3.4, -0.5)),
-    "blurred": lambda m: BlurredCASSI(m, (0.0, 2.0, 4.5, 6.0), psf=torch.ones(4), psf_rows=torch.ones(3)),
+    "blurred": lambda m: BlurredCASSI(m, (0.0, 2.0, 4.5, 6.0), psf=torch.ones(4)),
 }
 
 

@@ -14,7 +14,6 @@ import torch
 
 from cassi import CASSI
 from cassi.choice.plan import Method
-from cassi.looking.metrics import psnr
 from cassi.simulation.scene import procedural_scene
 
 skimage = pytest.importorskip("skimage.restoration", reason="the published loop needs scikit-image")
@@ -50,18 +49,6 @@ def test_the_published_loop(weight, num_iters, tv_iters):
     np.testing.assert_allclose(found.numpy(), plain_gap_tv(scene, weight, num_iters, tv_iters), atol=2e-5)
 
 
-def test_measure_clips_and_names_what_it_can_know():
-    scene = tiny_scene()
-    row = bench.measure(scene, "clean", "cheat", lambda s: s.cube + 10 * (s.cube > 0.99))
-    assert row.psnr == psnr((scene.cube + 10 * (scene.cube > 0.99)).clamp(0, 1), scene.cube)
-    assert row.ssim is not None and row.sam is not None and row.seconds >= 0
-    mean = bench.replace(scene, cube=None, mean_band=scene.cube.mean(0))
-    row = bench.measure(mean, "clean", "off", lambda s: (scene.cube + 0.1).clamp(max=1))
-    assert row.ssim is None and row.sam is None
-    with pytest.raises(ValueError, match="scene procedural has no truth"):
-        bench.measure(bench.replace(scene, cube=None), "clean", "x", lambda s: scene.cube)
-
-
 @pytest.fixture(scope="module")
 def run():
     """The whole comparison, quick, on a scene of 12 x 14 pixels, with cheap solvers."""
@@ -95,7 +82,7 @@ def test_the_tables_agree_with_each_other(run):
     text, lines = run
     header, rows = table(text, "| scene | noise | auto |")
     solvers = header[2:]
-    assert {"auto", "gaussian", "least-squares", "gap-tv", "admm-tv", "GAP-TV loop"} == set(solvers)
+    assert set(solvers) == {"auto", "GAP-TV loop", *bench.OTHERS}
     assert [(r[0], r[1]) for r in rows] == [("procedural", n) for n in ("clean", "10,000 e", "1,000 e")]
     values = {(r[1], s): float(c.split()[0]) for r in rows for s, c in zip(solvers, r[2:], strict=True)}
     assert len(lines) - 1 == len(values) == 18 and all(math.isfinite(v) for v in values.values())
@@ -104,9 +91,6 @@ def test_the_tables_agree_with_each_other(run):
         assert ratio == most and float(ratio) > 0  # one scene
         gain = values[noise, "auto"] - values[noise, "GAP-TV loop"]
         assert scenes == "procedural (1)" and mean == worst and abs(float(mean) - gain) < 0.011
-    _, priors = table(text, "| noise | more | less |")
-    for noise, more, less, *gains in priors:
-        assert {abs(float(g) - (values[noise, more] - values[noise, less])) < 0.011 for g in gains} == {True}
     _, details = table(text, "| scene | noise | solver |")
     assert {(d[1], d[2]): float(d[3]) for d in details} == values
     assert all(-1 <= float(d[4]) <= 1 and 0 <= float(d[5]) <= 90 for d in details)
@@ -137,7 +121,7 @@ def test_held_out_pixels_stay_unseen(monkeypatch):
 
     monkeypatch.setattr(bench, "reconstruct_auto", Auto)
     monkeypatch.setattr(bench, "gap_tv", zeros)
-    text = bench.held_out_table([scene], best=True, report=lambda line: None)
+    text = bench.held_out_table([scene], report=lambda line: None)
     header, rows = table(text.split("\n\n", 1)[1], "| real capture")
     assert len(rows) == 1 and len(rows[0]) == len(header)
     held = bench.hold_out(scene.A.gram_diag() > 0, seed=1)

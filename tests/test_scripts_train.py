@@ -203,12 +203,11 @@ ARGUMENTS = ["--minutes", "0.02", "--cameras", "1", "--size", "24x48", "--stages
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_the_script_writes_weights_and_a_figure(data, tmp_path, capsys, processes):
+def test_the_script_writes_weights(data, tmp_path, capsys, processes):
     save_prior(new_prior(SMALL, 0), tmp_path / "w.safetensors")
     arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", processes]
     assert train.main([*arguments, "--weights", str(tmp_path / "w.safetensors"), "--rate", "1e-9"]) == 0
     assert "sha256" in capsys.readouterr().out
-    assert (tmp_path / "run" / "training.png").stat().st_size > 1000
     progress = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["progress"]
     assert progress["seen"] >= int(processes) and len(progress["curve"]) == 1
     before, after = (load_prior(tmp_path / name) for name in ("w.safetensors", "run/weights.safetensors"))

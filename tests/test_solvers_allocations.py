@@ -66,11 +66,10 @@ def test_the_count_can_tell(camera):
 def test_the_operator_allocates_its_result_alone(camera):
     A, y = camera
     x = A.pinv(y)
-    out = torch.empty_like(x)
     assert cubes_allocated(lambda: A.forward(x)) == 0
     assert cubes_allocated(lambda: A.adjoint(y)) == 1
-    assert cubes_allocated(lambda: A.pinv(y, out=out)) == 0
-    assert cubes_allocated(lambda: A.prox(x, y, 0.1, out=out)) == 0
+    assert cubes_allocated(lambda: A.adjoint(y, out=x)) == 0
+    assert cubes_allocated(lambda: A.pinv(y)) == 1
 
 
 def test_the_gradient_keeps_no_cube(camera):

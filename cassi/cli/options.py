@@ -359,7 +359,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "compresses well", value="N", type=whole),
         ),
         "optics": (
-            Option("--mask", "binary, grey, blue-noise, or a file (default: binary)",
+            Option("--mask", "binary, grey, or a file (default: binary)",
                 value="KIND|FILE", default="binary", reads=True),
             Option("--transmission", "mean transmission of a drawn mask (0.5)",
                 value="TRANSMISSION", type=number, default=0.5),

@@ -19,8 +19,6 @@ from cassi.files.names import MASK, pick
 from cassi.files.scaling import mask_to_float32
 from cassi.files.side_pictures import response_curves, write_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
-from cassi.optics.detector import round_to_bits
-from cassi.optics.geometry import shifts_from_step
 from cassi.optics.measurement import Measurement
 from cassi.optics.similarity import Similarity
 from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
@@ -28,7 +26,7 @@ from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
 
-MASK_KINDS = ("binary", "grey", "blue-noise")
+MASK_KINDS = ("binary", "grey")
 BENCH_SIZE = (128, 128)  # of the frames of a bench [pixel]
 SIDE_POSE = (1.5, 1.0, 2.0, -2.0)  # of the photograph: pixels a scene pixel, turned by [degree], moved [scene pixel]
 
@@ -56,10 +54,12 @@ def run_scene(args: argparse.Namespace) -> int:
     mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)
     if args.truth_bits is not None:
-        cube = round_to_bits(cube, args.truth_bits)
+        if not 1 <= args.truth_bits <= 20:
+            raise InputError(f"--truth-bits must be 1 to 20, got {args.truth_bits}")
+        cube = (cube * 2**args.truth_bits).round() / 2**args.truth_bits
     if args.frames > 1:
         cube = moving(cube, args.frames, args.motion)
-    shifts = shifts_from_step(args.step, cube.shape[-3])
+    shifts = tuple(c * args.step for c in range(cube.shape[-3]))
     mask = make_masks(args, mask, cube.shape[-2:], mask_source)
     shot = simulate(
         cube,

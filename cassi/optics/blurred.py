@@ -2,17 +2,18 @@
 
     y = sum_c S_c K_c (m_c x_c)
 
-K_c convolves band c with its point-spread function, along the dispersion (columns) and, if given, across it (rows);
-S_c moves it by the real number d_c, by linear interpolation between the two neighboring pixels. Light that the blur
-carries beyond the detector is lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate
-gradients, and solvers step with a diagonal that bounds it.
+K_c convolves the rows of band c, along the dispersion, with its point-spread function; S_c moves it by the real number
+d_c, by linear interpolation between the two neighboring pixels. Light that the blur carries beyond the detector is
+lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate gradients, and solvers step with a
+diagonal that bounds it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -22,39 +23,30 @@ from cassi.kernels.convolution import convolve_rows, correlate_rows
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
 
-
-class _Band(NamedTuple):
-    """Where one band falls: its first column on the detector, and its taps along and across the dispersion."""
-
-    start: int
-    columns: tuple[float, ...]
-    rows: tuple[float, ...]
+Linear = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlurredCASSI(CodedAperture):
     """The sensing operator Phi of a CASSI camera with blur and real-valued dispersion.
 
-        y[i + u - u_0, j + t - t_0 + d_c - floor(d_min)] += w p_c[t] q_c[u] m_c[i, j] x_c[i, j]
+        y[i, j + t - M // 2 + d_c - floor(d_min)] += w p_c[t] m_c[i, j] x_c[i, j]
 
-    summed over the taps t, u of the point-spread functions p_c (along the dispersion) and q_c (across it) and the
-    bands. A displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
-    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. The center of a function
-    of M taps is tap M // 2: the middle one of an odd number, the right one of the middle two of an even number; light
-    at tap t is moved by t - M // 2 pixels, to the right or down. One function for all bands commutes with the shifts,
-    so it describes a blur behind the mask and one at the detector alike, and is applied once, on the detector.
+    summed over the bands and the taps t of their point-spread functions p_c, of M taps with the center at M // 2. A
+    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
+    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. One function for all bands
+    commutes with the shifts, so it describes a blur behind the mask and one at the detector alike, and is applied once,
+    on the detector.
 
-    With whole shifts and without blur it is `CASSI`, to the bit. The methods are those of `Camera`; see there.
-    The camera with these parts: Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.
+    With whole shifts and without blur it is `CASSI`, to the bit. The camera with these parts: Wagadarikar et al.,
+    Applied Optics 47, B44 (2008), eq. 8.
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W); float32 or float64.
-        shifts: displacement d_c of each band [pixel], C real numbers; see `shifts_from_dispersion`.
+        shifts: displacement d_c of each band [pixel], C real numbers.
         psf: point-spread function along the dispersion, (M,) or (C, M), >= 0; scaled to sum 1. None: no blur.
-        psf_rows: the same across the dispersion; the 2-D function is their product.
         weights: row weights w, (H, W'), >= 0; 0 leaves a detector pixel out exactly.
-        tol: `pinv` and `prox` stop when |b - M r| / |b| of their linear system falls below it.
-        max_iters: and after this many iterations at the latest.
+        tol, max_iters: of inverses, see `Camera`.
 
     Raises:
         TypeError: mask not a floating-point tensor.
@@ -70,10 +62,8 @@ class BlurredCASSI(CodedAperture):
 
     shifts: tuple[float, ...]
     psf: Tensor | None = None
-    psf_rows: Tensor | None = None
     tol: float = 1e-4
     max_iters: int = 50
-    _bands: tuple[_Band, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         shifts = tuple(float(d) for d in self.shifts)
@@ -83,128 +73,121 @@ class BlurredCASSI(CodedAperture):
         super().__post_init__()
         if not (self.tol > 0 and self.max_iters >= 1):
             raise ValueError(f"tol must be positive and max_iters at least 1, got {self.tol} and {self.max_iters}")
-        for name in ("psf", "psf_rows"):
-            if (psf := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _normalized(psf, name, len(shifts)).to(self.mask))
-        object.__setattr__(self, "_bands", self._place_bands())
+        if self.psf is not None:
+            object.__setattr__(self, "psf", _normalized(self.psf, len(shifts)).to(self.mask))
 
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
         self.check_cube(x)
         self.check_out(out, (*x.shape[:-3], *self.measurement_shape), x, self.mask, self.weights)
         if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
-            y: Tensor = _Spread.apply(x * self.mask, self)  # type: ignore[no-untyped-call]
+            y: Tensor = _Linear.apply(x * self.mask, self._bare.forward, self._bare.adjoint)  # type: ignore[no-untyped-call]
+        elif self._plain:
+            y = shift_sum(x, self.mask, self._starts)
+        elif not self._shared:
+            y = self._blurred_each(x, self.mask, self._taps)
         else:
-            y = self._spread(x, self.mask)
-        if self.weights is not None:
-            y = y * self.weights if y.requires_grad or self.learned else y.mul_(self.weights)
+            y = x.new_zeros((*x.shape[:-3], *self.measurement_shape))
+            for start, f, m_c, x_c in zip(self._starts, self._fractions, self._masks, x.unbind(-3), strict=True):
+                y[..., start : start + self.width].addcmul_(x_c, m_c, value=1 - f)
+                if f > 0:
+                    y[..., start + 1 : start + 1 + self.width].addcmul_(x_c, m_c, value=f)
+            y = self._blurred_once(y, adjoint=False)
+        y = y if self.weights is None else y * self.weights
         return y if out is None else out.copy_(y)
 
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """x = Phi^T y, see `Camera.adjoint`."""
         self.check_measurement(y)
         self.check_out(out, (*y.shape[:-2], *self.cube_shape), y, self.mask, self.weights)
-        weighted = y if self.weights is None else y * self.weights
-        if torch.is_grad_enabled() and (weighted.requires_grad or self.mask.requires_grad):
-            x: Tensor = _Gather.apply(weighted, self)  # type: ignore[no-untyped-call]
-            return x * self.mask
-        return self._gather(weighted, self.mask, out, add)
+        y = y if self.weights is None else y * self.weights
+        if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
+            z: Tensor = _Linear.apply(y, self._bare.adjoint, self._bare.forward)  # type: ignore[no-untyped-call]
+            return z * self.mask
+        if self._plain:
+            return shift_back(y, self.mask, self._starts, out=out, add=add)
+        x = y.new_empty((*y.shape[:-2], *self.cube_shape)) if out is None else out
+        for m_c, z, x_c in zip(self._masks, self._bands_of(y), x.unbind(-3), strict=True):
+            if add:
+                x_c.addcmul_(z, m_c)
+            else:
+                torch.mul(z, m_c, out=x_c)
+        return x
 
     def row_variance(self, variances: Tensor) -> Tensor:
         """diag(Phi V Phi^T): the squared entries of each row of Phi times v_c, summed."""
-        squared = tuple(
-            _Band(band.start, tuple(t * t for t in band.columns), tuple(t * t for t in band.rows))
-            for band in self._bands
-        )
         with torch.no_grad():
             each = variances.to(self.mask).view(-1, 1, 1).expand(self.cube_shape)
-            light = _spread_bands(each, self.mask**2, squared, self.detector_width)
+            light = self._blurred_each(each, self.mask**2, self._taps**2)
             return light if self.weights is None else light * self.weights**2
 
-    def gram_diag(self) -> Tensor:
-        """diag(Phi Phi^T), (H, W'). Not all of Phi Phi^T: see `gram`."""
-        return self.row_variance(self.mask.new_ones(self.num_bands))
-
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def pinv(self, y: Tensor) -> Tensor:
         """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go; see `solve`."""
-        return self.adjoint(self.solve(y, 0.0), out=out, add=add)
+        return self.adjoint(self.solve(y, 0.0))
 
-    def _place_bands(self) -> tuple[_Band, ...]:
-        """Integer start and taps of every band: its point-spread function convolved with (1 - f, f)."""
-        first = math.floor(min(self.shifts))
-        bands = []
-        for c, d in enumerate(self.shifts):
-            taps, fraction = _taps(self.psf, c), d - math.floor(d)
-            start = math.floor(d) - first - len(taps) // 2
-            if fraction > 0:
-                taps = tuple((1 - fraction) * a + fraction * b for a, b in zip((*taps, 0.0), (0.0, *taps), strict=True))
-            leading = next(i for i, tap in enumerate(taps) if tap)
-            taps = taps[leading : len(taps) - next(i for i, tap in enumerate(reversed(taps)) if tap)]
-            bands.append(_Band(start + leading, taps, _taps(self.psf_rows, c)))
-        return tuple(bands)
+    @cached_property
+    def _bare(self) -> BlurredCASSI:
+        """The optics alone, without mask and weights."""
+        return replace(self, mask=self.mask.new_ones(self.mask.shape[-2:]), weights=None)
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        """The first detector column of each band."""
+        return tuple(math.floor(d) - math.floor(min(self.shifts)) for d in self.shifts)
+
+    @cached_property
+    def _fractions(self) -> tuple[float, ...]:
+        """By which each band lies between that column and the next."""
+        return tuple(d - math.floor(d) for d in self.shifts)
+
+    @cached_property
+    def _taps(self) -> Tensor:
+        """(C, M + 1): the point-spread function of each band, convolved with (1 - f, f)."""
+        psf = self.mask.new_ones(1) if self.psf is None else self.psf
+        f = self.mask.new_tensor(self._fractions).unsqueeze(1)
+        return (1 - f) * F.pad(psf, (0, 1)) + f * F.pad(psf, (1, 0))
+
+    @property
+    def _masks(self) -> tuple[Tensor, ...]:
+        return self.mask.expand(self.cube_shape).unbind(0)
 
     @property
     def _plain(self) -> bool:
         """Neither blur nor fractions: the kernels of `CASSI` do it."""
-        return all(
-            band == _Band(start, (1.0,), (1.0,))
-            for band, (start, _) in zip(self._bands, self._split_shifts(), strict=True)
-        )
+        return self.psf is None and not any(self._fractions)
 
     @property
     def _shared(self) -> bool:
         """One blur for all bands: it is applied once, on the detector."""
-        return all(psf is None or psf.ndim == 1 for psf in (self.psf, self.psf_rows))
+        return self.psf is None or self.psf.ndim == 1
 
-    def _spread(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """sum_c S_c K_c (m_c x_c), outside autograd."""
-        m = x.new_ones(()).expand(x.shape[-2:]) if mask is None else mask
-        if self._plain:
-            return shift_sum(x, m, tuple(band.start for band in self._bands))
-        if not self._shared:
-            return _spread_bands(x, m, self._bands, self.detector_width)
-        y = x.new_zeros((*x.shape[:-3], *self.measurement_shape))
-        for c, (start, fraction) in enumerate(self._split_shifts()):
-            m_c = m if m.ndim == 2 else m[c]
-            y[..., start : start + self.width].addcmul_(x[..., c, :, :], m_c, value=1 - fraction)
-            if fraction > 0:
-                y[..., start + 1 : start + 1 + self.width].addcmul_(x[..., c, :, :], m_c, value=fraction)
-        return self._blur(y, adjoint=False)
+    def _bands_of(self, y: Tensor) -> Iterator[Tensor]:
+        """K_c^T S_c^T y, band by band."""
+        if self._shared:
+            y = self._blurred_once(y, adjoint=True)
+            for start, f in zip(self._starts, self._fractions, strict=True):
+                here = y[..., start : start + self.width]
+                yield torch.lerp(here, y[..., start + 1 : start + 1 + self.width], f) if f > 0 else here
+            return
+        M = self._taps.shape[1] - 1
+        padded, columns = F.pad(y, (M // 2, M - M // 2)), self.width + M
+        for start, taps in zip(self._starts, self._taps, strict=True):
+            window = padded[..., start : start + columns].reshape(-1, columns)
+            yield correlate_rows(window, taps).view(*y.shape[:-1], self.width)
 
-    def _gather(self, y: Tensor, mask: Tensor | None, out: Tensor | None, add: bool) -> Tensor:
-        """m_c K_c^T S_c^T y, outside autograd."""
-        m = y.new_ones(()).expand(self.height, self.width) if mask is None else mask
-        if self._plain:
-            return shift_back(y, m, tuple(band.start for band in self._bands), out=out, add=add)
-        x = y.new_empty((*y.shape[:-2], *self.cube_shape)) if out is None else out
-        if not self._shared:
-            _gather_bands(y, m, self._bands, x, add)
-            return x
-        y = self._blur(y, adjoint=True)
-        for c, (start, fraction) in enumerate(self._split_shifts()):
-            m_c, x_c = m if m.ndim == 2 else m[c], x[..., c, :, :]
-            here = y[..., start : start + self.width]
-            beside = y[..., start + 1 : start + 1 + self.width] if fraction > 0 else here
-            if add:
-                x_c.addcmul_(here, m_c, value=1 - fraction)
-                if fraction > 0:
-                    x_c.addcmul_(beside, m_c, value=fraction)
-            elif fraction > 0:
-                torch.lerp(here, beside, fraction, out=x_c).mul_(m_c)
-            else:
-                torch.mul(here, m_c, out=x_c)
-        return x
+    def _blurred_each(self, x: Tensor, mask: Tensor, taps: Tensor) -> Tensor:
+        """sum_c S_c K_c (m_c x_c) with a kernel of its own for each band."""
+        M = taps.shape[1] - 1
+        y = x.new_zeros((*x.shape[:-3], self.height, self.detector_width + M))
+        masks = mask.expand(self.cube_shape)
+        for start, taps_c, m_c, x_c in zip(self._starts, taps, masks, x.unbind(-3), strict=True):
+            part = convolve_rows((x_c * m_c).reshape(-1, self.width), taps_c)
+            y[..., start : start + self.width + M] += part.view(*y.shape[:-1], -1)
+        return y[..., M // 2 : M // 2 + self.detector_width].contiguous()
 
-    def _split_shifts(self) -> list[tuple[int, float]]:
-        """Whole and fractional part of each displacement, from the first detector column."""
-        first = math.floor(min(self.shifts))
-        return [(math.floor(d) - first, d - math.floor(d)) for d in self.shifts]
-
-    def _blur(self, y: Tensor, *, adjoint: bool) -> Tensor:
+    def _blurred_once(self, y: Tensor, *, adjoint: bool) -> Tensor:
         """The blur that all bands share, on the detector, (..., H, W') -> (..., H, W')."""
-        if self.psf_rows is not None:
-            y = _blur_rows(y, _taps(self.psf_rows, 0), adjoint)
-        if self.psf is None or len(self.psf) == 1:
+        if self.psf is None:
             return y
         psf, width = self.psf.flip(0) if adjoint else self.psf, y.shape[-1]
         # the flipped function has its center at the mirrored tap
@@ -213,102 +196,26 @@ class BlurredCASSI(CodedAperture):
         return full[:, center : center + width].reshape(y.shape)
 
 
-def _normalized(psf: Tensor, name: str, num_bands: int) -> Tensor:
+def _normalized(psf: Tensor, num_bands: int) -> Tensor:
     psf = torch.as_tensor(psf)
     if psf.ndim not in (1, 2) or psf.shape[-1] == 0 or (psf.ndim == 2 and psf.shape[0] != num_bands):
-        raise ValueError(f"{name} must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
+        raise ValueError(f"psf must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
     psf = psf.detach().double()
     total = psf.sum(-1, keepdim=True)
     if not bool((psf >= 0).all()) or not bool((total > 0).all()):
-        raise ValueError(f"{name} must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
+        raise ValueError(f"psf must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
     return psf / total
 
 
-def _taps(psf: Tensor | None, c: int) -> tuple[float, ...]:
-    if psf is None:
-        return (1.0,)
-    return tuple((psf if psf.ndim == 1 else psf[c]).tolist())
-
-
-def _blur_rows(x: Tensor, taps: tuple[float, ...], adjoint: bool) -> Tensor:
-    """out[i + u - u_0] += taps[u] x[i] along the rows axis, what leaves the image is lost; or the adjoint."""
-    if taps == (1.0,):
-        return x
-    out, height = torch.zeros_like(x), x.shape[-2]
-    for u, tap in enumerate(taps):
-        by = u - len(taps) // 2
-        by = -by if adjoint else by
-        if abs(by) < height:
-            source = x[..., max(0, -by) : height - max(0, by), :]
-            out[..., max(0, by) : height - max(0, -by), :].add_(source, alpha=tap)
-    return out
-
-
-def _margins(bands: tuple[_Band, ...], width: int, detector_width: int) -> tuple[int, int]:
-    """Columns left and right of the detector that some band's light reaches."""
-    left = max(0, -min(band.start for band in bands))
-    right = max(0, max(band.start + width + len(band.columns) - 1 for band in bands) - detector_width)
-    return left, right
-
-
-def _columns(bands: tuple[_Band, ...], like: Tensor) -> Tensor:
-    """The taps along the dispersion, (C, most): to a GPU in one copy."""
-    most = max(len(band.columns) for band in bands)
-    return like.new_tensor([(*band.columns, *[0.0] * (most - len(band.columns))) for band in bands])
-
-
-def _spread_bands(x: Tensor, mask: Tensor, bands: tuple[_Band, ...], detector_width: int) -> Tensor:
-    """sum_c S_c K_c (m_c x_c) with a kernel of its own for each band."""
-    width = x.shape[-1]
-    left, right = _margins(bands, width, detector_width)
-    y = x.new_zeros((*x.shape[:-3], x.shape[-2], left + detector_width + right))
-    taps = _columns(bands, x)
-    for c, band in enumerate(bands):
-        z = _blur_rows(x[..., c, :, :] * (mask if mask.ndim == 2 else mask[c]), band.rows, adjoint=False)
-        part = convolve_rows(z.reshape(-1, width), taps[c, : len(band.columns)])
-        columns = part.shape[1]
-        y[..., left + band.start : left + band.start + columns] += part.view(*z.shape[:-1], columns)
-    return y[..., left : left + detector_width].contiguous()
-
-
-def _gather_bands(y: Tensor, mask: Tensor, bands: tuple[_Band, ...], x: Tensor, add: bool) -> None:
-    """x_c (+)= m_c K_c^T S_c^T y with a kernel of its own for each band."""
-    width = mask.shape[-1]
-    left, right = _margins(bands, width, y.shape[-1])
-    padded, taps = F.pad(y, (left, right)), _columns(bands, y)
-    for c, band in enumerate(bands):
-        columns = width + len(band.columns) - 1
-        window = padded[..., left + band.start : left + band.start + columns]
-        z = correlate_rows(window.reshape(-1, columns), taps[c, : len(band.columns)]).view(*y.shape[:-1], width)
-        z = _blur_rows(z, band.rows, adjoint=True)
-        m_c, x_c = mask if mask.ndim == 2 else mask[c], x[..., c, :, :]
-        if add:
-            x_c.addcmul_(z, m_c)
-        else:
-            torch.mul(z, m_c, out=x_c)
-
-
-class _Spread(torch.autograd.Function):
-    """The unmasked operator under autograd; backward is its adjoint."""
+class _Linear(torch.autograd.Function):
+    """A linear function under autograd; backward is its adjoint."""
 
     @staticmethod
-    def forward(ctx, z: Tensor, operator: BlurredCASSI) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.operator = operator
-        return operator._spread(z, None)
+    def forward(ctx, v: Tensor, function: Linear, adjoint: Linear) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.pair = function, adjoint
+        return function(v)
 
     @staticmethod
-    def backward(ctx, grad_y: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _Gather.apply(grad_y, ctx.operator), None  # type: ignore[no-untyped-call]
-
-
-class _Gather(torch.autograd.Function):
-    """The adjoint of the unmasked operator under autograd; backward is the operator."""
-
-    @staticmethod
-    def forward(ctx, y: Tensor, operator: BlurredCASSI) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.operator = operator
-        return operator._gather(y, None, None, False)
-
-    @staticmethod
-    def backward(ctx, grad_z: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _Spread.apply(grad_z, ctx.operator), None  # type: ignore[no-untyped-call]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+        function, adjoint = ctx.pair
+        return _Linear.apply(grad, adjoint, function), None, None  # type: ignore[no-untyped-call]

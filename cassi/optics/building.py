@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,13 +10,10 @@ from torch import Tensor
 
 from cassi.errors import InputError
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.measurement import for_kernels
+from cassi.optics.measurement import Measurement, for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
-
-if TYPE_CHECKING:
-    from cassi.optics.measurement import Measurement
 
 
 def camera_of(

@@ -66,12 +66,10 @@ class CodedAperture(Camera):
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         return len(self.shifts), self.height, self.width
 
     @property
     def measurement_shape(self) -> tuple[int, int]:
-        """(H, W')."""
         return self.height, self.detector_width
 
     @property
@@ -91,14 +89,12 @@ class CodedAperture(Camera):
         return replace(self, mask=self.mask.to(device=device, dtype=dtype))
 
     def weighted(self, weights: Tensor | None) -> Self:
-        """A new operator with these row weights (H, W') in place of the present ones; weigh the measurement alike."""
         made = replace(self, weights=weights)
         if "_nonnegative" in vars(self):  # the mask stays, and so does what is known of it
             vars(made)["_nonnegative"] = self._nonnegative
         return made
 
     def absolute(self) -> Self:
-        """The camera with |m| for its mask; itself, where m >= 0."""
         if not self.mask.requires_grad and self._nonnegative:
             return self
         return replace(self, mask=self.mask.detach().abs())

@@ -2,8 +2,7 @@
 
 A detector column t is lit by the scene columns t - s_c alone, s_c = d_c - min d, 0 <= s_c <= span. Of a block of scene
 columns [a, b) the detector columns [a + span, b) are therefore explained by the block and nothing else; those beside
-them also hold light of the neighbors and get the row weight 0, which leaves them out exactly. At the border of the
-frame nothing lies outside, and all columns count.
+them also hold light of the neighbors and get the row weight 0. At the border of the frame all columns count.
 """
 
 from __future__ import annotations
@@ -27,18 +26,16 @@ def croppable(A: object) -> TypeGuard[Block]:
     return isinstance(A, Block)
 
 
-def light_reach(A: Block) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Least and greatest displacement of light from scene to detector pixel, down and to the right [pixel]."""
+def light_reach(A: Block) -> tuple[int, int]:
+    """Least and greatest displacement of light from scene to detector pixel, to the right [pixel]."""
     if isinstance(A, MultiShot):
-        down, right = zip(*(light_reach(shot) for shot in A.shots), strict=True)
-        return tuple((min(low for low, _ in one), max(high for _, high in one)) for one in (down, right))  # type: ignore[return-value]
-    reach = [(0, 0), (0, A.measurement_shape[-1] - A.cube_shape[-1])]
-    if isinstance(A, BlurredCASSI):
-        for axis, psf in enumerate((A.psf_rows, A.psf)):
-            if psf is not None:  # its tap t moves light by t - M // 2
-                taps = psf.shape[-1]
-                reach[axis] = (reach[axis][0] - taps // 2, reach[axis][1] + taps - 1 - taps // 2)
-    return reach[0], reach[1]
+        each = [light_reach(shot) for shot in A.shots]
+        return min(low for low, _ in each), max(high for _, high in each)
+    low, high = 0, A.measurement_shape[-1] - A.cube_shape[-1]
+    if isinstance(A, BlurredCASSI) and A.psf is not None:  # its tap t moves light by t - M // 2
+        taps = A.psf.shape[-1]
+        low, high = low - taps // 2, high + taps - 1 - taps // 2
+    return low, high
 
 
 def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tensor]:
@@ -48,12 +45,6 @@ def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tenso
         A: the camera of the whole frame.
         y: measurement (H, W') or (K, H, W'), weighted as the camera.
         rows, columns: of the scene, within the frame.
-
-    Example:
-        >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
-        >>> a, b = crop(A, A.forward(torch.ones(3, 8, 40)), slice(0, 8), slice(10, 20))
-        >>> b[0].tolist()
-        [0.0, 0.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 0.0, 0.0]
     """
     if isinstance(A, MultiShot):
         each = [_crop(shot, y[k], rows, columns) for k, shot in enumerate(A.shots)]
@@ -62,16 +53,14 @@ def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tenso
 
 
 def _crop(A: Shot, y: Tensor, rows: slice, columns: slice) -> tuple[Shot, Tensor]:
-    (low_i, high_i), (low_j, high_j) = light_reach(A)
-    height, width = A.cube_shape[-2:]
+    low, high = light_reach(A)
+    width = A.cube_shape[-1]
     detector = slice(columns.start, columns.stop + A.measurement_shape[-1] - width)
-    first_i = rows.start + high_i if rows.start > 0 else 0
-    last_i = rows.stop + low_i if rows.stop < height else height
-    first_j = columns.start + high_j if columns.start > 0 else 0
-    last_j = columns.stop + low_j if columns.stop < width else detector.stop
+    first = columns.start + high if columns.start > 0 else 0
+    last = columns.stop + low if columns.stop < width else detector.stop
     present = y.new_ones(A.measurement_shape) if A.weights is None else A.weights
     weights = torch.zeros_like(y[rows, detector])
-    inside = slice(first_i - rows.start, last_i - rows.start), slice(first_j - columns.start, last_j - columns.start)
-    weights[inside] = present[rows, detector][inside]
+    inside = slice(first - columns.start, last - columns.start)
+    weights[:, inside] = present[rows, detector][:, inside]
     own = replace(A, mask=A.mask[..., rows, columns], weights=weights)
     return own, torch.where(weights > 0, y[rows, detector], 0)

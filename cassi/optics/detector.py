@@ -18,29 +18,16 @@ LEAKS = 0.75  # of the scatter about a black level, below which light that leaks
 
 
 def black_level_of(A: Camera, y: Tensor) -> float:
-    """The black level that was left in a snapshot, told from the detector pixels that hardly any light can reach.
+    """The black level b that was left in a snapshot y (H, W'), in its unit; 0 where it cannot be told.
 
-        y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s)
+        y_j = b + a s_j + noise,   s = |Phi| 1,   over the pixels with s_j < 0.05 median(s), which hardly light reaches
 
     Those lie at the ends of the detector, where few bands reach, and behind closed mask elements. Left in, b has no
     other explanation there than very bright outer bands, or closed elements that leak. That light goes with l_j, the
     light around: where c l_j + a s_j l_j leaves clearly less than b + a s_j l_j, both are fitted together. Pixels over
     3 standard deviations off the fit, stray light and hot ones, are left out of it, 5 times. What is below 2 % of the
     mean of y, or not clear of the scatter, is taken for 0: a scene's own light is not distributed as evenly as s.
-
-    Args:
-        A: the camera; pixels of row weight 0 are not looked at.
-        y: one snapshot (H, W').
-
-    Returns:
-        b in the unit of y; 0 where it cannot be told.
-
-    Example:
-        >>> mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5).float()
-        >>> A = CASSI.from_step(mask, step=1, num_bands=8)
-        >>> y = A.forward(torch.ones(8, 64, 64))
-        >>> black_level_of(A, y), round(black_level_of(A, y + 0.5), 4)
-        (0.0, 0.5)
+    Pixels of row weight 0 are not looked at.
     """
     s, y = torch.stack([A.response().double(), y.double()]).cpu()  # each step of the fit is waited for
     seen = torch.ones_like(s, dtype=torch.bool) if A.weights is None else A.weights.cpu() > 0
@@ -88,11 +75,7 @@ def _around(y: Tensor, seen: Tensor) -> Tensor:
 
 
 def check_light(y: Tensor) -> None:
-    """Check that snapshots, less their black level, hold light.
-
-    Raises:
-        InputError: nearly all of their pixels are below 0.
-    """
+    """Raise InputError where nearly all pixels of snapshots, less their black level, are below 0."""
     below, above = torch.stack([(y < 0).sum(), (y > 0).sum()]).tolist()
     if below > NEGATIVE * (below + above):
         raise InputError(
@@ -105,16 +88,8 @@ def check_light(y: Tensor) -> None:
 def brightness(A: Camera, y: Tensor) -> float:
     """sum |y| / sum |Phi| 1, in the unit of the cube: how bright a scene of one value everywhere would be.
 
-    What measurements are scaled by, and the weights of priors. 1 for a black measurement, or where no light arrives.
-
-    Args:
-        A: the camera.
-        y: measurement (..., H, W'), weighted as the camera; of a batch the mean.
-
-    Example:
-        >>> A = CASSI.from_step(torch.ones(4, 4), step=1, num_bands=2)
-        >>> round(brightness(A, A.forward(torch.full((2, 4, 4), 3.0))), 4)
-        3.0
+    What measurements are scaled by, and the weights of priors; of a batch the mean. 1 for a black measurement, or where
+    no light arrives. The measurement is weighted as the camera.
     """
     response = A.response().double()
     total, seen = torch.stack([y.double().abs().sum(), response.sum() * (y.numel() / response.numel())]).tolist()
@@ -123,18 +98,16 @@ def brightness(A: Camera, y: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a camera recorded, in the unit of the light that fell on it, and how well.
+    """What a camera recorded; the variance of its noise is y / gain + (read_noise / gain)^2 + count^2 / 12.
 
     Attributes:
         y: (..., H, W') recorded values, in the unit of the noise-free measurement.
-        variance: the shape of `y`, variance of each value in that unit squared, from its true mean.
         gain: electrons per unit of y; None where no electrons were counted.
         read_noise: standard deviation [electron]; None where no electrons were counted.
         count: size of one step of the digitizer in the unit of y; None where it was not digitized.
     """
 
     y: Tensor
-    variance: Tensor
     gain: float | None
     read_noise: float | None
     count: float | None
@@ -157,21 +130,16 @@ def detect(
         n = Poisson(g y) + s Normal(0, 1)           electrons read out of each pixel
         k = clip(round(n / q), 0, 2^b - 1)          counts, q = F / (2^b - 1) electrons each
         y_recorded = q k / g                        back in the unit of y (without b: n / g)
-        variance = (g y + s^2 + q^2 / 12) / g^2
 
-    The last line counts neither the clipping nor, for q beyond a few sigma, that rounding is not noise. The digitizer
-    has no black level: it cuts negative read noise off, as a camera set to zero offset does. (European Machine Vision
-    Association, standard 1288, section 2, is the same model.)
+    The digitizer has no black level: it cuts negative read noise off, as a camera set to zero offset does. (European
+    Machine Vision Association, standard 1288, section 2, is the same model.)
 
     Args:
-        y: (..., H, W') >= 0, any unit.
+        y: (..., H, W') >= 0, any unit; not changed.
         full_well: F, > 0. None: no electrons are counted, so neither photon noise nor read noise.
         read_noise: s, >= 0.
         bit_depth: b, 1 to 24. None: not digitized. Without `full_well`, the brightest pixel is the largest count.
         generator: source of the noise, on the device of `y`; needed where there is noise.
-
-    Returns:
-        The `Snapshot`; `y` is a new tensor.
 
     Raises:
         ValueError: negative or non-finite y, values out of range, noise without a generator, read noise without a
@@ -199,43 +167,15 @@ def detect(
     if brightest == 0 and (full_well is not None or bit_depth is not None):
         raise ValueError("the measurement is black everywhere: no exposure fills the well")
 
-    recorded = y.clone()
-    variance = torch.zeros_like(y)
-    gain = None
+    recorded, gain, count = y.clone(), None, None
     if full_well is not None:
         gain = full_well / brightest
         electrons = torch.poisson(y.double() * gain, generator=generator)
         if read_noise:
             electrons += read_noise * torch.randn(y.shape, dtype=torch.float64, device=y.device, generator=generator)
         recorded = (electrons / gain).to(y.dtype)
-        variance = (y * gain + read_noise**2) / gain**2
-    count = None
     if bit_depth is not None:
         levels = 2**bit_depth - 1
         count = brightest / levels
         recorded = (recorded.double() / count).round().clamp(0, levels).mul(count).to(y.dtype)
-        variance = variance + count**2 / 12
-    return Snapshot(recorded, variance, gain, read_noise if full_well is not None else None, count)
-
-
-def round_to_bits(cube: Tensor, bits: int) -> Tensor:
-    """Round to whole multiples of 2^-bits, so that a file of the cube compresses.
-
-    Args:
-        cube: any shape, floating point.
-        bits: binary digits kept after the point, 1 to 20.
-
-    Returns:
-        Like `cube`.
-
-    Raises:
-        ValueError: bits out of range.
-
-    Example:
-        >>> round_to_bits(torch.tensor([0.3, 0.6]), 2)
-        tensor([0.2500, 0.5000])
-    """
-    if not 1 <= bits <= 20:
-        raise ValueError(f"bits must be 1 to 20, got {bits}")
-    rounded: Tensor = torch.round(cube * 2**bits) / 2**bits
-    return rounded
+    return Snapshot(recorded, gain, read_noise if full_well is not None else None, count)

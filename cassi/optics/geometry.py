@@ -29,12 +29,7 @@ def check_step(step: float | None) -> None:
 
 
 def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]:
-    """Return the (num_bands, step) with (num_bands - 1) * step = difference, the usual step 2 first.
-
-    Example:
-        >>> fitting_geometries(6)
-        [(4, 2), (7, 1), (3, 3), (2, 6)]
-    """
+    """Return the (num_bands, step) with (num_bands - 1) * step = difference, the usual step 2 first."""
     steps = [step for step in range(1, difference + 1) if difference % step == 0]
     steps.sort(key=lambda step: (step != DEFAULT_STEP, step))
     return [(1 + difference // step, step) for step in steps[:limit]]
@@ -113,17 +108,7 @@ def _check_span(shifts: np.ndarray, difference: int, sizes: str) -> None:
 
 
 def as_shifts(values: np.ndarray) -> Shifts:
-    """Return the shifts as integers where all are whole, else as floats.
-
-    Example:
-        >>> as_shifts(np.array([0.0, 2.0]))
-        (0, 2)
-    """
+    """Return the shifts as integers where all are whole, else as floats."""
     if all(_whole(float(value)) for value in values):
         return tuple(round(float(value)) for value in values)
     return tuple(float(value) for value in values)
-
-
-def shifts_from_step(step: int, num_bands: int) -> tuple[int, ...]:
-    """(0, step, 2 step, ...): the displacements of equally spaced bands [pixel]."""
-    return tuple(c * step for c in range(num_bands))

@@ -19,7 +19,7 @@ SMALLEST = 32  # side of a mask that can be told [pixel]
 
 
 def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVES) -> float:
-    """How much of the mask's pattern is left in a cube: 0 is none; the scene knows nothing of the mask.
+    """How much of the mask's pattern is left in a cube, 0 to 1: the scene knows nothing of the mask.
 
         d_c = (x_c - G_2 x_c) / G_5 x_c          fine detail of band c relative to its local brightness
         r_c = corr(d_c, m - G_2 m)               over the bright pixels of band c
@@ -33,16 +33,8 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
         mask: (H, W), or (C, H, W), whose mean is taken.
         moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a quarter of the time.
 
-    Returns:
-        0 to 1.
-
     Raises:
         ValueError: sizes that do not fit.
-
-    Example:
-        >>> mask = np.random.default_rng(0).random((64, 64))
-        >>> round(imprint(np.stack([1 + 0.1 * mask] * 3), mask), 2)
-        1.0
     """
     if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")
@@ -60,7 +52,11 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
         if bright.sum() < 2:
             continue
         detail = ((band - ndimage.gaussian_filter(band, FINE)) / np.maximum(local, 1e-9)).ravel()[bright]
-        squares += _correlations(patterns[:, bright], detail) ** 2
+        rows = patterns[:, bright]
+        rows -= rows.mean(1, keepdims=True)
+        detail = detail - detail.mean()
+        norm = np.sqrt((rows**2).sum(1) * float((detail**2).sum()))
+        squares += np.where(norm > 0, rows @ detail / np.where(norm > 0, norm, 1), 0) ** 2  # 0 where one is constant
     return float(np.sqrt(squares.max() / len(cube)))
 
 
@@ -78,12 +74,3 @@ def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> fl
         tensors = [values.view(t.shape) for values, t in zip(flat, tensors, strict=True)]
     values, *patterns = (t.numpy() for t in tensors)
     return max(imprint(values, pattern, moves=moves) for pattern in patterns)
-
-
-def _correlations(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Pearson correlation of each row with the values; 0 where one of them is constant."""
-    values = values - values.mean()
-    rows = rows - rows.mean(1, keepdims=True)
-    norm = np.sqrt((rows**2).sum(1) * float((values**2).sum()))
-    found: np.ndarray = np.where(norm > 0, rows @ values / np.where(norm > 0, norm, 1), 0)
-    return found

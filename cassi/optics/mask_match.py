@@ -38,15 +38,7 @@ FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chan
 
 
 def check_masks(m: Measurement) -> MaskCheck:
-    """`check_mask` of a measurement; of several shots each with its own mask, and with the others where that fails.
-
-    Example:
-        >>> import numpy as np
-        >>> masks = np.random.default_rng(0).random((2, 64, 64))
-        >>> y = np.stack([sum(np.pad(m, ((0, 0), (2 * c, 6 - 2 * c))) for c in range(4)) for m in masks])
-        >>> check_masks(Measurement(y=y, mask=masks[::-1], shifts=(0, 2, 4, 6), shots=2)).verdict
-        'the shots are not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1'
-    """
+    """`check_mask` of a measurement; of several shots each with its own mask, and with the others where that fails."""
     if nothing := without_scene(m):
         return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
     shots = m.each_shot
@@ -58,20 +50,16 @@ def check_masks(m: Measurement) -> MaskCheck:
     wrong = [k for k, check in enumerate(checks) if not check.matches]
     if not wrong:
         given = [check.scores["as given"] for check in checks]
-        verdict = (
-            f"the masks fit their shots (correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance)"
-        )
-        return MaskCheck("fits", verdict, scores, chance)
+        by_chance = f"correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance"
+        return MaskCheck("fits", f"the masks fit their shots ({by_chance})", scores, chance)
 
     def fits(k: int, mask: np.ndarray) -> bool:
         return check_mask(shots[k].y, mask, m.shifts, bad_pixels=shots[k].bad_pixels).matches
 
     own = {k: next((n for n, one in enumerate(shots) if n != k and fits(k, one.mask)), None) for k in wrong}
-    lost = [k for k, n in own.items() if n is None]
-    if lost:
-        return MaskCheck(
-            checks[lost[0]].kind, "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k in lost), scores, chance
-        )
+    if lost := [k for k, n in own.items() if n is None]:
+        verdict = "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k in lost)
+        return MaskCheck(checks[lost[0]].kind, verdict, scores, chance)
     swaps = ", ".join(f"shot {k + 1} fits mask {n + 1}" for k, n in own.items() if n is not None)
     return MaskCheck("shots swapped", f"the shots are not in the order of the masks: {swaps}", scores, chance)
 
@@ -93,8 +81,8 @@ def check_mask(
 ) -> MaskCheck:
     """Compare a measurement with a mask, with its flips, transposes and displacements, and with other band counts.
 
-    The direction of the dispersion cannot be told from one mask with equal steps: bands 0..C-1 to the right and to
-    the left lie at the same columns. It is compared where the shifts are unequal or each band has its own mask.
+    The direction of the dispersion is compared where the shifts are unequal or each band has its own mask: of one mask
+    with equal steps, bands to the right and to the left lie at the same columns.
 
     Args:
         y: measurement (H, W') or (N, H, W'), any unit; of a stack the mean is taken.
@@ -102,19 +90,8 @@ def check_mask(
         shifts: displacement d_c of each band [pixel], integers or floats.
         bad_pixels: bool (H, W'), pixels to leave out.
 
-    Returns:
-        The scores of all hypotheses and a verdict in words.
-
     Raises:
         ValueError: ranks or sizes that do not fit each other, or values that are not finite.
-
-    Example:
-        >>> import numpy as np
-        >>> rng = np.random.default_rng(0)
-        >>> mask = (rng.random((64, 64)) > 0.5).astype(float)
-        >>> y = sum(np.pad(mask, ((0, 0), (2 * c, 6 - 2 * c))) for c in range(4))
-        >>> check_mask(y, mask, (0, 2, 4, 6)).matches
-        True
     """
     y, mask, lags = _validated(y, mask, shifts)
     detail, masks = _measurement_detail(y, bad_pixels), _mask_detail(mask)
@@ -175,8 +152,7 @@ def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tupl
 
 
 def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndarray:
-    """Return the detail of the measurement at even contrast, unit norm: bright edges of the scene must not outweigh
-    the mask."""
+    """Detail at even contrast, of unit norm: bright edges of the scene must not outweigh the mask."""
     good = np.ones(y.shape) if bad_pixels is None else (~np.asarray(bad_pixels, dtype=bool)).astype(float)
     detail = (y - local_mean(y, good, HIGH_PASS)) * good
     if np.abs(detail).max() <= FLAT * np.abs(y * good).max():
@@ -187,11 +163,12 @@ def _measurement_detail(y: np.ndarray, bad_pixels: np.ndarray | None) -> np.ndar
 
 
 def _mask_detail(mask: np.ndarray) -> np.ndarray:
-    """Return the detail of the masks (1 or C, H, W), unit norm each."""
-    masks = mask[None] if mask.ndim == 2 else mask
-    detail = [m - gaussian_filter(m, HIGH_PASS) for m in masks]
-    sharp = [np.abs(d).max() > FLAT * np.abs(m).max() for d, m in zip(detail, masks, strict=True)]
-    return np.stack([_unit((d - d.mean()) * s) for d, s in zip(detail, sharp, strict=True)])
+    """Detail of the masks (1 or C, H, W), of unit norm each."""
+    found = []
+    for m in mask[None] if mask.ndim == 2 else mask:
+        d = m - gaussian_filter(m, HIGH_PASS)
+        found.append(_unit((d - d.mean()) * (np.abs(d).max() > FLAT * np.abs(m).max())))
+    return np.stack(found)
 
 
 def _unit(values: np.ndarray) -> np.ndarray:
@@ -199,20 +176,15 @@ def _unit(values: np.ndarray) -> np.ndarray:
 
 
 class _Masks:
-    """The (conjugate) row spectra of one mask or one per band, compared with a snapshot's.
-
-    A displacement by d columns is a phase in the row spectrum, exact also for parts of a pixel.
-    """
+    """The (conjugate) row spectra of one mask or one per band: a displacement by d columns is a phase in them."""
 
     def __init__(self, masks: np.ndarray, width: int) -> None:
         self.thin = max(1, masks.shape[1] // MAX_ROWS) if len(masks) > 1 else 1
         self.spectra = np.fft.rfft(masks[:, :: self.thin], width).conj().astype(np.complex64)
         self.frequency = np.fft.rfftfreq(width)
-        # Each frequency but the first and the last of an even width stands for its conjugate too.
-        self.weight = np.full(self.frequency.size, 2.0) / width
-        self.weight[0] /= 2
-        if width % 2 == 0:
-            self.weight[-1] /= 2
+        # each frequency but the first and the last of an even width stands for its conjugate too
+        once = (self.frequency == 0) | (self.frequency == 0.5)
+        self.weight = np.where(once, 1.0, 2.0) / width
         rows = np.ascontiguousarray(self.spectra.transpose(2, 0, 1))  # (F, C, H)
         self.power = rows.conj() @ rows.transpose(0, 2, 1) * self.weight[:, None, None]
         self.ridged_grams: dict[tuple[float, ...], np.ndarray] = {}
@@ -220,7 +192,7 @@ class _Masks:
     def correlations(
         self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: Sequence[int] = (0,)
     ) -> np.ndarray:
-        """Return c_b = <y, m_b(. - d_b)>, (C, K), with the masks displaced by `rows` (in a circle) and by K columns."""
+        """c_b = <y, m_b(. - d_b)>, (C, K), with the masks displaced by `rows` (in a circle) and by K columns."""
         turned = np.roll(spectrum, -rows, axis=0)[:: self.thin]
         cross = np.einsum("hf,bhf->bf", turned, self.spectra) * self.weight
         phase = np.exp(2j * np.pi * lags[:, None] * self.frequency)
@@ -228,14 +200,14 @@ class _Masks:
         return np.real((cross * phase) @ across.T)
 
     def gram(self, lags: np.ndarray) -> np.ndarray:
-        """Return M_bc = <m_b(. - d_b), m_c(. - d_c)>."""
+        """M_bc = <m_b(. - d_b), m_c(. - d_c)>."""
         phase = np.exp(-2j * np.pi * lags[:, None] * self.frequency)
         if len(self.spectra) == 1:
             return np.real((phase * self.power[:, 0, 0]) @ phase.conj().T)
         return np.real(np.einsum("bf,fbc,cf->bc", phase, self.power, phase.conj()))
 
     def ridged(self, lags: np.ndarray) -> np.ndarray:
-        """Return M + e I, computed once: it does not depend on where the mask lies."""
+        """M + e I, computed once: it does not depend on where the mask lies."""
         key = tuple(lags)
         if key not in self.ridged_grams:
             gram = self.gram(lags)
@@ -245,18 +217,17 @@ class _Masks:
     def explained(
         self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0, columns: Sequence[int] = (0,)
     ) -> np.ndarray:
-        """Return R^2 of the masks displaced by `rows` and by each of the columns."""
+        """R^2 of the masks displaced by `rows` and by each of the columns."""
         c = self.correlations(spectrum, lags, rows, columns)
         explained: np.ndarray = np.maximum((c * np.linalg.solve(self.ridged(lags), c)).sum(axis=0), 0.0)
         return explained * self.thin
 
     def score(self, spectrum: np.ndarray, lags: np.ndarray, rows: int = 0) -> float:
-        """Return R."""
         return math.sqrt(self.explained(spectrum, lags, rows)[0])
 
 
 def _best_displacement(given: _Masks, spectrum: np.ndarray, lags: np.ndarray) -> tuple[tuple[int, int], float]:
-    """Return the displacement (rows, columns) of the mask within REACH for which R is largest, and that R."""
+    """The displacement (rows, columns) of the mask within REACH for which R is largest, and that R."""
     reach = min(REACH, max(1, spectrum.shape[0] // 8))
     # In place first: equal scores do not displace.
     steps = sorted(range(-reach, reach + 1), key=abs)
@@ -270,7 +241,7 @@ def _best_displacement(given: _Masks, spectrum: np.ndarray, lags: np.ndarray) ->
 
 
 def _steps(given: _Masks, spectrum: np.ndarray, span: int) -> tuple[tuple[int, int, float], ...]:
-    """Return (bands, step, share of the R^2 of step 1) for every step that divides the span, the finest first."""
+    """(bands, step, share of the R^2 of step 1) for every step that divides the span, the finest first."""
     steps = [step for step in range(1, span + 1) if span % step == 0]
     explained = [given.explained(spectrum, np.arange(0, span + 1, step, dtype=float))[0] for step in steps]
     full = max([*explained[:1], np.finfo(float).tiny])
@@ -285,18 +256,14 @@ def _verdict(
     if scores[best] == 0:
         return "no detail", "nothing to compare: the measurement or the mask has no detail"
     if scores[best] < MATCH * chance:
-        return "wrong mask", (
-            f"wrong mask: no orientation of it correlates with the measurement "
-            f"({given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance)"
-        )
+        values = f"{given:.3f} as given, {scores[best]:.3f} at best, {chance:.3f} by chance"
+        return "wrong mask", f"wrong mask: no orientation of it correlates with the measurement ({values})"
     if best.startswith("displaced"):
         # a comb of the wrong pitch fits a little better beside its place
         comb = displacement[0] == 0 and of_steps[0] != "fits"
         if not comb and (given < MATCH * chance or scores[best] > MISPLACED * given):
-            return "displaced", (
-                f"displaced mask: it fits when moved by {_moved(*displacement)}: {scores[best]:.3f}, "
-                f"{given:.3f} in place"
-            )
+            place = f"{_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
+            return "displaced", f"displaced mask: it fits when moved by {place}"
     elif best != "as given" and scores[best] > 1.5 * given:
         kind: MaskKind = "turned" if best in TURNS else "reversed"
         what = "flipped or turned mask" if best in TURNS else "wrong direction"
@@ -305,12 +272,6 @@ def _verdict(
 
 
 def _moved(rows: int, columns: int) -> str:
-    """A displacement in words.
-
-    Example:
-        >>> _moved(-5, 1)
-        '5 rows up and 1 column to the right'
-    """
     ways = [
         (rows, "row", "down" if rows > 0 else "up"),
         (columns, "column", f"to the {'right' if columns > 0 else 'left'}"),

@@ -18,27 +18,18 @@ REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white referen
 
 
 MaskKind = Literal[
-    "fits",
-    "too small",  # to tell
-    "no scene",
-    "no detail",
-    "wrong mask",
-    "displaced",
-    "reversed",  # dispersion
-    "turned",
-    "inverted",
-    "bands",  # another number of bands explains more
-    "bands or blur",  # or a mask that is blurred or displaced by part of a pixel does
-    "shots swapped",
-]
+    "fits", "too small", "no scene", "no detail", "wrong mask", "displaced", "reversed", "turned", "inverted", "bands",
+    "bands or blur", "shots swapped",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class MaskCheck:
-    """What the comparison of a measurement with its mask gave (`cassi.optics.mask_match`).
+    """What `cassi.optics.mask_match.check_masks` found.
 
     Attributes:
-        kind: whether the mask fits, at the place, in the orientation and with the shifts given, or what is wrong.
+        kind: whether the mask fits, at the place, in the orientation and with the shifts given, or what is wrong: with
+            "reversed" the dispersion, with "bands" another number of them explains more, or a blur of the mask does.
         verdict: the same in one sentence, with what would fit.
         scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
         chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
@@ -64,9 +55,7 @@ class MaskCheck:
         lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
         lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
         if self.steps and self.kind in ("fits", "bands", "bands or blur"):
-            lines.append(
-                "share explained by step and number of bands (the camera's: the coarsest step with about all):"
-            )
+            lines.append("share explained by step and number of bands (the true one: the coarsest with about all):")
             lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
         return "\n".join(lines)
 
@@ -92,7 +81,7 @@ class Measurement:
         source: name of the file.
         sha256: its SHA-256, hexadecimal.
         shots: K, where each scene was photographed K times, each time through a mask of its own; else None.
-        check: how `y` and `mask` compare (`cassi.optics.mask_match.check_masks`), where it was told already; else None.
+        check: how `y` and `mask` compare, where it was told already; else None.
     """
 
     y: np.ndarray
@@ -129,47 +118,25 @@ class Measurement:
         """The K shots, each as a measurement of its own; itself alone where there is one."""
         if self.shots is None:
             return (self,)
-        bad = self.bad_pixels
+        bad = [None] * self.shots if self.bad_pixels is None else self.bad_pixels
         return tuple(
-            replace(
-                self,
-                y=self.y[..., k, :, :],
-                mask=self.mask[k],
-                bad_pixels=None if bad is None else bad[k],
-                shots=None,
-            )
+            replace(self, y=self.y[..., k, :, :], mask=self.mask[k], bad_pixels=bad[k], shots=None)
             for k in range(self.shots)
         )
 
 
 def for_kernels(values: np.ndarray) -> np.ndarray:
-    """An array as the compiled kernels take it: float32, in C order, writable; copied only where it is not so yet.
-
-    `scipy.io.loadmat` hands over Fortran order, cameras integers, a memory map read-only pages.
-
-    Example:
-        >>> for_kernels(np.asfortranarray(np.ones((2, 3)))).flags.c_contiguous
-        True
-    """
+    """An array as the compiled kernels take it: float32, in C order, writable; copied only where it is not so yet."""
     return np.require(values, np.float32, ("C", "W"))
 
 
 def join_shots(shots: Sequence[Measurement]) -> Measurement:
     """K shots of one scene, each through its own mask, as one measurement.
 
-    Args:
-        shots: in order; of one size, one number of bands and one unit.
-
-    Returns:
-        The measurement; wavelengths, truth and the rest are those of the first that has them.
+    Wavelengths, truth and the rest are those of the first that has them.
 
     Raises:
         InputError: no shots, or shots that differ in size, bands, unit or number of snapshots.
-
-    Example:
-        >>> one = Measurement(y=np.ones((2, 3)), mask=np.ones((2, 2)), shifts=(0, 1))
-        >>> join_shots([one, one]).y.shape
-        (2, 2, 3)
     """
     if not shots:
         raise InputError("no shots given; give one measurement per shot")
@@ -214,10 +181,6 @@ def without_scene(m: Measurement) -> str:
     """Why a measurement holds nothing of a scene: all good pixels of a snapshot are alike; empty where it does.
 
     No scene does so: fewer bands reach the ends of the detector. Of a stack, all of its snapshots.
-
-    Example:
-        >>> without_scene(Measurement(y=np.full((2, 3), 0.5), mask=np.ones((2, 2)), shifts=(0, 1)))
-        'the snapshot is 0.5 everywhere: it holds nothing of a scene'
     """
     for one in m.each_shot:
         values = one.y.reshape(-1, one.y.shape[-2] * one.y.shape[-1])

@@ -16,19 +16,13 @@ class MovingScene(Camera):
 
         y_s = Phi W_s x,    (W_s x)_c(p) = x_c(p + v_s(p))
 
-    with v_s the motion from the scene as it is to be reconstructed to the scene at snapshot s. All bands move alike.
-
     Args:
         camera: Phi.
-        flows: v_s, each (2, H, W) [pixel], down and to the right; None where nothing moves.
+        flows: v_s from the scene that is reconstructed to that of snapshot s, each (2, H, W) [pixel], down and to the
+            right; None where nothing moves.
 
     Raises:
         ValueError: no flows, or one of another size than the scene.
-
-    Example:
-        >>> A = MovingScene(CASSI.from_step(torch.ones(4, 5), step=1, num_bands=2), [None, torch.zeros(2, 4, 5)])
-        >>> A.forward(torch.ones(2, 4, 5)).shape
-        torch.Size([2, 4, 6])
     """
 
     def __init__(self, camera: Camera, flows: Sequence[Tensor | None]) -> None:
@@ -53,7 +47,6 @@ class MovingScene(Camera):
         return len(self._moves), *self.camera.measurement_shape
 
     def absolute(self) -> MovingScene:
-        """The camera with |Phi| and |W_s|."""
         found = MovingScene(self.camera.absolute(), [None] * len(self._moves))
         found._moves = [None if move is None else (_magnitude(move[0]), _magnitude(move[1])) for move in self._moves]
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -25,14 +25,13 @@ class MultiShot(Camera):
 
         G[k, l] = w_k w_l sum_c m_{k,c} m_{l,c}        masks as they lie on the detector
 
-    Its eigenvectors, computed once, make pseudo-inverse and proximal step exact. Otherwise (a disperser turned between
-    snapshots, or blur) both are solved by conjugate gradients to the tolerance `tol`.
+    Its eigenvectors, computed once, make the inverses exact. Otherwise (a disperser turned between snapshots, or blur)
+    they are iterated to `tol`.
 
     Args:
         shots: K CASSI operators (also double dispersers, video cameras or cameras with blur) with equal cube and
             measurement shape, dtype and device.
-        tol: relative norm of the gradient at which conjugate gradients stop; not used where the dispersion is shared.
-        max_iters: conjugate gradient steps at most.
+        tol, max_iters: of inverses that are not exact, see `Camera`.
 
     Raises:
         ValueError: no shots, or shapes that differ. TypeError: dtypes or devices that differ.
@@ -47,7 +46,6 @@ class MultiShot(Camera):
     shots: tuple[CASSI | BlurredCASSI, ...]
     tol: float = 1e-6
     max_iters: int = 200
-    _eigen: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         shots = tuple(self.shots)
@@ -66,8 +64,6 @@ class MultiShot(Camera):
                     f"shot {k} is {shot.dtype} on {shot.device}; move it with .to(...)"
                 )
         object.__setattr__(self, "shots", shots)
-        if self.exact and not self.learned:
-            object.__setattr__(self, "_eigen", self._compute_eigen())
 
     @property
     def num_shots(self) -> int:
@@ -76,7 +72,6 @@ class MultiShot(Camera):
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         return self.shots[0].cube_shape
 
     @property
@@ -115,14 +110,12 @@ class MultiShot(Camera):
         return replace(self, shots=tuple(shot.to(device, dtype) for shot in self.shots))
 
     def weighted(self, weights: Tensor | None) -> MultiShot:
-        """A new camera with these row weights (K, H, W') in place of the present ones, see `Camera.weighted`."""
         if weights is not None:
             weights = checked_weights(weights, self.measurement_shape, self.shots[0].mask)
         each = [None] * self.num_shots if weights is None else weights
         return replace(self, shots=tuple(shot.weighted(w) for shot, w in zip(self.shots, each, strict=True)))
 
     def absolute(self) -> MultiShot:
-        """The camera with |m| for its masks."""
         return replace(self, shots=tuple(shot.absolute() for shot in self.shots))
 
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -150,19 +143,14 @@ class MultiShot(Camera):
         """diag(Phi V Phi^T), (K, H, W')."""
         return torch.stack([shot.row_variance(variances) for shot in self.shots])
 
-    def gram_diag(self) -> Tensor:
-        """The diagonal of Phi Phi^T, (K, H, W'): a preconditioner. The K x K blocks have more than their diagonal."""
-        return torch.stack([shot.gram_diag() for shot in self.shots])
-
     def modes(self) -> tuple[Tensor, Tensor | None]:
         """Eigenvalues and eigenvectors of the K x K blocks where `exact`: V D V^T is Phi Phi^T itself.
 
-        What is below K * eps of the largest eigenvalue of its block counts as 0 (two masks that agree at a pixel add
-        no information there).
+        Eigenvalues below K * eps of the largest of their block are 0: two masks that agree there add no information.
         """
         if not self.exact:
             return super().modes()
-        values, vectors = self._eigenpairs()
+        values, vectors = self._eigen
         cut = self.num_shots * torch.finfo(self.dtype).eps * values.amax(0)
         return torch.where(values > cut.clamp(min=torch.finfo(self.dtype).tiny), values, 0), vectors
 
@@ -178,14 +166,11 @@ class MultiShot(Camera):
         return seen
 
     def solve(self, b: Tensor, rho: float) -> Tensor:
-        """(Phi Phi^T + rho)^-1 b; for rho = 0 the pseudo-inverse of Phi Phi^T.
-
-        Exact where the dispersion is shared, by the `modes`; else by conjugate gradients, see `Camera.solve`.
-        """
+        """(Phi Phi^T + rho)^-1 b, exact by the `modes` where the dispersion is shared; see `Camera.solve`."""
         if not self.exact:
             return super().solve(b, rho)
         self.check_measurement(b)
-        values, vectors = self._eigenpairs()
+        values, vectors = self._eigen
         inverse = 1 / (rho + values) if rho else reciprocal(self.modes()[0])
         z = torch.zeros_like(b)
         for mode in range(self.num_shots):
@@ -195,7 +180,7 @@ class MultiShot(Camera):
 
     def norm(self) -> float:
         """Largest singular value of Phi: exact where the dispersion is shared, else from below to about 1e-3."""
-        return float(self._eigenpairs()[0].max().clamp(min=0).sqrt()) if self.exact else super().norm()
+        return float(self._eigen[0].max().clamp(min=0).sqrt()) if self.exact else super().norm()
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
@@ -204,13 +189,17 @@ class MultiShot(Camera):
         """See `Camera.subspace_step_`; in one kernel on the CPU, for one scene."""
         if not self.exact or z.ndim != 3:
             return False
-        vectors = self._eigenpairs()[1]
+        vectors = self._eigen[1]
         masks, weights = self._stacked
         if kernels(z, z_new, y, e, u, y_z, B, vectors, masks, weights, gamma, omega) is not cpu:
             return False
-        shifts = tuple(int(d) for d in self.shots[0].shifts)
+        shifts = self._whole_shifts
         cpu_shots.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, vectors, gamma, omega, step)
         return True
+
+    @property
+    def _whole_shifts(self) -> tuple[int, ...]:
+        return tuple(int(d) for d in self.shots[0].shifts)
 
     @cached_property
     def _stacked(self) -> tuple[Tensor, Tensor]:
@@ -221,25 +210,23 @@ class MultiShot(Camera):
         weights = self.weights
         return masks, self.shots[0].mask.new_ones(self.measurement_shape) if weights is None else weights
 
-    def _compute_eigen(self) -> tuple[Tensor, Tensor]:
+    @property
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        return self._computed() if self.learned else self._kept
+
+    @cached_property
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        return self._computed()
+
+    def _computed(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (K, H, W') and eigenvectors (K, mode, H, W') of the blocks of Phi Phi^T."""
-        ones = torch.ones((), dtype=self.dtype, device=self.device).expand(self.cube_shape)
-        rows = []
-        for a in self.shots:
-            row = [shift_sum(ones, a.mask * b.mask, tuple(int(d) for d in a.shifts)) for b in self.shots]
-            weighted = [_times(_times(g, a.weights), b.weights) for g, b in zip(row, self.shots, strict=True)]
-            rows.append(torch.stack(weighted))
-        gram = torch.stack(rows).permute(2, 3, 0, 1)
+        ones, shifts = self.shots[0].mask.new_ones(()).expand(self.cube_shape), self._whole_shifts
+        rows = [torch.stack([shift_sum(ones, a.mask * b.mask, shifts) for b in self.shots]) for a in self.shots]
+        gram, weights = torch.stack(rows), self.weights
+        gram = (gram if weights is None else weights[:, None] * gram * weights).permute(2, 3, 0, 1)
         # in float64, so that only the cut-off of pinv decides what counts as 0; cuSOLVER fails on 2^21 blocks together
         parts = [torch.linalg.eigh(part.double()) for part in torch.split(gram.flatten(0, 1), 1 << 18)]
         values, vectors = (torch.cat(each) for each in zip(*parts, strict=True))
         values, vectors = values.view(gram.shape[:3]), vectors.view(gram.shape)
         values = values.permute(2, 0, 1).to(self.dtype).contiguous()
         return values, vectors.permute(2, 3, 0, 1).to(self.dtype).contiguous()
-
-    def _eigenpairs(self) -> tuple[Tensor, Tensor]:
-        return self._compute_eigen() if self._eigen is None else self._eigen
-
-
-def _times(tensor: Tensor, weights: Tensor | None) -> Tensor:
-    return tensor if weights is None else tensor * weights

@@ -1,8 +1,4 @@
-"""More cameras for the same solvers: double disperser, video, and several snapshots of one scene.
-
-A double disperser and a video camera are CASSI with all shifts 0 and one mask per band, so each is a function that
-builds one. Several snapshots are an operator of their own.
-"""
+"""Double disperser and video camera: CASSI with all shifts 0 and one mask per band."""
 
 from __future__ import annotations
 
@@ -20,19 +16,17 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
 
         y[i, j] = sum_c m_c[i, j + d_c - d_min] x_c[i, j]
 
-    A detector pixel sees the spectrum of one scene pixel, filtered by C neighboring elements of the aperture. That is
-    CASSI with shifts 0 and band c of its mask cut out of the aperture at column d_c - d_min. (M. E. Gehm, R. John,
-    D. J. Brady, R. M. Willett and T. J. Schulz, "Single-shot compressive spectral imaging with a dual-disperser
-    architecture", Optics Express 15, 14013 (2007).)
+    A detector pixel sees the spectrum of one scene pixel, filtered by C neighboring elements of the aperture. (M. E.
+    Gehm, R. John, D. J. Brady, R. M. Willett and T. J. Schulz, "Single-shot compressive spectral imaging with a
+    dual-disperser architecture", Optics Express 15, 14013 (2007).)
 
     Args:
-        mask: coded aperture m, (H, W + max d - min d), or (C, H, W + max d - min d) with one calibrated mask per band;
-            floating point, any real values [transmission].
+        mask: coded aperture m, (H, W + max d - min d), or one per band (C, ...); floating point [transmission].
         shifts: displacement d_c of each band on the coded aperture [pixel], C integers.
         weights: optional row weights (H, W), see `CASSI`.
 
     Returns:
-        A CASSI operator from (C, H, W) to (H, W), with pseudo-inverse and proximal step in closed form.
+        A camera from (C, H, W) to (H, W).
 
     Raises:
         ValueError: a mask narrower than the bands spread over it. TypeError: a mask that is no tensor.
@@ -73,7 +67,7 @@ def video_camera(masks: Tensor, *, weights: Tensor | None = None) -> CASSI:
         weights: optional row weights (H, W), see `CASSI`.
 
     Returns:
-        A CASSI operator from (C, H, W), frames in place of bands, to (H, W).
+        A camera from (C, H, W), frames in place of bands, to (H, W).
 
     Raises:
         ValueError: masks without a frame axis.

@@ -18,31 +18,18 @@ TOO_MANY = f"stand out from all sides, more than the {MOST:.0%} that are taken f
 
 
 def impulses(y: np.ndarray, num_bands: int) -> np.ndarray:
-    """Pixels that stand out from their neighbors both along the row and along the column, as light hardly can.
+    """Pixels of a snapshot (H, W') that stand out from their neighbors along both row and column, (H, W') bool.
 
     A point of the scene is spread over as many pixels of its row as there are bands, so that the light of each pixel
-    is shared with its neighbors there; a line or a patch of one color, which is not, is seen in the column too. With n
-    the 8 nearest of the row or the 16 of the column, and s the mean of |n - median n|, the largest and the smallest n
-    left out:
+    is shared with its neighbors there; a line or a patch of one color, which is not, is seen in the column too. Of
+    fewer than 6 bands none is told. With n the 8 nearest of the row or the 16 of the column, and s the mean of
+    |n - median n|, the largest and the smallest n left out:
 
         y - (second largest n) > 8 (s + s0)        s0 = 1.48 median |y - median n|, the scatter of the whole picture
 
     Only the second largest counts, so that two such pixels side by side do not hide each other. Where more than 0.5 %
     of the pixels are found, more of them do: then it is the third largest of the row and the fourth of the column,
     twice, after what was found has become the median of its row.
-
-    Args:
-        y: (H, W').
-        num_bands: C. Below 6 none is told.
-
-    Returns:
-        (H, W') bool.
-
-    Example:
-        >>> y = np.random.default_rng(0).uniform(9, 11, (32, 64))
-        >>> y[5, 7] = 50
-        >>> np.argwhere(impulses(y, 28)).tolist()
-        [[5, 7]]
     """
     found = np.zeros(y.shape, bool)
     if num_bands < FEWEST_BANDS or min(y.shape) < 2 * ACROSS + 1 or y.max() == y.min():
@@ -91,7 +78,6 @@ def without_impulses(m: Measurement) -> Measurement:
         cure = "none is left out; if they are hot pixels, give a map of bad pixels"
         note: str = Note(f"{count / fresh.size:.1%} of the pixels {TOO_MANY}: {cure}", "too many", ("bad_pixels",))
         return m if note in m.notes else replace(m, notes=(*m.notes, note))
-    what = "pixel stands" if count == 1 else "pixels stand"
-    counts = "counts as bad: a hot pixel or a cosmic ray" if count == 1 else "count as bad: hot pixels or cosmic rays"
-    note = f"{count} {what} out from all sides, as light hardly can, and {counts}"
+    what = "1 pixel stands" if count == 1 else f"{count} pixels stand"
+    note = f"{what} out from all sides, as light hardly can, and left out as bad: hot pixels or cosmic rays"
     return replace(m, bad_pixels=known | fresh, notes=(*m.notes, note))

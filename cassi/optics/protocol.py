@@ -1,8 +1,4 @@
-"""What a camera is to a solver: y = A x, its adjoint, and what can be derived from the two. The whole contract.
-
-A camera of one's own derives from `Camera` and states `cube_shape`, `measurement_shape`, `forward` and `adjoint`; every
-solver then takes it. What is derived here by iteration it may replace by a closed form.
-"""
+"""What a camera is to a solver: y = A x, its adjoint, and what can be derived from the two. The whole contract."""
 
 from __future__ import annotations
 
@@ -20,6 +16,9 @@ from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, symmet
 class Camera(ABC):
     """A linear camera, y = A x; in the documents A is Phi. A value: what it was made of is not changed afterwards.
 
+    A camera of one's own states `cube_shape`, `measurement_shape`, `forward` and `adjoint`; every solver then takes it.
+    What is derived here by iteration it may replace by a closed form.
+
     Attributes:
         cube_shape: (C, H, W), of x without batch axes.
         measurement_shape: (H, W'), or (K, H, W'), of y without batch axes.
@@ -27,21 +26,6 @@ class Camera(ABC):
         weights: row weights w like a measurement, or None: A = diag(w) A_0. 0 leaves a detector pixel out exactly.
         exact: whether `solve`, and with it `pinv` and `prox`, are exact; else they are iterated to `tol`.
         tol, max_iters: of that iteration, on |b - M r| / |b|.
-
-    Example:
-        >>> class Sum(Camera):
-        ...     cube_shape, measurement_shape = (3, 8, 8), (8, 8)
-        ...
-        ...     def forward(self, x, *, out=None):
-        ...         return torch.sum(self.check_cube(x), -3, out=out)
-        ...
-        ...     def adjoint(self, y, *, out=None, add=False):
-        ...         y = self.check_measurement(y)
-        ...         bands = y.unsqueeze(-3).expand(*y.shape[:-2], *self.cube_shape)
-        ...         return bands.clone() if out is None else out.add_(bands) if add else out.copy_(bands)
-        >>> A = Sum()
-        >>> bool(torch.allclose(A @ A.pinv(torch.ones(8, 8)), torch.ones(8, 8)))
-        True
     """
 
     dtype: torch.dtype = torch.float32
@@ -61,14 +45,9 @@ class Camera(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Photograph a cube: y = A x.
+        """Photograph a cube: y = A x, (..., C, H, W) -> (..., H, W').
 
-        Args:
-            x: (..., C, H, W).
-            out: (..., H, W'), overwritten (outside autograd only).
-
-        Returns:
-            (..., H, W').
+        Into `out` where it is given (outside autograd only).
 
         Raises:
             ValueError: x does not end in (C, H, W). TypeError: no tensor, or of other dtype or device.
@@ -76,15 +55,9 @@ class Camera(ABC):
 
     @abstractmethod
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Send a measurement back to every voxel that could have made it: x = A^T y.
+        """Send a measurement back to every voxel that could have made it: x = A^T y, (..., H, W') -> (..., C, H, W).
 
-        Args:
-            y: (..., H, W').
-            out: (..., C, H, W), overwritten, or added to where `add` (outside autograd only).
-            add: out += A^T y.
-
-        Returns:
-            (..., C, H, W).
+        Into `out` where it is given, or added to it where `add` (outside autograd only).
 
         Raises:
             ValueError: y does not end in (H, W'). TypeError: no tensor, or of other dtype or device.
@@ -95,16 +68,9 @@ class Camera(ABC):
         """Whether the camera itself wants a gradient, in its mask or weights."""
         return self.weights is not None and self.weights.requires_grad
 
-    # A @ x, A.T @ y
-
     def __matmul__(self, x: Tensor) -> Tensor:
         """A x, see `forward`."""
         return self.forward(self.check_cube(x))
-
-    @property
-    def T(self) -> Transposed:
-        """A^T: `A.T @ y` or `A.T(y)` is `A.adjoint(y)`."""
-        return Transposed(self)
 
     @property
     def num_bands(self) -> int:
@@ -114,10 +80,7 @@ class Camera(ABC):
     # row weights
 
     def weighted(self, weights: Tensor | None) -> Camera:
-        """A new camera with these row weights in place of the present ones; weigh the measurement alike.
-
-        Args:
-            weights: like a measurement, finite and >= 0, or None. Copied.
+        """A new camera with these row weights, which are copied, in place of the present ones.
 
         Raises:
             ValueError: weights of another shape, negative or not finite.
@@ -154,13 +117,13 @@ class Camera(ABC):
         """
         return self.majorizer(), None
 
-    def gram_diag(self) -> Tensor:
-        """diag(A A^T), like a measurement; here its bound `majorizer`."""
-        return self.majorizer()
-
     def row_variance(self, variances: Tensor) -> Tensor:
-        """diag(A V A^T), like a measurement, for independent voxels of variance v_c (C,); here gram_diag mean(v)."""
-        return self.gram_diag() * variances.mean()
+        """diag(A V A^T), like a measurement, for independent voxels of variance v_c (C,); here majorizer mean(v)."""
+        return self.majorizer() * variances.mean()
+
+    def gram_diag(self) -> Tensor:
+        """diag(A A^T), like a measurement: `row_variance` of variances 1."""
+        return self.row_variance(torch.ones(self.num_bands, dtype=self.dtype, device=self.device))
 
     def visibility(self) -> Tensor | None:
         """diag(A^+ A), (C, H, W): how much of each voxel y alone determines, 0 to 1; None where that is not known."""
@@ -198,47 +161,36 @@ class Camera(ABC):
             ).x  # fmt: skip
             return torch.where(lit, r, b / rho) if rho > 0 else r
 
-        return self.iterated(iterate, self.check_measurement(b))
+        return self._iterated(iterate, self.check_measurement(b))
 
-    def pinv(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def pinv(self, y: Tensor) -> Tensor:
         """Moore-Penrose pseudo-inverse A^+ y: of the cubes that explain y best, the smallest.
 
         Exact where `exact`: A^T (A A^T)^+ y. Else conjugate gradients for A^T A x = A^T y from 0, to `tol` or
         `max_iters`: what A nearly erases comes last, and stopping early keeps the noise there out. Differentiable in y.
-        Arguments and result as for `adjoint`.
         """
         self.check_measurement(y)
         if self.exact:
-            return self.adjoint(self.solve(y, 0.0), out=out, add=add)
+            return self.adjoint(self.solve(y, 0.0))
 
         def iterate(b: Tensor) -> Tensor:
             return conjugate_gradients(
                 lambda x: self.adjoint(self.forward(x)), b, axes=3, num_iters=self.max_iters, tol=self.tol
             ).x
 
-        x = self.iterated(iterate, self.adjoint(y))
-        return x if out is None else out.add_(x) if add else out.copy_(x)
+        return self._iterated(iterate, self.adjoint(y))
 
-    def prox(self, v: Tensor, y: Tensor, rho: float, *, out: Tensor | None = None) -> Tensor:
-        """argmin_x 1/2 |A x - y|^2 + rho/2 |x - v|^2 = v + A^T (A A^T + rho)^-1 (y - A v).
-
-        Args:
-            v: (..., C, H, W).
-            y: (..., H, W').
-            rho: penalty, > 0.
-            out: (..., C, H, W), overwritten; may be `v` itself (outside autograd only).
+    def prox(self, v: Tensor, y: Tensor, rho: float) -> Tensor:
+        """argmin_x 1/2 |A x - y|^2 + rho/2 |x - v|^2 = v + A^T (A A^T + rho)^-1 (y - A v), rho > 0.
 
         Raises:
             ValueError: rho not positive, or shapes that do not fit.
         """
         if not rho > 0:
             raise ValueError(f"rho must be positive, got {rho}; for rho -> 0 use v + A.pinv(y - A.forward(v))")
-        r = self.solve(self.check_measurement(y) - self.forward(v), rho)
-        if out is None:
-            return v + self.adjoint(r)
-        return self.adjoint(r, out=out if out is v else out.copy_(v), add=True)
+        return v + self.adjoint(self.solve(self.check_measurement(y) - self.forward(v), rho))
 
-    def iterated(self, solve: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
+    def _iterated(self, solve: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
         """M^-1 b by an iteration, M symmetric; differentiable in b, but not in the mask."""
         if self.learned and torch.is_grad_enabled():
             raise RuntimeError(
@@ -273,17 +225,16 @@ class Camera(ABC):
         prox(v - u) + u, where A (v - u) = 2 y_v - y_x: u need not be kept. No gradient flows through it.
 
         Args:
-            v: (..., C, H, W), read.
-            x: (..., C, H, W), written; may be `v` itself.
-            y: (..., H, W'), read.
-            y_x: (..., H, W'), A x of the last step; at the start y for GAP, A v for ADMM. Overwritten.
-            y_v: (..., H, W'), written.
+            v: cube, read.
+            x: cube, written; may be `v` itself.
+            y: measurement, read.
+            y_x: A x of the last step; at the start y for GAP, A v for ADMM. Overwritten.
+            y_v: like y, written.
             rho: penalty, >= 0.
             accelerate: False is plain GAP: x = v + A^+ (y - A v).
 
         Raises:
-            ValueError: negative rho, or shapes that do not fit. TypeError: other dtype or device than the camera.
-            RuntimeError: a gradient is wanted.
+            ValueError: negative rho, or shapes that do not fit. RuntimeError: a gradient is wanted.
         """
         self.check_step(v, x, y, y_x, y_v, rho)
         self.forward(v, out=y_v)
@@ -316,11 +267,10 @@ class Camera(ABC):
 
     def check_out(self, out: Tensor | None, shape: tuple[int, ...], *inputs: Tensor | None) -> None:
         """That a result of this shape may be written into `out`: its shape fits, and no gradient is wanted."""
-        if out is None:
-            return
-        if tuple(out.shape) != shape:
+        if out is not None and tuple(out.shape) != shape:
             raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
-        if torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None):
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None)
+        if out is not None and wanted:
             raise RuntimeError(
                 "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
             )
@@ -375,18 +325,6 @@ def measured(A: Camera, y: Tensor) -> Tensor:
     return A.check_measurement(y)
 
 
-class Transposed:
-    """A^T of a camera."""
-
-    def __init__(self, camera: Camera) -> None:
-        self.T = camera
-
-    def __matmul__(self, y: Tensor) -> Tensor:
-        return self.T.adjoint(self.T.check_measurement(y))
-
-    __call__ = __matmul__
-
-
 class Weighted(Camera):
     """diag(w) A for any camera A; see `Camera.weighted`."""
 
@@ -418,9 +356,6 @@ class Weighted(Camera):
 
     def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         return self.camera.adjoint(self.check_measurement(y) * self.weights, out=out, add=add)
-
-    def gram_diag(self) -> Tensor:
-        return self.camera.gram_diag() * self.weights**2
 
     def row_variance(self, variances: Tensor) -> Tensor:
         return self.camera.row_variance(variances) * self.weights**2

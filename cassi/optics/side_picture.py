@@ -29,10 +29,6 @@ class SidePicture:
 
     Raises:
         InputError: another shape, values that are not finite, or a response that does not fit the channels.
-
-    Example:
-        >>> SidePicture(np.random.default_rng(0).random((300, 400, 3)), "rgb").channels
-        3
     """
 
     picture: np.ndarray
@@ -43,11 +39,12 @@ class SidePicture:
     def __post_init__(self) -> None:
         p = self.picture
         if not isinstance(p, np.ndarray) or p.ndim not in (2, 3) or p.dtype.kind not in "fiu":
-            raise InputError(f"the side picture must be real numbers (h, w) or (h, w, channels), got {_told(p)}")
+            got = f"{p.dtype} {p.shape}" if isinstance(p, np.ndarray) else type(p).__name__
+            raise InputError(f"the side picture must be real numbers (h, w) or (h, w, channels), got {got}")
         if min(p.shape[:2]) < SMALLEST or self.channels > SMALLEST:
             raise InputError(
                 f"the side picture must have at least {SMALLEST} x {SMALLEST} pixels and at most {SMALLEST} channels, "
-                f"got {_told(p)}"
+                f"got {p.shape}"
             )
         if not np.isfinite(p).all() or p.max() <= 0:
             raise InputError("the side picture must be finite and not black")
@@ -71,18 +68,10 @@ class SidePicture:
         return 1 if self.picture.ndim == 2 else int(self.picture.shape[2])
 
 
-def _told(value: object) -> str:
-    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-
-
 def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: int) -> np.ndarray:
     """What a photograph's channels (K, C) are like before anything is known of them, each of sum 1.
 
     Three channels of known bands are Gaussians in red, green, blue; anything else is as sensitive to each band.
-
-    Example:
-        >>> expected_response(1, None, 4)
-        array([[0.25, 0.25, 0.25, 0.25]])
     """
     flat = np.full((channels, num_bands), 1 / num_bands)
     if channels != 3 or wavelengths is None:

@@ -20,27 +20,18 @@ class SideView(Camera):
         y = (Phi x, s),    s_k[i, j] = w_k[i, j] sum_c R_kc x_c[i, j]
 
     The photograph's K channels lie below the S snapshots of the camera, at the first W columns of the detector; the
-    columns beyond hold nothing, and no light of them returns. What the two see overlaps, and
+    columns beyond hold nothing. Solvers step by the bound
 
         A A^T <= 2 diag(Phi Phi^T, w_k^2 sum_l |R R^T|_kl)                   as |a + b|^2 <= 2 |a|^2 + 2 |b|^2
-
-    is the bound that solvers step by.
 
     Args:
         camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
         sensitivity: R (K, C), >= 0, of the dtype and on the device of the camera.
-        side_weights: w (K, H, W), finite and >= 0; 0 where the photograph says nothing. A photograph is weighted alike.
-            None for 1 everywhere.
+        side_weights: w (K, H, W), finite and >= 0; a photograph is weighted alike. None for 1 everywhere.
         tol, max_iters: of inverses, see `Camera`.
 
     Raises:
         ValueError: shapes that do not fit, or a sensitivity that is negative or not finite.
-
-    Example:
-        >>> camera = CASSI.from_step(torch.ones(4, 5), step=1, num_bands=3)
-        >>> A = SideView(camera, torch.ones(1, 3), torch.ones(1, 4, 5))
-        >>> A.forward(torch.ones(3, 4, 5))[1, 0]
-        tensor([3., 3., 3., 3., 3., 0., 0.])
     """
 
     camera: Camera
@@ -90,7 +81,7 @@ class SideView(Camera):
 
     @property
     def weights(self) -> Tensor | None:  # type: ignore[override]
-        """Row weights (S + K, H, W'), 0 beyond the photograph where there are any; None where neither has."""
+        """Row weights (S + K, H, W'), 0 beyond the photograph; None where neither has any."""
         own = self.camera.weights
         if own is None and self.side_weights is None:
             return None
@@ -101,7 +92,7 @@ class SideView(Camera):
         return self.sensitivity.new_ones((1, 1, 1)) if self.side_weights is None else self.side_weights
 
     def stack(self, first: Tensor, side: Tensor) -> Tensor:
-        """A measurement (S + K, H, W') of the camera's own (H, W') or (S, H, W') and a photograph (K, H, W)."""
+        """A measurement (S + K, H, W') of the camera's own and a photograph (K, H, W)."""
         both = self.sensitivity.new_zeros(self.measurement_shape)
         self._first(both).copy_(first)
         self._side(both).copy_(side)
@@ -114,7 +105,6 @@ class SideView(Camera):
         return y[..., self.num_shots :, :, : self.cube_shape[-1]]
 
     def weighted(self, weights: Tensor | None) -> SideView:
-        """These row weights in place of the present ones, see `Camera.weighted`; R itself is not among them."""
         if weights is None:
             return replace(self, camera=self.camera.weighted(None), side_weights=None)
         w = checked_weights(weights, self.measurement_shape, self.sensitivity)
@@ -143,18 +133,14 @@ class SideView(Camera):
         x = self.camera.adjoint(self._first(y).contiguous(), out=out, add=add)
         return x + side if out is None else x.add_(side)
 
-    def gram_diag(self) -> Tensor:
-        """diag(A A^T): that of Phi, and w_k^2 sum_c R_kc^2."""
-        return self.stack(self.camera.gram_diag(), self._w**2 * _column(self.sensitivity.square().sum(1)))
-
     def majorizer(self) -> Tensor:
         coupled = (self.sensitivity @ self.sensitivity.T).sum(1)
-        return 2 * self.stack(self.camera.majorizer(), self._w**2 * _column(coupled))
+        return 2 * self.stack(self.camera.majorizer(), self._w**2 * coupled.view(-1, 1, 1))
 
     def row_variance(self, variances: Tensor) -> Tensor:
-        """diag(A V A^T), (S + K, H, W')."""
+        """diag(A V A^T): that of Phi, and w_k^2 sum_c R_kc^2 v_c."""
         seen = self.sensitivity.square() @ variances.to(self.sensitivity)
-        return self.stack(self.camera.row_variance(variances), self._w**2 * _column(seen))
+        return self.stack(self.camera.row_variance(variances), self._w**2 * seen.view(-1, 1, 1))
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
@@ -185,12 +171,8 @@ def through(camera: Camera, light: Tensor) -> Camera | None:
     """The camera of x / L for the light L (H, W): its masks times L. None for a camera whose mask is not known."""
     if isinstance(camera, CASSI | BlurredCASSI) and camera.mask.shape[-2:] == light.shape:
         return replace(camera, mask=camera.mask * light)
-    if type(camera) is MultiShot:
-        shots = [through(shot, light) for shot in camera.shots]
-        if all(isinstance(shot, CASSI) for shot in shots):
-            return replace(camera, shots=tuple(shot for shot in shots if isinstance(shot, CASSI)))
+    if isinstance(camera, MultiShot):
+        shots = tuple(shot for shot in camera.shots if isinstance(shot, CASSI))
+        if len(shots) == camera.num_shots:
+            return replace(camera, shots=tuple(replace(shot, mask=shot.mask * light) for shot in shots))
     return None
-
-
-def _column(values: Tensor) -> Tensor:
-    return values.view(-1, 1, 1)

@@ -56,14 +56,7 @@ class Similarity:
 
     @property
     def inverse(self) -> Similarity:
-        """From picture to scene.
-
-        Example:
-            >>> there = Similarity(1.5, 10.0, 2.0, -3.0)
-            >>> back = there.inverse.inverse
-            >>> round(back.rows, 6), round(back.columns, 6)
-            (2.0, -3.0)
-        """
+        """From picture to scene."""
         c, s = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
         rows, columns = c * self.rows + s * self.columns, c * self.columns - s * self.rows
         return Similarity(1 / self.scale, -self.angle, -self.scale * rows, -self.scale * columns)

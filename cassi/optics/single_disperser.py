@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -23,8 +24,6 @@ class CASSI(CodedAperture):
     makes pseudo-inverse and proximal step exact in closed form. The camera: Wagadarikar, John, Willett & Brady,
     "Single disperser design for coded aperture snapshot spectral imaging", Applied Optics 47, B44 (2008).
 
-    A frozen value: a new mask is a new operator. With all shifts 0 and one mask per band it is the video camera CACTI.
-
     Args:
         mask: coded aperture m, (H, W), or (C, H, W) with one calibrated mask per band; any real values [transmission],
             float32 or float64. Its dtype and device are the operator's. Copied, unless it wants a gradient.
@@ -43,8 +42,6 @@ class CASSI(CodedAperture):
     """
 
     shifts: tuple[int, ...]
-    _gram: Tensor | None = field(default=None, init=False, repr=False)
-    _inverse_gram: Tensor | None = field(default=None, init=False, repr=False)
 
     exact = True
 
@@ -60,10 +57,6 @@ class CASSI(CodedAperture):
             )
         object.__setattr__(self, "shifts", tuple(int(d) for d in displacements))
         super().__post_init__()
-        if not (self.mask.requires_grad or (self.weights is not None and self.weights.requires_grad)):
-            # a pure function of the fields, computed once; never kept where it would pin an autograd graph
-            object.__setattr__(self, "_gram", self._compute_gram())
-            object.__setattr__(self, "_inverse_gram", self._compute_inverse_gram())
 
     @classmethod
     def from_step(cls, mask: Tensor, step: int, num_bands: int) -> CASSI:
@@ -97,38 +90,36 @@ class CASSI(CodedAperture):
 
     def gram_diag(self) -> Tensor:
         """diag(Phi Phi^T)[i, j] = w^2 sum_c m_c[i, j - d_c + d_min]^2, (H, W'); the off-diagonal part is exactly 0."""
-        return self._compute_gram() if self._gram is None else self._gram.clone()
+        return self._gram[0].clone()
 
     def majorizer(self) -> Tensor:
         """Phi Phi^T itself, which is diagonal."""
         return self.gram_diag()
 
-    def _gram_or_computed(self) -> Tensor:
-        return self._compute_gram() if self._gram is None else self._gram
+    @property
+    def _gram(self) -> tuple[Tensor, Tensor]:
+        """The diagonal of Phi Phi^T and its pseudo-inverse; not kept where that would pin an autograd graph."""
+        return self._computed() if self.learned else self._kept
 
-    def _compute_gram(self) -> Tensor:
-        return self.row_variance(self.mask.new_ones(self.num_bands))
+    @cached_property
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        return self._computed()
 
-    def gram_pinv(self) -> Tensor:
-        """(Phi Phi^T)^+ as its diagonal (H, W'): 1 / gram_diag, and 0 where no light can arrive."""
-        return self._compute_inverse_gram() if self._inverse_gram is None else self._inverse_gram.clone()
-
-    def _compute_inverse_gram(self) -> Tensor:
-        return reciprocal(self._gram_or_computed())
+    def _computed(self) -> tuple[Tensor, Tensor]:
+        gram = super().gram_diag()
+        return gram, reciprocal(gram)
 
     def solve(self, b: Tensor, rho: float) -> Tensor:
         """(Phi Phi^T + rho)^+ b = b / (gram_diag + rho), 0 where both are."""
-        if rho > 0:
-            return self.check_measurement(b) / (self._gram_or_computed() + rho)
-        inverse = self._compute_inverse_gram() if self._inverse_gram is None else self._inverse_gram
-        return self.check_measurement(b) * inverse
+        gram, inverse = self._gram
+        return self.check_measurement(b) / (gram + rho) if rho > 0 else self.check_measurement(b) * inverse
 
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
     ) -> None:
         """`Camera.data_step_` in one pass over the cube: exact because Phi Phi^T is diagonal."""
         self.check_step(v, x, y, y_x, y_v, rho)
-        gram, weights = self._gram_or_computed(), self.weights
+        gram, weights = self._gram[0], self.weights
         data_step_(v, x, y, y_x, y_v, self.mask, self.shifts, gram, weights=weights, rho=rho, accelerate=accelerate)
 
     def subspace_step_(
@@ -147,9 +138,9 @@ class CASSI(CodedAperture):
 
         The mean is (detector pixels) / (voxels) at most.
         """
-        share = self.gram_pinv() if self.weights is None else self.gram_pinv() * self.weights
+        share = self._gram[1] if self.weights is None else self._gram[1] * self.weights
         return self.adjoint(share) * self.mask
 
     def norm(self) -> float:
         """Largest singular value of Phi, sqrt(max gram_diag)."""
-        return float(self._gram_or_computed().detach().max().sqrt())
+        return float(self._gram[0].detach().max().sqrt())

@@ -51,12 +51,7 @@ def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str 
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
     Raises:
-        InputError: another number than `num_bands`, or values that are not positive, finite and all different, or below
-            100 nm.
-
-    Example:
-        >>> check_wavelengths([0.45, 0.55], 2, "wavelengths")
-        array([450., 550.])
+        InputError: another number than `num_bands`, or values that are not finite, all different and above 100 nm.
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:

@@ -62,7 +62,7 @@ def tile_grid(A: Block, tile: int, *, reach: int = REACH) -> list[Tile]:
         raise ValueError(f"tile must be at least 1 and reach at least 0 [pixel], got {tile} and {reach}")
     axes = [
         list(_axis(length, tile, reach, high - low))
-        for length, (low, high) in zip(A.cube_shape[-2:], light_reach(A), strict=True)
+        for length, (low, high) in zip(A.cube_shape[-2:], ((0, 0), light_reach(A)), strict=True)
     ]
     return [
         Tile((row[0], column[0]), (row[1], column[1]), torch.outer(row[2], column[2]))

@@ -15,7 +15,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.similarity import Similarity
 from cassi.optics.single_disperser import CASSI
 
-MaskKind = Literal["binary", "grey", "blue-noise"]
+MaskKind = Literal["binary", "grey"]
 
 
 def simulate(
@@ -29,17 +29,14 @@ def simulate(
     bit_depth: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Snapshot:
-    """Photograph a cube through a coded aperture and a disperser: ``detect(Phi x)``.
+    """Photograph a cube through a coded aperture and a disperser: `detect(Phi x)`, (..., H, W') or (..., K, H, W').
 
     Args:
         cube: (..., C, H, W) >= 0, spectral cube; its dtype and device are those of the result.
         mask: (H, W) or (C, H, W), transmission of the coded aperture; of several shots one each, (K, ...).
         shifts: (C,) displacement of each band [px].
         shots: K, snapshots of the scene.
-        full_well, read_noise, bit_depth, generator: the camera, see `detect`. Without them the result is exact.
-
-    Returns:
-        The `Snapshot`, of shape (..., H, W'), or (..., K, H, W').
+        full_well, read_noise, bit_depth, generator: see `detect`. Without them the result is exact.
 
     Raises:
         ValueError: shapes that do not fit (see `CASSI`) or a camera that cannot be (see `detect`).
@@ -69,7 +66,7 @@ def side_photograph(
     read_noise: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Photograph a cube: s_k = sum_c R_kc x_c, on another grid, with the noise of `cassi.optics.detector.detect`.
+    """Photograph a cube: s_k = sum_c R_kc x_c, on another grid, (h, w, K), brightest value 1.
 
     Beyond the border of the scene its outermost pixels go on.
 
@@ -78,10 +75,7 @@ def side_photograph(
         response: R (K, C), >= 0.
         size: (h, w) of the picture; the scene's times the scale if not given.
         pose: where the scene lies in the picture.
-        full_well, read_noise, generator: see `detect`; without them there is no noise.
-
-    Returns:
-        (h, w, K), brightest value 1.
+        full_well, read_noise, generator: see `detect`.
 
     Example:
         >>> side_photograph(torch.ones(3, 8, 8), torch.ones(1, 3), pose=Similarity(1.5)).shape
@@ -96,23 +90,12 @@ def side_photograph(
 
 
 def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
-    """A scene that moves evenly, 30 degrees off its rows: frame t is the cube displaced by t times `speed`, mirrored at
-    its border.
+    """A cube (C, H, W) that moves evenly by `speed` pixels a frame, 30 degrees off its rows, (T, C, H, W).
 
-    Args:
-        cube: (C, H, W).
-        frames: T, at least 1.
-        speed: [pixel a frame], in all less than half of the scene.
-
-    Returns:
-        (T, C, H, W) >= 0, by cubic interpolation.
+    By cubic interpolation, mirrored at the border.
 
     Raises:
-        ValueError: the scene would leave the picture.
-
-    Example:
-        >>> moving(torch.rand(2, 16, 16), 3, 0.5).shape
-        torch.Size([3, 2, 16, 16])
+        ValueError: the scene would move by half of its size.
     """
     down, right = speed * math.sin(math.radians(30)), speed * math.cos(math.radians(30))
     border = math.ceil(abs(speed) * frames) + 2
@@ -142,52 +125,26 @@ def random_mask(
     transmission: float = 0.5,
     generator: torch.Generator,
 ) -> Tensor:
-    """Draw a coded aperture.
+    """Draw a coded aperture, (H, W) float32 in [0, 1].
 
     - ``"binary"``: each element is open with probability t, independently (the usual lithographic mask);
     - ``"grey"``: u^((1 - t) / t) with u uniform in (0, 1): independent transmissions in [0, 1] of mean t, uniform at
-      t = 1/2 (a printed film, or a binary mask seen through blur);
-    - ``"blue-noise"``: binary with exactly the fraction t open, and open elements that keep apart: white noise is
-      high-passed and pushed back towards two levels, over and over. C. V. Correa, H. Arguello and G. R. Arce,
-      "Spatiotemporal blue noise coded aperture design for multi-shot compressive spectral imaging", JOSA A 33 (2016),
-      show what such masks are good for.
+      t = 1/2 (a printed film, or a binary mask seen through blur).
 
     Args:
         height, width: size [px].
-        kind: one of the three.
+        kind: one of the two.
         transmission: t, mean transmission, in (0, 1).
         generator: source of randomness (CPU).
 
-    Returns:
-        (H, W) float32 in [0, 1].
-
     Raises:
         ValueError: a size below 1, transmission outside (0, 1), or an unknown kind.
-
-    Example:
-        >>> mask = random_mask(64, 64, kind="blue-noise", generator=torch.Generator().manual_seed(0))
-        >>> float(mask.mean())
-        0.5
     """
     if height < 1 or width < 1:
         raise ValueError(f"a mask needs at least 1 x 1 elements, got {height} x {width}")
+    if kind not in get_args(MaskKind):
+        raise ValueError(f"kind must be one of {', '.join(get_args(MaskKind))}, got {kind!r}")
     if not 0 < transmission < 1:
         raise ValueError(f"transmission must lie between 0 and 1, got {transmission}: it is a mean over elements")
-    if kind == "binary":
-        return (torch.rand(height, width, generator=generator) < transmission).float()
-    if kind == "grey":
-        return torch.rand(height, width, generator=generator) ** ((1 - transmission) / transmission)
-    if kind != "blue-noise":
-        raise ValueError(f"kind must be one of {', '.join(get_args(MaskKind))}, got {kind!r}")
-    frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None, :])
-    highpass = 1 - torch.exp(-0.5 * (frequency / 0.15) ** 2)
-    field = torch.rand(height, width, dtype=torch.float64, generator=generator)
-    rank = field
-    for _ in range(10):  # more rounds drive it towards a checkerboard
-        field = torch.fft.irfft2(torch.fft.rfft2(field) * highpass, s=(height, width))
-        rank = torch.empty(field.numel(), dtype=field.dtype)
-        rank[field.flatten().argsort()] = torch.arange(field.numel(), dtype=field.dtype) / field.numel()
-        rank = rank.view(height, width)
-        field = torch.sigmoid(10 * (rank - (1 - transmission)))  # nearly two levels; those near the edge may change
-    num_open = round(transmission * height * width)
-    return (rank * height * width >= height * width - num_open - 0.5).float()
+    drawn = torch.rand(height, width, generator=generator)
+    return (drawn < transmission).float() if kind == "binary" else drawn ** ((1 - transmission) / transmission)

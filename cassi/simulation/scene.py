@@ -16,14 +16,12 @@ def procedural_scene(
 ) -> Tensor:
     """Paint a still life: color chart, filter strip, star target, threads, fruit-like spheres, a plant, wood and cloth.
 
-    Pigments are smooth reflectances: logistic edges (reds, yellows, skin, wood), Gaussian bands (greens, blues),
-    both (purples, leaves with their red edge at 705 nm), a strip of narrow filters, and greys. A surface with
-    reflectance rho and normal n under a lamp from direction l and a bluish skylight s shows
+    Pigments are smooth reflectances: logistic edges, Gaussian bands, both, a strip of narrow filters, and greys. A
+    surface with reflectance rho and normal n under a lamp from direction l and a bluish skylight s shows
 
         x(lambda) = rho(lambda) (0.85 max(n . l, 0) + 0.3 s(lambda)) + highlight,   clipped to [0, 1]
 
-    so that shadows differ from lit parts in color as well as in brightness. Edges are antialiased and sizes follow
-    the shorter side, so that one seed gives nearly the same picture at any size, apart from the fine texture.
+    Sizes follow the shorter side, so that one seed gives nearly the same picture at any size.
 
     Args:
         height, width: size [px].
@@ -73,10 +71,7 @@ class _Canvas:
         return low + (high - low) * torch.rand((), generator=self.generator).item()
 
     def inside(self, distance: Tensor) -> Tensor:
-        """Coverage of each pixel by the shape with this signed distance (negative inside), seen through a lens.
-
-        The edge rises within two pixels, as sharp as a good lens on a detector makes it.
-        """
+        """Coverage of each pixel by the shape with this signed distance, negative inside; edges rise in two pixels."""
         ramp = (0.5 - distance / (2 * self.pixel)).clamp(0, 1)
         return ramp * ramp * (3 - 2 * ramp)
 

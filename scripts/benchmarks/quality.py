@@ -15,7 +15,6 @@ from torch import Tensor
 
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.held_out import hold_out
-from cassi.choice.plan import Method
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect
@@ -31,21 +30,6 @@ from cassi.solvers.least_squares import least_squares
 WEIGHTS = (0.05, 0.1, 0.2)  # of the GAP-TV loop; the best is chosen with the truth, which no user has
 READ_NOISE = 5.0  # electrons
 NOISES: dict[str, float | None] = {"clean": None, "10,000 e": 1e4, "1,000 e": 1e3}
-
-PUBLISHED = """\
-| method (published, ten KAIST scenes, cube PSNR) | needs | PSNR [dB] | SSIM | time |
-|---|---|---|---|---|
-| TwIST (published) | nothing | 23.12 | 0.669 | minutes |
-| GAP-TV (published) | nothing | 24.36 | 0.669 | 26-35 s |
-| DeSCI (published) | nothing | 25.27 | 0.721 | hours |
-| PnP-HSI (published) | a trained denoiser | 25.67 | 0.70 | |
-| PnP-DIP-HSI (published) | 55,000 network steps a scene, GPU | 31.30 | 0.90 | |
-| MST-L (published) | training for this one mask | 35.18 | | |
-
-Not run here. TwIST, GAP-TV, DeSCI and MST-L as reported by Cai et al., "Mask-guided spectral-wise transformer for
-efficient hyperspectral image reconstruction", CVPR 2022; PnP-HSI: Zheng et al., Photonics Research 9, B18 (2021);
-PnP-DIP-HSI: Meng et al., "Self-supervised neural networks for spectral snapshot compressive imaging", ICCV 2021.
-"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +60,6 @@ def quality(
     data: Path | None = None,
     *,
     quick: bool = False,
-    best: bool = False,
     report: Callable[[str], None] = print,
 ) -> str:
     """Run the comparison and return it as Markdown.
@@ -84,7 +67,6 @@ def quality(
     Args:
         data: folder with kaist/*.h5, cave/*.mat and real captures; the project's own procedural scene is always there.
         quick: the procedural scene alone, small.
-        best: also run the automatic solver at quality "best".
         report: called with one line of progress at a time.
     """
     rows: list[Row] = []
@@ -93,16 +75,15 @@ def quality(
         for noise, full_well in NOISES.items():
             noisy = add_noise(scene, full_well)
             auto, loop = in_turns(noisy, noise)
-            others = (measure(noisy, noise, name, solve) for name, solve in other_solvers(best=best).items())
+            others = (measure(noisy, noise, name, solve) for name, solve in OTHERS.items())
             for row in itertools.chain((auto,), others, (loop,)):
                 rows.append(row)
                 report(_line(row))
-    parts = [_psnr_table(rows), _gain_table(rows), _prior_table(rows), _detail_table(rows)]
+    parts = [_psnr_table(rows), _gain_table(rows), _detail_table(rows)]
     parts.append(blur_table({s.name: s.cube for s in scenes if s.cube is not None}, report=report))
     captures = [] if quick or data is None else list(real_captures(data))
     if captures:
-        parts.append(held_out_table(captures, best=best, report=report))
-    parts.append(PUBLISHED)
+        parts.append(held_out_table(captures, report=report))
     return "\n\n".join(parts)
 
 
@@ -123,18 +104,12 @@ def in_turns(scene: Scene, noise: str) -> tuple[Row, Row]:
     return timed(auto[0], auto), timed(max(loop, key=lambda row: row.psnr), loop)
 
 
-def other_solvers(*, best: bool) -> dict[str, Callable[[Scene], Tensor]]:
-    """The package's other solvers with default settings, as functions from a scene to a cube."""
-
-    found: dict[str, Callable[[Scene], Tensor]] = {
-        "gaussian": lambda s: reconstruct(s.y, s.A.mask, shifts=s.A.shifts, solver="gaussian").cube,
-        "least-squares": lambda s: least_squares(s.A, s.y).x,
-        "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * brightness(s.A, s.y)).x,
-        "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * brightness(s.A, s.y) * float(s.A.gram_diag().mean())).x,
-    }
-    if best:
-        found["auto, best"] = lambda s: reconstruct_auto(s.A, s.y, method=Method(quality="best")).result.x
-    return found
+OTHERS: dict[str, Callable[[Scene], Tensor]] = {  # the package's other solvers with default settings
+    "gaussian": lambda s: reconstruct(s.y, s.A.mask, shifts=s.A.shifts, solver="gaussian").cube,
+    "least-squares": lambda s: least_squares(s.A, s.y).x,
+    "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * brightness(s.A, s.y)).x,
+    "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * brightness(s.A, s.y) * float(s.A.gram_diag().mean())).x,
+}
 
 
 def scikit_image_gap_tv(scene: Scene, weight: float, *, num_iters: int = 50, tv_iters: int = 5) -> Tensor:
@@ -261,12 +236,9 @@ def blur_gain(cube: Tensor, *, step: float = 1.7, sigma: float = 1.0, noise: flo
     return psnr(found[0].clamp(0, 1), cube), psnr(found[1].clamp(0, 1), cube)
 
 
-def held_out_table(captures: list[Scene], *, best: bool, report: Callable[[str], None]) -> str:
+def held_out_table(captures: list[Scene], *, report: Callable[[str], None]) -> str:
     """|y - Phi x| / |y| over 2 % of the pixels that no solver saw; of GAP-TV the best of three weights."""
-    lines = [
-        "| real capture | auto | s | " + ("best | s | " if best else "") + "GAP-TV, best weight | s | least squares |"
-    ]
-    lines.append("|---" * (lines[0].count("|") - 1) + "|")
+    lines = ["| real capture | auto | s | GAP-TV, best weight | s | least squares |", "|---" * 6 + "|"]
     for scene in captures:
         held = hold_out(scene.A.gram_diag() > 0, seed=1)
         keep = (~held).float()
@@ -282,8 +254,6 @@ def held_out_table(captures: list[Scene], *, best: bool, report: Callable[[str],
             return float(misfit.norm() / scene.y[held].norm()), seconds
 
         found = [error(lambda s: reconstruct_auto(s.A, s.y).result.x)]
-        if best:
-            found.append(error(lambda s: reconstruct_auto(s.A, s.y, method=Method(quality="best")).result.x))
         weights = [w * brightness(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
         found.append(min(error(lambda s, w=w: gap_tv(s.A, s.y, tv_weight=w).x) for w in weights))  # type: ignore[misc]
         cells = " | ".join(f"{value:.2%} | {seconds:.1f}" for value, seconds in found)
@@ -327,21 +297,6 @@ def _gain_table(rows: list[Row]) -> str:
             cells = f"{np.mean(gains):+.2f} | {min(gains):+.2f} | {mean_ratio:.2f} | {ratio:.2f}"
             lines.append(f"| {noise} | {family} ({len(gains)}) | {cells} |")
     return "Gain of the automatic solver over the GAP-TV loop with its best weight\n\n" + "\n".join(lines)
-
-
-def _prior_table(rows: list[Row]) -> str:
-    """What a Gaussian prior adds to least squares, and quality "best" to the default."""
-    lines = ["| noise | more | less | mean gain [dB] | least | most |", "|---|---|---|---|---|---|"]
-    found = {(r.scene, r.noise, r.solver): r.psnr for r in rows}
-    for more, less in (("gaussian", "least-squares"), ("auto, best", "auto")):
-        for noise in dict.fromkeys(r.noise for r in rows if r.solver == more):
-            gains = [
-                v - found[scene, n, less] for (scene, n, solver), v in found.items() if (n, solver) == (noise, more)
-            ]
-            lines.append(
-                f"| {noise} | {more} | {less} | {np.mean(gains):+.2f} | {min(gains):+.2f} | {max(gains):+.2f} |"
-            )
-    return "What a further prior is worth over the solver without it, all scenes\n\n" + "\n".join(lines)
 
 
 def _detail_table(rows: list[Row]) -> str:

@@ -11,7 +11,6 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from benchmarks.shots import FULL_WELL, READ_NOISE
 from cassi.looking.metrics import psnr
 from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
@@ -20,6 +19,7 @@ from cassi.running.front_door import reconstruct
 from cassi.running.sequence import LOOKED_AT, REACH, InSequence, beside, sequence_plan
 from cassi.simulation.camera import random_mask
 
+FULL_WELL, READ_NOISE = 1e4, 5.0  # electrons
 BANDS = np.linspace(450, 720, 28)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.sequences import FULL_WELL, READ_NOISE, sequences
 from benchmarks.side import window
 from cassi.looking.metrics import psnr
 from cassi.optics.detector import detect
@@ -18,11 +19,10 @@ from cassi.running.front_door import reconstruct
 from cassi.simulation.camera import random_mask
 
 COUNTS = (1, 2, 4)
-FULL_WELL, READ_NOISE = 1e4, 5.0  # electrons, of each shot
 
 
 def shots(data: Path, *, size: int = 256, windows: int = 10, report: Callable[[str], None] = print) -> str:
-    """One, two and four shots through grey masks of their own, the automatic solver, clean and noisy.
+    """One, two and four shots through grey masks of their own, the automatic solver, clean and noisy; and sequences.
 
     Args:
         data: folder with cave_train/*.h5.
@@ -58,7 +58,7 @@ def shots(data: Path, *, size: int = 256, windows: int = 10, report: Callable[[s
     return (
         f"Cube PSNR, mean over {windows} windows of {size} x {size} pixels of CAVE scenes, 28 bands, each shot through "
         "a grey mask of its own; of the noisy ones every shot has 10,000 electrons at the brightest pixel\n\n"
-        + "\n".join(lines)
+        + "\n".join([*lines, "", sequences(data, report=report)])
     )
 
 

@@ -6,7 +6,6 @@ Every figure is the median of turns (`benchmarks.timing`); every comparison is f
 from __future__ import annotations
 
 import math
-import os
 import platform
 import statistics
 import subprocess
@@ -126,32 +125,20 @@ def speed(
     add(memory(QUICK_SIZES[-1] if quick else SIZES[1], device))
     for part in siblings(device, quick=quick):
         add(part)
-    add(many_frames(quick=quick))
-    if device.type != "cuda":
-        add("GPU: not measured on a GPU in this run.")
-    return "\n\n".join(parts) + "\n"
+    if not quick:  # each way starts processes
+        add(throughput())
+    return "\n\n".join(parts)
 
 
 def environment(device: torch.device) -> str:
-    """What the figures depend on: machine, versions, threads, allocator, commit."""
-    versions = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
-    for name in ("numba", "triton", "skimage"):
-        try:
-            versions.append(f"{name} {__import__(name).__version__}")
-        except (ImportError, OSError, RuntimeError):
-            versions.append(f"no {name}")
-    settings = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(("MALLOC_", "PYTORCH_CUDA_ALLOC"))]
-    allocator = os.environ.get("LD_PRELOAD") or f"the default of {' '.join(platform.libc_ver()) or platform.system()}"
-    rows = {
-        "processor": f"{_processor()}, {os.cpu_count()} cores; {torch.get_num_threads()} threads used",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        "versions": ", ".join(versions),
-        "allocator": "; ".join([allocator, *settings]),
-        "commit": _commit(),
-        "float": "float32; the scikit-image loop float64",
-        "load": f"{os.getloadavg()[0]:.1f} when the run began" if hasattr(os, "getloadavg") else "unknown",
-    }
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items())])
+    """What the figures depend on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return (
+        f"{name}, {torch.get_num_threads()} threads; Python {platform.python_version()}, torch {torch.__version__}; "
+        f"commit {commit}; float32, the scikit-image loop float64"
+    )
 
 
 def compare_forward(size: Size, device: torch.device, seconds: float) -> Comparison:
@@ -183,7 +170,6 @@ def compare_inverse(size: Size, device: torch.device, seconds: float) -> Compari
         "shift_back(y / alpha) / mask": lambda: usual.inverse_by_division(y, A.mask, A.shifts, alpha),
         "cassi, eager": _eagerly(lambda: A.pinv(y)),
         "cassi": lambda: A.pinv(y),
-        "cassi, out=": lambda: A.pinv(y, out=out),
     }
     check_agreement({name: lambda way=way: A.forward(way()) for name, way in ways.items()})  # type: ignore[misc]
     times = time_in_turns({**ways, "copy": lambda: copy.copy_(out)}, device=device, seconds=seconds)
@@ -368,11 +354,6 @@ def memory(size: Size, device: torch.device) -> str:
     return f"Memory and throughput, {size} (a cube: {cube / 1e6:.1f} MB)\n\n" + "\n".join(lines)
 
 
-def many_frames(*, quick: bool) -> str:
-    """Frames a minute; each way starts processes, so not in a hurry."""
-    return "Frames a minute: not measured with --quick." if quick else throughput()
-
-
 def _eagerly(call: Callable[[], T]) -> Callable[[], T]:
     def run() -> T:
         with eager():
@@ -395,15 +376,3 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _commit() -> str:
-    def git(*args: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *args]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

@@ -256,20 +256,6 @@ class Training:
         prior.load_state_dict(self.mean)
         return save_prior(prior, path)
 
-    def draw(self, path: Path) -> None:
-        """A figure of the error and the gain over the start against minutes of training."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        minutes = [c["minutes"] for c in self.progress.curve]
-        axes.plot(minutes, [c["gain"] for c in self.progress.curve], lw=0.8)
-        axes.set(xlabel="training [min]", ylabel="gain over the start, training examples [dB]")
-        axes.grid(alpha=0.3)
-        partial = path.with_suffix(".partial")
-        figure.savefig(partial, dpi=150, format="png")
-        partial.replace(path)
-
     def _rate(self) -> float:
         """Up over 100 steps, then straight down to a fiftieth over the minutes."""
         fall = 1 - 0.98 * min(1.0, self.progress.seconds / (60 * self.settings.minutes))
