@@ -11,7 +11,8 @@ import torch
 from benchmarks import textbook_shift_sum as usual
 from cases import BATCHES, GRID, Case, make_mask
 
-from cassi.kernels.shift_sum import detector_width, shift_back, shift_sum
+from cassi import CASSI
+from cassi.kernels.shift_sum import data_step_, detector_width, shift_back, shift_sum
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
 
@@ -241,3 +242,29 @@ def test_shapes_that_do_not_fit_are_refused(path):
         shift_sum(x, mask, shifts, out=torch.empty(3, 6))
     with pytest.raises(ValueError, match=r"out must be \(2, 3, 4\), got \(2, 3, 5\)"):
         shift_back(y, mask, shifts, out=torch.empty(2, 3, 5))
+
+
+def positive(*shape: int, seed: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+
+
+def test_the_inverse_by_division_is_a_right_inverse_but_not_the_smallest():
+    mask, shifts = positive(4, 5, seed=4), (0, 1, 2)
+    A = CASSI(mask, shifts)
+    y = A.forward(positive(3, 4, 5, seed=5))
+    alpha = usual.overlap_count(mask, shifts)
+    assert alpha[0].tolist() == [1, 2, 3, 3, 3, 2, 1]
+    x = usual.inverse_by_division(y, mask, shifts, alpha)
+    torch.testing.assert_close(A.forward(x), y)
+    assert A.pinv(y).norm() < 0.99 * x.norm()
+    ones = torch.ones_like(mask)
+    torch.testing.assert_close(usual.inverse_by_division(y, ones, shifts, alpha), CASSI(ones, shifts).pinv(y))
+
+
+def test_the_naive_data_step_is_ours_without_acceleration():
+    mask, shifts = positive(4, 5, seed=6), (0, 2)
+    A = CASSI(mask, shifts)
+    v, y = positive(2, 4, 5, seed=7), positive(4, 7, seed=8)
+    x, y_x, y_v = torch.empty_like(v), torch.empty_like(y), torch.empty_like(y)
+    data_step_(v, x, y, y_x, y_v, mask, shifts, A.gram_diag(), accelerate=False)
+    torch.testing.assert_close(usual.data_step_naive(v, y, mask, shifts, A.gram_diag()), x)

@@ -82,12 +82,15 @@ def subspace_step(
     share_out(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
 
 
-def squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b|^2 and |b|^2 of contiguous tensors of one shape, (2,), summed in float64 without a temporary."""
-    chunks = max(1, a.numel() // _CHUNK)
-    partial = np.zeros((chunks, 2))
-    share_out(_squared_distance, chunks, a.numel(), _stack(a, 0), _stack(b, 0), partial)
-    return torch.from_numpy(partial.sum(0))
+def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """|a - b|^2, |b|^2, |c - d|^2 and |d|^2, (4, 1), summed in float64 without a temporary."""
+    sums = []
+    for one, other in ((a, b), (c, d)):
+        chunks = max(1, one.numel() // _CHUNK)
+        partial = np.zeros((chunks, 2))
+        share_out(_squared_distance, chunks, one.numel(), _stack(one, 0), _stack(other, 0), partial)
+        sums.append(partial.sum(0))
+    return torch.from_numpy(np.concatenate(sums)[:, None])
 
 
 def _stack(tensor: Tensor, rank: int) -> Array:

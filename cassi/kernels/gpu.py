@@ -83,12 +83,12 @@ def subspace_step(
         _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
 
 
-def squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Terms of |a - b|^2 and |b|^2 in float64, (2, ...): the caller decides when to sum and to wait for them."""
-    programs = triton.cdiv(a.numel(), _CHUNK)
-    partial = torch.empty(2, programs, _COLUMNS, dtype=torch.float64, device=a.device)
+def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """Terms of |a - b|^2, |b|^2, |c - d|^2 and |d|^2 in float64, (4, n): the caller sums them, and waits for them."""
+    programs = triton.cdiv(max(a.numel(), c.numel()), _CHUNK)
+    partial = torch.empty(4, programs * _COLUMNS, dtype=torch.float64, device=a.device)
     with _device_of(a):
-        _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _COLUMNS)
+        _squared_distances[(programs, 2)](a, b, c, d, partial, a.numel(), c.numel(), programs, _CHUNK, _COLUMNS)
     return partial
 
 
@@ -315,7 +315,7 @@ def _subspace_step(
 
 
 @triton.jit
-def _squared_distance(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+def _distance_of_chunk(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     difference = tl.full([BLOCK], 0.0, tl.float64)
     reference = tl.full([BLOCK], 0.0, tl.float64)
@@ -327,6 +327,16 @@ def _squared_distance(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK:
         reference += value.to(tl.float64) * value.to(tl.float64)
     tl.store(partial + tl.program_id(0) * BLOCK + n, difference)
     tl.store(partial + (programs + tl.program_id(0)) * BLOCK + n, reference)
+
+
+@triton.jit
+def _squared_distances(
+    a, b, c, d, partial, first_size, second_size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    if tl.program_id(1) == 0:
+        _distance_of_chunk(a, b, partial, first_size, programs, CHUNK, BLOCK)
+    else:
+        _distance_of_chunk(c, d, partial + 2 * programs * BLOCK, second_size, programs, CHUNK, BLOCK)
 
 
 @triton.jit

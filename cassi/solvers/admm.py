@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 Prox = Callable[[Tensor, int], Tensor]
 """prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite its argument and return it."""
@@ -58,11 +58,9 @@ def admm(
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="ADMM")
     for k in loop:
         A.data_step_(z, x, y, y_x, y_z, rho=rho)
-        residual = relative_change(y_z, y)
         overwrite(x, prox_g(x, k))
-        change = relative_change(x, z)
+        loop.compare(x, z, y_z, y)
         z, x = x, z  # the spent z becomes the buffer of the next step: no iteration allocates a cube
-        loop.record(z, residual=residual, change=change)
     return loop.result(z)
 
 

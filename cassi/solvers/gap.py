@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 Denoiser = Callable[[Tensor, int], Tensor]
 """f(x, k) -> x: the cube to denoise, the iteration from 0. It may overwrite its argument and return it."""
@@ -65,11 +65,9 @@ def gap(
     loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
     for k in loop:
         A.data_step_(v, x, y, b, y_v, accelerate=accelerate)  # the first two lines
-        residual = relative_change(y_v, y)
         overwrite(x, denoise(x, k))
-        change = relative_change(x, v)
+        loop.compare(x, v, y_v, y)
         v, x = x, v  # the spent v becomes the buffer of the next projection: no iteration allocates a cube
-        loop.record(v, residual=residual, change=change)
     return loop.result(v)
 
 

@@ -12,7 +12,7 @@ from cassi.optics.protocol import Camera, measured, reciprocal
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 PRIOR_STRENGTH = 0.6  # kappa lambda
 STEP = 0.3  # c, of the multiplier that keeps radiance from being negative; below 1/3, see `subspace_tv`
@@ -132,14 +132,12 @@ def subspace_tv(
                 step = A.adjoint(r, out=(2 * p).sub_(u).mul_(STEP), add=True)
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
-        residual = relative_change(y_z, y)
         if denoise is None:
             q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
             overwrite(z_new, denoise(z_new, k))
-        change = relative_change(z_new, z)
+        loop.compare(z_new, z, y_z, y)
         z, z_new = z_new, z
-        loop.record(z, residual=residual, change=change)
     result = loop.result(z)
     return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
 
