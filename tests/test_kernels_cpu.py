@@ -22,7 +22,7 @@ from cassi.kernels.dispatch import eager as eagerly
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.jit import jit
 from cassi.kernels.warm_up import warm_up
-from cassi.priors.nonlocal_lowrank import nonlocal_lowrank
+from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import tv_prox
 from cassi.solvers.subspace_tv import subspace_tv
@@ -79,7 +79,7 @@ def test_nothing_is_compiled_after_the_warming_up():
                 subspace_tv(shots, torch.stack([y, y], 1), smooth_basis(4, 3), num_iters=2, nonnegative=nonnegative)
         convolve_rows(y[0], y[0])
         convolve_rows(y[0], y[0, 0])
-        nonlocal_lowrank(random(3, 20, 20, seed=4, dtype=dtype), 0.5)
+        NonlocalDenoiser(0.5)(random(3, 20, 20, seed=4, dtype=dtype), 0)
     assert signatures() == before
 
 

@@ -342,7 +342,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "_gather_groups": {"PATCH": 5, "BLOCK": 32},
     "_put_back": {"ADD": FLAG, "PATCH": 5, "BLOCK": 16},
 }  # fmt: skip
-KINDS = {"offsets": "*i32", "partial": "*fp64", "groups": "*i64", "order": "*i32", "start": "*i32"}
+KINDS = {"offsets": "*i32", "partial": "*fp64", "groups": "*i64", "order": "*i64", "start": "*i64"}
 KINDS |= dict.fromkeys(("size", "first_size", "second_size"), "i64")
 NUMBERS = ("C", "H", "W", "D", "K", "M", "programs")
 

@@ -421,7 +421,7 @@ def _put_back(
         first = tl.load(start + place)
         last = tl.where(there, tl.load(start + place + 1), first)
         for e in range(first, last):
-            patch = tl.load(order + e).to(tl.int64)
+            patch = tl.load(order + e)
             total += tl.load(y + (patch * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
             total += tl.load(mean + (patch // M * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
     o = k.to(tl.int64) * H * W + pixel
