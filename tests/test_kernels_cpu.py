@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from cases import tv_prox
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, admm_tv, gap_tv
@@ -24,7 +25,6 @@ from cassi.kernels.jit import jit
 from cassi.kernels.warm_up import warm_up
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.priors.tv import tv_prox
 from cassi.solvers.subspace_tv import subspace_tv
 
 

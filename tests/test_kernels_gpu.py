@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import tv_prox
 from pretend_device import pretend_cuda
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from cassi import CASSI, admm_tv, gap_tv
 from cassi.kernels import cpu, dispatch
 from cassi.priors import nonlocal_lowrank
 from cassi.priors.spectral_basis import smooth_basis
-from cassi.priors.tv import tv_prox
 from cassi.solvers.subspace_tv import subspace_tv
 
 triton = pytest.importorskip("triton", reason="Triton is not installed (the extra `test` brings it on Linux)")

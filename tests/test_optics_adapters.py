@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from cases import tv
 from oracle import matrix
 from scipy.sparse.linalg import lsqr
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 from cassi import CASSI, admm_tv
 from cassi.optics.adapters import as_deepinv, as_scipy
 from cassi.optics.protocol import Camera
-from cassi.priors.tv import tv
 
 HEIGHT, WIDTH, SHIFTS = 6, 7, (3, 0, 1)
 

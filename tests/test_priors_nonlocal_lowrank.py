@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import tv_prox
 
 from cassi.kernels.dispatch import eager
 from cassi.priors.nonlocal_lowrank import (
@@ -15,7 +16,6 @@ from cassi.priors.nonlocal_lowrank import (
     _match,
     singular_value_gain,
 )
-from cassi.priors.tv import tv_prox
 
 
 def denoised_once(z, sigma, **options):

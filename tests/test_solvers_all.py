@@ -11,12 +11,11 @@ import oracle
 import pytest
 import scipy.sparse.linalg
 import torch
-from cases import make_mask
+from cases import make_mask, tv_prox
 
 from cassi import CASSI, admm, admm_tv, gap, gap_tv, least_squares
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.protocol import Camera
-from cassi.priors.tv import tv_prox
 
 F64 = torch.float64
 
@@ -351,15 +350,6 @@ def test_the_monitor_sees_the_history_and_may_stop(solve):
     assert tuple(record for record, _ in seen) == result.history
     assert torch.equal(seen[-1][1], result.x)
     assert torch.equal(seen[1][1], solve(A, noisy(A), num_iters=2).x), "the monitor sees the cube of its iteration"
-
-
-@every_solver
-def test_progress_goes_to_stderr_when_asked(solve, capsys):
-    A, _ = camera()
-    solve(A, noisy(A), num_iters=2, progress=True)
-    assert solve.func.__name__.split("_")[0].upper() in capsys.readouterr().err
-    solve(A, noisy(A), num_iters=2)
-    assert capsys.readouterr() == ("", "")
 
 
 @every_solver

@@ -16,7 +16,7 @@ V = torch.zeros(1)
 
 def run(changes: list[float], *, tol: float = 0.0, monitor=None, num_iters: int | None = None, **values) -> Result:
     """A solver whose changes are given."""
-    loop = Loop(len(changes) if num_iters is None else num_iters, tol=tol, monitor=monitor, progress=False, name="Test")
+    loop = Loop(len(changes) if num_iters is None else num_iters, tol=tol, monitor=monitor, name="Test")
     for k in loop:
         loop.record(V, residual=values.get("residual", 0.5), change=changes[k])
     return loop.result(V)
@@ -78,7 +78,7 @@ def compared(residual: float, change: float) -> tuple[torch.Tensor, ...]:
 
 def on_device(values: list[tuple[float, float]], **settings) -> tuple[Result | None, list[int], str]:
     """A solver whose tensors lie on a device; the iterations at which numbers were fetched, and its error."""
-    fetched, options = [], {"tol": 0.0, "monitor": None, "progress": False, **settings}
+    fetched, options = [], {"tol": 0.0, "monitor": None, **settings}
     loop = Loop(len(values), name="Test", **options)
     with pretend_cuda() as ledger:
         given = [[t.to("cuda") for t in compared(*pair)] for pair in values]
@@ -145,7 +145,7 @@ def test_relative_norm():
 
 def compare(v: torch.Tensor, v_old: torch.Tensor) -> float:
     """|v - v_old| / |v_old| as a loop records it, of either pair that it compares."""
-    loop = Loop(1, tol=0.0, monitor=None, progress=False, name="Test")
+    loop = Loop(1, tol=0.0, monitor=None, name="Test")
     for _ in loop:
         loop.compare(v, v_old, v, v_old)
     (record,) = loop.result(v).history

@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from cassi.kernels.dispatch import kernels
 
@@ -61,23 +60,22 @@ class Result:
 
 
 class Loop:
-    """Counts iterations, keeps the history, decides when to stop, shows progress; the numerics stay in the solver.
+    """Counts iterations, keeps the history, decides when to stop; the numerics stay in the solver.
 
-    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="GAP")
     for k in loop:
         ...
         loop.compare(v, v_old, y_v, y)
     return loop.result(v)
     """
 
-    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, progress: bool, name: str) -> None:
+    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, name: str) -> None:
         if num_iters < 1:
             raise ValueError(f"num_iters must be at least 1, got {num_iters}")
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
         self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
-        self._progress = progress
         self._history: list[Record] = []
         self._pending: list[tuple[float, Tensor]] = []  # seconds, and squares that are not waited for yet
         self._required: list[tuple[Tensor, str]] = []
@@ -93,12 +91,10 @@ class Loop:
 
     def __iter__(self) -> Iterator[int]:
         self._start = time.perf_counter()
-        with tqdm(total=self._num_iters, desc=self._name, disable=not self._progress, leave=False) as self._bar:
-            for k in range(self._num_iters):
-                yield k
-                self._bar.update()
-                if self._done:
-                    break
+        for k in range(self._num_iters):
+            yield k
+            if self._done:
+                break
 
     def compare(self, v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> None:
         """Close iteration k with the residual |y_v - y| / |y| and the change |v - v_old| / |v_old|.
@@ -147,7 +143,6 @@ class Loop:
                     "larger rho"
                 )
         self._history += records
-        self._bar.set_postfix_str(f"residual {records[-1].residual:.2%}", refresh=False)
         for record in records:
             stop = self._monitor is not None and self._monitor(record, v)
             if record.change < self._tol or stop:

@@ -42,7 +42,6 @@ def subspace_tv(
     state: SubspaceState | None = None,
     denoise: Denoiser | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> tuple[Result, SubspaceState]:
     """Maximum a posteriori cube x = B^T z >= 0 under Gaussian noise of known variance and TV of the coefficients.
 
@@ -77,7 +76,7 @@ def subspace_tv(
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
         nonnegative: with the constraint B^T z >= 0, which costs the memory of one cube.
-        num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
+        num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
 
@@ -90,9 +89,7 @@ def subspace_tv(
         FloatingPointError: the iteration diverged; names the iteration.
     """
     coefficients = _checked_shapes(A, y, basis, state)
-    loop = Loop(
-        num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
-    )
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="subspace TV" if denoise is None else "subspace")
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
     known = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
     loop.require(known, "variance must be >= 0 everywhere and not NaN")

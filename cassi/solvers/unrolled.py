@@ -26,7 +26,6 @@ def unrolled(
     variance: Tensor,
     level: float | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> tuple[Result, Tensor]:
     """Correct coefficient images z of a cube x = B^T z by a network and the measurement in turn, T times.
 
@@ -60,7 +59,7 @@ def unrolled(
         start: z (..., K, H, W), of a cube found before. Not modified.
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; sum |y| / sum |Phi| 1 of each snapshot if not given.
-        monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
+        monitor: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
 
     Returns:
         Result with the cube B^T z (..., C, H, W), and z.
@@ -109,7 +108,7 @@ def unrolled(
 
     z, h = start, None
     d, _ = data_step(z, 0)
-    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, progress=progress, name="learned prior")
+    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
     for t in loop:
         z_old = z.detach()
         f, g, h = prior(images(z / s), images(d / s), *maps, h, t)
