@@ -19,6 +19,8 @@ from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.memory import ask_huge_pages
 
+_IN_CACHE = 3 << 19  # bytes of a snapshot that stays in the second cache
+
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
     """Columns of the detector that `width` scene columns spread over: W' = W + max d - min d."""
@@ -204,10 +206,11 @@ def _shift_back(
     y = y if y.is_cpu else y.contiguous()
     step = constant_step(shifts)
     # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work
-    # as fast as a kernel does, by torch's own threads: after another call of torch these are awake, and in our way
+    # faster than the kernel while a snapshot stays in the cache; a larger one it would read for each band from memory
     skew = step if step is not None and step >= 0 else None
+    small = height * y.shape[-1] * y.element_size() <= _IN_CACHE
     fast = kernels(y, mask, scale, x)
-    if fast is not None and not (fast is cpu and skew is not None and not add):
+    if fast is not None and not (fast is cpu and skew is not None and small and not add):
         fast.shift_back(y, mask, shifts, scale, x, add)
         return x
     if scale is not None:
