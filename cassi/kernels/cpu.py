@@ -1,10 +1,8 @@
 """The kernels of the camera, of total variation and of the default solver's data step, compiled for the CPU by numba.
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
-a range of rows or images, which threads share out (`cassi.kernels.threads`). Results equal those of eager torch up to
-rounding. `cassi.kernels.gpu` has the same functions for CUDA devices; `cassi.kernels.dispatch` chooses. Compiled code
-takes arrays and numbers, no values that hold several of them: hence the long lists of arguments, here and there. What
-is left out is an empty array, not None: each kind of argument would be compiled anew.
+a range of rows or images, which threads share out. `cassi.kernels.gpu` has the same functions for CUDA devices. What is
+left out is an empty array, not None: each kind of argument would be compiled anew.
 """
 
 from __future__ import annotations

@@ -17,20 +17,13 @@ _PARTS = 16  # that the groups of patches are cut into
 
 
 class KeptGroups(NamedTuple):
-    """Groups and their filters.
+    """Groups and their filters."""
 
-    Attributes:
-        groups: (n, m), places of patches of side `patch`, row by row over the image.
-        basis: (n, K, K), eigenvectors of each group in columns, of those with the least energy first.
-        begins: where the filters of each group begin, (n + 1,): of its last begins[g + 1] - begins[g] eigenvectors.
-        filters: (begins[n], p^2, p^2).
-    """
-
-    groups: Array
+    groups: Array  # (n, m), places of patches of side `patch`, row by row over the image
     patch: int
-    basis: Array
-    begins: Array
-    filters: Array
+    basis: Array  # (n, K, K), eigenvectors of each group in columns, of those with the least energy first
+    begins: Array  # (n + 1,), where the filters of each group begin: of its last eigenvectors
+    filters: Array  # (begins[n], p^2, p^2)
 
 
 def kept_groups(image: Tensor, groups: Tensor, patch: int, alive: float) -> KeptGroups:

@@ -1,10 +1,7 @@
 """The kernels for CUDA devices, in Triton.
 
-One launch each for the forward model, its adjoint and pseudo-inverse, the data steps of the solvers, and a dual step of
-total variation.
-
 They compute what `cassi.kernels.cpu` computes on the CPU, for any shifts, sizes and batch, in float32 and float64.
-Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No CUDA graphs are recorded.
+Offsets into the tensors are 64 bits wide: more than 2^31 elements are right.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"

@@ -40,11 +40,6 @@ def conjugate_gradient_steps(
 
     Yields:
         x, one buffer that the next step overwrites, and |b - M x| / |b|, the largest of the batch (0 for b = 0).
-
-    Example:
-        >>> x, residual = next(conjugate_gradient_steps(lambda x: 2 * x, torch.ones(3)))
-        >>> residual
-        1.0
     """
     dims = tuple(range(-(b.ndim if axes is None else axes), 0))
 

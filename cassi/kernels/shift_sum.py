@@ -3,9 +3,8 @@
 Shift-and-sum      y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j]      (..., C, H, W) -> (..., H, W')
 Shift-back         x_c[i, j]              = m_c[i, j] y[i, j + d_c - d_min]
 
-with integer shifts d_c and W' = W + max d - min d. Both are written as one fused multiply-add per band over the whole
-batch, straight into slices of the result: nothing of the size of the cube is allocated, and every element of the cube
-is read (or written) exactly once.
+with integer shifts d_c and W' = W + max d - min d. In eager torch both are one fused multiply-add per band over the
+whole batch, straight into slices of the result.
 """
 
 from __future__ import annotations

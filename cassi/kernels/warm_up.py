@@ -24,12 +24,6 @@ def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: 
 
     Returns:
         The folder where the code is kept; None where none can be written, so that every process compiles anew.
-
-    Example:
-        >>> from cassi.kernels.warm_up import warm_up
-        >>> warm_up(lambda name, done, total: print(f"{done} of {total}: {name}"))  # doctest: +SKIP
-        0 of 18: forward, float32
-        ...
     """
     calls = [call for dtype in (torch.float32, torch.float64) for call in _calls(dtype)]
     for done, (name, call) in enumerate(calls):
