@@ -27,14 +27,7 @@ class KeptGroups(NamedTuple):
 
 
 def kept_groups(image: Tensor, groups: Tensor, patch: int, alive: float) -> KeptGroups:
-    """The filters of all groups.
-
-    Args:
-        image: (H, W, K) contiguous, noise of standard deviation 1.
-        groups: (n, m).
-        patch: p [pixel].
-        alive: energy above which a component of a group is more than noise.
-    """
+    """The filters of groups (n, m) of an image (H, W, K) with noise of 1; above `alive` a component is more than it."""
     bands = image.shape[2]
     values, places = image.flatten(1).numpy(), groups.contiguous().numpy()
     basis = np.zeros((len(places), bands, bands), values.dtype)

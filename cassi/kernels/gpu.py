@@ -63,11 +63,7 @@ def subspace_step(
     z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
     shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
 ) -> None:  # fmt: skip
-    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, coefficients in and out: no cube but u is touched.
-
-    A program does a row. The bands of B^T z are formed twice, by multiplications in the type of z (no TF32), from
-    coefficients that the second time come from the cache.
-    """
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, a program a row: no cube but u is touched."""
     components, height, width = z.shape[-3:]
     detector = y.shape[-1]
     back = torch.empty_like(y)
@@ -109,15 +105,7 @@ def tv_steps(
 
 
 def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
-    """Patches of groups less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`.
-
-    A program reads the m patches of one image of a group twice, then from the cache.
-
-    Args:
-        z: (K, H, W).
-        inverse: (K,), what the images are multiplied by.
-        groups: (n, m), places of patches of side `patch`.
-    """
+    """Patches of groups (n, m) less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`."""
     (bands, height, width), (n, m) = z.shape, groups.shape
     x = torch.empty(n, bands, m * patch**2, dtype=z.dtype, device=z.device)
     mean = torch.empty(n, patch**2, bands, dtype=z.dtype, device=z.device)
@@ -133,13 +121,8 @@ def put_back(
 ) -> None:
     """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their places.
 
-    A program does all images of a pixel and sums in the order of `order`: nothing is added atomically, and the same
-    patches give the same sum.
-
-    Args:
-        order: numbers g m + a of the patches, sorted by place.
-        start: where those of each place begin in `order`, one more than there are places.
-        scale: (K, H, W), like out.
+    `order` has the numbers g m + a of the patches, sorted by place, and `start` where those of each place begin in it.
+    A program does all images of a pixel in that order: the same patches give the same sum.
     """
     bands, height, width = out.shape
     m = y.shape[1] // patch**2

@@ -111,12 +111,6 @@ class GroupFilters:
         X_k -> X_k P_k,   P_k = V diag(eta(s) / s) V^T  with  X_k^T X_k = V diag(s^2) V^T  of the images it was made of
 
     and P_k = 0 of components that hold no more energy than noise; most of them do.
-
-    Args:
-        z: (K, H, W), whose groups are decomposed.
-        level: (K, 1, 1), standard deviation of the noise.
-        groups: (n, m), places of patches.
-        patch: their side p [pixel].
     """
 
     def __init__(self, z: Tensor, level: Tensor, groups: Tensor, patch: int) -> None:
