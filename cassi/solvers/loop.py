@@ -181,8 +181,14 @@ def _squares(y_v: Tensor, y: Tensor, v: Tensor, v_old: Tensor) -> Tensor:
     if fast is not None:
         squares: Tensor = fast.squared_distances(y_v, y, v, v_old)
         return squares
-    norms = [t.norm(dtype=torch.float64) for t in (y_v - y, y, v - v_old, v_old)]
-    return torch.stack(norms).square().view(4, 1)
+    return torch.cat([_in_pieces(y_v, y), _in_pieces(v, v_old)])[:, None]
+
+
+def _in_pieces(new: Tensor, old: Tensor) -> Tensor:
+    size = max(1 << 12, -(-new.numel() // 16))
+    pieces = zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True)
+    norms = [torch.stack([(a - b).norm(dtype=torch.float64), b.norm(dtype=torch.float64)]) for a, b in pieces]
+    return torch.stack(norms).square().sum(0)
 
 
 def _ratio(difference: float, reference: float) -> float:
