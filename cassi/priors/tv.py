@@ -97,6 +97,10 @@ class TVDenoiser:
 
     Raises:
         ValueError: negative weight; memory outside [0, 1].
+
+    Example:
+        >>> TVDenoiser(1.0, num_iters=50)(torch.tensor([[[0.0, 4.0]]]), 0)
+        tensor([[[1., 3.]]])
     """
 
     def __init__(self, weight: float | Tensor, *, num_iters: int = 3, memory: float = 1.0) -> None:
