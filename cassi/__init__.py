@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cassi.running.result import Reconstruction
     from cassi.running.tiled_file import reconstruct_tiled
     from cassi.solvers.admm import admm, admm_tv
-    from cassi.solvers.fista import fista, fista_tv
     from cassi.solvers.gap import gap, gap_tv
     from cassi.solvers.gaussian_posterior import gaussian_map
     from cassi.solvers.least_squares import least_squares
@@ -38,8 +37,6 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "align": "calibration.found_camera",
     "calibrate": "calibration.estimate",
     "double_disperser": "optics.other_cameras",
-    "fista": "solvers.fista",
-    "fista_tv": "solvers.fista",
     "gap": "solvers.gap",
     "gap_tv": "solvers.gap",
     "gaussian_map": "solvers.gaussian_posterior",
@@ -63,8 +60,6 @@ __all__ = [
     "align",
     "calibrate",
     "double_disperser",
-    "fista",
-    "fista_tv",
     "gap",
     "gap_tv",
     "gaussian_map",

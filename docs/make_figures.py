@@ -37,7 +37,7 @@ from cassi.running.result import write_result
 from cassi.simulation.camera import random_mask, side_photograph
 
 HERE = Path(__file__).parent
-SOLVERS = ("least-squares", "fista-tv", "admm-tv", "gap-tv", "subspace", "auto")
+SOLVERS = ("least-squares", "admm-tv", "gap-tv", "subspace", "auto")
 
 
 def compare(measurement: Measurement) -> dict[str, cassi.Reconstruction]:

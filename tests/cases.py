@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from scipy import ndimage
+from torch import Tensor
+
+from cassi.priors.tv import tv_steps
 
 SIZES = [(1, 1, 1), (1, 4, 5), (2, 1, 4), (3, 4, 4), (4, 5, 3), (5, 2, 6)]  # C, H, W: one band, odd, even, not square
 
@@ -81,3 +86,18 @@ def moved(
     offset = center - inverse @ (center + np.array([dy, dx]))
     found = ndimage.affine_transform(mask.astype(np.float64), inverse, offset, order=5, cval=mask.mean())
     return found.clip(mask.min(), mask.max()).astype(np.float32)
+
+
+def differences(x: Tensor) -> Tensor:
+    """D x, (2, ..., H, W): forward differences along width, then height."""
+    return torch.stack([F.pad(x.diff(dim=-1), (0, 1)), F.pad(x.diff(dim=-2), (0, 0, 0, 1))])
+
+
+def tv(x: Tensor) -> Tensor:
+    return differences(x).square().sum(0).sqrt().sum()
+
+
+def tv_prox(v: Tensor, weight: float | Tensor, *, num_iters: int, dual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`tv_steps` on copies: u, and the dual to go on from."""
+    u, q = v.clone(), v.new_zeros((2, *v.shape)) if dual is None else dual.clone()
+    return u, tv_steps(u, torch.as_tensor(weight, dtype=v.dtype), q, None, num_iters=num_iters)[0]

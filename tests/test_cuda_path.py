@@ -93,7 +93,7 @@ def between_pixels() -> dict[str, Any]:
     return {"measurement": y, "step": None, "shifts": shifts, "prior": "tv", "quality": "fast"}
 
 
-SOLVERS = ("gap-tv", "admm-tv", "fista-tv", "least-squares", "gaussian", "subspace")
+SOLVERS = ("gap-tv", "admm-tv", "least-squares", "gaussian", "subspace")
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "fast": lambda: {"quality": "fast"},
     **{solver: functools.partial(named, solver) for solver in SOLVERS},
@@ -179,13 +179,13 @@ def test_the_default_keeps_to_its_budget():
         ledger.launches.clear()
         ledger.waits.clear()
         found = cassi.reconstruct(y, mask, device="cuda", **settings)
-        budgeted(ledger, 5_980, 76)
+        budgeted(ledger, 5_110, 75)
         assert found.plan.stages == expected.plan.stages
         close(found.cube, expected.cube)
 
 
 def test_an_iteration_of_total_variation_and_what_it_waits_for():
-    """Nine launches, and four in sixteen to read the records; also where a monitor looks on."""
+    """Six launches, and two in sixteen to read the records; also where a monitor looks on."""
     _, mask, y = scene()
     basis = torch.eye(BANDS)[:4]
     seen = []
@@ -202,25 +202,25 @@ def test_an_iteration_of_total_variation_and_what_it_waits_for():
     with pretend_cuda() as ledger:
         A = CASSI.from_step(mask.to(CUDA), 2, BANDS)
         (few, early), (many, late) = run(16), run(48)
-        assert (many - few, late - early) <= (32 * 8, 2), ledger.told()
+        assert (many - few, late - early) <= (32 * 6 + 4, 2), ledger.told()
         assert late - early == 2
     assert seen == [*range(1, 17), *range(1, 49)]
 
 
 def test_a_call_with_kept_filters():
-    """Nine launches, and nobody waits."""
+    """Eight launches, and nobody waits."""
     z = torch.randn(4, SIDE, SIDE, generator=torch.Generator().manual_seed(1)).cumsum(1)
     expected = NonlocalDenoiser(0.5)
     expected = [expected(z.clone(), k) for k in (0, 1)]
     with pretend_cuda() as ledger:
         on_device, denoise = z.to(CUDA), NonlocalDenoiser(torch.full((4,), 0.5).to(CUDA))
         close(denoise(on_device.clone(), 0), expected[0])
-        budgeted(ledger, 92, 8)  # three copies of the test's own, one look at sigma, three decompositions, one count
+        budgeted(ledger, 82, 8)  # three copies of the test's own, one look at sigma, three decompositions, one count
         first = on_device.clone()
         ledger.launches.clear()
         ledger.waits.clear()
         found = denoise(first, 1)
-        budgeted(ledger, 9, 0)
+        budgeted(ledger, 8, 0)
         close(found, expected[1])
 
 
@@ -337,7 +337,7 @@ def test_the_warming_up_launches_what_a_default_run_takes(monkeypatch, capsys):
         assert main(["warm-up", "--device", "cuda"]) == 0
     assert "Triton is ready for a default run on cuda" in capsys.readouterr().out
     launched = {what for what, _ in ledger.launches}
-    kernels = "shift_sum", "shift_back", "subspace_step", "squared_distance", "tv_steps", "gather_groups", "put_back"
+    kernels = "shift_sum", "shift_back", "subspace_step", "squared_distances", "tv_steps", "gather_groups", "put_back"
     assert launched >= {f"triton {name}" for name in kernels} | {"convolution"}
     with pretend_cuda(triton=False), pytest.warns(UserWarning, match="Triton does not run"):
         assert main(["warm-up", "--device", "cuda"]) == 0

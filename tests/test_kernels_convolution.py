@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cassi.kernels.convolution import convolve_rows, correlate_rows, fft_length
+from cassi.kernels.convolution import convolve_rows, correlate_rows
 
 SIZES = [(1, 1), (1, 4), (5, 4), (6, 6), (7, 3), (20, 31), (64, 2), (2, 64), (40, 40)]
 
@@ -57,16 +57,6 @@ def test_first_and_second_derivatives(shared, path):
         args = (a.requires_grad_(), (v[0].clone() if shared else v).requires_grad_())
         assert torch.autograd.gradcheck(convolve_rows, args)
         assert n == 50 or torch.autograd.gradgradcheck(convolve_rows, args)
-
-
-def test_an_impulse_moves_the_row():
-    a, _ = rows(6, 1)
-    y = convolve_rows(a, torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
-    assert torch.equal(y[:, 2:], a) and not y[:, :2].any()
-
-
-def test_transform_lengths_are_long_enough_and_never_twice_as_long():
-    assert all(n <= fft_length(n) <= max(8, 2 * n) for n in range(1, 300))
 
 
 def test_no_rows_give_no_rows(path):

@@ -17,7 +17,6 @@ from cassi import (
     MultiShot,
     admm_tv,
     double_disperser,
-    fista_tv,
     gap_tv,
     gaussian_map,
     least_squares,
@@ -483,7 +482,6 @@ def bands(A: object) -> int:
 SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
     "gap": lambda A, y: gap_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "admm": lambda A, y: admm_tv(A, y, tv_weight=0.01, num_iters=10).x,
-    "fista": lambda A, y: fista_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "least squares": lambda A, y: least_squares(A, y, damping=0.1).x,
     "gaussian": lambda A, y: gaussian_map(
         A, y, torch.eye(bands(A), dtype=F64), torch.ones(bands(A), dtype=F64), variance=0.01, samples=2,

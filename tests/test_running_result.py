@@ -307,7 +307,6 @@ NUMPY = {
     "A.adjoint(y)": lambda A, x, y: A.adjoint(y),
     "gap_tv": lambda A, x, y: cassi.gap_tv(A, y, tv_weight=0.1),
     "admm_tv": lambda A, x, y: cassi.admm_tv(A, y, tv_weight=0.1),
-    "fista_tv": lambda A, x, y: cassi.fista_tv(A, y, tv_weight=0.1),
     "least_squares": lambda A, x, y: cassi.least_squares(A, y),
     "CASSI": lambda A, x, y: CASSI(A.mask.numpy(), A.shifts),
     "double_disperser": lambda A, x, y: double_disperser(A.mask.numpy(), (0, 1)),

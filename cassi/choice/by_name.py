@@ -20,14 +20,13 @@ from cassi.optics.protocol import Camera
 from cassi.priors.gaussian_spectra import smooth_spectral_prior
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.admm import admm_tv
-from cassi.solvers.fista import fista_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.gaussian_posterior import gaussian_map
 from cassi.solvers.least_squares import least_squares
 from cassi.solvers.loop import Monitor, Result
 from cassi.solvers.subspace_tv import subspace_tv
 
-NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "fista-tv": 100, "least-squares": 100, "gaussian": 200}
+NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "least-squares": 100, "gaussian": 200}
 BLURRED_DAMPING = 0.01  # of "least-squares" for a camera with blur, in units of the mean of gram_diag
 COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
 GAUSSIAN_TOL, GAUSSIAN_SAMPLES = 1e-3, 16
@@ -76,8 +75,8 @@ def solve(
         settings["components"] = len(B)
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
     else:
-        solvers: dict[str, Callable[..., Result]] = {"gap-tv": gap_tv, "admm-tv": admm_tv, "fista-tv": fista_tv}
-        weight *= 1.0 if method.solver == "gap-tv" else gram  # the others weigh TV against the squared misfit
+        solvers: dict[str, Callable[..., Result]] = {"gap-tv": gap_tv, "admm-tv": admm_tv}
+        weight *= 1.0 if method.solver == "gap-tv" else gram  # ADMM weighs TV against the squared misfit
         result = solvers[method.solver](A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)
 

@@ -25,9 +25,8 @@ from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, shipped_prior
 from cassi.solvers.loop import Monitor
 
-# In units of the cube's brightness; for admm-tv and fista-tv, which weigh TV against the squared misfit, times the mean
-# of gram_diag.
-TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03, "fista-tv": 0.03}
+# In units of the cube's brightness; for admm-tv, whose TV meets the squared misfit, times the mean of gram_diag
+TV_WEIGHT = {"subspace": 1.0, "gap-tv": 0.3, "admm-tv": 0.03}
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +189,7 @@ class Method:
         if self.num_iters is not None and not (isinstance(self.num_iters, int | np.integer) and self.num_iters >= 1):
             raise InputError(f"the number of iterations must be a whole number, at least 1, got {self.num_iters!r}")
         if self.tv_weight is not None and solver not in TV_WEIGHT:
-            raise InputError(
-                f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv, admm-tv or fista-tv"
-            )
+            raise InputError(f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv or admm-tv")
         check_prior(solver, self.spectral_prior)
 
 

@@ -5,9 +5,8 @@ Valid correlation    a[r, j] = sum_i y[r, j + i] v[r, i]           (n, L), (n, M
 
 The second is the adjoint of the first in `a`; each is the other's derivative, so both differentiate to any order.
 
-Two long rows are transformed. Else, on the CPU, a compiled kernel does row by row, four elements of the shorter one at
-a time (`cassi.kernels.cpu_rows`); elsewhere, and inside `eager()`, each element of the shorter row takes one fused
-multiply-add over all rows. `scripts/benchmark.py speed` measures a grid of sizes.
+Two long rows are transformed. Else, on the CPU, a compiled kernel does row by row; elsewhere each element of the
+shorter row takes one fused multiply-add over all rows. `scripts/benchmark.py speed` measures a grid of sizes.
 """
 
 from __future__ import annotations
@@ -102,21 +101,17 @@ def _differentiable(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     return (_correlate if correlates else _convolve)(a, v)
 
 
-def _compiled(a: Tensor) -> bool:
-    """Whether the compiled kernels take such rows, made contiguous."""
-    return a.device.type == "cpu" and kernels(a.new_empty(1)) is not None
-
-
-def _transformed(n: int, m: int, compiled: bool) -> bool:
-    """Whether rows of n and m elements are so long that transforms are faster."""
+def _ways(a: Tensor, n: int, m: int) -> tuple[bool, bool]:
+    """Whether rows of n and m elements are so long that transforms are faster, and whether there is a kernel."""
     short, long = min(n, m), max(n, m)
-    return short > 45 + long // 20 or (not compiled and short >= 20)
+    compiled = a.is_cpu and kernels(a.new_empty(1)) is not None
+    return short > 45 + long // 20 or (not compiled and short >= 20), compiled
 
 
 def _convolve(a: Tensor, v: Tensor) -> Tensor:
     rows, n, m = a.shape[0], a.shape[1], v.shape[-1]
-    compiled = _compiled(a)
-    if _transformed(n, m, compiled):
+    transformed, compiled = _ways(a, n, m)
+    if transformed:
         return _by_transforms(a, v)
     long, short = (a, v.view(-1, m)) if m <= n else (v.expand(rows, m), a)
     if compiled:
@@ -132,15 +127,13 @@ def _convolve(a: Tensor, v: Tensor) -> Tensor:
 def _correlate(y: Tensor, v: Tensor) -> Tensor:
     rows, m = y.shape[0], v.shape[-1]
     n = y.shape[1] - m + 1
-    compiled = _compiled(y)
-    if _transformed(n, m, compiled):
+    transformed, compiled = _ways(y, n, m)
+    if transformed:
         return _by_transforms(y, v.flip(-1))[:, m - 1 : y.shape[1]]
     if compiled:
         a = y.new_empty(rows, n)
         cpu_rows.correlate_rows(y.contiguous(), v.reshape(-1, m).contiguous(), a)
         return a
-    if n < m:
-        return torch.stack([(y[:, j : j + m] * v).sum(1) for j in range(n)], 1)
     a = y.new_zeros(rows, n)
     for i in range(m):
         a.addcmul_(y[:, i : i + n], v[..., i : i + 1])
@@ -163,15 +156,12 @@ def _by_transforms(a: Tensor, v: Tensor) -> Tensor:
 
 @functools.cache
 def fft_length(n: int) -> int:
-    """The smallest m 2^k >= n that transforms fast: m = 1, 3, 9, 15 with k >= 3, or m = 5 with k >= 4.
-
-    Other products of small primes (18, 20, 25, 50 ...) cost up to ten times more an element.
-    """
+    """The smallest m 2^k >= n that transforms fast, m = 1, 3, 5, 9 or 15; others cost up to ten times more."""
     return min(m << max(least, (-(-n // m) - 1).bit_length()) for m, least in ((1, 3), (3, 3), (5, 4), (9, 3), (15, 3)))
 
 
 class _Rows(torch.autograd.Function):
-    """Both under autograd: the gradient in the first is the other one of the two, that in the second a correlation."""
+    """The gradient in the first is the other one of the two, that in the second a correlation."""
 
     @staticmethod
     def forward(ctx, a: Tensor, v: Tensor, correlates: bool) -> Tensor:  # type: ignore[no-untyped-def]

@@ -17,15 +17,12 @@ _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are 
 def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
     """Sum over images and pixels of the outer product of the spectrum with itself: S = sum (x - mean)(x - mean)^T.
 
-    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. The product is formed by a batched
-    matrix product over images where an image has many numbers, else by one product of rearranged chunks; only chunks
-    of 2^18 numbers, or 2^12 spectra, are ever copied.
+    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. Only chunks are ever copied.
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point.
         mean: (C,), taken off every spectrum first; see `pixel_mean`.
-        accumulate: floating-point type of products and sums, default that of x; torch.float64 for float32 images
-            gives the float64 result (to 1e-15) at the price of converting chunk by chunk.
+        accumulate: floating-point type of products and sums, default that of x.
 
     Returns:
         (C, C), symmetric, of type `accumulate`; differentiable in x and mean.

@@ -1,10 +1,8 @@
 """The kernels of the camera, of total variation and of the default solver's data step, compiled for the CPU by numba.
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
-a range of rows or images, which threads share out (`cassi.kernels.threads`). Results equal those of eager torch up to
-rounding. `cassi.kernels.gpu` has the same functions for CUDA devices; `cassi.kernels.dispatch` chooses. Compiled code
-takes arrays and numbers, no values that hold several of them: hence the long lists of arguments, here and there. What
-is left out is an empty array, not None: each kind of argument would be compiled anew.
+a range of rows or images, which threads share out. `cassi.kernels.gpu` has the same functions for CUDA devices. What is
+left out is an empty array, not None: each kind of argument would be compiled anew.
 """
 
 from __future__ import annotations
@@ -82,12 +80,15 @@ def subspace_step(
     share_out(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
 
 
-def squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b|^2 and |b|^2 of contiguous tensors of one shape, (2,), summed in float64 without a temporary."""
-    chunks = max(1, a.numel() // _CHUNK)
-    partial = np.zeros((chunks, 2))
-    share_out(_squared_distance, chunks, a.numel(), _stack(a, 0), _stack(b, 0), partial)
-    return torch.from_numpy(partial.sum(0))
+def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """|a - b|^2, |b|^2, |c - d|^2 and |d|^2, (4, 1), summed in float64 without a temporary."""
+    sums = []
+    for one, other in ((a, b), (c, d)):
+        chunks = max(1, one.numel() // _CHUNK)
+        partial = np.zeros((chunks, 2))
+        share_out(_squared_distance, chunks, one.numel(), _stack(one, 0), _stack(other, 0), partial)
+        sums.append(partial.sum(0))
+    return torch.from_numpy(np.concatenate(sums)[:, None])
 
 
 def _stack(tensor: Tensor, rank: int) -> Array:

@@ -17,31 +17,17 @@ _PARTS = 16  # that the groups of patches are cut into
 
 
 class KeptGroups(NamedTuple):
-    """Groups and their filters.
+    """Groups and their filters."""
 
-    Attributes:
-        groups: (n, m), places of patches of side `patch`, row by row over the image.
-        basis: (n, K, K), eigenvectors of each group in columns, of those with the least energy first.
-        begins: where the filters of each group begin, (n + 1,): of its last begins[g + 1] - begins[g] eigenvectors.
-        filters: (begins[n], p^2, p^2).
-    """
-
-    groups: Array
+    groups: Array  # (n, m), places of patches of side `patch`, row by row over the image
     patch: int
-    basis: Array
-    begins: Array
-    filters: Array
+    basis: Array  # (n, K, K), eigenvectors of each group in columns, of those with the least energy first
+    begins: Array  # (n + 1,), where the filters of each group begin: of its last eigenvectors
+    filters: Array  # (begins[n], p^2, p^2)
 
 
 def kept_groups(image: Tensor, groups: Tensor, patch: int, alive: float) -> KeptGroups:
-    """The filters of all groups.
-
-    Args:
-        image: (H, W, K) contiguous, noise of standard deviation 1.
-        groups: (n, m).
-        patch: p [pixel].
-        alive: energy above which a component of a group is more than noise.
-    """
+    """The filters of groups (n, m) of an image (H, W, K) with noise of 1; above `alive` a component is more than it."""
     bands = image.shape[2]
     values, places = image.flatten(1).numpy(), groups.contiguous().numpy()
     basis = np.zeros((len(places), bands, bands), values.dtype)

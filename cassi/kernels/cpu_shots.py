@@ -18,16 +18,7 @@ def subspace_step(
 ) -> None:  # fmt: skip
     """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused, for one scene of K shots.
 
-    Args:
-        z, z_new: (k, H, W).
-        y, e, y_z, gamma, omega: (K, H, W'), gamma and omega along the modes.
-        u: (C, H, W), or None.
-        basis: (k, C).
-        masks: (K, 1, H, W) or (K, C, H, W).
-        shifts: of all shots.
-        weights: (K, H, W').
-        modes: V (K, K, H, W'), V[:, m] a mode.
-        step: c.
+    y, e and y_z are (K, H, W'), gamma and omega the same along the modes V (K, K, H, W'), masks (K, 1 or C, H, W).
     """
     offsets = np.asarray(shifts, dtype=np.int64) - min(shifts)
     multiplier = z[:0] if u is None else u

@@ -63,7 +63,7 @@ def _triton(device: torch.device) -> ModuleType | None:
     try:
         module = import_module("cassi.kernels.gpu")
         one = torch.ones(1, device=device)
-        module.squared_distance(one, one)
+        module.squared_distances(one, one, one, one)
     except Exception as error:  # of a missing compiler, and of an old GPU, each has a type of its own
         warnings.warn(
             f"Triton does not run on {device} ({type(error).__name__}: {str(error).strip()[:200]}): eager torch does "

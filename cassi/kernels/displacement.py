@@ -22,11 +22,6 @@ def displacement_matrix(v: Tensor) -> Tensor:
 
     Raises:
         ValueError: v is no field of vectors.
-
-    Example:
-        >>> W = displacement_matrix(torch.ones(2, 2, 2))
-        >>> (W @ torch.tensor([[1.0], [2.0], [3.0], [4.0]])).flatten()
-        tensor([4., 4., 4., 4.])
     """
     if v.ndim != 3 or len(v) != 2:
         raise ValueError(f"v must be (2, H, W), got {tuple(v.shape)}")

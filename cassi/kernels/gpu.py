@@ -1,10 +1,7 @@
 """The kernels for CUDA devices, in Triton.
 
-One launch each for the forward model, its adjoint and pseudo-inverse, the data steps of the solvers, and a dual step of
-total variation.
-
 They compute what `cassi.kernels.cpu` computes on the CPU, for any shifts, sizes and batch, in float32 and float64.
-Offsets into the tensors are 64 bits wide: more than 2^31 elements are right. No CUDA graphs are recorded.
+Offsets into the tensors are 64 bits wide: more than 2^31 elements are right.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
@@ -66,11 +63,7 @@ def subspace_step(
     z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
     shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
 ) -> None:  # fmt: skip
-    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, coefficients in and out: no cube but u is touched.
-
-    A program does a row. The bands of B^T z are formed twice, by multiplications in the type of z (no TF32), from
-    coefficients that the second time come from the cache.
-    """
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, a program a row: no cube but u is touched."""
     components, height, width = z.shape[-3:]
     detector = y.shape[-1]
     back = torch.empty_like(y)
@@ -83,12 +76,12 @@ def subspace_step(
         _subspace_step[(y.numel() // detector,)](*tensors, *constants, *sizes, num_warps=_COLUMNS // 32)
 
 
-def squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Terms of |a - b|^2 and |b|^2 in float64, (2, ...): the caller decides when to sum and to wait for them."""
-    programs = triton.cdiv(a.numel(), _CHUNK)
-    partial = torch.empty(2, programs, _COLUMNS, dtype=torch.float64, device=a.device)
+def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """Terms of |a - b|^2, |b|^2, |c - d|^2 and |d|^2 in float64, (4, n): the caller sums them, and waits for them."""
+    programs = triton.cdiv(max(a.numel(), c.numel()), _CHUNK)
+    partial = torch.empty(4, programs * _COLUMNS, dtype=torch.float64, device=a.device)
     with _device_of(a):
-        _squared_distance[(programs,)](a, b, partial, a.numel(), programs, _CHUNK, _COLUMNS)
+        _squared_distances[(programs, 2)](a, b, c, d, partial, a.numel(), c.numel(), programs, _CHUNK, _COLUMNS)
     return partial
 
 
@@ -112,15 +105,7 @@ def tv_steps(
 
 
 def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
-    """Patches of groups less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`.
-
-    A program reads the m patches of one image of a group twice, then from the cache.
-
-    Args:
-        z: (K, H, W).
-        inverse: (K,), what the images are multiplied by.
-        groups: (n, m), places of patches of side `patch`.
-    """
+    """Patches of groups (n, m) less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`."""
     (bands, height, width), (n, m) = z.shape, groups.shape
     x = torch.empty(n, bands, m * patch**2, dtype=z.dtype, device=z.device)
     mean = torch.empty(n, patch**2, bands, dtype=z.dtype, device=z.device)
@@ -136,13 +121,8 @@ def put_back(
 ) -> None:
     """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their places.
 
-    A program does all images of a pixel and sums in the order of `order`: nothing is added atomically, and the same
-    patches give the same sum.
-
-    Args:
-        order: numbers g m + a of the patches, sorted by place.
-        start: where those of each place begin in `order`, one more than there are places.
-        scale: (K, H, W), like out.
+    `order` has the numbers g m + a of the patches, sorted by place, and `start` where those of each place begin in it.
+    A program does all images of a pixel in that order: the same patches give the same sum.
     """
     bands, height, width = out.shape
     m = y.shape[1] // patch**2
@@ -315,7 +295,7 @@ def _subspace_step(
 
 
 @triton.jit
-def _squared_distance(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+def _distance_of_chunk(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     difference = tl.full([BLOCK], 0.0, tl.float64)
     reference = tl.full([BLOCK], 0.0, tl.float64)
@@ -327,6 +307,16 @@ def _squared_distance(a, b, partial, size, programs, CHUNK: tl.constexpr, BLOCK:
         reference += value.to(tl.float64) * value.to(tl.float64)
     tl.store(partial + tl.program_id(0) * BLOCK + n, difference)
     tl.store(partial + (programs + tl.program_id(0)) * BLOCK + n, reference)
+
+
+@triton.jit
+def _squared_distances(
+    a, b, c, d, partial, first_size, second_size, programs, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    if tl.program_id(1) == 0:
+        _distance_of_chunk(a, b, partial, first_size, programs, CHUNK, BLOCK)
+    else:
+        _distance_of_chunk(c, d, partial + 2 * programs * BLOCK, second_size, programs, CHUNK, BLOCK)
 
 
 @triton.jit
@@ -411,7 +401,7 @@ def _put_back(
         first = tl.load(start + place)
         last = tl.where(there, tl.load(start + place + 1), first)
         for e in range(first, last):
-            patch = tl.load(order + e).to(tl.int64)
+            patch = tl.load(order + e)
             total += tl.load(y + (patch * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
             total += tl.load(mean + (patch // M * (PATCH * PATCH) + n) * K + k, mask=inside, other=0.0)
     o = k.to(tl.int64) * H * W + pixel

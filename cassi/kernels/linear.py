@@ -40,11 +40,6 @@ def conjugate_gradient_steps(
 
     Yields:
         x, one buffer that the next step overwrites, and |b - M x| / |b|, the largest of the batch (0 for b = 0).
-
-    Example:
-        >>> x, residual = next(conjugate_gradient_steps(lambda x: 2 * x, torch.ones(3)))
-        >>> residual
-        1.0
     """
     dims = tuple(range(-(b.ndim if axes is None else axes), 0))
 
@@ -85,10 +80,6 @@ def conjugate_gradients(
 
     Raises:
         FloatingPointError: NaN or Inf, in b or on the way; names the iteration.
-
-    Example:
-        >>> conjugate_gradients(lambda x: 2 * x, torch.ones(3)).x
-        tensor([0.5000, 0.5000, 0.5000])
     """
     for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, x0=x0, axes=axes)):
         x, residual = step
@@ -114,10 +105,6 @@ def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters
         start: any vector with a part along the eigenvector; one near it saves iterations.
         tol: stop where an iteration changes the value by less than this share.
         num_iters: iterations at most.
-
-    Example:
-        >>> round(largest_eigenvalue(lambda x: x * torch.tensor([3.0, 1.0]), torch.ones(2)), 3)
-        3.0
     """
     p, value = M(start / start.norm()), 0.0
     for _ in range(num_iters):

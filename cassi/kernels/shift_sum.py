@@ -3,9 +3,8 @@
 Shift-and-sum      y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j]      (..., C, H, W) -> (..., H, W')
 Shift-back         x_c[i, j]              = m_c[i, j] y[i, j + d_c - d_min]
 
-with integer shifts d_c and W' = W + max d - min d. Both are written as one fused multiply-add per band over the whole
-batch, straight into slices of the result: nothing of the size of the cube is allocated, and every element of the cube
-is read (or written) exactly once.
+with integer shifts d_c and W' = W + max d - min d. In eager torch both are one fused multiply-add per band over the
+whole batch, straight into slices of the result.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from torch import Tensor
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.memory import ask_huge_pages
+
+_IN_CACHE = 3 << 19  # bytes of a snapshot that stays in the second cache
 
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
@@ -61,7 +62,7 @@ def shift_sum(
     if out is not None:
         _check_out(out, (*x.shape[:-3], x.shape[-2], detector_width(x.shape[-1], shifts)), x, mask, scale)
     if _wanted_gradient(x, mask, scale):
-        y: Tensor = _ShiftSum.apply(x, mask, shifts)  # type: ignore[no-untyped-call]
+        y: Tensor = _Shift.apply(x, mask, shifts, False)  # type: ignore[no-untyped-call]
         return y if scale is None else y * scale
     return _shift_sum(x, mask, shifts, scale, out)
 
@@ -103,7 +104,8 @@ def shift_back(
     if out is not None:
         _check_out(out, (*y.shape[:-2], len(shifts), y.shape[-2], mask.shape[-1]), y, mask, scale)
     if _wanted_gradient(y, mask, scale):
-        x: Tensor = _ShiftBack.apply(y if scale is None else y * scale, mask, shifts)  # type: ignore[no-untyped-call]
+        y = y if scale is None else y * scale
+        x: Tensor = _Shift.apply(y, mask, shifts, True)  # type: ignore[no-untyped-call]
         return x
     return _shift_back(y, mask, shifts, scale, out, add)
 
@@ -148,13 +150,9 @@ def data_step_(
     """The data step of GAP and ADMM, in place: `cassi.CASSI.data_step_` states what it computes.
 
     Args:
-        v: (..., C, H, W), read.
-        x: (..., C, H, W), written; may be `v` itself.
-        y: (..., H, W'), read.
-        y_x: (..., H, W'), read (where `accelerate`) and written.
-        y_v: (..., H, W'), written.
-        mask: (H, W) or (C, H, W).
-        shifts: C integers d_c [pixel].
+        v, x: (..., C, H, W), read and written; may be one.
+        y, y_x, y_v: (..., H, W'), read, read (where `accelerate`) and written, and written.
+        mask, shifts: as for `shift_sum`.
         gram: (H, W'), weights^2 times the sum of the squared masks.
         weights: (H, W') or None.
         rho: >= 0.
@@ -204,10 +202,11 @@ def _shift_back(
     y = y if y.is_cpu else y.contiguous()
     step = constant_step(shifts)
     # where every band is a window of y, moved by the step, one strided view holds them all, and one call does the work
-    # as fast as a kernel does, by torch's own threads: after another call of torch these are awake, and in our way
+    # faster than the kernel while a snapshot stays in the cache; a larger one it would read for each band from memory
     skew = step if step is not None and step >= 0 else None
+    small = height * y.shape[-1] * y.element_size() <= _IN_CACHE
     fast = kernels(y, mask, scale, x)
-    if fast is not None and not (fast is cpu and skew is not None and not add):
+    if fast is not None and not (fast is cpu and skew is not None and small and not add):
         fast.shift_back(y, mask, shifts, scale, x, add)
         return x
     if scale is not None:
@@ -244,35 +243,22 @@ def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...]) 
     return stacked.sum(0) if mask.ndim == 2 else stacked
 
 
-class _ShiftSum(torch.autograd.Function):
-    """shift_sum under autograd: backward is shift_back; x is saved only when the mask wants a gradient."""
+class _Shift(torch.autograd.Function):
+    """Both under autograd: each is the other's backward; the input is saved only when the mask wants a gradient."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(mask, x if ctx.needs_input_grad[1] else None)
-        ctx.shifts = shifts
-        return _shift_sum(x, mask, shifts, None, None)
+    def forward(ctx, t: Tensor, mask: Tensor, shifts: tuple[int, ...], back: bool) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(mask, t if ctx.needs_input_grad[1] else None)
+        ctx.shifts, ctx.back = shifts, back
+        return _shift_back(t, mask, shifts, None, None, False) if back else _shift_sum(t, mask, shifts, None, None)
 
     @staticmethod
-    def backward(ctx, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
-        mask, x = ctx.saved_tensors
-        grad_x = shift_back(grad_y, mask, ctx.shifts) if ctx.needs_input_grad[0] else None
-        grad_mask = _mask_gradient(x, grad_y, mask, ctx.shifts) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_mask, None
-
-
-class _ShiftBack(torch.autograd.Function):
-    """shift_back under autograd: backward is shift_sum; y is saved only when the mask wants a gradient."""
-
-    @staticmethod
-    def forward(ctx, y: Tensor, mask: Tensor, shifts: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(mask, y if ctx.needs_input_grad[1] else None)
-        ctx.shifts = shifts
-        return _shift_back(y, mask, shifts, None, None, False)
-
-    @staticmethod
-    def backward(ctx, grad_x: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]
-        mask, y = ctx.saved_tensors
-        grad_y = shift_sum(grad_x, mask, ctx.shifts) if ctx.needs_input_grad[0] else None
-        grad_mask = _mask_gradient(grad_x, y, mask, ctx.shifts) if ctx.needs_input_grad[1] else None
-        return grad_y, grad_mask, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[no-untyped-def]
+        mask, t = ctx.saved_tensors
+        grad_t = grad_mask = None
+        if ctx.needs_input_grad[0]:
+            grad_t = (shift_sum if ctx.back else shift_back)(grad, mask, ctx.shifts)
+        if ctx.needs_input_grad[1]:
+            x, y = (grad, t) if ctx.back else (t, grad)
+            grad_mask = _mask_gradient(x, y, mask, ctx.shifts)
+        return grad_t, grad_mask, None, None

@@ -24,12 +24,6 @@ def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: 
 
     Returns:
         The folder where the code is kept; None where none can be written, so that every process compiles anew.
-
-    Example:
-        >>> from cassi.kernels.warm_up import warm_up
-        >>> warm_up(lambda name, done, total: print(f"{done} of {total}: {name}"))  # doctest: +SKIP
-        0 of 18: forward, float32
-        ...
     """
     calls = [call for dtype in (torch.float32, torch.float64) for call in _calls(dtype)]
     for done, (name, call) in enumerate(calls):
@@ -65,7 +59,7 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
         f"total variation, {kind}",
         partial(cpu.tv_steps, x, mask.new_ones(()), torch.zeros(2, *x.shape).to(x), None, 1, 1.0),
     )
-    yield f"distance, {kind}", partial(cpu.squared_distance, x, x)
+    yield f"distance, {kind}", partial(cpu.squared_distances, x, x, x, x)
     yield f"rows, {kind}", partial(cpu_rows.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
     image, groups = torch.rand(8, 8, 3).to(dtype), torch.tensor([[0, 1, 7]])
     kept = partial(cpu_lowrank.kept_groups, image, groups, 2, 0.0)

@@ -13,15 +13,10 @@ from cassi.kernels.covariance import covariance_sum, pixel_mean
 
 
 class SpectralPrior(NamedTuple):
-    """What is expected of a pixel's spectrum before it is measured.
+    """What is expected of a pixel's spectrum before it is measured, in units of the scene's mean level."""
 
-    Attributes:
-        mean: (C,) float64, in units of the scene's mean level.
-        covariance: (C, C) float64, symmetric positive semi-definite, in units of the mean level squared.
-    """
-
-    mean: Tensor
-    covariance: Tensor
+    mean: Tensor  # (C,) float64
+    covariance: Tensor  # (C, C) float64, symmetric positive semi-definite
 
     def scaled(self, level: float) -> SpectralPrior:
         """The same in the unit of a cube whose mean is `level`."""
@@ -50,9 +45,6 @@ def smooth_spectral_prior(
         brightness: standard deviation of the brightness over pixels, relative to the level.
         color: standard deviation of the rest, relative to the level.
         length: over which the color changes, as a share of the spectral range, > 0.
-
-    Returns:
-        SpectralPrior.
 
     Raises:
         ValueError: fewer than one band, wavelengths not finite, or a negative or zero scale.
@@ -86,16 +78,8 @@ def library_spectral_prior(
         cubes: (C, H, W) or (N, C, H, W) each, any unit, mean > 0.
         resample: R_k (C', C) a cube, from its bands to those wanted, see `resampling`; None leaves its bands.
 
-    Returns:
-        SpectralPrior.
-
     Raises:
         ValueError: no cube, a cube whose mean is not positive, or cubes of different numbers of bands.
-
-    Example:
-        >>> mean, covariance = library_spectral_prior([torch.tensor([1.0, 3.0]).view(2, 1, 1)])
-        >>> mean.tolist(), covariance.abs().max().item()
-        ([0.5, 1.5], 0.0)
     """
     if not cubes:
         raise ValueError("a library needs at least one cube")
@@ -130,10 +114,6 @@ def resampling(have: Sequence[float] | np.ndarray, want: Sequence[float] | np.nd
 
     Raises:
         ValueError: a wavelength outside that range.
-
-    Example:
-        >>> resampling([400, 500], [425, 500]).tolist()
-        [[0.75, 0.25], [0.0, 1.0]]
     """
     known, asked = np.asarray(have, dtype=np.float64), np.asarray(want, dtype=np.float64)
     low, high = known.min(), known.max()

@@ -33,25 +33,16 @@ _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a network, kept with its weights.
+    """The size of a network, kept with its weights: channels and residual blocks before and after the coarser scale."""
 
-    Attributes:
-        components: K, coefficient images that it works on.
-        stages: times that it is applied.
-        memory: feature images handed from one time to the next.
-        width, blocks: channels and residual blocks (before and after the coarse scale) at half the resolution.
-        deep_width, deep_blocks: the same at a quarter of it.
-        far_width, far_blocks: the same at an eighth of it.
-    """
-
-    components: int = 12
-    stages: int = 4
-    memory: int = 8
-    width: int = 64
+    components: int = 12  # K, coefficient images that it works on
+    stages: int = 4  # times that it is applied
+    memory: int = 8  # feature images handed from one time to the next
+    width: int = 64  # at half the resolution
     blocks: int = 2
-    deep_width: int = 96
+    deep_width: int = 96  # at a quarter of it
     deep_blocks: int = 4
-    far_width: int = 128
+    far_width: int = 128  # at an eighth of it
     far_blocks: int = 3
 
 

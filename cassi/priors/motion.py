@@ -29,13 +29,6 @@ def flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
 
     Raises:
         ValueError: shapes that differ.
-
-    Example:
-        >>> i = torch.arange(32.0)
-        >>> picture = torch.sin(i / 3)[:, None] + torch.cos(i / 4)
-        >>> v = flow(picture[None], picture.roll(1, 1)[None])
-        >>> [abs(round(float(part[8:24, 8:24].mean()), 1)) for part in v]
-        [0.0, 1.0]
     """
     if reference.ndim != 3 or reference.shape != moved.shape:
         raise ValueError(f"both pictures must be (K, H, W), got {tuple(reference.shape)} and {tuple(moved.shape)}")
@@ -73,10 +66,6 @@ def carried(picture: Tensor, v: Tensor) -> Tensor:
     Args:
         picture: (K, H, W).
         v: (2, H, W) [pixel], down and to the right.
-
-    Example:
-        >>> carried(torch.arange(4.0).expand(1, 4, 4), torch.ones(2, 4, 4))[0, 0]
-        tensor([1., 2., 3., 3.])
     """
     grid = _grid(v)
     return F.grid_sample(picture[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]

@@ -28,120 +28,89 @@ from cassi.kernels.patches import aggregate_patches
 from cassi.kernels.threads import side_by_side
 
 _NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
-WINDOW, GROUP = 10, 32
+WINDOW = 10  # similar patches are looked for up to this far from the reference, in rows and columns [pixel]
+GROUP = 32  # patches in a group; fewer where a corner has not as many candidates
 _NOT_FINITE = "the images hold NaN or Inf; check the measurement and the mask"
 _CHUNK = 2**22  # elements of the groups that are worked on at a time
 _CHUNK_ON_DEVICE = 2**25  # off the CPU: few launches; four times this many are there at a time
 
 
-def nonlocal_lowrank(
-    z: Tensor,
-    sigma: float | Tensor,
-    *,
-    patch: int = 5,
-    stride: int = 4,
-    window: int = WINDOW,
-    group: int = GROUP,
-) -> Tensor:
-    """Denoise a stack of images that share their structure, such as the coefficient images of a subspace.
+class NonlocalDenoiser:
+    """`f(z, k) -> z` for the solvers: denoise images that share their structure, such as coefficients of a subspace.
 
-    The images are divided by sigma first, so that the noise is white and 1 in all of them. Matching looks at all K
-    images together. Memory: with the compiled kernel (CPU) some ten times z, else three times p^2 z.
+    The images are divided by sigma first, so that the noise is white and 1 in all of them; matching looks at all of
+    them together. Groups and their filters are kept for some iterations: such a call is linear, and costs products
+    only. One denoiser serves one run of a solver: make a new one for each. It overwrites its argument. Memory: with the
+    compiled kernel (CPU) some ten times z, else three times p^2 z.
 
     Args:
-        z: (K, H, W), floating point; K = 1 is a grey image.
-        sigma: standard deviation of the noise, one number or one for each image (K,), > 0; or 0, which returns z.
+        sigma: standard deviation of the noise, in units of z, a number or one for each image (K,), > 0.
+        refresh: look for similar patches, and make their filters, anew every so many calls.
         patch: side of a patch p [pixel]; 7 suits a single image better, where a patch of 5 holds few numbers.
         stride: distance of reference patches [pixel], 1 to patch.
-        window: similar patches are looked for up to this far from the reference, in rows and columns [pixel].
-        group: patches in a group m; fewer where a corner has not as many candidates.
-
-    Returns:
-        The denoised images like z.
 
     Raises:
-        ValueError: z not (K, H, W) or smaller than a patch; sigma negative, of another length, or 0 for some images
-            only; stride not in 1..patch, window or group below 1.
-        FloatingPointError: NaN or Inf in z.
+        ValueError: sigma not positive, refresh below 1, stride not in 1..patch.
 
     Example:
         >>> x = torch.ones(1, 24, 24)
         >>> noisy = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-        >>> u = nonlocal_lowrank(noisy, 0.1)
+        >>> u = NonlocalDenoiser(0.1)(noisy.clone(), 0)
         >>> bool((u - x).square().mean() < (noisy - x).square().mean() / 20)
         True
-    """
-    level = _checked(z, sigma, patch, stride)
-    _check_images(z)
-    if window < 1 or group < 1:
-        raise ValueError(f"need window >= 1 and group >= 1, got window {window}, group {group}")
-    if level is None:
-        return z.clone()
-    with torch.no_grad():
-        groups = _match(_features(z / level, patch), stride, window, group)
-        return GroupFilters(z, level, groups, patch)(z)
-
-
-class NonlocalDenoiser:
-    """`f(z, k) -> z` for the solvers: `nonlocal_lowrank` with its groups and their filters kept for some iterations.
-
-    A call with kept filters is linear, and costs products only. One denoiser serves one run of a solver: make a new one
-    for each. It overwrites its argument.
-
-    Args:
-        sigma: noise level, in units of z, a number or one for each image (K,).
-        refresh: look for similar patches, and make their filters, anew every so many calls.
-        patch, stride: see `nonlocal_lowrank`.
-
-    Raises:
-        ValueError: refresh below 1.
     """
 
     def __init__(self, sigma: float | Tensor, *, refresh: int = 8, patch: int = 5, stride: int = 4) -> None:
         if refresh < 1:
             raise ValueError(f"refresh must be at least 1, got {refresh}")
-        self._sigma, self._refresh, self._patch, self._stride = sigma, refresh, patch, stride
-        self._filters: list[GroupFilters | None] = []
-        self._levels: list[Tensor | None] = []  # of sigma, once it was looked at
+        if stride < 1 or stride > patch:
+            raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
+        self._sigma = torch.as_tensor(sigma).flatten()
+        if not bool((self._sigma > 0).all()):
+            raise ValueError(f"sigma must be positive, got {self._sigma.tolist()}")
+        self._refresh, self._patch, self._stride = refresh, patch, stride
+        self._filters: list[GroupFilters] = []
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
-        """Denoise z (..., K, H, W), each stack of a batch with groups of its own."""
+        """Denoise z (..., K, H, W), each stack of a batch with groups of its own.
+
+        Raises:
+            ValueError: z of another rank or type, of another K than sigma, or smaller than a patch.
+            FloatingPointError: NaN or Inf in z.
+        """
+        if z.ndim < 3 or not z.is_floating_point() or min(z.shape[-2:]) < self._patch:
+            raise ValueError(
+                f"z must be (..., K, H, W), floating point, H and W at least {self._patch}, "
+                f"got {tuple(z.shape)} of {z.dtype}"
+            )
+        if len(self._sigma) not in (1, z.shape[-3]):
+            raise ValueError(f"sigma must be one number or {z.shape[-3]}, one an image, got {len(self._sigma)}")
         stacks = z.reshape(-1, *z.shape[-3:])
         with torch.no_grad():
             if k % self._refresh == 0 or len(self._filters) != len(stacks):
                 self._filters = []  # before the next are made
+                self._sigma = self._sigma.to(z)
                 self._filters = [self._made(stack) for stack in stacks]
             for stack, filters in zip(stacks, self._filters, strict=True):
-                if filters is not None:
-                    stack.copy_(filters(stack))
+                filters.apply_(stack)
         return z if z.is_contiguous() else stacks.view_as(z)
 
-    def _made(self, z: Tensor) -> GroupFilters | None:
-        """None where sigma is 0."""
-        if not self._levels:
-            self._levels = [_checked(z, self._sigma, self._patch, self._stride)]
-        (level,) = self._levels
-        _check_images(z)
-        if level is None:
-            return None
-        groups = _match(_features(z / level, self._patch), self._stride, WINDOW, GROUP)
-        return GroupFilters(z, level, groups, self._patch)
+    def _made(self, z: Tensor) -> GroupFilters:
+        # off the CPU the groups are looked at, where one waits anyway
+        if z.is_cpu and not bool(z.isfinite().all()):
+            raise FloatingPointError(_NOT_FINITE)
+        level = self._sigma.expand(len(z)).contiguous().view(-1, 1, 1)
+        return GroupFilters(z, level, _match(_features(z / level, self._patch), self._stride), self._patch)
 
 
 class GroupFilters:
-    """What the groups of `nonlocal_lowrank` were denoised by, kept: a linear map of images (K, H, W).
+    """What groups of similar patches were denoised by, kept: a linear map of images (K, H, W).
 
     Of a group with basis Q (K, K), of the m patches X_k (m, p^2) of component k of Q^T x, less their mean,
 
         X_k -> X_k P_k,   P_k = V diag(eta(s) / s) V^T  with  X_k^T X_k = V diag(s^2) V^T  of the images it was made of
 
     and P_k = 0 of components that hold no more energy than noise; most of them do.
-
-    Args:
-        z: (K, H, W), whose groups are decomposed.
-        level: (K, 1, 1), standard deviation of the noise.
-        groups: (n, m), places of patches.
-        patch: their side p [pixel].
     """
 
     def __init__(self, z: Tensor, level: Tensor, groups: Tensor, patch: int) -> None:
@@ -161,18 +130,19 @@ class GroupFilters:
         self._scale, self._inverse = level * self._share, level.reciprocal().flatten()
         for members in torch.split(groups, max(1, size)):
             x, _ = self._gathered(z, members)
-            self._parts.append(_decomposed(x, members, patch, grid, alive))
+            self._parts.append(_decomposed(x, members, patch, grid[0] * grid[1], alive))
 
     def _gathered(self, z: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         fast = kernels(z)
         return (_gathered if fast is None or fast is cpu else fast.gather_groups)(z, self._inverse, groups, self._patch)
 
-    def __call__(self, z: Tensor) -> Tensor:
-        """The denoised images, like z, which is of the size that the filters were made for."""
+    def apply_(self, z: Tensor) -> None:
+        """Denoise z, of the size that the filters were made for, in place."""
         if self._compiled is not None:
             summed = filtered_groups(_last(z / self._level), self._compiled)
-            return (summed * self._share[..., None]).permute(2, 0, 1).contiguous().mul_(self._level)
-        out, fast = torch.empty_like(z, memory_format=torch.contiguous_format), kernels(z)
+            z.copy_(summed.mul_(self._share[..., None]).permute(2, 0, 1)).mul_(self._level)
+            return
+        out, fast = z if len(self._parts) == 1 else torch.empty_like(z), kernels(z)
         for number, part in enumerate(self._parts):
             n, m = part.groups.shape
             x, mean = self._gathered(z, part.groups)
@@ -185,49 +155,40 @@ class GroupFilters:
                 _put_back(y, mean, part.groups, self._patch, self._scale, out, number > 0)
             else:
                 fast.put_back(y, mean, part.order, part.start, self._patch, self._scale, out, number > 0)
-        return out
+        if out is not z:
+            z.copy_(out)
 
 
 class _Part(NamedTuple):
-    """Some groups and their filters, for one batch of products.
+    """Some groups and their filters, for one batch of products."""
 
-    Attributes:
-        groups: (n, m).
-        basis: Q (n, K, K), eigenvectors in columns.
-        alive: numbers g K + k of the components that stand out of the noise (A,).
-        projections: P of these, (A, p^2, p^2).
-        where: of each component its number among those, or A (n K,).
-        order, start: patches of the groups, numbered through, in order of their place, and where the patches of each
-            place begin among them.
-    """
-
-    groups: Tensor
-    basis: Tensor
-    alive: Tensor
-    projections: Tensor
-    where: Tensor
-    order: Tensor
-    start: Tensor
+    groups: Tensor  # (n, m)
+    basis: Tensor  # Q (n, K, K), eigenvectors in columns
+    alive: Tensor  # numbers g K + k of the components that stand out of the noise (A,)
+    projections: Tensor  # P of these, (A, p^2, p^2)
+    where: Tensor  # of each component its number among those, or A (n K,)
+    order: Tensor  # the patches of the groups, numbered through, in order of their place
+    start: Tensor  # where those of each place begin among them
 
 
-def _decomposed(x: Tensor, groups: Tensor, patch: int, grid: tuple[int, int], alive: float) -> _Part:
+def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float) -> _Part:
     """The filters of groups x (n, K, m p^2), mean 0."""
     m = groups.shape[1]
     values, basis = _eigh(torch.bmm(x, x.mT))
     signal = (values > alive).flatten()
-    count, total = torch.stack([signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64)]).tolist()
-    if not math.isfinite(total):
+    total, energy = torch.stack([signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64)]).tolist()
+    if not math.isfinite(energy):
         raise FloatingPointError(_NOT_FINITE)
-    # in order; without a second wait for their number
-    components = signal.sort(stable=True, descending=True).indices[: int(count)]
-    turned = torch.bmm(basis.mT, x).view(-1, m, patch**2)[components]
+    count = int(total)
+    ranked = signal.sort(stable=True, descending=True).indices  # without a second wait for their number
+    turned = torch.bmm(basis.mT, x).view(-1, m, patch**2)[ranked[:count]]
     squares, vectors = _eigh(torch.bmm(turned.mT, turned))
     gain = singular_value_gain(squares, m - 1, patch**2)
-    where = torch.where(signal, signal.cumsum(0) - 1, int(count)).int()
-    places, order = groups.flatten().sort(stable=True)
-    start = torch.searchsorted(places, torch.arange(grid[0] * grid[1] + 1, device=x.device))
     projections = torch.bmm(vectors * gain[:, None, :], vectors.mT)
-    return _Part(groups, basis, components.int(), projections, where, order.int(), start.int())
+    where = ranked.argsort().clamp_(max=count)
+    there, order = groups.flatten().sort(stable=True)
+    start = torch.searchsorted(there, torch.arange(places + 1, device=x.device))
+    return _Part(groups, basis, ranked[:count], projections, where, order, start)
 
 
 def _gathered(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
@@ -286,31 +247,6 @@ def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
     return ((t - edge) / t * ((t - (math.sqrt(b) - math.sqrt(a)) ** 2) / t)).sqrt()
 
 
-def _checked(z: Tensor, sigma: float | Tensor, patch: int, stride: int) -> Tensor | None:
-    """sigma as (K, 1, 1), or None where it is 0."""
-    if stride < 1 or stride > patch:
-        raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
-    if z.ndim != 3 or not z.is_floating_point():
-        raise ValueError(f"z must be (K, H, W), floating point, got {tuple(z.shape)} of {z.dtype}; loop over a batch")
-    level = torch.as_tensor(sigma, dtype=z.dtype)
-    if level.ndim > 1 or level.numel() not in (1, z.shape[0]):
-        raise ValueError(f"sigma must be one number or {z.shape[0]}, one for each image, got {tuple(level.shape)}")
-    if min(z.shape[1:]) < patch:
-        raise ValueError(f"images of {tuple(z.shape[1:])} are smaller than a patch of {patch} x {patch} pixels")
-    none, positive = torch.stack([(level == 0).all(), (level > 0).all()]).tolist()
-    if none:
-        return None
-    if not positive:
-        raise ValueError(f"sigma must be positive (or 0 for all images), got {level.tolist()}")
-    return level.to(z.device).flatten().expand(len(z)).contiguous().view(-1, 1, 1)
-
-
-def _check_images(z: Tensor) -> None:
-    """Raise FloatingPointError for NaN or Inf; off the CPU their groups are looked at, where one waits anyway."""
-    if z.is_cpu and not bool(z.isfinite().all()):
-        raise FloatingPointError(_NOT_FINITE)
-
-
 def _features(z: Tensor, patch: int) -> Tensor:
     """The strongest principal components of all patches, (num_features, n_h, n_w), of images (K, H, W).
 
@@ -332,11 +268,11 @@ def _references(length: int, stride: int, device: torch.device) -> Tensor:
     return torch.arange(0, length - 1 + stride, stride, device=device).clamp_(max=length - 1)
 
 
-def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
+def _match(features: Tensor, stride: int, window: int = WINDOW, group: int = GROUP) -> Tensor:
     """For each reference patch the positions of the `group` nearest ones in its window, itself among them."""
     _, n_h, n_w = features.shape
     references = [_references(n, stride, features.device) for n in (n_h, n_w)]
-    reference = features[:, references[0]][:, :, references[1], None]
+    reference = features[:, references[0][:, None], references[1], None]
     # beyond the border nothing is similar
     padded = F.pad(features, (window, window, window, window), value=math.inf)
     side = 2 * window + 1
@@ -360,17 +296,9 @@ def _match(features: Tensor, stride: int, window: int, group: int) -> Tensor:
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigendecomposition of many small matrices, on the CPU with one thread to each part of the batch.
-
-    Left to itself LAPACK puts all threads on one small matrix, and they wait for each other a hundred times longer
-    than they work.
-    """
-    if matrices.is_cuda or len(matrices) == 0:
-        try:
-            values, vectors = torch.linalg.eigh(matrices)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise FloatingPointError(_NOT_FINITE) from error
-        return values, vectors
-    pieces = matrices.chunk(torch.get_num_threads()) if len(matrices) >= 64 else [matrices]
-    values, vectors = zip(*side_by_side(torch.linalg.eigh, pieces), strict=True)
-    return torch.cat(values), torch.cat(vectors)
+    """Eigendecompositions; on the CPU by one thread: many wait for each other longer than they work."""
+    try:
+        ((values, vectors),) = side_by_side(torch.linalg.eigh, [matrices])
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise FloatingPointError(_NOT_FINITE) from error
+    return values, vectors

@@ -3,6 +3,11 @@
     TV(x) = sum_{c,i,j} |(D x)_{c,i,j}|_2         isotropic, each band alone
 
 D takes forward differences along width and height, 0 at the last column and row (no light crosses the border).
+
+    argmin_u 1/2 |u - v|^2 + weight TV(u):    q <- P_{|q| <= weight}( q + 1/8 D u ),   u = v - D^T q
+
+After Chambolle (2005), "Total variation minimization and a class of binary MRF models", eq. 6, with the step of Beck &
+Teboulle, IEEE TIP 18 (2009).
 """
 
 from __future__ import annotations
@@ -16,92 +21,24 @@ _CHUNK = 1 << 17  # voxels that eager steps work on at a time
 STEP = 1 / 8  # 1 / |D|^2: the largest step with which the dual gradient iteration is certain to converge
 
 
-def differences(x: Tensor) -> Tensor:
-    """D x, (2, ..., H, W): forward differences along width, then height; 0 at the last column and row."""
-    q = x.new_zeros((2, *x.shape))
-    torch.sub(x[..., 1:], x[..., :-1], out=q[0][..., :-1])
-    torch.sub(x[..., 1:, :], x[..., :-1, :], out=q[1][..., :-1, :])
-    return q
-
-
-def differences_adjoint(q: Tensor) -> Tensor:
-    """D^T q for q (2, ..., H, W) whose last column (q[0]) and last row (q[1]) are 0."""
-    return _subtract_adjoint(torch.zeros_like(q[0]), q).neg_()
-
-
-def tv(x: Tensor) -> Tensor:
-    """Total variation of a cube (..., C, H, W), a scalar tensor.
-
-    Example:
-        >>> tv(torch.tensor([[[0.0, 3.0], [4.0, 0.0]]]))
-        tensor(12.)
-    """
-    return differences(x).square().sum(0).sqrt().sum()
-
-
-def tv_prox(
-    v: Tensor,
-    weight: float | Tensor,
-    *,
-    num_iters: int,
-    dual: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """u = argmin_u 1/2 |u - v|^2 + weight TV(u), by projected gradient on the dual.
-
-        q <- P_{|q| <= weight}( q + 1/8 D u ),   u = v - D^T q
-
-    After Chambolle (2005), "Total variation minimization and a class of binary MRF models", eq. 6, with the step of
-    Beck & Teboulle, IEEE TIP 18 (2009). Pass the returned dual to the next call to go on where this one ended.
-
-    Args:
-        v: (..., C, H, W), floating point.
-        weight: >= 0, in units of v; a number, or a tensor that broadcasts against (..., C, 1, 1).
-        num_iters: dual steps, >= 0.
-        dual: (2, ..., C, H, W) from an earlier call; 0 if not given. Not modified.
-
-    Returns:
-        u like v, and the dual q like `dual`.
-
-    Raises:
-        ValueError: negative weight, or a dual of another shape.
-
-    Example:
-        >>> u, q = tv_prox(torch.tensor([[[0.0, 4.0]]]), 1.0, num_iters=50)
-        >>> u
-        tensor([[[1., 3.]]])
-    """
-    w = _checked_weight(weight).to(v)
-    if dual is not None and dual.shape != (2, *v.shape):
-        raise ValueError(
-            f"dual must be {(2, *v.shape)}, got {tuple(dual.shape)}; pass the dual of a cube of the same shape"
-        )
-    q = v.new_zeros((2, *v.shape)) if dual is None else dual.clone()
-    u = v.clone()
-    return u, tv_steps(u, w, q, None, num_iters=num_iters)[0]
-
-
-def _checked_weight(weight: float | Tensor) -> Tensor:
-    w = torch.as_tensor(weight, dtype=None if isinstance(weight, Tensor) else torch.float64)
-    if not bool((w >= 0).all()):
-        raise ValueError(f"weight must be >= 0, got {float(w.min())}")
-    return w
-
-
 def tv_steps(
     u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, *, num_iters: int, memory: float = 1.0
 ) -> tuple[Tensor, Tensor | None]:
-    """`tv_prox` in place: u holds v on entry and the result on exit, q the dual, of which memory * q is started from.
+    """So many dual steps in place: u holds v on entry and the result on exit.
 
     Steps on a CUDA device go to and fro between q and spare, like q, allocated where it is not given; others need none.
 
+    Args:
+        u: (..., C, H, W), floating point.
+        weight: >= 0, in units of u; broadcasts against (..., C, 1, 1).
+        q: (2, ..., C, H, W), the dual, of which memory * q is started from.
+        spare: like q, or None.
+        num_iters: >= 0.
+        memory: in [0, 1].
+
     Returns:
         (dual, spare), which are (q, spare) or the two exchanged.
-
-    Raises:
-        ValueError: a negative number of steps.
     """
-    if num_iters < 0:
-        raise ValueError(f"the number of dual steps must be >= 0, got {num_iters}")
     fast = kernels(u, q)
     if fast is not None:
         steps: tuple[Tensor, Tensor | None] = fast.tv_steps(u, weight, q, spare, num_iters, memory)
@@ -160,10 +97,17 @@ class TVDenoiser:
 
     Raises:
         ValueError: negative weight; memory outside [0, 1].
+
+    Example:
+        >>> TVDenoiser(1.0, num_iters=50)(torch.tensor([[[0.0, 4.0]]]), 0)
+        tensor([[[1., 3.]]])
     """
 
     def __init__(self, weight: float | Tensor, *, num_iters: int = 3, memory: float = 1.0) -> None:
-        self._weight, self._num_iters = _checked_weight(weight), num_iters
+        w = torch.as_tensor(weight, dtype=None if isinstance(weight, Tensor) else torch.float64)
+        if not bool((w >= 0).all()):
+            raise ValueError(f"weight must be >= 0, got {float(w.min())}")
+        self._weight, self._num_iters = w, num_iters
         if not 0 <= memory <= 1:
             raise ValueError(f"memory must be between 0 and 1, got {memory}")
         self._memory = memory

@@ -82,11 +82,11 @@ def reconstruct(
         wavelengths: (C,) band centers [nm], or a text such as "450:650:28" (`cassi.optics.wavelengths`); "auto" and
             "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
-            one's own), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares", "gap-tv",
-            "admm-tv", "fista-tv"; gap_tv is gap-tv.
+            one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
+            "gap-tv", "admm-tv"; gap_tv is gap-tv.
         num_iters: iterations; the solver's own default if not given.
-        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to that times the mean of
-            gram_diag ("admm-tv", "fista-tv"). Not for "auto" or "least-squares".
+        tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
+            mean of gram_diag ("admm-tv"). Not for "auto", which chooses, or "least-squares".
         quality: "fast", half as long as "default", or "best", half as long again ("auto" only).
         prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", which takes what
             predicts held-out pixels best ("auto" only).

@@ -110,7 +110,7 @@ def solve_tiled(
     if tuple(y.shape) != A.measurement_shape:
         raise ValueError(f"y must be one snapshot {A.measurement_shape}, got {tuple(y.shape)}")
     tiles = tile_grid(A, tile, reach=reach)
-    loop = Loop(len(tiles), tol=0.0, monitor=None, progress=False, name="tiles")
+    loop = Loop(len(tiles), tol=0.0, monitor=None, name="tiles")
     for k in loop:
         one = tiles[k]
         a, b = crop(A, y, *one.block)

@@ -1,4 +1,4 @@
-"""Level 2: iterative solvers. Each states its update lines; `textbook` has the shortest of them.
+"""Level 2: iterative solvers. Each states its update lines.
 
-`gap`, `admm` and `fista` are the field's, `subspace_tv` is the default solver's; `loop` is what all of them run in.
+`gap` and `admm` are the field's, `subspace_tv` is the default solver's; `loop` is what all of them run in.
 """

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 Prox = Callable[[Tensor, int], Tensor]
 """prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite its argument and return it."""
@@ -25,7 +25,6 @@ def admm(
     tol: float = 0.0,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> Result:
     """ADMM in scaled form (Boyd et al., Found. Trends Mach. Learn. 3 (2011), eq. 3.5-3.7).
 
@@ -41,7 +40,7 @@ def admm(
         y: measurement (..., H, W').
         prox_g: f(v, k) -> z, the proximal operator of g / rho.
         rho: penalty > 0, in units of gram_diag.
-        num_iters, tol, x0, monitor, progress: as for `cassi.solvers.gap`.
+        num_iters, tol, x0, monitor: as for `cassi.solvers.gap`.
 
     Returns:
         Result; residual in the history is |y - Phi z^k| / |y|.
@@ -55,14 +54,12 @@ def admm(
     z = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(z)
     y_x, y_z = A.forward(z), torch.empty_like(y)
-    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="ADMM")
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="ADMM")
     for k in loop:
         A.data_step_(z, x, y, y_x, y_z, rho=rho)
-        residual = relative_change(y_z, y)
         overwrite(x, prox_g(x, k))
-        change = relative_change(x, z)
+        loop.compare(x, z, y_z, y)
         z, x = x, z  # the spent z becomes the buffer of the next step: no iteration allocates a cube
-        loop.record(z, residual=residual, change=change)
     return loop.result(z)
 
 
@@ -83,7 +80,6 @@ def admm_tv(
     tol: float = 0.0,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> Result:
     """ADMM on 1/2 |Phi x - y|^2 + tv_weight TV(x).
 
@@ -98,4 +94,4 @@ def admm_tv(
     penalty = A.norm() ** 2 / 10 if rho is None else rho
     _check_penalty(penalty)
     denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, memory=memory)
-    return admm(A, y, denoise, rho=penalty, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor, progress=progress)
+    return admm(A, y, denoise, rho=penalty, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor)

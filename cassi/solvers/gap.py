@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.tv import TVDenoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 Denoiser = Callable[[Tensor, int], Tensor]
 """f(x, k) -> x: the cube to denoise, the iteration from 0. It may overwrite its argument and return it."""
@@ -25,7 +25,6 @@ def gap(
     accelerate: bool = True,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> Result:
     """Generalized alternating projection (GAP).
 
@@ -50,7 +49,6 @@ def gap(
         accelerate: feed the misfit back into b.
         x0: start v^0 (..., C, H, W); `Camera.first_guess` if not given. Not modified.
         monitor: called each iteration with (Record, v^{k+1}); return True to stop.
-        progress: show a progress bar.
 
     Returns:
         Result; residual in the history is |y - Phi v^k| / |y|.
@@ -62,14 +60,12 @@ def gap(
     v = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(v)
     b, y_v = y.clone(), torch.empty_like(y)
-    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="GAP")
     for k in loop:
         A.data_step_(v, x, y, b, y_v, accelerate=accelerate)  # the first two lines
-        residual = relative_change(y_v, y)
         overwrite(x, denoise(x, k))
-        change = relative_change(x, v)
+        loop.compare(x, v, y_v, y)
         v, x = x, v  # the spent v becomes the buffer of the next projection: no iteration allocates a cube
-        loop.record(v, residual=residual, change=change)
     return loop.result(v)
 
 
@@ -85,7 +81,6 @@ def gap_tv(
     accelerate: bool = True,
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> Result:
     """GAP with the total variation prox, the field's usual baseline (Yuan, ICIP 2016).
 
@@ -103,6 +98,4 @@ def gap_tv(
     """
     share = (0.5 if accelerate else 1.0) if memory is None else memory
     denoise = TVDenoiser(tv_weight, num_iters=tv_iters, memory=share)
-    return gap(
-        A, y, denoise, num_iters=num_iters, tol=tol, accelerate=accelerate, x0=x0, monitor=monitor, progress=progress
-    )
+    return gap(A, y, denoise, num_iters=num_iters, tol=tol, accelerate=accelerate, x0=x0, monitor=monitor)

@@ -27,7 +27,6 @@ def gaussian_map(
     samples: int = 0,
     generator: torch.Generator | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> tuple[Result, Tensor | None]:
     """The most probable cube where every pixel's spectrum is Gaussian, mean mu and covariance S, and so is the noise.
 
@@ -56,7 +55,7 @@ def gaussian_map(
         num_iters, tol: of conjugate gradients; tol bounds |(y - Phi mu) - (Phi Q Phi^T + sigma^2) r| / |y - Phi mu|.
         samples: of the posterior, for the spread; 0 for none.
         generator: of the samples, on the device of y; needed where samples > 0.
-        monitor, progress: as for `cassi.solvers.gap`.
+        monitor: as for `cassi.solvers.gap`.
 
     Returns:
         Result with the cube (..., C, H, W), and the standard deviation of each voxel (C, H, W), which depends on the
@@ -105,7 +104,7 @@ def gaussian_map(
         z = torch.einsum("ck,...chw->...khw", root, A.adjoint(r))  # neighbors meet in the few components of S
         return torch.einsum("ck,...khw->...chw", root, K_rows @ z @ K_columns)
 
-    def solve(b: Tensor, monitor: Monitor | None = None, progress: bool = False) -> Result:
+    def solve(b: Tensor, monitor: Monitor | None = None) -> Result:
         return solve_by_cg(
             lambda r: A.forward(back(r)) + sigma2 * r,
             torch.where(inverse > 0, b, 0),
@@ -114,13 +113,11 @@ def gaussian_map(
             num_iters=num_iters,
             tol=tol,
             monitor=monitor,
-            progress=progress,
         )
 
     solved = solve(
         y - A.forward(mu.expand(A.cube_shape).contiguous()),
         None if monitor is None else lambda record, r: monitor(record, mu + back(r)),
-        progress,
     )
     result = Result(mu + back(solved.x), solved.history, solved.status)
     if not samples:

@@ -20,7 +20,6 @@ def least_squares(
     num_iters: int = 100,
     tol: float = 1e-6,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> Result:
     """Tikhonov-damped least squares, argmin_x |Phi x - y|^2 + damping |x|^2; for damping 0 the one of smallest norm.
 
@@ -32,7 +31,7 @@ def least_squares(
         damping: >= 0, in units of gram_diag (transmission squared).
         num_iters, tol: of conjugate gradients, where there is no closed form (`A.exact`); tol bounds
             |y - (Phi Phi^T + damping) z| / |y|, and for damping 0 |Phi^T (y - Phi x)| / |Phi^T y|.
-        monitor, progress: as for `cassi.solvers.gap`.
+        monitor: as for `cassi.solvers.gap`.
 
     Returns:
         Result with the cube (..., C, H, W).
@@ -45,7 +44,7 @@ def least_squares(
     if not damping >= 0:
         raise ValueError(f"damping must be >= 0, got {damping}")
     if A.exact:
-        loop = Loop(1, tol=0.0, monitor=monitor, progress=progress, name="least squares")
+        loop = Loop(1, tol=0.0, monitor=monitor, name="least squares")
         for _ in loop:
             x = A.adjoint(A.solve(y, damping))
             loop.record(x, residual=relative_norm(y - A.forward(x), y), change=0.0)
@@ -54,7 +53,6 @@ def least_squares(
         # Phi Phi^T z = y has no solution where noise takes y out of the range of Phi; the normal equations always have
         return solve_by_cg(
             lambda x: A.adjoint(A.forward(x)), A.adjoint(y), axes=3, num_iters=num_iters, tol=tol, monitor=monitor,
-            progress=progress,
         )  # fmt: skip
     inverse = reciprocal(A.gram_diag() + damping)
     result = solve_by_cg(
@@ -65,7 +63,6 @@ def least_squares(
         num_iters=num_iters,
         tol=tol,
         monitor=monitor if monitor is None else lambda record, z: monitor(record, A.adjoint(z)),
-        progress=progress,
     )
     return Result(A.adjoint(result.x), result.history, result.status)
 
@@ -79,7 +76,6 @@ def solve_by_cg(
     num_iters: int,
     tol: float,
     monitor: Monitor | None,
-    progress: bool,
 ) -> Result:
     """`conjugate_gradient_steps` for M x = b in a `Loop`; residual and change in the history are both |b - M x| / |b|.
 
@@ -88,7 +84,7 @@ def solve_by_cg(
     """
     steps = conjugate_gradient_steps(M, b, inverse=inverse, axes=axes)
     x, _ = next(steps)
-    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="CG")
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="CG")
     for _, (x, residual) in zip(loop, steps, strict=False):
         loop.record(x, residual=residual, change=residual)
     return loop.result(x)

@@ -10,17 +10,12 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "max_iters", "stopped"]
 ENDED = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}  # in words
 READ_EVERY = 16  # iterations after which numbers are fetched from a GPU
-
-
-Relative = float | Tensor
-"""|a| / |b|, or, off the CPU, terms of |a|^2 and |b|^2, (2, ...), not waited for: `Loop.record` sums them."""
 
 
 class Record(NamedTuple):
@@ -65,104 +60,98 @@ class Result:
 
 
 class Loop:
-    """Counts iterations, keeps the history, decides when to stop, shows progress; the numerics stay in the solver.
+    """Counts iterations, keeps the history, decides when to stop; the numerics stay in the solver.
 
-    loop = Loop(num_iters, tol=tol, monitor=monitor, progress=progress, name="GAP")
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="GAP")
     for k in loop:
         ...
-        loop.record(v, residual=..., change=...)
+        loop.compare(v, v_old, y_v, y)
     return loop.result(v)
     """
 
-    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, progress: bool, name: str) -> None:
+    def __init__(self, num_iters: int, *, tol: float, monitor: Monitor | None, name: str) -> None:
         if num_iters < 1:
             raise ValueError(f"num_iters must be at least 1, got {num_iters}")
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
         self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
-        self._progress = progress
         self._history: list[Record] = []
-        self._pending: list[tuple[float, Relative, Relative]] = []
+        self._pending: list[tuple[float, Tensor]] = []  # seconds, and squares that are not waited for yet
         self._required: list[tuple[Tensor, str]] = []
         self._status: Status = "max_iters"
         self._done = False
 
     def require(self, condition: Tensor, message: str) -> None:
-        """Raise ValueError with this message where a condition does not hold: of a GPU with the first records.
-
-        Args:
-            condition: one truth value.
-            message: what is wrong.
-        """
+        """Raise ValueError with this message where one truth value does not hold: of a GPU with the first records."""
         if not condition.is_cpu:
-            self._required.append((condition.double().expand(2, 1), message))  # is read as 1 / 1, or 0
+            self._required.append((condition, message))
         elif not bool(condition):
             raise ValueError(message)
 
     def __iter__(self) -> Iterator[int]:
         self._start = time.perf_counter()
-        with tqdm(total=self._num_iters, desc=self._name, disable=not self._progress, leave=False) as self._bar:
-            for k in range(self._num_iters):
-                yield k
-                if self._done:
-                    break
+        for k in range(self._num_iters):
+            yield k
+            if self._done:
+                break
 
-    def record(self, v: Tensor, *, residual: Relative, change: Relative) -> None:
-        """Close iteration k.
+    def compare(self, v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> None:
+        """Close iteration k with the residual |y_v - y| / |y| and the change |v - v_old| / |v_old|.
 
-        Squares that lie on a device are fetched some iterations together, as that waits for the device; only then does
-        the loop stop. Their seconds are those of the launch.
+        On a device one launch sums the squares, and they are fetched some iterations together, as that waits for the
+        device; only then does the loop stop. Their seconds are those of the launch.
 
         Raises:
+            ValueError: v and v_old of different shapes.
             FloatingPointError: residual or change is not finite.
         """
-        self._pending.append((time.perf_counter() - self._start, residual, change))
-        self._bar.update()
+        squares = _squares(y_v, y, v, v_old)
+        self._pending.append((time.perf_counter() - self._start, squares))
         last = len(self._history) + len(self._pending) == self._num_iters
-        if isinstance(residual, Tensor) and not last and len(self._pending) < self._every:
-            return
-        records = self._read()
-        self._bar.set_postfix_str(f"residual {records[-1].residual:.2%}", refresh=False)
-        for record in records:
-            stop = self._monitor is not None and self._monitor(record, v)
-            if record.change < self._tol or stop:
-                self._status, self._done = "converged" if record.change < self._tol else "stopped", True
-                return
+        if squares.is_cpu or last or len(self._pending) >= self._every:
+            self._keep(v, self._fetched())
 
-    def _read(self) -> list[Record]:
-        """Take what is pending into the history, with one transfer for all of it."""
+    def record(self, v: Tensor, *, residual: float, change: float) -> None:
+        """Close iteration k with numbers that are known; raises FloatingPointError as `compare`."""
+        self._keep(v, [(time.perf_counter() - self._start, residual, change)])
+
+    def _fetched(self) -> list[tuple[float, float, float]]:
+        """Seconds, residual and change of what is pending, with one transfer for all of it."""
         pending, self._pending = self._pending, []
-        seconds, residuals, changes = zip(*pending, strict=True)
         required, self._required = self._required, []
-        conditions, *kinds = _read_together(tuple(condition for condition, _ in required), residuals, changes)
-        for (_, message), holds in zip(required, conditions, strict=True):
+        values = torch.stack([squares for _, squares in pending]).sum(-1)
+        if required:
+            values = torch.cat([values.flatten(), *(condition.double().view(1) for condition, _ in required)])
+        numbers = values.flatten().tolist()
+        for (_, message), holds in zip(required, numbers[4 * len(pending) :], strict=True):
             if not holds:
                 raise ValueError(message)
-        sizes = zip(seconds, *kinds, strict=True)
-        records = []
-        for at, residual, change in sizes:
-            record = Record(len(self._history) + 1, at, residual, change)
+        return [
+            (seconds, _ratio(*numbers[4 * n : 4 * n + 2]), _ratio(*numbers[4 * n + 2 : 4 * n + 4]))
+            for n, (seconds, _) in enumerate(pending)
+        ]
+
+    def _keep(self, v: Tensor, numbers: list[tuple[float, float, float]]) -> None:
+        """Take iterations into the history, and stop at the first that says so."""
+        records = [Record(len(self._history) + n, *values) for n, values in enumerate(numbers, 1)]
+        for record in records:
             if not (math.isfinite(record.residual) and math.isfinite(record.change)):
                 raise FloatingPointError(
                     f"{self._name} diverged: residual {record.residual}, change {record.change} at iteration "
                     f"{record.iteration}; check the measurement and mask for NaN or Inf, or use a smaller step or "
                     "larger rho"
                 )
-            self._history.append(record)
-            records.append(record)
-        return records
+        self._history += records
+        for record in records:
+            stop = self._monitor is not None and self._monitor(record, v)
+            if record.change < self._tol or stop:
+                self._status, self._done = "converged" if record.change < self._tol else "stopped", True
+                return
 
     def result(self, x: Tensor) -> Result:
         """What the iterations came to."""
         return Result(x, tuple(self._history), self._status)
-
-
-def _read_together(*kinds: tuple[Relative, ...]) -> list[list[float]]:
-    """Numbers of some kinds, each kind of one shape, with one transfer for all of them."""
-    sums = [torch.stack(tensors).sum(2) for kind in kinds if (tensors := [t for t in kind if isinstance(t, Tensor)])]
-    squares = iter(torch.cat(sums).tolist() if sums else ())
-    return [[_ratio(*next(squares)) if isinstance(number, Tensor) else number for number in kind] for kind in kinds]
 
 
 def relative_norm(difference: Tensor, reference: Tensor) -> float:
@@ -177,50 +166,36 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     return d / r if r else d
 
 
-def relative_change(new: Tensor, old: Tensor) -> Relative:
-    """|new - old| / |old| as `relative_norm` has it, without a temporary of the tensors' size.
+def _squares(y_v: Tensor, y: Tensor, v: Tensor, v_old: Tensor) -> Tensor:
+    """Terms of |y_v - y|^2, |y|^2, |v - v_old|^2 and |v_old|^2 in float64, (4, n), without a temporary of their size.
 
     Raises:
         ValueError: tensors of different shapes.
     """
-    if new.shape != old.shape:
+    if v.shape != v_old.shape:
         raise ValueError(
-            f"both must have the shape {tuple(old.shape)}, got {tuple(new.shape)}; "
+            f"both must have the shape {tuple(v_old.shape)}, got {tuple(v.shape)}; "
             "give x0 the batch axes of the measurement"
         )
-    fast = kernels(new, old)
+    fast = kernels(y_v, y, v, v_old)
     if fast is not None:
-        squares: Tensor = fast.squared_distance(new, old)
-    else:
-        size = max(1 << 12, -(-new.numel() // 16))
-        pieces = list(zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True))
-        differences, references = zip(*((_square(a - b), _square(b)) for a, b in pieces), strict=True)
-        squares = torch.stack([torch.stack(differences).sum(), torch.stack(references).sum()])
-    return _or_later(squares)
+        squares: Tensor = fast.squared_distances(y_v, y, v, v_old)
+        return squares
+    return torch.cat([_in_pieces(y_v, y), _in_pieces(v, v_old)])[:, None]
 
 
-def relative_size(part: Tensor, whole: Tensor) -> Relative:
-    """|part| / |whole| as `relative_norm` has it."""
-    squares = torch.stack([_square(part), _square(whole)])
-    return _or_later(squares)
-
-
-def _or_later(squares: Tensor) -> Relative:
-    """The ratio of squares (2, ...) on the CPU; elsewhere they themselves."""
-    terms = squares.reshape(2, -1)
-    return _ratio(*terms.sum(1).tolist()) if terms.is_cpu else terms
+def _in_pieces(new: Tensor, old: Tensor) -> Tensor:
+    size = max(1 << 12, -(-new.numel() // 16))
+    pieces = zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True)
+    norms = [torch.stack([(a - b).norm(dtype=torch.float64), b.norm(dtype=torch.float64)]) for a, b in pieces]
+    return torch.stack(norms).square().sum(0)
 
 
 def _ratio(difference: float, reference: float) -> float:
-    """sqrt(difference / reference) of two squared norms."""
+    """sqrt(difference / reference) of two squared norms; against 0, 1 or 0 if both are."""
     if reference == 0 and math.isfinite(difference):
         return float(difference > 0)
     return math.sqrt(difference / reference) if reference else difference
-
-
-def _square(t: Tensor) -> Tensor:
-    squared: Tensor = t.norm(dtype=torch.float64) ** 2
-    return squared
 
 
 def overwrite(buffer: Tensor, value: Tensor) -> None:

@@ -12,7 +12,7 @@ from cassi.optics.protocol import Camera, measured, reciprocal
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
-from cassi.solvers.loop import Loop, Monitor, Result, overwrite, relative_change
+from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 PRIOR_STRENGTH = 0.6  # kappa lambda
 STEP = 0.3  # c, of the multiplier that keeps radiance from being negative; below 1/3, see `subspace_tv`
@@ -42,7 +42,6 @@ def subspace_tv(
     state: SubspaceState | None = None,
     denoise: Denoiser | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> tuple[Result, SubspaceState]:
     """Maximum a posteriori cube x = B^T z >= 0 under Gaussian noise of known variance and TV of the coefficients.
 
@@ -77,7 +76,7 @@ def subspace_tv(
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
         tv_weight: lambda in units of the cube; the mean level of the scene if not given.
         nonnegative: with the constraint B^T z >= 0, which costs the memory of one cube.
-        num_iters, tol, monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z.
+        num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
 
@@ -90,9 +89,7 @@ def subspace_tv(
         FloatingPointError: the iteration diverged; names the iteration.
     """
     coefficients = _checked_shapes(A, y, basis, state)
-    loop = Loop(
-        num_iters, tol=tol, monitor=monitor, progress=progress, name="subspace TV" if denoise is None else "subspace"
-    )
+    loop = Loop(num_iters, tol=tol, monitor=monitor, name="subspace TV" if denoise is None else "subspace")
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
     known = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
     loop.require(known, "variance must be >= 0 everywhere and not NaN")
@@ -132,14 +129,12 @@ def subspace_tv(
                 step = A.adjoint(r, out=(2 * p).sub_(u).mul_(STEP), add=True)
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
-        residual = relative_change(y_z, y)
         if denoise is None:
             q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
             overwrite(z_new, denoise(z_new, k))
-        change = relative_change(z_new, z)
+        loop.compare(z_new, z, y_z, y)
         z, z_new = z_new, z
-        loop.record(z, residual=residual, change=change)
     result = loop.result(z)
     return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
-from cassi.solvers.loop import Loop, Monitor, Result, relative_change, relative_size
+from cassi.solvers.loop import Loop, Monitor, Result
 
 CG_ITERS = 4  # of a data step
 LAST_CG_ITERS = 8  # of the last, after which nothing puts right what it leaves
@@ -26,7 +26,6 @@ def unrolled(
     variance: Tensor,
     level: float | None = None,
     monitor: Monitor | None = None,
-    progress: bool = False,
 ) -> tuple[Result, Tensor]:
     """Correct coefficient images z of a cube x = B^T z by a network and the measurement in turn, T times.
 
@@ -60,7 +59,7 @@ def unrolled(
         start: z (..., K, H, W), of a cube found before. Not modified.
         variance: sigma^2 of y, like y, >= 0.
         level: L, in units of the cube; sum |y| / sum |Phi| 1 of each snapshot if not given.
-        monitor, progress: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
+        monitor: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
 
     Returns:
         Result with the cube B^T z (..., C, H, W), and z.
@@ -102,25 +101,21 @@ def unrolled(
 
     def data_step(z: Tensor, t: int, num_iters: int = CG_ITERS) -> tuple[Tensor, Tensor]:
         S = (prior.log_tau[t, :K].exp().view(-1, 1, 1).to(y) * s) ** 2
-        N = variance + (prior.log_floor[t].exp().to(y) * L_y**2) * D
-        r = y - A.forward(synthesise(z, B))
+        N = torch.addcmul(variance, prior.log_floor[t].exp().to(y) * L_y**2, D)
+        y_z = A.forward(synthesise(z, B))
         M = 1 / (N + D * (S.sum(-3, keepdim=True).view_as(L_y) / B.shape[1]))  # about the inverse of the diagonal
-        return _missing(A, B, S, N, M, torch.where(lit, r, 0), num_iters), r
+        return _missing(A, B, S, N, M, torch.where(lit, y - y_z, 0), num_iters), y_z.detach()
 
     z, h = start, None
     d, _ = data_step(z, 0)
-    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, progress=progress, name="learned prior")
+    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
     for t in loop:
-        z_old = z
+        z_old = z.detach()
         f, g, h = prior(images(z / s), images(d / s), *maps, h, t)
-        z = z + s * f.view_as(z)
-        d, r = data_step(z, t + 1)
-        z = z + g.view_as(z) * d
-        loop.record(
-            z.detach(),
-            residual=relative_size(r.detach(), y),
-            change=relative_change(z.detach(), z_old.detach()),
-        )
+        z = torch.addcmul(z, s, f.view_as(z))
+        d, y_z = data_step(z, t + 1)
+        z = torch.addcmul(z, g.view_as(z), d)
+        loop.compare(z.detach(), z_old, y_z, y)
     d, _ = data_step(z, prior.size.stages, LAST_CG_ITERS)
     z = z + d
     return loop.result(synthesise(z, B)), z
@@ -137,10 +132,10 @@ def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor, n
     v, q = torch.zeros_like(r), M * r
     p, rq = q, dot(r, q)
     for _ in range(num_iters):
-        G = A.forward(synthesise(S * analyse(A.adjoint(p), B), B)) + N * p
+        G = torch.addcmul(A.forward(synthesise(S * analyse(A.adjoint(p), B), B)), N, p)
         alpha = rq / dot(p, G).clamp(min=tiny)
-        v, r = v + alpha * p, r - alpha * G
+        v, r = torch.addcmul(v, alpha, p), torch.addcmul(r, alpha, G, value=-1)
         q = M * r
         rq_old, rq = rq, dot(r, q)
-        p = q + (rq / rq_old.clamp(min=tiny)) * p
+        p = torch.addcmul(q, rq / rq_old.clamp(min=tiny), p)
     return S * analyse(A.adjoint(v), B)
