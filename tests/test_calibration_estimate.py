@@ -423,7 +423,7 @@ def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path,
     other = replace(found, mask=found.mask * np.float32(0.9))
     other.save(night / "calibration.h5", overwrite=True)
     assert script("reconstruct", *stack) == 2
-    assert "read.calibration" in capsys.readouterr().err
+    assert "2 of 2 results" in capsys.readouterr().err
 
 
 def test_a_stack_for_bands_between_pixels_is_refused(bench, tmp_path, capsys):

@@ -66,7 +66,8 @@ def gone_on(
     """Total variation and what follows it."""
     watch = watch or Watch()
     state = first.run(split.A_train, split.y_train, problem, None, watch)
-    return final_run(split, problem, (first,), state, () if watch.over else chains, watch, judged=judged)
+    verdict = Judge(split).verdict(state.x) if judged else None
+    return final_run(split, problem, (first,), state, () if watch.over else chains, watch, verdict)
 
 
 class Oracle(LearnedPrior):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.held_out import Split
+from cassi.choice.held_out import Judge, Split
 from cassi.choice.plan import Run
 from cassi.choice.stages import Chain, NonLocal, Problem, State, Tv, Watch, final_run
 from cassi.optics.side_view import SideView, through
@@ -148,7 +148,7 @@ def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain, tuple
     first, chains = FINAL[quality]
     split, problem, watch = found.joint.split, found.joint.problem, Watch(run.monitor, run.progress)
     state = first.run(split.A_train, split.y_train, problem, State(found.cube, found.state), watch)
-    final = final_run(split, problem, (first,), state, chains, watch, judged=True)
+    final = final_run(split, problem, (first,), state, chains, watch, Judge(split).verdict(state.x) if chains else None)
     x = (final.state.x * found.joint.light).clamp_(min=0)
     status: Status = "stopped" if watch.over else "max_iters"
     return Result(x, final.state.history, status), final.stages, final.state.begun

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import begun, explored, in_turn, without_learned
+from cassi.choice.automatic import explored, in_turn, without_learned
 from cassi.choice.held_out import Judge, Split, better
-from cassi.choice.noise import CameraNoise
+from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import NonLocal, Stage, State, Tv, Watch
 from cassi.optics.moving_scene import MovingScene
@@ -91,7 +91,10 @@ def common_plan(
     """
     split = Split.of(A, frames, A.majorizer() > 0, seed)
     found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method)
-    plan, _ = begun(split, found.plan, found.brightness, Tv(ALONE), noise, Watch())
+    plan = found.plan
+    if noise.gain is None:  # what total variation leaves
+        state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, found.brightness), None, Watch())
+        plan = replace(plan, noise=noise_left(split, split.misfit(state.x.clamp(min=0)).square()))
     after = () if method.prior == "tv" else without_learned(in_turn(SIGMA))
     return replace(plan, stages=(Tv(TOGETHER), *after), learned=None)
 

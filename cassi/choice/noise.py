@@ -103,12 +103,12 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
     basis = basis.to(split.y)
     pilot = _Watch(split, basis)
     subspace_tv(split.A_train, split.y_train, basis, tv_weight=split.brightness, num_iters=PILOT_ITERS, monitor=pilot)
-    return noise_left(split, pilot.found), pilot.found
+    return noise_left(split, pilot.squared), pilot.found
 
 
-def noise_left(split: Split, x: Tensor) -> NoiseModel:
-    """alpha and beta fitted to the squared errors of a cube at the held-out pixels: noise and what the cube lacks."""
-    alpha, beta = _fit_variance(split.values.clamp(min=0), split.misfit(x).square())
+def noise_left(split: Split, squared: Tensor) -> NoiseModel:
+    """alpha and beta fitted to a cube's squared errors at the held-out pixels: noise, and what the cube lacks."""
+    alpha, beta = _fit_variance(split.values.clamp(min=0), squared)
     return NoiseModel(alpha, beta, "errors at the held-out pixels")
 
 
@@ -120,13 +120,15 @@ class _Watch:
     def __init__(self, split: Split, B: Tensor) -> None:
         self.split, self.B = split, B
         self.least, self.found = math.inf, B.new_zeros(())
+        self.squared = torch.zeros_like(split.values)
 
     def __call__(self, record: Record, z: Tensor) -> None:
         if record.iteration % READ == 0:
             x = synthesise(z, self.B)
-            error = float(self.split.misfit(x).norm())
+            misfit = self.split.misfit(x)
+            error = float(misfit.norm())
             if error < self.least:
-                self.least, self.found = error, x
+                self.least, self.squared, self.found = error, misfit.square(), x
 
 
 def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.asked_for import Progress
-from cassi.choice.held_out import Judge, Split
+from cassi.choice.held_out import Judge, Split, Verdict
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
@@ -333,7 +333,13 @@ def cost(stages: Sequence[Stage]) -> float:
 
 
 def final_run(
-    split: Split, problem: Problem, begun: Chain, state: State, chains: Sequence[Chain], watch: Watch, *, judged: bool
+    split: Split,
+    problem: Problem,
+    begun: Chain,
+    state: State,
+    chains: Sequence[Chain],
+    watch: Watch,
+    verdict: Verdict | None,
 ) -> FinalRun:
     """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
 
@@ -343,16 +349,15 @@ def final_run(
         split: the snapshot.
         problem: noise, basis, network.
         begun: the stages that led to the cube to begin with.
-        state: that cube, which the judge compares others with.
+        state: that cube.
         chains: in order of preference.
         watch: sees the iterations of all chains; stops the loop.
-        judged: False: the first is taken in any case.
+        verdict: on that cube, which the judge compares others with; None: the first chain is taken in any case.
     """
     A, y = split.A_train, split.y_train
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
-    judge, verdict, trials = Judge(split), None, list[Trial]()
-    if judged and chains:
-        verdict = judge.verdict(state.x)
+    judge, trials = Judge(split), list[Trial]()
+    if verdict is not None:
         trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
     for chain in chains:
         new, stages = state, (*begun, *chain)
