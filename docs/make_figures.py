@@ -60,12 +60,11 @@ def compare(measurement: Measurement) -> dict[str, cassi.Reconstruction]:
 def side_by_side(measurement: Measurement, results: dict[str, cassi.Reconstruction]) -> Figure:
     """Every solver's cube and the truth as one would see them."""
     pictures = {name: one.cube.cpu().numpy() for name, one in results.items()} | {"truth": measurement.cube}
-    figure = Figure(figsize=(10, 5.4), layout="constrained")
-    for axes, (name, cube) in zip(figure.subplots(2, 4).flat, pictures.items(), strict=False):
+    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    for axes, (name, cube) in zip(figure.subplots(2, 3).flat, pictures.items(), strict=True):
         axes.imshow(cube_to_srgb(np.asarray(cube), measurement.wavelengths, white=1.0))
         axes.set_title(name, loc="left", fontsize=10)
         axes.axis("off")
-    figure.axes[-1].axis("off")
     return figure
 
 
