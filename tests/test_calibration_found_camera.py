@@ -82,6 +82,14 @@ def test_a_moved_mask_is_found(displaced):
     assert displaced.errors[1] < displaced.errors[0]
 
 
+def test_a_mask_that_is_moved_far_is_found(scene, mask):
+    """Farther than the search around a place reaches: it begins where the comparison with the mask says."""
+    found = find_camera(photographed(scene, moved(mask, dx=6.0, dy=-4.0), mask))
+    assert found.accepted
+    assert found.model.down["1"] == pytest.approx(-4, abs=0.15)
+    assert found.model.right["1"] == pytest.approx(6, abs=0.15)
+
+
 def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask, tmp_path):
     """Cut out one row and one column off: what lies beyond the picture is another part of the mask."""
     m = photographed(scene, np.roll(mask, (-1, 1), (0, 1)), mask)

@@ -402,8 +402,10 @@ class Search:
         return blocks, rest_of(blocks, model)
 
 
-def find_model(search: Search, told: Callable[[float], None] = lambda share: None) -> CameraModel:
-    """The simplest model that clearly explains more of the blocks than simpler ones do.
+def find_model(
+    search: Search, told: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
+) -> CameraModel:
+    """The simplest model that clearly explains more of the blocks than simpler ones do, looked for around `start`.
 
     Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
     where it lowers the rest by 3 standard errors.
@@ -412,7 +414,7 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
     told(0.1)
-    model, _ = _coarse(search, blocks, given)
+    model, _ = _coarse(search, blocks, start or given)
     if not model.exact or _something_near(search, blocks, before):
         told(0.3)
         groups = directions(search.mask.shape[-2:])
@@ -431,8 +433,10 @@ def find_model(search: Search, told: Callable[[float], None] = lambda share: Non
     return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0))
 
 
-def find_dispersion(search: Search, told: Callable[[float], None] = lambda share: None) -> CameraModel:
-    """The mask's place, and another dispersion where that clearly explains more.
+def find_dispersion(
+    search: Search, told: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
+) -> CameraModel:
+    """The mask's place, looked for around `start`, and another dispersion where that clearly explains more.
 
     Place and dispersion are searched from several dispersions: what counts most is where the brightest bands lie, and
     there is a place for each dispersion that puts them right.
@@ -440,9 +444,10 @@ def find_dispersion(search: Search, told: Callable[[float], None] = lambda share
     blocks = search.blocks(CameraModel())
     before, groups = rest_of(blocks, CameraModel()), directions(search.mask.shape[-2:])
     pose, reach = pose_of(groups), float(np.ptp(search.shifts)) / 2
-    starts = []
+    starts, start = [], start or CameraModel()
     for k, stretch in enumerate(STRETCHES):
-        starts.append(_coarse(search, blocks, CameraModel(right={"t": stretch * reach} if stretch else {})))
+        stretched = replace(start, right={**start.right, "t": stretch * reach}) if stretch else start
+        starts.append(_coarse(search, blocks, stretched))
         told(0.1 * (k + 1))
 
     def fitted(model: CameraModel, used: Sequence[Direction]) -> tuple[CameraModel, Tensor]:
@@ -531,7 +536,7 @@ def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraM
     """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and their rest.
 
     Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
-    displacements costs little. Where the start, moved nowhere or by a dispersion alone, explains as much, it stays.
+    displacements costs little. Where the start explains as much, it stays.
     """
     grid = _displaced_rest(search, start)
     height, width = search.mask.shape[-2:]
@@ -554,8 +559,9 @@ def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraM
     a, b, turn, scale = best
     if not any(best):
         return start, lowest
-    right = {"1": b, "x": scale * w, "y": -turn * h, **start.right}
-    return CameraModel(down={"1": a, "x": turn * w, "y": scale * h}, right=right), lowest
+    down = {"1": a + start.down.get("1", 0.0), "x": turn * w, "y": scale * h}
+    right = {**start.right, "1": b + start.right.get("1", 0.0), "x": scale * w, "y": -turn * h}
+    return CameraModel(down=down, right=right), lowest
 
 
 def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:

@@ -25,7 +25,6 @@ from cassi.solvers.loop import ENDED
 
 # What puts right a mask that does not fit.
 CURES = {"displaced": ("align",), "bands or blur": ("align",), "reversed": ("step",)}
-NEAR = 3  # [pixel] by which a displaced mask is found where the camera is looked for
 
 
 # The measurement and its mask
@@ -86,8 +85,7 @@ def _verdict(check: MaskCheck) -> Note:
 
 def _near(check: MaskCheck) -> bool:
     """Whether a search for the camera may put right what does not fit."""
-    displaced = check.kind == "displaced" and max(map(abs, check.displacement)) <= NEAR
-    return displaced or check.kind == "bands or blur"
+    return check.kind in ("displaced", "bands or blur")
 
 
 # The result
