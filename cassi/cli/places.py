@@ -45,4 +45,7 @@ def figures_folder(args: argparse.Namespace, output: Path) -> Path | None:
     folder = Path(args.figures or output.with_name(f"{output.stem.removesuffix('_cube')}_figures"))
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is a file, the figures need a folder; use --figures DIR or none")
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not os.access(there, os.W_OK):
+        raise OutputError(f"{folder}: {there} may not be written to; use --figures DIR or none")
     return folder

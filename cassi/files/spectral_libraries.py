@@ -56,11 +56,14 @@ def read_spectral_prior(
 
 
 def as_spectral_prior(
-    given: SpectralPrior | Sequence[str | os.PathLike[str]] | None, num_bands: int, wavelengths: np.ndarray | None
+    given: SpectralPrior | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    num_bands: int,
+    wavelengths: np.ndarray | None,
 ) -> SpectralPrior | None:
-    """The prior as given, or learned from the files named."""
+    """The prior as given, or learned from the file or files named."""
     if given is None or isinstance(given, SpectralPrior):
         if given is not None and len(given.mean) != num_bands:
             raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
         return given
-    return read_spectral_prior(given, num_bands, wavelengths)
+    files = [given] if isinstance(given, str | os.PathLike) else given
+    return read_spectral_prior(files, num_bands, wavelengths)

@@ -188,6 +188,8 @@ def without_scene(m: Measurement) -> str:
             values = values[:, ~one.bad_pixels.reshape(-1)]
         low, high = values.min(axis=1), values.max(axis=1)
         if np.all(high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))):
+            if not values.any() and one.bad_pixels is not None and one.bad_pixels.any():
+                return f"no light is left: {one.bad_pixels.mean():.0%} of the pixels are left out as bad or saturated"
             if not values.any():
                 return "the snapshot is black: no light reached it"
             return f"the snapshot is {high[0]:g} everywhere: it holds nothing of a scene"

@@ -147,7 +147,7 @@ def reconstruct_many(
             remove_unfinished(root)
             count = batch or _at_once(read, solve, [job.frame for job in todo])
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
-            what = f"{len(todo)} snapshots"
+            what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
             with _computing(work, todo, count) as jobs, StepBar({what: 1.0}, shown=progress) as bar:
                 for number, future in enumerate(as_completed(jobs), start=1):
                     name, error = jobs[future].frame.name, future.exception()
