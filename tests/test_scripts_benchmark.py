@@ -100,7 +100,7 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert script.main(["speed", "--data", str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
     if not torch.cuda.is_available():
-        for arguments in (["speed", "--device", "cuda"], ["gpu"]):
+        for arguments in (["speed", "--device", "cuda"], ["gpu", "--output", str(tmp_path / "page.md")]):
             assert script.main(arguments) == 2
             assert capsys.readouterr().err == "error: there is no CUDA device here: nothing was measured\n"
     monkeypatch.setattr(module, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
@@ -108,13 +108,26 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == "\ncpu None True\n"
 
 
-def test_the_table_of_a_gpu_is_made(hurried):
-    """On the CPU, which shows that everything in it runs; the device itself is pretended in `test_cuda_path.py`."""
-    text = gpu(torch.device("cpu"), side=24, bands=6, seconds=0.01)
+def test_the_tables_of_a_gpu_are_made(hurried):
+    """On the CPU, which shows that everything in them runs; the device itself is pretended in `test_cuda_path.py`."""
+    text = gpu(torch.device("cpu"), side=24, bands=6, seconds=0.01, tests=False)
     assert text.startswith("the CPU; not measured on a GPU")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert rows[:4] == ["24 x 24 x 6", "forward", "adjoint", "pseudo-inverse"]
+    assert rows[0] == "24 x 24 x 6" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
     assert rows[-1] == "default" and len(rows) >= 8
+    assert text.count("Self CPU time total") == 2
+
+
+def test_the_tables_of_a_gpu_are_put_at_the_end_of_a_page_once(tmp_path):
+    spec = importlib.util.spec_from_file_location("benchmark_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = tmp_path / "results.md"
+    page.write_text("# Results\n\nBy hand.\n")
+    for text in ("old", "| new |"):
+        script.put_last(page, text)
+    assert page.read_text().startswith("# Results\n\nBy hand.\n\n## A GPU")
+    assert page.read_text().endswith("`.\n\n| new |\n") and "old" not in page.read_text()
 
 
 def test_frames_a_minute_leave_out_the_start(tmp_path):

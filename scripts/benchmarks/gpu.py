@@ -1,16 +1,25 @@
-"""A GPU against the CPU: what a run is made of, and the run."""
+"""A GPU in under eight minutes: its tests, its speed against the CPU, and profiles of a run and of a training step."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
+from training.examples import AnyCamera, draw_examples
+from training.loop import loss_of, new_prior
+from training.scenes import Scenes
 
 from benchmarks.timing import time_in_turns
 from cassi import reconstruct
 from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import shipped_prior
+from cassi.priors.learned import Size, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
 from cassi.simulation.camera import random_mask
@@ -18,30 +27,58 @@ from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
 from cassi.solvers.unrolled import unrolled
 
+TESTS = Path(__file__).parents[2] / "tests"
 COMPONENTS, SPAN = 10, 16  # spectra of the scene; iterations that are timed together
+ROWS = 15  # of a profile
+MOST = 300  # that the tests may take [s]
 
 
-def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: float = 4.0) -> str:
-    """Milliseconds of each step of a run on the device and on the CPU, as Markdown.
+def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: float = 4.0, tests: bool = True) -> str:
+    """Tests, speed and two profiles as Markdown.
 
     Args:
-        device: a GPU; the CPU itself only shows that all of this runs.
+        device: a GPU, which is compared with the CPU; the CPU itself only shows that all of this runs.
         side, bands: of the scene.
         seconds: of each timing, the whole default apart.
+        tests: whether the tests on CUDA are run.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU; not measured on a GPU"
     versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.get_num_threads()} threads of the CPU"
+    mask, y, x = _snapshot(side, bands)
+    options = {"num_bands": bands, "step": 2, "camera": "as-given"}
+
+    def default(on: torch.device) -> object:
+        return reconstruct(y, mask, device=on, **options)
+
+    parts = [f"{name}; {versions}; float32."]
+    if tests:
+        parts.append(_tests())
+    parts.append(_speed(device, mask, y, x, default, seconds))
+    parts.append(_profile("The default", partial(default, device), device))
+    parts.append(_profile("A training step", _training_step(device), device))
+    return "\n\n".join(parts)
+
+
+def _snapshot(side: int, bands: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mask, snapshot, and cube of a painted scene."""
     generator = torch.Generator().manual_seed(0)
-    x = procedural_scene(side, side, torch.linspace(450, 650, bands), generator=generator)
-    mask, cpu = random_mask(side, side, generator=generator), torch.device("cpu")
-    y = CASSI.from_step(mask, 2, bands).forward(x)
-    here, there = _steps(mask, y, x, device), _steps(mask, y, x, cpu)
-    lines = [f"| {side} x {side} x {bands} | GPU, ms | CPU, ms | CPU / GPU |", "|---|---|---|---|"]
-    for step in here:
-        on_gpu = 1e3 * time_in_turns({"": here[step]}, device=device, seconds=seconds)[""]
-        on_cpu = 1e3 * time_in_turns({"": there[step]}, device=cpu, seconds=seconds / 4)[""]
-        lines.append(f"| {step} | {on_gpu:.3g} | {on_cpu:.3g} | {on_cpu / on_gpu:.3g} |")
-    return f"{name}; {versions}; float32.\n\n" + "\n".join(lines)
+    wavelengths = torch.linspace(450, 650, bands, dtype=torch.float64)
+    x = procedural_scene(side, side, wavelengths, generator=generator).float()
+    mask = random_mask(side, side, generator=generator).float()
+    return mask, CASSI.from_step(mask, 2, bands).forward(x), x
+
+
+def _tests() -> str:
+    """The tests that compute on CUDA where there is a device, in one sentence; a failure is shown and ends it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "cuda or device", TESTS]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MOST)
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"the tests on CUDA take longer than {MOST} s; nothing was measured") from error
+    if done.returncode:
+        raise ValueError(f"the tests on CUDA fail; nothing was measured\n{done.stdout[-4000:]}{done.stderr[-1000:]}")
+    last = re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
+    return f"`pytest -k 'cuda or device'`: {last}."
 
 
 def _steps(mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, on: torch.device) -> dict[str, Callable[[], object]]:
@@ -70,6 +107,59 @@ def _steps(mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, on: torch.devic
                 unrolled(A, y, B, prior, start, variance=variance, level=float(x.mean()))
 
         steps["network"] = network
-    options = {"num_bands": len(x), "step": 2, "camera": "as-given", "device": on}
-    steps["default"] = partial(reconstruct, y.cpu(), mask, **options)
     return steps
+
+
+def _speed(
+    device: torch.device,
+    mask: torch.Tensor,
+    y: torch.Tensor,
+    x: torch.Tensor,
+    default: Callable[[torch.device], object],
+    seconds: float,
+) -> str:
+    """Milliseconds of each step on the device and on the CPU."""
+    cpu = torch.device("cpu")
+    here, there = _steps(mask, y, x, device), _steps(mask, y, x, cpu)
+    here["default"], there["default"] = partial(default, device), partial(default, cpu)
+    size = " x ".join(str(n) for n in (*x.shape[1:], len(x)))
+    lines = [f"| {size} | GPU, ms | CPU, ms | CPU / GPU |", "|---|---|---|---|"]
+    for name, step in here.items():
+        times = {
+            "GPU": time_in_turns({name: step}, device=device, seconds=seconds)[name],
+            "CPU": time_in_turns({name: there[name]}, device=cpu, seconds=seconds / 4)[name],
+        }
+        ratio = times["CPU"] / times["GPU"]
+        lines.append(f"| {name} | {1e3 * times['GPU']:.3g} | {1e3 * times['CPU']:.3g} | {ratio:.3g} |")
+    return "\n".join(lines)
+
+
+def _training_step(device: torch.device) -> Callable[[], object]:
+    """Loss and gradient of a small batch for a new network of the usual design."""
+    size = Size(
+        components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
+    )
+    cube = (255 * _snapshot(64, 31)[2].clamp(0, 1).sqrt()).byte().numpy()
+    scenes = Scenes((cube,), (), np.zeros((0, 31)))
+    prior = new_prior(size, 0).to(device)
+    examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)
+
+    def step() -> None:
+        loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
+        loss.backward()
+
+    return step
+
+
+def _profile(title: str, call: Callable[[], object], device: torch.device) -> str:
+    """The operations that take the most time of a call, after one that is not counted."""
+    on_gpu = device.type == "cuda"
+    call()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as record:
+        call()
+        if on_gpu:
+            torch.cuda.synchronize(device)
+    table = record.key_averages().table(
+        sort_by=f"self_{device.type}_time_total", row_limit=ROWS, max_name_column_width=48
+    )
+    return f"{title}, by torch.profiler:\n\n```text\n{table.strip()}\n```"
