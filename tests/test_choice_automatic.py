@@ -11,7 +11,7 @@ import torch
 
 from cassi import CASSI, gap_tv
 from cassi.choice import automatic, bases, noise, stages
-from cassi.choice.held_out import hold_out
+from cassi.choice.held_out import Split, hold_out
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Run
@@ -107,6 +107,20 @@ def test_the_noise_is_found_and_not_fitted(still_life, found):
     residual = noisy.y - A.forward(found["noisy"].result.x)
     variance = y / noisy.gain + (5 / noisy.gain) ** 2
     assert 0.2 < float((residual**2 / variance).mean()) < 2
+
+
+def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
+    A, _, _y, noisy = still_life
+    split = Split.of(A, noisy.y, A.majorizer() > 0, 0)
+    first = automatic.explored(split, 12, CameraNoise(), Method()).plan
+    x = (
+        stages.Tv(200)
+        .run(split.A_train, split.y_train, first.problem(noisy.y, split.brightness), None, stages.Watch())
+        .x
+    )
+    left, plan = noise.noise_left(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
+    assert (plan.noise.alpha, plan.noise.beta) == pytest.approx((left.alpha, left.beta), rel=1e-3)
+    assert plan.noise != first.noise
 
 
 def test_other_held_out_pixels_give_nearly_the_same_cube(still_life, found):

@@ -40,7 +40,7 @@ from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot, crop
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.imprint import imprint
-from cassi.optics.mask_match import MaskCheck, check_masks
+from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
@@ -261,7 +261,7 @@ def find_camera(
         small = f"the snapshot is too small, or too little of it is lit: {FEWEST_BLOCKS} blocks of"
         return replace(given, reason=f"{small} {BLOCK} x {BLOCK} pixels are needed")
     find = find_dispersion if dispersion else find_model
-    check, start = _check(m), None
+    check, start = compared(m), None
     if check.kind == "displaced":
         down, right = map(float, check.displacement)
         start = CameraModel(down={"1": down}, right={"1": right})
@@ -393,12 +393,7 @@ def _bad_pixels(m: Measurement) -> torch.Tensor | None:
 
 def _shows(m: Measurement) -> bool:
     """Whether a measurement shows its mask, or nothing can be told."""
-    return _check(m).matches
-
-
-def _check(m: Measurement) -> MaskCheck:
-    """The comparison with the mask; what stands at bad pixels does not count."""
-    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
+    return compared(m).matches
 
 
 def _clearly_better(as_given: list[_Trial], as_found: list[_Trial]) -> bool:

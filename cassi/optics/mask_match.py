@@ -11,6 +11,7 @@ of unit-norm y and m. What chance gives is measured, not assumed: the same score
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
@@ -19,7 +20,7 @@ from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, without_scene
 from cassi.optics.psf import local_mean
 
-__all__ = ["TURNS", "MaskCheck", "check_mask", "check_masks"]
+__all__ = ["TURNS", "MaskCheck", "check_mask", "check_masks", "compared"]
 
 HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
 CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
@@ -35,6 +36,11 @@ MISPLACED = 1.4  # a displaced mask must score this many times better: bands of 
 FLAT = 1e-6  # detail below this share of the values is rounding
 MAX_ROWS = 256  # of masks per band, for memory
 FEWEST_PIXELS = 1024  # of the mask; below, a true match may well look like chance
+
+
+def compared(m: Measurement) -> MaskCheck:
+    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
+    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
 
 
 def check_masks(m: Measurement) -> MaskCheck:

@@ -21,13 +21,14 @@ from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solve
 from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
+from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
 from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_cube, of_scene
-from cassi.running.preparing import Scene, as_found, compared, load, prepare, prepare_camera
+from cassi.running.preparing import Scene, as_found, load, prepare, prepare_camera
 from cassi.running.progress import CAMERA, SIDE, one_of, shown, usual_steps
 from cassi.running.request import Array, Request
 from cassi.running.result import Reconstruction

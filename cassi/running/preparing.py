@@ -25,7 +25,7 @@ from cassi.optics.building import camera_of
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import check_step, infer_shifts
-from cassi.optics.mask_match import MaskCheck, check_masks
+from cassi.optics.mask_match import MaskCheck, compared
 from cassi.optics.measurement import Measurement, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
@@ -89,11 +89,6 @@ class Scene:
             return {"camera": type(self.A).__name__, **noise, "device": device}
         shifts = m.shifts if self.fit is None or not self.fit.accepted else self.fit.shifts
         return {"shifts": list(shifts), "gain": m.gain, "read_noise": m.read_noise, "device": device}
-
-
-def compared(m: Measurement) -> MaskCheck:
-    """The comparison with its mask, which the measurement may hold; what stands at bad pixels does not count."""
-    return m.check or check_masks(replace(m, y=np.nan_to_num(m.y, posinf=0.0, neginf=0.0)))
 
 
 def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:

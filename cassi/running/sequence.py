@@ -21,9 +21,10 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
+from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.running.front_door import as_in, assembled, reconstruct
-from cassi.running.preparing import as_found, compared, prepare
+from cassi.running.preparing import as_found, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 from cassi.running.stores import Frame
