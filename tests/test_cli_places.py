@@ -102,6 +102,8 @@ def test_names_that_are_none(bench, capsys):
     (bench / "loop.h5").symlink_to("loop.h5")
     assert main(["reconstruct", str(bench / "loop.h5")]) == 2
     assert "loop.h5: no such file" in error_of(capsys)
+    assert main(["reconstruct", str(bench / "m.h5"), "--spectral-prior", "none.h5"]) == 2
+    assert "none.h5: no such file" in error_of(capsys)
 
 
 def test_the_cubes_of_the_folder_one_is_in_lie_beside_it(bench, capsys, monkeypatch):

@@ -19,7 +19,7 @@ from cassi.files.scenes import read_scene
 from cassi.looking.report_data import read_report, report_of
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.mask_match import check_masks
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, without_scene
 from cassi.optics.other_cameras import double_disperser
 from cassi.optics.protocol import Camera
 from cassi.running.evidence import of_measurement
@@ -199,6 +199,14 @@ def test_bad_pixels_that_are_named_say_nothing_against_a_snapshot(masks, value):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         reconstruct(y.masked_fill(bad, value), masks[0], num_bands=C, bad_pixels=bad, solver="gap-tv", num_iters=3)
+
+
+def test_where_only_dark_pixels_are_left_the_others_are_named(masks):
+    y = _through(masks[0]).numpy()
+    m = Measurement(y=np.where(y > 0, y, 0), mask=masks[0].numpy(), shifts=(0, 2, 4, 6), bad_pixels=y > 0)
+    dark = replace(m, y=np.zeros_like(y), bad_pixels=None)
+    assert f"{(y > 0).mean():.0%} of the pixels are left out" in without_scene(m)
+    assert "black" in without_scene(dark)
 
 
 def test_who_has_told_already_is_not_told_again(masks):
