@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from cassi.optics.other_cameras import double_disperser, video_camera
     from cassi.optics.side_picture import SidePicture
     from cassi.optics.single_disperser import CASSI
-    from cassi.priors.gaussian_spectra import smooth_spectral_prior
     from cassi.running.front_door import reconstruct
     from cassi.running.result import Reconstruction
     from cassi.running.tiled_file import reconstruct_tiled
     from cassi.solvers.admm import admm, admm_tv
     from cassi.solvers.gap import gap, gap_tv
-    from cassi.solvers.gaussian_posterior import gaussian_map
     from cassi.solvers.least_squares import least_squares
     from cassi.solvers.loop import Record, Result
 
@@ -39,11 +37,9 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "double_disperser": "optics.other_cameras",
     "gap": "solvers.gap",
     "gap_tv": "solvers.gap",
-    "gaussian_map": "solvers.gaussian_posterior",
     "least_squares": "solvers.least_squares",
     "reconstruct": "running.front_door",
     "reconstruct_tiled": "running.tiled_file",
-    "smooth_spectral_prior": "priors.gaussian_spectra",
     "video_camera": "optics.other_cameras",
 }
 __all__ = [
@@ -62,11 +58,9 @@ __all__ = [
     "double_disperser",
     "gap",
     "gap_tv",
-    "gaussian_map",
     "least_squares",
     "reconstruct",
     "reconstruct_tiled",
-    "smooth_spectral_prior",
     "video_camera",
 ]
 

@@ -19,7 +19,6 @@ from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import detect
 from cassi.optics.multi_shot import MultiShot
-from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.subspace_tv import subspace_tv
@@ -29,16 +28,15 @@ def camera(C=4, H=16, W=20, step=1) -> CASSI:
     return CASSI.from_step(random_mask(H, W, generator=torch.Generator().manual_seed(1)), step=step, num_bands=C)
 
 
-def reconstruct_auto(A, y, *, wavelengths=None, gain=None, read_noise=None, library=None, **settings) -> Outcome:
+def reconstruct_auto(A, y, *, wavelengths=None, gain=None, read_noise=None, **settings) -> Outcome:
     """`automatic.reconstruct_auto` with the fields of its values as arguments."""
-    prior = None if library is None else SpectralPrior(torch.zeros(len(library)), library)
     run = Run(**{name: settings.pop(name) for name in ("seed", "budget", "monitor", "progress") if name in settings})
     return automatic.reconstruct_auto(
         A,
         y,
         wavelengths=wavelengths,
         noise=CameraNoise(gain, read_noise),
-        method=Method(spectral_prior=prior, **settings),
+        method=Method(**settings),
         run=run,
     )
 
@@ -202,13 +200,6 @@ def test_a_budget_that_is_no_time_is_refused(small, budget):
         reconstruct_auto(A, y, budget=budget)
 
 
-def test_a_library_of_spectra_competes(small):
-    A, y, _ = small
-    flat = torch.eye(4) * 1e-6 + torch.ones(4, 4)
-    names = {c["basis"] for c in reconstruct_auto(A, y, library=flat, num_iters=5).as_dict()["bases"]}
-    assert names == {"scene-10", "library-4", "library-8"}
-
-
 def test_wavelengths_shape_the_basis(small):
     A, y, _ = small
     even = reconstruct_auto(A, y, num_iters=30)
@@ -340,7 +331,6 @@ def test_errors(small):
         ({"gain": math.nan}, "gain must be positive"),
         ({"gain": 1.0, "read_noise": -1.0}, "the read noise must be >= 0"),
         ({"quality": "good"}, "unknown quality 'good', expected one of fast, default, best"),
-        ({"library": torch.eye(3)}, r"spectral prior must have 4 bands, got \(3, 3\)"),
     ]
     for changed, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ from cassi.solvers.loop import Result
 
 
 def outcome(components: int = 8, error: float = 0.1, stages=None) -> Outcome:
-    bases = (BasisError("scene-8", 0.2), BasisError("library-4", 0.3))
+    bases = (BasisError("scene-8", 0.2), BasisError("narrow-10", 0.3))
     trials = (Trial("total variation", 0.2, 0.01, True), Trial("learned", 0.4, 0.2, False))
     plan = Plan("scene-8", torch.ones(components, 12), NoiseModel(0.1, 0.2, "a guess"), 1.0, stages or (Tv(5),))
     result = Result(torch.zeros(12, 4, 4), (), "max_iters")
@@ -39,5 +39,5 @@ def test_whether_the_error_is_good(error, words):
 
 def test_the_evidence_names_all_that_was_compared():
     words = outcome().explain(verbose=True)
-    assert "scene-8: 20.00%; library-4: 30.00%. Chosen: scene-8." in words
+    assert "scene-8: 20.00%; narrow-10: 30.00%. Chosen: scene-8." in words
     assert "learned: 40.00%, imprint 0.20, rejected" in words and "total variation: 20.00%, imprint 0.01;" in words

@@ -60,7 +60,6 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("--save-camera", "mask.h5"),
         ("--white", "white.h5", "--output", "white.h5"),
         ("--white", "white.h5", "--save-camera", "white.h5"),
-        ("--spectral-prior", "fewer.h5", "spectra.h5", "--output", "spectra.h5"),
         ("--weights", "w.h5", "--output", "w.h5"),
         ("--side", "m.h5", "--side-response", "spectra.h5", "--output", "spectra.h5"),
         ("--bad-pixels", "white.h5", "--output", "white.h5"),
@@ -102,8 +101,6 @@ def test_names_that_are_none(bench, capsys):
     (bench / "loop.h5").symlink_to("loop.h5")
     assert main(["reconstruct", str(bench / "loop.h5")]) == 2
     assert "loop.h5: no such file" in error_of(capsys)
-    assert main(["reconstruct", str(bench / "m.h5"), "--spectral-prior", "none.h5"]) == 2
-    assert "none.h5: no such file" in error_of(capsys)
 
 
 def test_the_cubes_of_the_folder_one_is_in_lie_beside_it(bench, capsys, monkeypatch):
@@ -154,9 +151,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--weights", "w.safetensors"), "w.safetensors: is empty, expected the weights"),
         (("--weights", "folder.d"), "folder.d: is a folder, expected the weights"),
         (("--side", "folder.d"), "folder.d: is a folder, expected a picture"),
-        (("--spectral-prior", "none.h5"), "none.h5"),
-        (("--spectral-prior", "fewer.h5"), "has 3 bands, the measurement 6"),
-        (("--spectral-prior", "spectra.h5", "--solver", "gap-tv"), "takes no spectral prior"),
     ],
 )
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
@@ -164,11 +158,8 @@ def test_a_dry_run_refuses_it_as_the_run_does_before_it_computes(bench, capsys, 
     def computed(*_, **__):
         raise AssertionError("computed")
 
-    if "--spectral-prior" not in options:
-        monkeypatch.setattr("cassi.running.front_door.find_camera", computed)
-        monkeypatch.setattr("cassi.running.front_door.solve", computed)
-    else:  # its bands are compared with the measurement's after the camera was found
-        options = (*options, "--camera", "as-given")
+    monkeypatch.setattr("cassi.running.front_door.find_camera", computed)
+    monkeypatch.setattr("cassi.running.front_door.solve", computed)
     assert run(bench, *options, *dry) == 2
     assert words in error_of(capsys)
 

@@ -93,7 +93,7 @@ def between_pixels() -> dict[str, Any]:
     return {"measurement": y, "step": None, "shifts": shifts, "prior": "tv", "quality": "fast"}
 
 
-SOLVERS = ("gap-tv", "admm-tv", "least-squares", "gaussian", "subspace")
+SOLVERS = ("gap-tv", "admm-tv", "least-squares", "subspace")
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "fast": lambda: {"quality": "fast"},
     **{solver: functools.partial(named, solver) for solver in SOLVERS},
@@ -102,7 +102,6 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "blur": blurred,
     "shifts between pixels": between_pixels,
     "two shots": of_several,
-    "Gaussian error bars": lambda: {**named("gaussian"), "uncertainty": True},
     "error bars": lambda: {"uncertainty": True, "num_iters": 20},
 }  # fmt: skip
 

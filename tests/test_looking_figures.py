@@ -1,6 +1,5 @@
 """Figures: what they show is read back from the artists; text must not collide; nothing global changes."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import matplotlib
@@ -175,8 +174,7 @@ def test_the_summary_shows_the_spectra_of_its_points(cube):
         assert axes.get_title(loc="left") == f"row {row}, column {column} · {angle:.1f}°"
         assert kind in [text.get_text() for text in axes.texts]
     assert len({axes.get_ylim() for axes in panels}) == 1, "one axis for all"
-    assert "spread (not an error bar)" in words(figure) and "standard deviation" not in words(figure)
-    assert "± 1 standard deviation" in words(figures.summary(replace(data, calibrated=True)))
+    assert "± 1 standard deviation" in words(figure)
 
 
 def test_points_are_distinct_inside_and_the_same_each_time():
@@ -320,7 +318,7 @@ def test_figures_of_a_result(cube, made):
     assert set(bare) == {"summary", "bands", "srgb", "convergence", "covariance"}
     assert set(made) - set(bare) == {"residual", "errors", "uncertainty"}
     assert len(made["covariance"].axes[1].lines[0].get_ydata()) == 3
-    assert "Spread (not an error bar)" in words(made["uncertainty"])
+    assert "Standard deviation, root mean square" in words(made["uncertainty"])
 
 
 def test_no_unit_is_relative_radiance(made):

@@ -18,7 +18,6 @@ from cassi import (
     admm_tv,
     double_disperser,
     gap_tv,
-    gaussian_map,
     least_squares,
     video_camera,
 )
@@ -483,10 +482,6 @@ SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
     "gap": lambda A, y: gap_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "admm": lambda A, y: admm_tv(A, y, tv_weight=0.01, num_iters=10).x,
     "least squares": lambda A, y: least_squares(A, y, damping=0.1).x,
-    "gaussian": lambda A, y: gaussian_map(
-        A, y, torch.eye(bands(A), dtype=F64), torch.ones(bands(A), dtype=F64), variance=0.01, samples=2,
-        generator=torch.Generator().manual_seed(0),
-    )[0].x,
     "subspace": lambda A, y: subspace_tv(A, y, smooth_basis(bands(A), 2), num_iters=20)[0].x,
     "auto": lambda A, y: reconstruct_auto(A, y, method=Method(num_iters=20)).result.x,
 }  # fmt: skip

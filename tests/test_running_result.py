@@ -348,14 +348,6 @@ def test_a_camera_has_no_measurement_to_save_beside_the_cube(camera, y, tmp_path
     assert read_report(tmp_path / "cube.h5").measurement is None
 
 
-def test_whether_an_uncertainty_is_calibrated_is_kept(camera, y, tmp_path):
-    ways = {"num_bands": C, "num_iters": 3, "uncertainty": True, "wavelengths": NM}
-    for solver, calibrated in (("auto", True), ("gaussian", False)):
-        found = reconstruct(y, camera.mask, solver=solver, **ways)
-        found.save(tmp_path / f"{solver}.h5")
-        assert found.calibrated is calibrated and read_report(tmp_path / f"{solver}.h5").calibrated is calibrated
-
-
 def test_in_one_line(result, camera, y):
     assert repr(result).startswith("<Reconstruction: 4 bands, 450 to 650 nm, 20 x 16 px, by gap-tv in ")
     assert repr(result).endswith(f"residual {result.residual:.2%}>") and "\n" not in repr(result)

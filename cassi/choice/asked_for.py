@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, get_args
 
-Solver = Literal["auto", "subspace", "gaussian", "least-squares", "gap-tv", "admm-tv"]
+Solver = Literal["auto", "subspace", "least-squares", "gap-tv", "admm-tv"]
 SOLVERS: tuple[str, ...] = get_args(Solver)
 Quality = Literal["fast", "default", "best"]
 QUALITIES: tuple[str, ...] = get_args(Quality)

@@ -116,15 +116,14 @@ def reconstruct_auto(
         y: measurement, of the shape that A makes, weighted as the operator (bad pixels 0).
         wavelengths: of the bands [nm] (C,), for spectra smooth over wavelength; over the band number if not given.
         noise: of the camera, where it is known; estimated from held-out pixels if not.
-        method: see `stages_of` for what quality, prior and num_iters mean. A spectral prior's eigenvectors compete with
-            the scene's own spectra. A plan is repeated, and nothing chosen.
+        method: see `stages_of` for what quality, prior and num_iters mean. A plan is repeated, and nothing chosen.
         run: with a budget, the stages are run while there is time; the monitor sees their iterations.
 
     Returns:
         Outcome, its cube >= 0, found without the held-out pixels unless a plan is repeated.
 
     Raises:
-        ValueError: more than one snapshot, a spectral prior or a plan for another number of bands.
+        ValueError: more than one snapshot, or a plan for another number of bands.
 
     Example:
         >>> A = CASSI.from_step(torch.rand(16, 16, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
@@ -243,7 +242,7 @@ def explored(
         split: camera and snapshots.
         axis: bands or wavelengths.
         noise: of the camera, where known.
-        method: spectral prior and learned prior.
+        method: the learned prior.
         frame: that the snapshot is a part of.
     """
     A, y = split.A, split.y
@@ -255,7 +254,7 @@ def explored(
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
     bright = brightness(whole, snapshot)
     problem = Problem(scene, model.variance(y), bright, level, axis=plain)
-    bases = {SCENE: scene} | library_bases(A, method)
+    bases = {SCENE: scene}
     if A.cube_shape[0] > PILOT_COMPONENTS and narrowness(split, x) > STANDS_OUT:
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, compared = best_basis(split, problem, bases)
@@ -298,20 +297,6 @@ def _staged(
     return final, replace(plan, stages=final.stages), evidence
 
 
-def library_bases(A: Camera, method: Method) -> dict[str, Tensor]:
-    """Of a spectral prior that was given, (K, C) by name.
-
-    Raises:
-        ValueError: it has another number of bands.
-    """
-    if method.spectral_prior is None:
-        return {}
-    covariance, bands = method.spectral_prior.covariance, A.cube_shape[0]
-    if covariance.shape != (bands, bands):
-        raise ValueError(f"the spectral prior must have {bands} bands, got {tuple(covariance.shape)}")
-    return {f"library-{k}": principal_basis(covariance, k) for k in (4, 8)}
-
-
 def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:
     """The network for this camera, where it may be tried and there is one; with few bands only where asked for."""
     if method.prior not in ("auto", "learned") or method.num_iters is not None or min(A.cube_shape[1:]) < PATCH:
@@ -348,5 +333,5 @@ def _outcome(
         sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
     return Outcome(
         result, SOLVER, {}, plan, evidence, sigma,
-        calibrated=sigma is not None, discrepancy=discrepancy, brightness=level, begun=state.begun,
+        discrepancy=discrepancy, brightness=level, begun=state.begun,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The spectral bases that a snapshot may be solved in, and which of them predicts held-out pixels best.
 
 The scene's own spectra are the strongest eigenvectors of the spectral covariance of a pilot's cube: in so few degrees
-of freedom less goes wrong. Spectra of a library compete with them where one is given.
+of freedom less goes wrong.
 
 Light of one color, from a laser, an LED or a lamp with lines, has a spectrum that no smooth basis can hold. What smooth
 spectra leave of it in the snapshot still carries the mask, as its band sees it:

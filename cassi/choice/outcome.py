@@ -72,9 +72,7 @@ class Outcome:
         settings: its hyper-parameters, plain values, of a solver that chooses nothing.
         plan: of the default solver, complete: following it needs no choice any more.
         evidence: for the plan; None where it was given.
-        uncertainty: like the cube, where asked for.
-        calibrated: it was compared with errors and covers as many of them as a standard deviation does; else it is a
-            spread, which compares places.
+        uncertainty: standard deviation of each voxel, like the cube, where asked for.
         discrepancy: mean of residual^2 / variance, about 1 where the noise model is right (Morozov, 1966); None where
             there is no noise to divide by.
         brightness: of the scene, in the unit of y.
@@ -92,7 +90,6 @@ class Outcome:
     plan: Plan | None = None
     evidence: Evidence | None = None
     uncertainty: Tensor | None = None
-    calibrated: bool = False
     discrepancy: float | None = None
     brightness: float | None = None
     level: float = 1.0

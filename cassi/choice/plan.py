@@ -21,7 +21,6 @@ from cassi.choice.asked_for import Solver as Solver
 from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Chain, Learned, Problem, as_list, from_list
 from cassi.errors import InputError
-from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, shipped_prior
 from cassi.solvers.loop import Monitor
 
@@ -35,7 +34,7 @@ class Plan:
 
     Attributes:
         basis: in words, with the number of components: "scene-10", learned from a first reconstruction; "narrow-10",
-            from one with all bands free; "library-4" or "library-8".
+            from one with all bands free.
         vectors: (K, C), the basis itself.
         noise: variance of y; where it is not known, with what total variation leaves unexplained.
         level: of the objects that matter, in units of the mean brightness: the weights of priors are relative to it.
@@ -124,7 +123,6 @@ class Method:
     Attributes:
         solver: one of `SOLVERS`.
         num_iters, tv_weight, quality, uncertainty, plan: as for `cassi.reconstruct`.
-        spectral_prior: spectra to expect, at brightness 1.
         prior: of the final run, one of `PRIORS`.
         learned: the learned prior; None: the one that comes with the program, if any.
 
@@ -138,7 +136,6 @@ class Method:
     tv_weight: float | None = None
     quality: str = "default"
     uncertainty: bool = False
-    spectral_prior: SpectralPrior | None = None
     plan: Plan | None = None
     prior: str = "auto"
     learned: LearnedPrior | None = None
@@ -153,10 +150,9 @@ class Method:
             raise InputError(
                 f'quality {self.quality!r} is a choice of solver "auto", got solver {solver!r}; leave one of them out'
             )
-        if self.uncertainty and solver not in ("auto", "gaussian"):
+        if self.uncertainty and solver != "auto":
             raise InputError(
-                f'only solvers "auto" and "gaussian" estimate the uncertainty, got solver {solver!r}; leave one of '
-                "them out"
+                f'only solver "auto" estimates the uncertainty, got solver {solver!r}; leave one of them out'
             )
         if self.plan is not None and (solver != "auto" or not isinstance(self.plan, Plan)):
             raise InputError(
@@ -167,7 +163,6 @@ class Method:
                 "num_iters": self.num_iters is not None,
                 "quality": self.quality != "default",
                 "weights": self.learned is not None,
-                "spectral_prior": self.spectral_prior is not None,
             }
             check_plan(self.plan, given)
         if self.prior not in PRIORS:
@@ -190,7 +185,6 @@ class Method:
             raise InputError(f"the number of iterations must be a whole number, at least 1, got {self.num_iters!r}")
         if self.tv_weight is not None and solver not in TV_WEIGHT:
             raise InputError(f"{solver} takes no TV weight; leave it out or choose subspace, gap-tv or admm-tv")
-        check_prior(solver, self.spectral_prior)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,12 +237,6 @@ def check_plan(plan: Plan | None, given: Mapping[str, bool]) -> None:
         raise InputError(
             f"a plan brings noise, basis, prior and iterations along, got {', '.join(idle)} too; leave one of them out"
         )
-
-
-def check_prior(solver: str, given: object) -> None:
-    """Raise InputError for a spectral prior, or files of one, that this solver does not take."""
-    if given is not None and solver not in ("auto", "gaussian"):
-        raise InputError(f"{solver} takes no spectral prior; leave it out or choose auto or gaussian")
 
 
 def check_number(name: str, value: object, *, above: float = -math.inf, what: str = "a finite number") -> None:

@@ -267,8 +267,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="N", field="num_iters", type=whole, excludes=("--quality",), why="it fixes the iterations"),
             Option("--tv-weight", "weight of TV, relative to the cube's mean level (not for auto)",
                 value="W", type=number),
-            Option("--spectral-prior", "cubes that show what spectra to expect (auto, gaussian)",
-                value="FILE", nargs="+", reads=True),
             Option("--tile", "frames larger than memory: reconstruct in tiles of this size",
                 value="PX", type=whole, excludes=("--figures", "--white", "--budget", "--uncertainty", MANY),
                 why="tiles never see the whole cube"),
@@ -287,7 +285,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--sequence", "the snapshots follow each other, of a scene that moves little: each is "
                 "reconstructed with those beside it, into one file with a time axis (default: NAME_sequence.h5), and "
                 "a film", excludes=("--align", "--white", "--tile", "--uncertainty", "--budget", "--iterations",
-                "--spectral-prior", "--quality", "--solver", "--weights", SHOTS)),
+                "--quality", "--solver", "--weights", SHOTS)),
             Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
         ),

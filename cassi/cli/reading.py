@@ -154,9 +154,6 @@ def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[s
     method["black_level"] = None if args.black_level is None else 0.0  # reading took it off
     if args.align or args.calibration:
         method["camera"] = "as-given"
-    for name in args.spectral_prior or ():
-        if not Path(name).is_file():
-            raise InputError(f"--spectral-prior {name}: no such file")
     if calibration is not None and calibration.psf is not None:
         if args.psf is not None:
             raise InputError(f"{args.calibration[0]}: the camera's blur is part of the calibration; leave out --psf")

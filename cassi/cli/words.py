@@ -11,7 +11,6 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
 from cassi.files import describe, read_cube
 from cassi.files.side_pictures import read_side_picture
-from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
@@ -138,7 +137,6 @@ def dry_run(args: argparse.Namespace, task: Task) -> None:
     tell_measurement(args, task, m)
     check = compare_with_mask(args, task, m)
     warn_of_measurement(args, m)
-    as_spectral_prior(args.spectral_prior, len(m.shifts), m.wavelengths)
     read_white(args, task, m)
     read_side(args, m)
     names = [frame.name for frame in task.frames]

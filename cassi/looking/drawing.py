@@ -80,7 +80,6 @@ def draw_spectra(
     uncertainty: np.ndarray | None,
     *,
     unit: str,
-    calibrated: bool,
 ) -> None:
     """One panel per point, all on one scale; above the first a legend where there are lines of several kinds."""
     legend: dict[str, Artist] = {}
@@ -93,10 +92,10 @@ def draw_spectra(
         (line,) = axes.plot(axis[order], spectrum, color=color, zorder=3, **style)
         legend.setdefault("estimate", line)
         if uncertainty is not None:
-            spread = uncertainty[order, row, column]
-            around = spectrum - spread, spectrum + spread
-            name = "± 1 standard deviation" if calibrated else "± spread (not an error bar)"
-            legend.setdefault(name, axes.fill_between(axis[order], *around, color=color, alpha=0.22, linewidth=0))
+            sigma = uncertainty[order, row, column]
+            around = spectrum - sigma, spectrum + sigma
+            area = axes.fill_between(axis[order], *around, color=color, alpha=0.22, linewidth=0)
+            legend.setdefault("± 1 standard deviation", area)
         if truth is not None:
             true = truth[order, row, column]
             (line,) = axes.plot(axis[order], true, color=INK, linestyle=(0, (4, 2)), linewidth=1.2, zorder=4)

@@ -182,7 +182,7 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
         >>> figure = summary(ReportData(rng.random((8, 32, 32)), np.linspace(450, 650, 8), title="A scene"))
     """
     values, centers = as_cube(np.asarray(data.cube[:, :, :]), data.wavelengths)
-    truth, spread = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
+    truth, sigma = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
     points = choose_points(values if truth is None else truth)
     white = white_level(values, centers if is_visible(centers) else None)
     picture, kind = render(values, centers, white=white)
@@ -224,7 +224,7 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
             show(axes, one, name)
             draw_points(axes, points)
     draw_strip(band_axes, strip, value_label(data.unit))
-    draw_spectra(panels, values, centers, points, truth, spread, unit=data.unit, calibrated=data.calibrated)
+    draw_spectra(panels, values, centers, points, truth, sigma, unit=data.unit)
     return figure
 
 
@@ -358,12 +358,11 @@ def spectral_covariance(
 
 
 @styled
-def uncertainty_map(deviation: Array, *, calibrated: bool = False, unit: str = "") -> Figure:
-    """Where a cube is uncertain: the root of the mean square over the bands of each voxel's uncertainty (C, H, W).
+def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
+    """Where a cube is uncertain: the root of the mean square over the bands of each voxel's standard deviation.
 
     Args:
-        deviation: the uncertainty.
-        calibrated: it is a standard deviation; else it is called spread, which is no error bar.
+        deviation: (C, H, W).
         unit: of the deviation.
 
     Returns:
@@ -376,8 +375,7 @@ def uncertainty_map(deviation: Array, *, calibrated: bool = False, unit: str = "
     mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
     width, height = picture_size(mean.shape)
     figure, ((axes,),) = page(Row((max(width, 3.2),), height, below=BELOW + 2 * LINE))
-    name = "Standard deviation" if calibrated else "Spread (not an error bar)"
-    title, limits = f"{name}, root mean square over bands", shown_range(mean, "zero")
+    title, limits = "Standard deviation, root mean square over bands", shown_range(mean, "zero")
     draw_map(axes, mean, title, value_label(unit), limits=limits, ticks=True)
     return figure
 
@@ -409,8 +407,7 @@ def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
     if data.truth is not None:
         made["errors"] = difference(cube, np.asarray(data.truth[:, :, :]), nm, unit=unit, title=data.title)
     if data.uncertainty is not None:
-        spread = np.asarray(data.uncertainty[:, :, :])
-        made["uncertainty"] = uncertainty_map(spread, calibrated=data.calibrated, unit=unit)
+        made["uncertainty"] = uncertainty_map(np.asarray(data.uncertainty[:, :, :]), unit=unit)
     return made
 
 

@@ -52,8 +52,7 @@ class ReportData:
         cube: the reconstruction (C, H, W) in `unit`.
         wavelengths: (C,) band centers [nm]; None: bands are numbered from 1.
         truth: (C, H, W), where known.
-        uncertainty: (C, H, W), in `unit`: one standard deviation of each value of the cube where `calibrated`, else its
-            spread, which tells uncertain places from certain ones and is no error bar.
+        uncertainty: (C, H, W), in `unit`: one standard deviation of each value of the cube.
         measurement: (H, W'), the snapshot.
         residual: (H, W'), the snapshot minus the one that the cube explains.
         history: records of the solver.
@@ -62,7 +61,6 @@ class ReportData:
         provenance: further facts: input, hash, version, command line, status ...
         unit: of the cube.
         title: heading, the name of the input for example.
-        calibrated: the uncertainty was compared with errors and covers as many of them as a standard deviation does.
         markers: iterations at which the run changed, and what changed there: (iteration, words).
         verdict: whether mask and measurement belong together, in words.
         ok: that verdict is good; if it is not, figures and page warn.
@@ -83,7 +81,6 @@ class ReportData:
     provenance: Mapping[str, object] = field(default_factory=dict)
     unit: str = ""
     title: str = "Reconstruction"
-    calibrated: bool = False
     markers: Sequence[tuple[int, str]] = ()
     verdict: str = ""
     ok: bool = True
@@ -298,7 +295,6 @@ def _filled(
         wavelengths=wavelengths,
         history=history,
         markers=[(at, str(words)) for at, words in (stages or [])[1:]],  # where each stage but the first begins
-        calibrated=bool(facts.pop("uncertainty_calibrated", False)),
         verdict=str(facts.pop("verdict", "")),
         ok=bool(facts.pop("ok", True)),
         choice=choice,

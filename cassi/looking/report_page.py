@@ -104,7 +104,6 @@ def make_page(data: ReportData) -> str:
         "labels": ["band" if centers is None else "wavelength [nm]", value_label(data.unit[:60])],
         "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
         "range": shown_range(small)[:2],
-        "spread": "standard deviation" if data.calibrated else "spread",
         "points": [[point.row, point.column] for point in points],
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
@@ -248,9 +247,6 @@ def _spectra_note(data: ReportData, rounding: float, thin: int) -> str:
         parts.append(
             "Shaded: ± one standard deviation, which about seven of ten true values lie within, on an average of many "
             "scenes; for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
-            if data.calibrated
-            else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
-            "truth lies outside more often than it would of an error bar."
         )
     every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
     parts.append(f"Values on this page are rounded to within ±{rounding:.1g}{every}; the result file has all.")

@@ -18,14 +18,12 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.by_name import solve
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver
-from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.side_picture import SidePicture
-from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_cube, of_scene
 from cassi.running.preparing import Scene, as_found, load, prepare, prepare_camera
@@ -51,7 +49,6 @@ def reconstruct(
     weights: str | os.PathLike[str] | LearnedPrior | None = None,
     budget: float | None = None,
     uncertainty: bool = False,
-    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
     psf: float | Array | None = None,
     bad_pixels: Array | None = None,
     black_level: float | None = None,
@@ -83,8 +80,7 @@ def reconstruct(
         wavelengths: (C,) band centers [nm], or a text such as "450:650:28" (`cassi.optics.wavelengths`); "auto" and
             "subspace" take spectra to be smooth over them.
         solver: "auto" (subspace TV, everything chosen from held-out pixels), "subspace" (the same with settings of
-            one's own, for clean data), "gaussian" (least squares with Gaussian spectra as a prior), "least-squares",
-            "gap-tv", "admm-tv"; gap_tv is gap-tv.
+            one's own, for clean data), "least-squares", "gap-tv", "admm-tv"; gap_tv is gap-tv.
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv"). Not for "auto", which chooses, or "least-squares".
@@ -93,12 +89,9 @@ def reconstruct(
             predicts held-out pixels best ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit.
-        uncertainty: estimate how far each voxel may be off too: "auto" its standard deviation, "gaussian" its spread,
-            which only compares places.
+        uncertainty: estimate the standard deviation of each voxel, too ("auto" only).
         psf: blur of the instrument along the dispersion: standard deviation of a Gaussian [pixel], > 0, or taps (M,),
             or (C, M) with one per band, see `BlurredCASSI`. None is no blur.
-        spectral_prior: spectra to expect, at mean level 1, see `cassi.priors.gaussian_spectra`; or files of cubes to
-            learn them from ("auto", where they compete with smooth spectra, and "gaussian").
         bad_pixels: (H, W') bool, True where the detector says nothing; these pixels are left out exactly.
         black_level: taken off y first, in its unit; None takes off what the pixels tell that hardly any light can
             reach (`choice["black_level"]`), 0 nothing.
@@ -139,7 +132,7 @@ def reconstruct(
     request = Request(
         shifts=shifts, step=step, num_bands=num_bands, wavelengths=wavelengths, solver=solver, num_iters=num_iters,
         tv_weight=tv_weight, quality=quality, prior=prior, weights=weights, budget=budget, uncertainty=uncertainty,
-        spectral_prior=spectral_prior, psf=psf, bad_pixels=bad_pixels, black_level=black_level, gain=gain,
+        psf=psf, bad_pixels=bad_pixels, black_level=black_level, gain=gain,
         read_noise=read_noise, plan=plan, camera=camera, side=side, device=device, seed=seed,
     )  # fmt: skip
     loaded: Measurement | Scene
@@ -193,7 +186,7 @@ def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Ou
     outcomes = []
     for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
         level, tell = brightness(scene.A, y), partial(_numbered, told, one_of(k, scene.num_scenes))
-        method, noise = method_for(scene, request, level), scene.noise.scaled(1 / level)
+        method, noise = method_for(request, level), scene.noise.scaled(1 / level)
         one = replace(run, progress=tell)
         found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
         if side is not None:
@@ -209,11 +202,9 @@ def as_in(scene: Scene, found: Outcome, black_level: float) -> Outcome:
     return replace(found, black_level=black_level, black_level_told=scene.told, doubt=scene.doubt)
 
 
-def method_for(scene: Scene, request: Request, level: float) -> Method:
-    """The method with the spectra to expect, for a scene divided by its level."""
-    spectra = as_spectral_prior(request.spectral_prior, scene.A.cube_shape[0], scene.wavelengths)
-    plan = None if request.plan is None else request.plan.scaled(1 / level)
-    return replace(request.method, spectral_prior=spectra, plan=plan)
+def method_for(request: Request, level: float) -> Method:
+    """The method for a scene divided by its level."""
+    return replace(request.method, plan=None if request.plan is None else request.plan.scaled(1 / level))
 
 
 def _numbered(told: Progress, before: str, step: str, share: float) -> None:

@@ -15,17 +15,16 @@ from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
-from cassi.choice.plan import Method, Plan, Run, check_number, check_plan, check_prior
+from cassi.choice.plan import Method, Plan, Run, check_number, check_plan
 from cassi.errors import InputError, one_line
 from cassi.optics.side_picture import SidePicture
-from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior, load_prior
 from cassi.solvers.loop import Monitor
 
 Array = Tensor | np.ndarray
 CAMERAS = ("find", "as-given")
 RECORDED = (
-    "num_iters", "tv_weight", "quality", "prior", "weights", "budget", "uncertainty", "spectral_prior", "black_level",
+    "num_iters", "tv_weight", "quality", "prior", "weights", "budget", "uncertainty", "black_level",
     "psf", "plan", "camera", "side", "device", "seed",
 )  # fmt: skip
 
@@ -50,7 +49,6 @@ class Request:
     weights: str | os.PathLike[str] | LearnedPrior | None = None
     budget: float | None = None
     uncertainty: bool = False
-    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None
     psf: float | Array | None = None
     bad_pixels: Array | None = None
     black_level: float | None = None
@@ -65,9 +63,8 @@ class Request:
     def __post_init__(self) -> None:
         if isinstance(self.camera, str) and self.camera not in CAMERAS:
             raise InputError(f"camera must be one of {', '.join(CAMERAS)}, or a FoundCamera, got {self.camera!r}")
-        check_prior(self.method.solver, self.spectral_prior)
-        idle = {"spectral_prior": self.spectral_prior, "gain": self.gain, "read_noise": self.read_noise}
-        check_plan(self.plan, {name: value is not None for name, value in idle.items()})
+        idle = {"gain": self.gain, "read_noise": self.read_noise}
+        check_plan(self.method.plan, {name: value is not None for name, value in idle.items()})
         Run(self.seed, self.budget)
         for name, value in (("gain", self.gain), ("read noise", self.read_noise), ("black level", self.black_level)):
             check_number(name, value)
@@ -76,7 +73,7 @@ class Request:
 
     @cached_property
     def method(self) -> Method:
-        """Solver and hyper-parameters, without spectra to expect: their files are read once the bands are known."""
+        """Solver and hyper-parameters."""
         file = isinstance(self.weights, str | os.PathLike)
         learned = read_weights(self.weights) if file else self.weights  # type: ignore[arg-type]
         return Method(

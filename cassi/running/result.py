@@ -40,8 +40,7 @@ class Reconstruction:
         outcomes: what was chosen for each snapshot, and on what evidence.
         parameters: every argument of the call, as given or by default; plain values.
         unit: of the cube, in words.
-        uncertainty: like `cube`, in its unit, where it was asked for, else None; a standard deviation where
-            `calibrated`, else a spread.
+        uncertainty: like `cube`, in its unit, where it was asked for, else None: a standard deviation.
         visibility: with it, (C, H, W): how much of each voxel the snapshot alone determines, 0 to 1
             (`Camera.visibility`); the rest comes from the prior. None for cameras with blur.
         camera: as it was found from the snapshot, or left; None where it was not looked for.
@@ -74,11 +73,6 @@ class Reconstruction:
         """What was chosen, and on what evidence; plain values, one entry a decision; for a stack under "frames"."""
         each = [outcome.as_dict() for outcome in self.outcomes]
         return each[0] if self.cube.ndim == 3 else {"frames": each}
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether the uncertainty is a standard deviation: compared with true errors; else it only compares places."""
-        return self.uncertainty is not None and all(one.calibrated for one in self.outcomes)
 
     @property
     def plan(self) -> Plan | None:
@@ -126,7 +120,6 @@ class Reconstruction:
                 "choice": self.choice,
                 "parameters": dict(self.parameters),
                 "imprint": self.imprint,
-                "uncertainty_calibrated": self.calibrated if self.uncertainty is not None else None,
             },
         }
 

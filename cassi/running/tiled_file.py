@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.automatic import choose_plan
-from cassi.choice.by_name import gaussian_variance, solve
+from cassi.choice.by_name import solve
 from cassi.choice.doubts import of_result
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
@@ -29,7 +29,6 @@ from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
 from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
-from cassi.priors.gaussian_spectra import SpectralPrior
 from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_scene
 from cassi.running.front_door import as_in, method_for, prepare_found
@@ -73,7 +72,6 @@ def reconstruct_tiled(
     quality: str = "default",
     prior: str = "auto",
     weights: str | os.PathLike[str] | LearnedPrior | None = None,
-    spectral_prior: SpectralPrior | Sequence[str | os.PathLike[str]] | None = None,
     psf: float | Array | None = None,
     black_level: float | None = None,
     plan: Plan | None = None,
@@ -95,7 +93,7 @@ def reconstruct_tiled(
         output: .h5 or .hdf5 file to make, as a result's, with a line of `/history` a tile.
         tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
-        solver, num_iters, tv_weight, quality, prior, weights, spectral_prior, psf, black_level, plan, camera, device,
+        solver, num_iters, tv_weight, quality, prior, weights, psf, black_level, plan, camera, device,
             seed: as for `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
@@ -126,7 +124,7 @@ def reconstruct_tiled(
         )
     request = Request(
         solver=solver, num_iters=num_iters, tv_weight=tv_weight, quality=quality, prior=prior, weights=weights,
-        spectral_prior=spectral_prior, psf=psf, black_level=black_level, plan=plan, camera=camera, device=device,
+        psf=psf, black_level=black_level, plan=plan, camera=camera, device=device,
         seed=seed,
     )  # fmt: skip
     m = load(measurement, None, request)
@@ -137,7 +135,7 @@ def reconstruct_tiled(
         A, level = scene.A, brightness(scene.A, scene.y)
         if not croppable(A):
             raise InputError(f"a {type(A).__name__} cannot be cut into tiles; reconstruct the frame whole")
-        y, method = scene.y / level, method_for(scene, request, level)
+        y, method = scene.y / level, method_for(request, level)
         with cube_store(output, overwrite=overwrite) as store:
             store.make("cube", A.cube_shape, axes="CHW")
             if scene.wavelengths is not None:
@@ -199,12 +197,9 @@ def tile_solver(
         nothing = Result(y.new_zeros(()), (), "max_iters")
         return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)
     gram = float(A.gram_diag().mean())
-    variance = gaussian_variance(y, noise) if noise.gain is None else None
 
     def by_name(a: Block, b: Tensor) -> Tensor:
-        return solve(
-            a, b, wavelengths=wavelengths, noise=noise, method=method, run=run, gram=gram, variance=variance
-        ).result.x
+        return solve(a, b, wavelengths=wavelengths, noise=noise, method=method, run=run, gram=gram).result.x
 
     settings = {"num_iters": method.num_iters, "tv_weight": method.tv_weight}
     return by_name, Outcome(Result(y.new_zeros(()), (), "max_iters"), method.solver, settings)

@@ -20,7 +20,6 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect
 from cassi.optics.psf import gaussian_psf
 from cassi.optics.single_disperser import CASSI
-from cassi.running.front_door import reconstruct
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 from cassi.solvers.admm import admm_tv
@@ -105,7 +104,6 @@ def in_turns(scene: Scene, noise: str) -> tuple[Row, Row]:
 
 
 OTHERS: dict[str, Callable[[Scene], Tensor]] = {  # the package's other solvers with default settings
-    "gaussian": lambda s: reconstruct(s.y, s.A.mask, shifts=s.A.shifts, solver="gaussian").cube,
     "least-squares": lambda s: least_squares(s.A, s.y).x,
     "gap-tv": lambda s: gap_tv(s.A, s.y, tv_weight=0.3 * brightness(s.A, s.y)).x,
     "admm-tv": lambda s: admm_tv(s.A, s.y, tv_weight=0.03 * brightness(s.A, s.y) * float(s.A.gram_diag().mean())).x,

@@ -9,7 +9,6 @@
   const order = [...facts.centers.keys()].sort((a, b) => facts.centers[a] - facts.centers[b]);
   const centers = order.map((c) => facts.centers[c]);
   const kept = []; // {number, color, rows: [r0, r1), columns: [c0, c1), values, truth, uncertainty}
-  const calibrated = facts.spread === "standard deviation";
   let counted = 0;
   let cursor = null; // {row, column}
 
@@ -237,7 +236,7 @@
       xs: centers,
       ys: values.map((v, i) => v + uncertainty[i]),
       until: values.map((v, i) => v - uncertainty[i]),
-      kind: "spread",
+      kind: "deviation",
       color,
     }));
     if (passing) curves.push({ xs: centers, ys: passing, kind: "passing", color: "#8a8f98" });
@@ -340,7 +339,7 @@
         value.className = "value";
         value.textContent =
           short(one.values[at]) +
-          (one.uncertainty ? (calibrated ? ` ± ${short(one.uncertainty[at])}` : `, spread ${short(one.uncertainty[at])}`) : "") +
+          (one.uncertainty ? ` ± ${short(one.uncertainty[at])}` : "") +
           (one.truth ? `, true ${short(one.truth[at])}` : "");
         const remove = document.createElement("button");
         remove.type = "button";
@@ -487,7 +486,7 @@
         columns.push(values);
       };
       add("", one.values);
-      if (one.uncertainty) add(` ${facts.spread}`, one.uncertainty);
+      if (one.uncertainty) add(" standard deviation", one.uncertainty);
       if (one.truth) add(" truth", one.truth);
     }
     const number = (v) => (v === null || Number.isNaN(v) ? "" : String(Number(v.toPrecision(7))));
