@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from cassi.choice.bases import BasisError
+from cassi.choice.chain import Trial
 from cassi.choice.noise import NoiseModel
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Plan
-from cassi.choice.stages import Learned, NonLocal, Trial, Tv
+from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.solvers.loop import Result
 
 

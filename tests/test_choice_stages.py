@@ -12,23 +12,11 @@ from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import explored, reconstruct_auto, stages_of
+from cassi.choice.chain import Chain, FinalRun, as_list, final_run, from_list, repeated
 from cassi.choice.held_out import Judge, Split, Verdict, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
-from cassi.choice.stages import (
-    Chain,
-    FinalRun,
-    Learned,
-    NonLocal,
-    Problem,
-    State,
-    Tv,
-    Watch,
-    as_list,
-    final_run,
-    from_list,
-    repeated,
-)
+from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior, shipped_prior

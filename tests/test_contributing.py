@@ -16,6 +16,7 @@ import torch
 
 import cassi
 from cassi.choice import automatic, stages
+from cassi.choice.chain import STAGES
 from cassi.choice.plan import Plan
 from cassi.cli.main import main
 from cassi.cli.options import TABLE
@@ -75,7 +76,7 @@ class Dimmed:
 def test_a_stage_of_the_default_solver(monkeypatch, factor, kept):
     """In a chain of `stages_of` it is judged like the others; in `STAGES` its plan is saved and repeated."""
     monkeypatch.setattr(automatic, "stages_of", lambda A, method: (stages.Tv(50), ((Dimmed(factor),),)))
-    monkeypatch.setitem(stages.STAGES, "dimmed", Dimmed)
+    monkeypatch.setitem(STAGES, "dimmed", Dimmed)
     A = cassi.CASSI.from_step(torch.rand(32, 32, generator=torch.Generator().manual_seed(0)), step=1, num_bands=4)
     x = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(1))
     found = cassi.reconstruct(A @ x, A)

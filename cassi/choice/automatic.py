@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import (
     NARROW,
     SCENE,
@@ -34,24 +35,12 @@ from cassi.choice.bases import (
     narrowness,
     scene_basis,
 )
+from cassi.choice.chain import Chain, FinalRun, cost, final_run, repeated
 from cassi.choice.held_out import Judge, Split
 from cassi.choice.noise import PILOT_COMPONENTS, PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Method, Plan, Run, needed_prior
-from cassi.choice.stages import (
-    PATCH,
-    Chain,
-    FinalRun,
-    Learned,
-    NonLocal,
-    Problem,
-    State,
-    Tv,
-    Watch,
-    cost,
-    final_run,
-    repeated,
-)
+from cassi.choice.stages import PATCH, Learned, NonLocal, Problem, State, Tv, Watch
 from cassi.choice.uncertainty import standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable
@@ -66,6 +55,7 @@ from cassi.solvers.loop import Result
 USUAL_CONTRAST = 4.0
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
 OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
+ADAPT_STEPS = 60  # of training of the network, for quality "best"
 SOLVER = "subspace-tv"
 
 
@@ -82,20 +72,22 @@ def in_turn(strength: float) -> Chain:
 
 def without_learned(chain: Chain) -> Chain:
     """The chain without its network."""
-    return tuple(stage for stage in chain if not isinstance(stage, Learned))
+    return tuple(stage for stage in chain if not isinstance(stage, Adapt | Learned))
 
 
 def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
     """What the default solver does to a snapshot of this camera: total variation, and the chains that may follow."""
     if method.num_iters is not None:
         return Tv(method.num_iters), ()
-    first, more = {"fast": (150, 50), "default": (200, 300), "best": (500, 1500)}[method.quality]
+    first, more = {"fast": (150, 50), "default": (200, 300), "best": (200, 1500)}[method.quality]
     strength = 0.5 * math.sqrt(A.measurement_shape[0] if len(A.measurement_shape) > 2 else 1)
     chain: Chain = (Learned(),) if method.quality == "fast" else in_turn(strength)
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, method) is None:
         chain = without_learned(chain)
+    elif method.quality == "best":
+        chain = (*chain, Adapt(strength, ADAPT_STEPS), Learned(0.7), *chain[2:])
     chains = (chain, without_learned(chain), (Tv(more),))
     return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
 

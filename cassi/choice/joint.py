@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.choice.chain import Chain, final_run
 from cassi.choice.held_out import Judge, Split
 from cassi.choice.plan import Run
-from cassi.choice.stages import Chain, NonLocal, Problem, State, Tv, Watch, final_run
+from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
 from cassi.optics.side_view import SideView, through
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Result, Status

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from cassi.choice.bases import BasisError
+from cassi.choice.chain import Trial
 from cassi.choice.held_out import MOST_RISE
 from cassi.choice.plan import Plan
-from cassi.choice.stages import Trial
 from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import PRIOR_STRENGTH
 
@@ -166,7 +166,6 @@ def _basis_in_words(name: str, components: int) -> str:
         "smooth": f"{components} smooth {spectra}",
         "scene": f"{components} {spectra} learned from the scene itself",
         "narrow": f"{components} {spectra} learned from the scene itself with all bands free, for light of one color",
-        "library": f"{components} {spectra} of the library",
     }.get(kind, f"{components} {spectra}")
 
 
@@ -187,7 +186,12 @@ def _in_short(outcome: Outcome) -> list[str]:
 
 
 def _priors_in_words(plan: Plan) -> str:
-    words = {"tv": "total variation", "nonlocal": "a non-local prior", "learned": "a learned prior"}
+    words = {
+        "tv": "total variation",
+        "nonlocal": "a non-local prior",
+        "learned": "a learned prior",
+        "adapt": "its adaptation to the scene",
+    }
     *before, last = dict.fromkeys(words[str(name)] for name, *_ in plan.as_dict()["stages"])
     return f"{', '.join(before)} and {last}" if before else last
 

@@ -18,8 +18,9 @@ from cassi.choice.asked_for import Prior as Prior
 from cassi.choice.asked_for import Progress as Progress
 from cassi.choice.asked_for import Quality as Quality
 from cassi.choice.asked_for import Solver as Solver
+from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
-from cassi.choice.stages import Chain, Learned, Problem, as_list, from_list
+from cassi.choice.stages import Learned, Problem
 from cassi.errors import InputError
 from cassi.priors.learned import LearnedPrior, shipped_prior
 from cassi.solvers.loop import Monitor

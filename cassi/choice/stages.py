@@ -1,12 +1,8 @@
-"""The stages that the default solver is made of, and the loop over them.
+"""The stages that the default solver is made of; `cassi.choice.chain` is the loop over them.
 
-    Tv(n)             n iterations of subspace TV: finds where light comes from among all cubes that a snapshot allows
-    NonLocal(s, n)    n more with a non-local prior in place of TV: removes what does not repeat
-    Learned()         a network unrolled through the camera, started from there: knows what scenes look like
-
-What may follow total variation is a list of chains of stages in order of preference. The first chain whose cube the
-judge accepts is taken (`cassi.choice.held_out.Judge`). What was taken, one stage after the other, is the plan; a plan
-that is given is repeated without a judge. A new prior is a new stage: a class with `run`, and a place in a chain.
+Tv(n)             n iterations of subspace TV: finds where light comes from among all cubes that a snapshot allows
+NonLocal(s, n)    n more with a non-local prior in place of TV: removes what does not repeat
+Learned()         a network unrolled through the camera, started from there: knows what scenes look like
 """
 
 from __future__ import annotations
@@ -16,14 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.choice.asked_for import Progress
-from cassi.choice.held_out import Judge, Split, Verdict
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
@@ -110,18 +105,20 @@ class State:
         run: where the last run of subspace TV ended.
         history: all records so far.
         begun: the number of each stage's first record, and its name.
+        learned: the network trained on for this snapshot, in place of the problem's (`cassi.choice.adaptation`).
     """
 
     x: Tensor
     run: SubspaceState | None = None
     history: tuple[Record, ...] = ()
     begun: tuple[tuple[int, str], ...] = ()
+    learned: LearnedPrior | None = None
 
     def followed_by(self, result: Result, run: SubspaceState | None, name: str) -> State:
         """After one more stage of this name, whose records are numbered on."""
         records = tuple(after(self.history, record) for record in result.history)
         begun = (*self.begun, *((record.iteration, name) for record in records[:1]))
-        return State(result.x, run, (*self.history, *records), begun)
+        return State(result.x, run, (*self.history, *records), begun, self.learned)
 
 
 def after(history: tuple[Record, ...], record: Record) -> Record:
@@ -162,15 +159,19 @@ class Watch:
         def see(record: Record, z: Tensor) -> bool:
             if self.monitor is not None and self.monitor(after(history, record), z):
                 self.stopped = True
-            now = time.perf_counter()
-            self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
-            self.last = now
-            self.spent += cost
-            if self.progress is not None:
-                self.progress("final run", min(1.0, self.spent / self.expected))
-            return self.over
+            return self.spend(cost)
 
         return see
+
+    def spend(self, cost: float) -> bool:
+        """One iteration more, of this cost, is done: whether it was the last."""
+        now = time.perf_counter()
+        self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
+        self.last = now
+        self.spent += cost
+        if self.progress is not None:
+            self.progress("final run", min(1.0, self.spent / self.expected))
+        return self.over
 
 
 class Stage(Protocol):
@@ -264,9 +265,10 @@ class Learned:
         return 4 * self.STAGE
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
-        if problem.learned is None or state is None:
+        learned = problem.learned if state is None or state.learned is None else state.learned
+        if learned is None or state is None:
             raise ValueError("the learned prior needs weights and a cube to start from")
-        prior = problem.learned.on(y.device)
+        prior = learned.on(y.device)
         B = problem.smooth.to(y)
         start = analyse(state.x, B)
         rest = state.x - synthesise(start, B)
@@ -285,109 +287,3 @@ class Learned:
         x = torch.lerp(state.x, result.x + rest, self.share)
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
         return state.followed_by(replace(result, x=x), run, self.name)
-
-
-Chain = tuple[Stage, ...]
-STAGES: dict[str, type[Any]] = {"tv": Tv, "nonlocal": NonLocal, "learned": Learned}
-
-
-def as_list(stages: Chain) -> list[list[Any]]:
-    """Plain values, for a file: the name of each stage and its numbers."""
-    names = {kind: name for name, kind in STAGES.items()}
-    return [[names[type(stage)], *vars(stage).values()] for stage in stages]
-
-
-def from_list(values: Sequence[Sequence[Any]]) -> Chain:
-    """What `as_list` made.
-
-    Raises:
-        KeyError, TypeError: no such stage, or other numbers than it has.
-
-    Example:
-        >>> from_list([["tv", 200], ["learned", 0.7]])
-        (Tv(num_iters=200), Learned(share=0.7))
-    """
-    return tuple(STAGES[name](*numbers) for name, *numbers in values)
-
-
-class Trial(NamedTuple):
-    """A chain of stages that was run, in words, what held-out pixels and imprint said of its cube, and the decision."""
-
-    prior: str
-    held_out_error: float
-    imprint: float | None
-    accepted: bool
-
-
-class FinalRun(NamedTuple):
-    """Where the loop ended, the stages that led there, and what was compared."""
-
-    state: State
-    stages: Chain
-    trials: tuple[Trial, ...]
-
-
-def cost(stages: Sequence[Stage]) -> float:
-    """In iterations of total variation."""
-    return sum(stage.cost for stage in stages)
-
-
-def final_run(
-    split: Split,
-    problem: Problem,
-    begun: Chain,
-    state: State,
-    chains: Sequence[Chain],
-    watch: Watch,
-    verdict: Verdict | None,
-) -> FinalRun:
-    """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
-
-    A chain that the watch stops is kept as far as it came where nothing judges it, else its cube is thrown away.
-
-    Args:
-        split: the snapshot.
-        problem: noise, basis, network.
-        begun: the stages that led to the cube to begin with.
-        state: that cube.
-        chains: in order of preference.
-        watch: sees the iterations of all chains; stops the loop.
-        verdict: on that cube, which the judge compares others with; None: the first chain is taken in any case.
-    """
-    A, y = split.A_train, split.y_train
-    watch.expected = watch.spent + max(map(cost, chains), default=0.0)
-    judge, trials = Judge(split), list[Trial]()
-    if verdict is not None:
-        trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
-    for chain in chains:
-        new, stages = state, (*begun, *chain)
-        for stage in chain:
-            if not watch.over:
-                new = stage.run(A, y, problem, new, watch)
-        if verdict is None:
-            return FinalRun(new, stages, ())
-        if watch.over:
-            break
-        found = judge.verdict(new.x)
-        accepted = judge.accepts(found, verdict)
-        trials.append(Trial(_names(chain), found.error, found.imprint, accepted))
-        if accepted:
-            return FinalRun(new, stages, tuple(trials))
-    return FinalRun(state, begun, tuple(trials))
-
-
-def _names(chain: Chain) -> str:
-    return ", ".join(stage.name for stage in chain)
-
-
-def repeated(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: Watch) -> State:
-    """The stages of a plan one after the other, with all pixels and no judge."""
-    watch.expected = cost(stages)
-    state: State | None = None
-    for stage in stages:
-        state = stage.run(A, y, problem, state, watch)
-        if watch.over:
-            break
-    if state is None:
-        raise ValueError("a plan needs at least one stage")
-    return state

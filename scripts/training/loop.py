@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from cassi.choice.adaptation import error
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.unrolled import unrolled
@@ -79,16 +80,6 @@ def new_prior(size: Size, seed: int) -> LearnedPrior:
     """One that has not been trained."""
     torch.manual_seed(seed)
     return LearnedPrior(size)
-
-
-def error(x: Tensor, truth: Tensor) -> Tensor:
-    """Squared error of each band relative to the cube's brightness, in dB, mean over the bands of N cubes: a number.
-
-    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-4), L the mean of the cube: a hundredth of it is good enough.
-    """
-    L = truth.mean((1, 2, 3), keepdim=True)
-    squared = ((x - truth) / L).square().mean((2, 3))
-    return 10 * (squared + 1e-4).log10().mean()
 
 
 def loss_of(prior: LearnedPrior, e: Examples) -> tuple[Tensor, float]:

@@ -1,0 +1,136 @@
+"""The network trained on for the scene and the camera at hand: what quality "best" adds."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.optics.cropping import crop, croppable
+from cassi.optics.protocol import Camera
+from cassi.priors.spectral_basis import analyse, synthesise
+from cassi.solvers.unrolled import unrolled
+
+PHOTOGRAPHS = 3
+RATE, WARM = 2e-4, 10  # of learning, at most, and steps until it is reached
+PIXELS = 1 << 14  # of an example
+
+
+def error(x: Tensor, truth: Tensor) -> Tensor:
+    """Squared error of each band relative to the cube's brightness, in dB, mean over the bands of N cubes: a number.
+
+    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-4), L the mean of the cube: a hundredth of it is good enough.
+    """
+    L = truth.mean((1, 2, 3), keepdim=True)
+    squared = ((x - truth) / L).square().mean((2, 3))
+    return 10 * (squared + 1e-4).log10().mean()
+
+
+class Example(NamedTuple):
+    """A photograph of the cube that was found, (H, W'), its variance, what stages made of it, and the cube itself."""
+
+    y: Tensor
+    variance: Tensor
+    start: Tensor
+    truth: Tensor
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """The network trained on for one scene and camera: the cube so far is a scene whose truth is known.
+
+        y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(stages(y_s)), T_s x),    s = 0, 1, 2
+
+    T_s lays the rows of the scene elsewhere on the mask, n_s is noise as strong as the snapshot's, and `stages` are
+    those before a network in the default solver. The cube stays as it is; the networks of the stages that follow are
+    the one that was trained. One for all cameras and scenes is a compromise between them.
+
+    Attributes:
+        sigma: strength of the first non-local prior of the chain.
+        num_steps: of training.
+    """
+
+    sigma: float
+    num_steps: int
+
+    STEP = 60.0  # cost
+
+    @property
+    def name(self) -> str:
+        return "adaptation of the network"
+
+    @property
+    def cost(self) -> float:
+        return PHOTOGRAPHS * sum(stage.cost for stage in self.before) + self.STEP * self.num_steps
+
+    @property
+    def before(self) -> tuple[Stage, ...]:
+        """What the default solver does before its second network."""
+        return Tv(200), NonLocal(self.sigma, 24), Learned(0.7), NonLocal(self.sigma / 2, 24)
+
+    def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
+        if problem.learned is None or state is None:
+            raise ValueError("there is no network, or no cube, to train it on with")
+        examples = list(_photographs(A, y, problem, state.x.clamp(min=0), self.before, watch))
+        if watch.over:
+            return state
+        generator = torch.Generator().manual_seed(0)
+        prior = copy.deepcopy(problem.learned.on(y.device)).requires_grad_(True)
+        optimizer = torch.optim.Adam(prior.parameters(), betas=(0.9, 0.99))
+        with torch.enable_grad():
+            for step in range(self.num_steps):
+                a, e = _strip(A, examples[step % len(examples)], generator)
+                B = problem.smooth.to(y)
+                _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None])
+                optimizer.zero_grad()
+                error(synthesise(z, B), e.truth[None]).backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(prior.parameters(), 1.0)
+                for group in optimizer.param_groups:
+                    group["lr"] = RATE * min(1, (step + 1) / WARM) * (1 - step / self.num_steps)
+                optimizer.step()
+                if watch.spend(self.STEP):
+                    return state
+        return replace(state, learned=prior.requires_grad_(False))
+
+
+def _photographs(
+    A: Camera, y: Tensor, problem: Problem, x: Tensor, stages: Sequence[Stage], watch: Watch
+) -> Iterator[Example]:
+    """Photographs of a cube, each with two starts: those of the two networks of the default solver."""
+    B, rows = problem.smooth.to(y), x.shape[-2]
+    variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
+    generator = torch.Generator().manual_seed(0)
+    for s in range(PHOTOGRAPHS):
+        axes, turn = ([-2] if s % 2 == 0 else []), s * rows // PHOTOGRAPHS  # light moves along rows only
+        truth, expected = (t.flip(axes).roll(turn, -2) for t in (x, variance))
+        noise = expected.sqrt() * torch.randn(y.shape, generator=generator).to(y)
+        light = A.forward(truth)
+        seen = torch.where(A.majorizer() > 0, light + noise, 0)
+        here, inner = replace(problem, variance=expected), Watch(deadline=watch.deadline)
+        state: State | None = None
+        for stage in stages:
+            state = stage.run(A, seen, here, state, inner)
+            if watch.spend(stage.cost):
+                return
+            if isinstance(stage, NonLocal):
+                start = analyse(state.x, B)
+                rest = state.x - synthesise(start, B)
+                yield Example(seen - A.forward(rest), expected, start, truth - rest)
+
+
+def _strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:
+    """Some rows of an example, about `PIXELS` pixels in all: a camera of its own, as rows do not mix."""
+    height, width = A.cube_shape[-2:]
+    count = min(height, max(8, math.ceil(PIXELS / width / 8) * 8))
+    if count == height or not croppable(A):
+        return A, e
+    first = int(torch.randint(height - count + 1, (1,), generator=generator))
+    rows = slice(first, first + count)
+    a, seen = crop(A, e.y, rows, slice(0, width))
+    return a, Example(seen, e.variance[..., rows, :], e.start[..., rows, :], e.truth[..., rows, :])

@@ -1,0 +1,123 @@
+"""Chains of stages, and the loop over them.
+
+What may follow total variation is a list of chains of stages in order of preference. The first chain whose cube the
+judge accepts is taken (`cassi.choice.held_out.Judge`). What was taken, one stage after the other, is the plan; a plan
+that is given is repeated without a judge. A new prior is a new stage: a class with `run`, and a place in a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cassi.choice.adaptation import Adapt
+from cassi.choice.held_out import Judge, Split, Verdict
+from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.optics.protocol import Camera
+
+Chain = tuple[Stage, ...]
+STAGES: dict[str, type[Any]] = {"tv": Tv, "nonlocal": NonLocal, "learned": Learned, "adapt": Adapt}
+
+
+def as_list(stages: Chain) -> list[list[Any]]:
+    """Plain values, for a file: the name of each stage and its numbers."""
+    names = {kind: name for name, kind in STAGES.items()}
+    return [[names[type(stage)], *vars(stage).values()] for stage in stages]
+
+
+def from_list(values: Sequence[Sequence[Any]]) -> Chain:
+    """What `as_list` made.
+
+    Raises:
+        KeyError, TypeError: no such stage, or other numbers than it has.
+
+    Example:
+        >>> from_list([["tv", 200], ["learned", 0.7]])
+        (Tv(num_iters=200), Learned(share=0.7))
+    """
+    return tuple(STAGES[name](*numbers) for name, *numbers in values)
+
+
+class Trial(NamedTuple):
+    """A chain of stages that was run, in words, what held-out pixels and imprint said of its cube, and the decision."""
+
+    prior: str
+    held_out_error: float
+    imprint: float | None
+    accepted: bool
+
+
+class FinalRun(NamedTuple):
+    """Where the loop ended, the stages that led there, and what was compared."""
+
+    state: State
+    stages: Chain
+    trials: tuple[Trial, ...]
+
+
+def cost(stages: Sequence[Stage]) -> float:
+    """In iterations of total variation."""
+    return sum(stage.cost for stage in stages)
+
+
+def final_run(
+    split: Split,
+    problem: Problem,
+    begun: Chain,
+    state: State,
+    chains: Sequence[Chain],
+    watch: Watch,
+    verdict: Verdict | None,
+) -> FinalRun:
+    """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
+
+    A chain that the watch stops is kept as far as it came where nothing judges it, else its cube is thrown away.
+
+    Args:
+        split: the snapshot.
+        problem: noise, basis, network.
+        begun: the stages that led to the cube to begin with.
+        state: that cube.
+        chains: in order of preference.
+        watch: sees the iterations of all chains; stops the loop.
+        verdict: on that cube, which the judge compares others with; None: the first chain is taken in any case.
+    """
+    A, y = split.A_train, split.y_train
+    watch.expected = watch.spent + max(map(cost, chains), default=0.0)
+    judge, trials = Judge(split), list[Trial]()
+    if verdict is not None:
+        trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
+    for chain in chains:
+        new, stages = state, (*begun, *chain)
+        for stage in chain:
+            if not watch.over:
+                new = stage.run(A, y, problem, new, watch)
+        if verdict is None:
+            return FinalRun(new, stages, ())
+        if watch.over:
+            break
+        found = judge.verdict(new.x)
+        accepted = judge.accepts(found, verdict)
+        trials.append(Trial(_names(chain), found.error, found.imprint, accepted))
+        if accepted:
+            return FinalRun(new, stages, tuple(trials))
+    return FinalRun(state, begun, tuple(trials))
+
+
+def _names(chain: Chain) -> str:
+    return ", ".join(stage.name for stage in chain)
+
+
+def repeated(A: Camera, y: Tensor, problem: Problem, stages: Chain, watch: Watch) -> State:
+    """The stages of a plan one after the other, with all pixels and no judge."""
+    watch.expected = cost(stages)
+    state: State | None = None
+    for stage in stages:
+        state = stage.run(A, y, problem, state, watch)
+        if watch.over:
+            break
+    if state is None:
+        raise ValueError("a plan needs at least one stage")
+    return state

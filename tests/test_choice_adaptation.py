@@ -1,0 +1,108 @@
+"""The network trained on for one scene and camera: what its examples are, that it learns them, and when it does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from test_choice_stages import SIZE, Shot
+
+from cassi.choice.adaptation import Adapt, Example, _photographs, _strip, error
+from cassi.choice.automatic import stages_of
+from cassi.choice.chain import as_list, from_list, repeated
+from cassi.choice.plan import Method
+from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
+from cassi.priors.learned import LearnedPrior
+from cassi.priors.spectral_basis import synthesise
+from cassi.solvers.unrolled import unrolled
+
+SHORT = Tv(20), NonLocal(0.5, 4)
+
+
+class Case:
+    """A snapshot, a network that was not trained, and a cube to begin with."""
+
+    def __init__(self) -> None:
+        self.shot = Shot(size=32, bands=8, mode="bilinear")
+        torch.manual_seed(0)
+        learned = LearnedPrior(SIZE).eval().requires_grad_(False)
+        self.problem = replace(self.shot.problem, learned=learned)
+        self.state = repeated(self.shot.A, self.shot.y, self.problem, SHORT, Watch())
+
+    def photographs(self) -> list[Example]:
+        x = self.state.x.clamp(min=0)
+        return list(_photographs(self.shot.A, self.shot.y, self.problem, x, SHORT, Watch()))
+
+    def error(self, prior: LearnedPrior) -> float:
+        """Mean over the photographs, after the network."""
+        B, found = self.problem.smooth, []
+        for e in self.photographs():
+            _, z = unrolled(self.shot.A, e.y[None], B, prior, e.start[None], variance=e.variance[None])
+            found.append(float(error(synthesise(z, B), e.truth[None])))
+        return sum(found) / len(found)
+
+    def adapted(self, steps: int, watch: Watch | None = None) -> State:
+        return Adapt(0.5, steps).run(self.shot.A, self.shot.y, self.problem, self.state, watch or Watch())
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return Case()
+
+
+def test_a_photograph_is_the_cube_elsewhere_on_the_mask_with_noise_as_stated(case):
+    """Cube and start lack the same part, which the network leaves unchanged; so the misfit is noise alone."""
+    A = case.shot.A
+    first, *_, last = case.photographs()
+    noise = first.y - A.forward(first.truth)
+    assert float((noise.square() / first.variance).mean()) == pytest.approx(1, abs=0.15)
+    assert not torch.allclose(first.truth, last.truth, atol=0.05)
+    for e in (first, last):
+        assert error(synthesise(e.start, case.problem.smooth)[None], e.truth[None]) < -15
+
+
+def test_a_strip_is_a_problem_of_its_own(case, monkeypatch):
+    monkeypatch.setattr("cassi.choice.adaptation.PIXELS", 8 * 32)
+    A, e = case.shot.A, case.photographs()[0]
+    a, part = _strip(A, e, torch.Generator().manual_seed(1))
+    assert a.cube_shape == (8, 8, 32) and part.start.shape == (SIZE.components, 8, 32)
+    inside = a.majorizer() > 0
+    misfit = (part.y - a.forward(part.truth))[inside]
+    assert float((misfit.square() / part.variance[inside]).mean()) == pytest.approx(1, abs=0.3)
+
+
+def test_the_network_learns_the_photographs_and_the_cube_stays(case, monkeypatch):
+    monkeypatch.setattr("cassi.choice.adaptation.RATE", 2e-3)
+    before = {name: value.clone() for name, value in case.problem.learned.state_dict().items()}
+    state = case.adapted(40)
+    assert state.x is case.state.x and state.learned is not case.problem.learned
+    assert case.error(state.learned) < case.error(case.problem.learned) - 0.2
+    for name, value in case.problem.learned.state_dict().items():
+        assert torch.equal(value, before[name]), "the network of others is unchanged"
+    other = Learned().run(case.shot.A, case.shot.y, case.problem, state, Watch())
+    own = Learned().run(case.shot.A, case.shot.y, replace(case.problem, learned=state.learned), case.state, Watch())
+    assert torch.equal(other.x, own.x) and other.learned is state.learned
+
+
+def test_the_same_each_time_also_as_plain_values(case):
+    stages = (Tv(20), Adapt(0.5, 3), Learned(0.7))
+    assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
+    with torch.no_grad():
+        one, two = (repeated(case.shot.A, case.shot.y, case.problem, stages, Watch()).x for _ in range(2))
+    torch.testing.assert_close(one, two)
+
+
+def test_the_clock_stops_it_and_nothing_is_changed(case):
+    watch = Watch(deadline=0.0)
+    assert case.adapted(3, watch) is case.state and watch.late
+
+
+def test_best_adapts_where_there_is_a_network(case):
+    _, chains = stages_of(case.shot.A, Method(quality="best", learned=case.problem.learned))
+    names = [[type(stage) for stage in chain] for chain in chains]
+    assert names[0].count(Adapt) == 1 and names[0].count(Learned) == 4
+    assert all(Adapt not in chain and Learned not in chain for chain in names[1:])
+    with pytest.raises(ValueError, match="no network, or no cube"):
+        Adapt(0.5, 1).run(case.shot.A, case.shot.y, case.shot.problem, case.state, Watch())
