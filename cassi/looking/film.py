@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from cassi.files.atomic import check_place, replacing
-from cassi.looking.color import render, white_level
+from cassi.looking.color import cube_to_srgb, white_level
 
 SIDE = 256  # [px] of the film, at most
 RATE = 8  # frames a second
@@ -42,7 +42,7 @@ def write_film(
 
     def picture(t: int) -> Image.Image:
         cube = frame(t) if t else first
-        colors, _ = render(cube[:, ::every, ::every], wavelengths, white=white)
+        colors = cube_to_srgb(cube[:, ::every, ::every], wavelengths, white=white)
         return Image.fromarray((255 * colors).round().astype(np.uint8))
 
     with replacing(path, overwrite) as temporary, temporary.open("wb") as file:

@@ -13,7 +13,7 @@ from matplotlib.image import imsave
 from cassi.errors import InputError
 from cassi.files.atomic import write_text
 from cassi.files.frames import natural
-from cassi.looking.color import render
+from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import escape_text, policy_of, thinned
 
@@ -27,19 +27,6 @@ h2 { font-size: 1rem; margin: 0.4rem 0 0.1rem; overflow-wrap: anywhere; }
 p { margin: 0; font-size: 0.875rem; } a { color: inherit; }
 .bad { border-left: 5px solid #c62828; padding-left: 0.5rem; }
 """
-
-
-def thumbnail(data: ReportData, *, side: int = SIDE) -> bytes:
-    """The picture of a cube as the bytes of a PNG file, at most `side` pixels high and wide.
-
-    Example:
-        >>> thumbnail(ReportData(np.ones((8, 300, 400))))[1:4]
-        b'PNG'
-    """
-    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // side))
-    file = io.BytesIO()
-    imsave(file, render(small, data.wavelengths)[0], format="png")
-    return file.getvalue()
 
 
 def inline_html(data: ReportData) -> str:
@@ -98,7 +85,11 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
 
 
 def _image(data: ReportData) -> str:
-    picture = base64.b64encode(thumbnail(data)).decode("ascii")
+    """The picture of a cube as a PNG inside the page."""
+    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // SIDE))
+    file = io.BytesIO()
+    imsave(file, cube_to_srgb(small, data.wavelengths), format="png")
+    picture = base64.b64encode(file.getvalue()).decode("ascii")
     return f'<img alt="the cube as a picture" src="data:image/png;base64,{picture}">'
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from cassi.errors import OutputError
 from cassi.files.atomic import check_place, replacing
-from cassi.looking.color import is_visible, render, shown_range, value_label, wavelength_to_srgb
+from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label
 from cassi.looking.metrics import residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.spectra_points import choose_points
@@ -83,11 +83,9 @@ def make_page(data: ReportData) -> str:
     inside = {name: thinned(cube, thin) for name, cube in known.items()}
     small, centers = inside["cube"], data.wavelengths
     bands, height, width = small.shape
-    picture, _ = render(small, centers)
-
     bits = {"cube": CUBE_BITS, "truth": CUBE_BITS, "uncertainty": PICTURE_BITS}
     packed = {name: _pack(cube, bits[name]) for name, cube in inside.items()}
-    packed["picture"] = _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)
+    packed["picture"] = _pack(np.moveaxis(cube_to_srgb(small, centers), -1, 0), PICTURE_BITS)
     limits: dict[str, tuple[float, float]] = {}
     for name, snapshot in (("measurement", data.measurement), ("residual", data.residual)):
         if snapshot is not None:
@@ -102,10 +100,9 @@ def make_page(data: ReportData) -> str:
         "centers": (np.arange(1.0, bands + 1) if centers is None else centers).tolist(),
         "in_nm": centers is not None,
         "labels": ["band" if centers is None else "wavelength [nm]", value_label(data.unit[:60])],
-        "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
         "range": shown_range(small)[:2],
         "spread": "standard deviation" if data.calibrated else "spread",
-        "points": [[point.row, point.column] for point in points],
+        "points": points,
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
@@ -122,13 +119,11 @@ def make_page(data: ReportData) -> str:
         title=escape_text(data.title),
         lede=escape_text(_lede(data)),
         numbers=_numbers(data),
-        color_note="Color as seen in daylight"
-        if is_visible(centers)
-        else "False color: the wavelengths are not known or not visible",
+        color_note="Color as seen in daylight" if is_visible(centers) else "False color: no wavelength that is visible",
         aspect=f"{width} / {height}",
         detector_aspect=f"{detector[1]} / {detector[0]}",
         spectra_note=_spectra_note(data, packed["cube"].error, thin),
-        sections=_residual(data, limits) + _story(data) + _records(data),
+        sections=_residual(data, limits) + _story(data),
         blocks="\n".join(blocks),
     )
 
@@ -217,12 +212,9 @@ def _lede(data: ReportData) -> str:
     if data.wavelengths is not None:
         parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
     if data.history:
-        ended = {"converged": "converged after ", "stopped": "stopped after "}.get(
-            str(data.provenance.get("status")), ""
-        )
         last, seconds = data.history[-1], data.provenance.get("seconds")
         whole = seconds if isinstance(seconds, float) else last.seconds  # trials too, not the last run alone
-        parts.append(f"{ended}{last.iteration} iterations, {whole:.3g} s in all")
+        parts.append(f"{last.iteration} iterations, {whole:.3g} s in all")
     return " · ".join(parts)
 
 
@@ -230,10 +222,8 @@ def _numbers(data: ReportData) -> str:
     """What speaks against the result, in a red box, and its figures of merit as a row of large numbers."""
     problems = "".join(f"<p>{escape_text(one)}</p>" for one in data.problems())
     box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
-    if data.verdict and data.ok:
-        box += f'<p class="lede">{escape_text(data.verdict)}</p>'
-    if data.found_camera:
-        box += f'<p class="lede">{escape_text(data.found_camera)}</p>'
+    for good in filter(None, (data.verdict if data.ok else "", data.found_camera)):
+        box += f'<p class="lede">{escape_text(good)}</p>'
     cells = "".join(
         f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in data.numbers()
     )
@@ -246,11 +236,10 @@ def _spectra_note(data: ReportData, rounding: float, thin: int) -> str:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation, which about seven of ten true values lie within, on an average of many "
-            "scenes; for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
+            "Shaded: ± one standard deviation, which about seven of ten true values lie within; for a box the mean of "
+            "its pixels' deviations, an upper bound of the deviation of its mean."
             if data.calibrated
-            else "Shaded: ± the spread, which tells uncertain places from certain ones; it is not calibrated, and the "
-            "truth lies outside more often than it would of an error bar."
+            else "Shaded: ± the spread, which tells uncertain places from certain ones and is no error bar."
         )
     every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
     parts.append(f"Values on this page are rounded to within ±{rounding:.1g}{every}; the result file has all.")
@@ -273,28 +262,19 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
     told = ""
     if data.residual is not None:
         white = residual_whiteness(data.residual)
-        largest = max(white.vertical, white.horizontal, key=abs)
-        verdict = "Neighboring pixels are uncorrelated: what is left looks like white noise."
-        if largest > white.limit:
-            verdict = (
-                "Neighboring pixels agree more than noise would: structure of the scene is left in the residual. "
-                "Much of it points to too much smoothing or to a mask that does not fit."
-            )
-        elif largest < -white.limit:
-            verdict = (
-                "Neighboring pixels differ more than noise would: part of the noise is explained, too. A little is "
-                "usual; much of it points to too little smoothing."
-            )
         told = (
-            f'<p class="verdict">{verdict}</p><p class="note">Correlation of neighbors: vertical '
-            f"{white.vertical:+.3f}, horizontal {white.horizontal:+.3f}; white noise stays within "
-            f"±{white.limit:.2g} nineteen times out of twenty.</p>"
+            f'<p class="verdict">Neighboring pixels correlate by {white.vertical:+.3f} down and '
+            f"{white.horizontal:+.3f} across; white noise stays within ±{white.limit:.2g} 19 times of 20.</p>"
+            '<p class="note">Above, structure is left: too much smoothing, or a mask that does not fit. Below, part of '
+            "the noise is explained, too.</p>"
         )
     return f'<section><h2>Does it explain the snapshot?</h2>{told}<div class="pair">{"".join(cards)}</div></section>'
 
 
 def _story(data: ReportData) -> str:
-    """How the solver ran, and what was chosen for it."""
+    """How the solver ran, what was chosen for it, and where all of it comes from."""
+    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
+    tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}
     parts = []
     if data.history:
         last = data.history[-1]
@@ -306,18 +286,7 @@ def _story(data: ReportData) -> str:
             '<span class="key change">change of the cube from one iteration to the next, relative</span>'
             "</figcaption></figure></section>"
         )
-    if data.choice:
-        parts.append(f"<section><h2>Chosen automatically</h2>{_table(data.choice)}</section>")
-    return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
-
-
-def _records(data: ReportData) -> str:
-    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    parts = [
-        f"<section><h2>{heading}</h2>{_table(content)}</section>"
-        for heading, content in (("Parameters", data.parameters), ("Provenance", provenance))
-        if content
-    ]
+    parts += [f"<section><h2>{head}</h2>{_table(content)}</section>" for head, content in tables.items() if content]
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
 
 
@@ -339,11 +308,9 @@ def _cell(value: object) -> str:
         count = sum(len(one) if isinstance(one, list) else 1 for one in value)
         if count > MOST_SHOWN:  # basis vectors
             return f"{count} numbers, in the file"
-        if any(isinstance(one, Mapping | list) for one in value) or (
-            value and all(isinstance(one, str) for one in value)
-        ):
-            return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
-        return ", ".join(_cell(one) for one in value) or "none"
+        if all(isinstance(one, float | int) for one in value):
+            return ", ".join(_cell(one) for one in value) or "none"
+        return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
     return _number(value, 6) if isinstance(value, float) else escape_text(value)
@@ -352,7 +319,3 @@ def _cell(value: object) -> str:
 def _number(value: float, digits: int = 3) -> str:
     """Some digits of a number; zero has no sign."""
     return f"{value + 0.0:.{digits}g}"
-
-
-def _hex(color: Array) -> str:
-    return "#" + bytes(np.rint(255 * color).astype(np.uint8)).hex()
