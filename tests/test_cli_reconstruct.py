@@ -15,9 +15,8 @@ import torch
 from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
 from cassi.cli.main import main
-from cassi.cli.options import TRANSFORMS
 from cassi.cli.reading import Reading
-from cassi.files import Levels, ReadOptions, read_cube
+from cassi.files import Levels, ReadOptions
 from cassi.optics.measurement import Measurement
 from cassi.running.evidence import of_measurement
 
@@ -63,18 +62,6 @@ FAST = ("--solver", "gap-tv", "--iterations", 5)
 def attributes(path: Path) -> dict[str, object]:
     with h5py.File(path) as file:
         return dict(file.attrs)
-
-
-@pytest.mark.parametrize("where", ["looking.figures.save_figures", "cli.words.summary_line"])
-def test_interrupted_after_the_cube_is_written_it_is_told_to_be_complete(raw, capsys, monkeypatch, where):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"cassi.{where}", interrupted)
-    output = raw.with_name("cube.h5")
-    assert call(raw, *FAST, "--output", output, "--figures", raw.parent / "pictures") == 130
-    assert f"interrupted; the cube is complete in {output}" in capsys.readouterr().err
-    assert read_cube(output)[0].shape == (C, H, W) and not (raw.parent / "pictures").exists()
 
 
 # The gain
@@ -166,38 +153,17 @@ def test_a_dry_run_refuses_what_the_run_refuses(raw, capsys, option, message):
 # The mask
 
 
-def turned(mask: np.ndarray, name: str) -> np.ndarray:
-    """numpy's own words for it."""
-    return {
-        "flip-columns": np.fliplr,
-        "flip-rows": np.flipud,
-        "rotate-180": lambda m: np.rot90(m, 2),
-        "transpose": np.transpose,
-        "rotate-90": np.rot90,
-        "rotate-270": lambda m: np.rot90(m, 3),
-        "anti-transpose": lambda m: np.rot90(m, 2).T,
-    }[name](mask)
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, name):
-    """`name` brings the mask of the file to where it belongs; so does auto."""
-    back = {"rotate-90": "rotate-270", "rotate-270": "rotate-90"}.get(name, name)
-    save(raw.with_name("turned.h5"), mask=turned(MASK.numpy(), back).copy())
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(1, -1), (-1, 1), (-1, -1)])
+def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, transpose, rows, columns):
+    mask = MASK.numpy()[::rows, ::columns]
+    save(raw.with_name("turned.h5"), mask=(mask.T if transpose else mask).copy())
     assert call(raw, "--dry-run", mask="turned.h5") == 0
     captured = capsys.readouterr()
-    assert f"--mask-transform {name} puts it right" in captured.err
+    assert "(--turn-mask)" in captured.err
     assert "although the mask does not fit" in captured.out
-    for option in (name, "auto"):
-        options = ReadOptions(mask=raw.with_name("turned.h5"), num_bands=C)
-        np.testing.assert_array_equal(Reading((options,), mask_transform=option)(str(raw)).mask, MASK.numpy())
-
-
-def test_transposing_needs_a_square_mask(tmp_path, capsys):
-    y = CASSI.from_step(MASK[:, :40], STEP, C).forward(torch.ones(C, H, 40))
-    path = save(tmp_path / "m.h5", measurement=y.numpy(), mask=MASK[:, :40].numpy())
-    assert main(["reconstruct", str(path), "--mask-transform", "transpose", "--dry-run"]) == 2
-    assert "needs a square mask, got 48 x 40" in capsys.readouterr().err
+    options = ReadOptions(mask=raw.with_name("turned.h5"), num_bands=C)
+    np.testing.assert_array_equal(Reading((options,), turn_mask=True)(str(raw)).mask, MASK.numpy())
 
 
 def test_the_verdict_on_the_mask_is_in_the_cube(raw, capsys):

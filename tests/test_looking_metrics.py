@@ -139,10 +139,9 @@ def test_torch_and_numpy_agree():
 def test_shapes_that_cannot_be_compared(metric):
     with pytest.raises(ValueError, match=r"one shape, got \(2, 16, 16\) and \(3, 16, 16\)"):
         metric(np.zeros((2, 16, 16)), np.zeros((3, 16, 16)))
-    with pytest.raises(ValueError, match="must end in"):
-        metric(np.zeros(4), np.zeros(4))
-    with pytest.raises(ValueError, match="must not be empty"):
-        metric(np.zeros((0, 16, 16)), np.zeros((0, 16, 16)))
+    for shape in ((4,), (0, 16, 16)):
+        with pytest.raises(ValueError, match="must be pictures"):
+            metric(np.zeros(shape), np.zeros(shape))
 
 
 def test_options_that_make_no_sense():
@@ -152,5 +151,3 @@ def test_options_that_make_no_sense():
             psnr(picture, picture, peak=peak)
         with pytest.raises(ValueError, match="peak must be positive"):
             ssim(picture, picture, peak=peak)
-    with pytest.raises(ValueError, match="residual must end in"):
-        residual_whiteness(np.zeros(3))

@@ -15,14 +15,7 @@ ARROWS = 11  # on each side of the field
 
 @styled
 def dispersion(calibration: Calibration) -> Figure:
-    """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves.
-
-    Example:
-        >>> from cassi.simulation.optical_bench import simulate_bench
-        >>> from cassi.calibration.estimate import calibrate
-        >>> b = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
-        >>> figure = dispersion(calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths))
-    """
+    """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves."""
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)

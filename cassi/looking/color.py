@@ -32,12 +32,6 @@ class Limits(NamedTuple):
     lowest: float
     highest: float
 
-    @property
-    def clipped(self) -> str:
-        """What is cut, in words; empty where nothing is."""
-        parts = [f"lowest {self.lowest:.3g}"] * (self.lowest < self.low)
-        return ", ".join(parts + [f"highest {self.highest:.3g}"] * (self.highest > self.high))
-
 
 def shown_range(
     values: np.ndarray, base: Literal["data", "zero", "around zero"] = "data", *, percent: float = 99.5
@@ -49,9 +43,6 @@ def shown_range(
         base: "data" from the (100 - `percent`)th percentile, or 0 if that is near, to the `percent`th; "zero" from 0 to
             the `percent`th; "around zero" from minus to plus the `percent`th percentile of the magnitude.
         percent: of the values that are not cut.
-
-    Returns:
-        The limits, of which high is above low.
 
     Example:
         >>> shown_range(np.append(np.ones(999), 50.0), "zero")

@@ -50,12 +50,8 @@ def compare(a: str | os.PathLike[str], b: str | os.PathLike[str] = "truth", *, f
     brightest value of the second cube if that is above. Nothing else is scaled.
 
     Args:
-        a: file of a cube, of any format that `cassi.files.read_cube` reads.
-        b: file of the other, or "truth": the truth that the first file holds.
+        a, b: files that `cassi.files.read_cube` reads; `b` may be "truth": the truth that the first file holds.
         frame: which cube of a stack, from 0; the second file may hold a single cube, a truth for all frames.
-
-    Returns:
-        Numbers and a figure; `str` of it is a table to print.
 
     Raises:
         InputError: a file that cannot be read, no truth in it, no such frame, cubes of different shape or wavelengths.

@@ -30,13 +30,7 @@ class Strip(NamedTuple):
 
 
 def strip_of(
-    values: np.ndarray,
-    centers: np.ndarray | None,
-    chosen: Sequence[int],
-    *,
-    columns: int,
-    width: float,
-    limits: Limits,
+    values: np.ndarray, centers: np.ndarray | None, chosen: Sequence[int], *, columns: int, width: float, limits: Limits
 ) -> Strip:
     """The chosen bands (C, H, W) on one range, `width` inches wide; blue to red where the range reaches below zero."""
     shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
@@ -57,13 +51,13 @@ def strip_of(
 
 
 def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
-    """The bands with their names, a color bar, and below what the values are and what is cut."""
+    """The bands with their names, a color bar, and below what the values are."""
     show(axes, strip.picture)
     for x, y, name in strip.names:
         axes.text(x, y, name, va="baseline", fontsize=8.5, color=INK)
     signed = strip.limits.low < 0
     color_bar(axes, "RdBu_r" if signed else "gray", strip.limits, gamma=1.0 if signed else GAMMA)
-    note_below(axes, "; ".join(part for part in (label, strip.limits.clipped) if part))
+    note_below(axes, label)
 
 
 def draw_spectra(

@@ -60,9 +60,6 @@ def residual(residual: Array, *, unit: str = "") -> Figure:
     """What the cube does not explain of the snapshot, y - Phi x (H, W'): noise only, if all is well.
 
     A line below gives the correlation of neighboring pixels (see `residual_whiteness`).
-
-    Example:
-        >>> figure = residual(np.random.default_rng(0).standard_normal((64, 80)))
     """
     picture = np.asarray(residual)
     white = residual_whiteness(picture)
@@ -79,9 +76,6 @@ def uncertainty_map(deviation: Array, *, calibrated: bool = False, unit: str = "
     """Where a cube is uncertain: the root of the mean square over the bands of each voxel's uncertainty (C, H, W).
 
     Where it is not `calibrated`, it is called a spread, which is no error bar.
-
-    Example:
-        >>> figure = uncertainty_map(np.random.default_rng(0).random((4, 32, 48)))
     """
     values, _ = as_cube(deviation, None)
     mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
@@ -95,18 +89,13 @@ def uncertainty_map(deviation: Array, *, calibrated: bool = False, unit: str = "
 
 @styled
 def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "") -> Figure:
-    """A grid of bands, of many 28, in grey on one scale; a square in the color of the wavelength beside each.
-
-    Example:
-        >>> figure = bands(np.random.default_rng(0).random((8, 32, 32)), np.linspace(450, 650, 8))
-    """
+    """A grid of bands, of many 28, in grey on one scale."""
     values, centers = as_cube(cube, wavelengths)
     chosen, width = evenly(len(values), MOST_BANDS), 10.8
     wanted = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(wanted)))
     strip = strip_of(values, centers, chosen, columns=columns, width=width, limits=shown_range(values, "zero"))
-    selection = f"{len(chosen)} of {len(values)} bands" if len(chosen) < len(values) else f"{len(values)} bands"
-    heading = ", ".join(part for part in (title, selection, "all on one scale") if part)
+    heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
     figure, ((axes,),) = page(Row((width,), strip.height, left=EDGE, below=2 * LINE), title=heading)
     draw_strip(axes, strip, value_label(unit))
     return figure
@@ -114,11 +103,7 @@ def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: s
 
 @styled
 def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> Figure:
-    """The cube as a person would see it, through the CIE 1931 observer in daylight, or a false color: `cube_to_srgb`.
-
-    Example:
-        >>> figure = srgb(np.random.default_rng(0).random((8, 32, 32)), np.linspace(450, 650, 8))
-    """
+    """The cube as a person would see it in daylight, or a false color: see `cube_to_srgb`."""
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
     figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
@@ -130,16 +115,8 @@ def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> Figure:
 def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]] = ()) -> Figure:
     """Residual and change of a solver against iterations, on a logarithmic axis.
 
-    Args:
-        history: the records of a `Result`; empty for a closed-form solver, which the figure then says.
-        markers: iterations at which the run changed, dotted, and what changed: another prior, for example.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> records = [Record(k, 0.1 * k, 0.5**k, 0.3**k) for k in range(1, 20)]
-        >>> figure = convergence(records, markers=[(8, "non-local prior")])
+    The history of a closed-form solver is empty, which the figure says. `markers` are iterations at which the run
+    changed, and what changed: another prior, for example.
     """
     at, seconds, *both = np.array(history, dtype=float).reshape(-1, 4).T
     notes = [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)" for k, words in markers]
@@ -155,7 +132,8 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
     for series, text, color, dash in zip(both, names, PALETTE, ("-", (0, (4, 1.5))), strict=False):
         shown = np.isfinite(series) & (series > 0)
         if shown.any():
-            axes.plot(at[shown], series[shown], color=color, linestyle=dash, label=text)
+            marker = "o" if len(at) < 3 else None
+            axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, label=text)
             lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
     axes.set_yscale("log")
     axes.minorticks_off()
@@ -177,16 +155,7 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
 
     What speaks against the result (`ReportData.problems`) stands at the top in a red frame.
 
-    Args:
-        data: the result; what is None or empty is left out.
-        caption: a line or two under the title, such as the solver and its numbers.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> figure = summary(ReportData(rng.random((8, 32, 32)), np.linspace(450, 650, 8), title="A scene"))
+    `caption` is a line or two under the title, such as the solver and its numbers.
     """
     values, centers = as_cube(np.asarray(data.cube[:, :, :]), data.wavelengths)
     truth, spread = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
@@ -245,22 +214,6 @@ def difference(
     Above: root mean square of the difference over the bands; spectral angle; PSNR of each band, of the estimate
     clipped to the peak, which is 1, or the brightest value of the reference if that is above. Below: bands of the
     difference, first minus second.
-
-    Args:
-        estimate, reference, wavelengths: two cubes of one shape and unit.
-        names: of the two.
-        unit: of both.
-        title: first words of the heading.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: not one cube, or shapes that differ.
-
-    Example:
-        >>> truth = np.random.default_rng(0).random((8, 32, 32))
-        >>> figure = difference(truth + 0.01, truth, np.linspace(450, 650, 8))
     """
     values, centers = as_cube(estimate, wavelengths)
     other, _ = as_cube(reference, None)
@@ -286,6 +239,9 @@ def difference(
     order = np.argsort(axis)
     decibels = np.array(band_psnr(np.clip(values, 0, peak), other, peak=peak))
     right.plot(axis[order], decibels[order], "o-", color=PALETTE[0], markersize=4)
+    if np.isfinite(decibels).all():
+        margin = 0.05 + 0.05 * np.ptp(decibels)  # at least 0.1 dB from end to end
+        right.set_ylim(decibels.min() - margin, decibels.max() + margin)
     right.grid(True)
     right.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
     right.set(xlabel=label, ylabel="PSNR [dB]", title=f"PSNR, mean {decibels.mean():.2f} dB (peak {peak:.3g})")
@@ -323,21 +279,10 @@ def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
 def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str], *, dpi: float = 120) -> list[Path]:
     """Write each figure as `<folder>/<name>.png`, whole or not at all; an older one is replaced.
 
-    Args:
-        figures: name to figure; a name is a plain file name without suffix.
-        folder: made if it does not exist.
-        dpi: dots per inch.
-
-    Returns:
-        The paths, in the order given.
+    Names are plain file names without suffix; the folder is made if it does not exist. Paths are in the order given.
 
     Raises:
         OutputError: a picture cannot be written; the older one is still there.
-
-    Example:
-        >>> folder = tempfile.mkdtemp()
-        >>> [path.name for path in save_figures({"residual": residual(np.eye(8))}, folder, dpi=50)]
-        ['residual.png']
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)

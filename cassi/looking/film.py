@@ -29,11 +29,6 @@ def write_film(
 
     Raises:
         OutputError: the file exists, or its folder does not.
-
-    Example:
-        >>> cubes = np.random.default_rng(0).random((3, 8, 16, 16))
-        >>> write_film(os.path.join(tempfile.mkdtemp(), "film.gif"), lambda t: cubes[t], 3).name
-        'film.gif'
     """
     path = check_place(Path(path), overwrite)
     first = frame(0)

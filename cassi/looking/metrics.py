@@ -121,7 +121,7 @@ def sam(estimate: Array, truth: Array) -> float:
 
 def spectral_angles(estimate: Array, truth: Array) -> Tensor:
     """The angles at each pixel whose mean is `sam`: (..., H, W) float64 [degrees]; NaN where the truth is zero."""
-    a, b = _pair(estimate, truth, min_axes=3)
+    a, b = _pair(estimate, truth)
     found = []
     for one_a, one_b in zip(a.reshape(-1, *a.shape[-3:]), b.reshape(-1, *b.shape[-3:]), strict=True):
         norm_a, norm_b = (sum(band.double().square() for band in cube).sqrt() for cube in (one_a, one_b))
@@ -140,14 +140,8 @@ def score(
 ) -> dict[str, float]:
     """How close a cube comes to the truth, in the convention of the field: estimate clipped to [0, peak], peak 1.
 
-    Args:
-        cube: (..., C, H, W).
-        truth: the same shape, in [0, peak]; gives "psnr" [dB], "ssim" and "sam" [degrees].
-        mean_band: (H, W), the true mean over bands; gives "mean_band_psnr" [dB].
-
-    Example:
-        >>> score(torch.full((3, 16, 16), 0.75), mean_band=torch.full((16, 16), 0.25))["mean_band_psnr"]  # 20 log10 2
-        6.020599913279624
+    The truth (..., C, H, W) gives "psnr" [dB], "ssim" and "sam" [degrees], `mean_band` (H, W), the true mean over
+    bands, "mean_band_psnr" [dB].
     """
     scores: dict[str, float] = {}
     if truth is not None:
@@ -197,24 +191,19 @@ def residual_whiteness(residual: Array) -> Whiteness:
     )
 
 
-def _pair(estimate: Array, truth: Array, *, min_axes: int) -> tuple[Tensor, Tensor]:
+def _pair(estimate: Array, truth: Array) -> tuple[Tensor, Tensor]:
     a, b = torch.as_tensor(estimate), torch.as_tensor(truth)
     if a.shape != b.shape:
-        raise ValueError(
-            f"estimate and truth must have one shape, got {tuple(a.shape)} and {tuple(b.shape)}: select the same bands "
-            "and pixels"
-        )
-    if b.ndim < min_axes:
-        wanted = "(bands, height, width)" if min_axes == 3 else "(height, width)"
-        raise ValueError(f"estimate and truth must end in {wanted}, got shape {tuple(b.shape)}")
-    if b.numel() == 0:
-        raise ValueError(f"estimate and truth must not be empty, got shape {tuple(b.shape)}")
+        both = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise ValueError(f"estimate and truth must have one shape, got {both}: select the same bands and pixels")
+    if b.ndim < 2 or b.numel() == 0:
+        raise ValueError(f"estimate and truth must be pictures (bands, height, width), got shape {tuple(b.shape)}")
     return a.detach().to(b.device), b.detach()
 
 
 def _bands(estimate: Array, truth: Array, peak: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Each band of both, float64, relative to the peak."""
-    a, b = _pair(estimate, truth, min_axes=2)
+    a, b = _pair(estimate, truth)
     if not (math.isfinite(peak) and peak > 0):
         raise ValueError(f"peak must be positive, got {peak}: it is the largest value a pixel can have")
     for one, other in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True):

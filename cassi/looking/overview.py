@@ -6,7 +6,6 @@ import base64
 import io
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 from matplotlib.image import imsave
 
@@ -33,10 +32,6 @@ def inline_html(data: ReportData) -> str:
     """A result as a piece of HTML for a notebook: small picture, size, numbers, and what speaks against it.
 
     It has no script, and text of the input is escaped.
-
-    Example:
-        >>> "2 bands, 4 x 5 px" in inline_html(ReportData(np.ones((2, 4, 5))))
-        True
     """
     return f'<div style="display: flex; gap: 1em">{_image(data)}<div>{_words(data)}</div></div>'
 
@@ -44,18 +39,12 @@ def inline_html(data: ReportData) -> str:
 def write_index(folder: str | os.PathLike[str]) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
-    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. A name links to the
-    result's own page (`NAME_report.html`) where there is one. An older index is replaced.
+    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. An older index is
+    replaced.
 
     Raises:
         InputError: no result in the folder.
         OutputError: the page cannot be written.
-
-    Example:
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = cassi.files.write_cube(os.path.join(folder, "a.h5"), np.ones((3, 4, 5)))
-        >>> write_index(folder).name
-        'index.html'
     """
     place = Path(folder)
     cards, bad = [], 0
@@ -65,11 +54,8 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
         except InputError:  # not a result: a measurement, a calibration
             continue
         bad += bool(data.problems())
-        page = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
-        name = escape_text(path.name)
-        title = f'<a href="{escape_text(quote(page.name))}">{name}</a>' if page.is_file() else name
         kind = ' class="bad"' if data.problems() else ""
-        cards.append(f"<article{kind}>{_image(data)}<h2>{title}</h2>{_words(data)}</article>")
+        cards.append(f"<article{kind}>{_image(data)}<h2>{escape_text(path.name)}</h2>{_words(data)}</article>")
     if not cards:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
     told = f"{len(cards)} results" + (f", {bad} of them not to be trusted" if bad else "")

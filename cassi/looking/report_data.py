@@ -38,12 +38,6 @@ class CubeLike(Protocol):
     def __getitem__(self, part: tuple[slice, slice, slice], /) -> Array: ...
 
 
-class ResultLike(Protocol):
-    """What `report_of` takes: a reconstruction that tells what its file would hold (`cassi.Reconstruction` does)."""
-
-    def contents(self, measurement: Measurement | None) -> Mapping[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class ReportData:
     """What figures and the page of a result show. Only the cube is needed; what is None or empty is left out.
@@ -116,12 +110,6 @@ class ReportData:
         rest = float(np.linalg.norm(np.nan_to_num(self.residual).astype(np.float64)))
         return rest / light if light > 0 else None
 
-    @property
-    def found_camera(self) -> str:
-        """What was found of the camera, in a sentence; empty where it was taken as given."""
-        camera = self.provenance.get("camera")
-        return str(camera.get("message", "")) if isinstance(camera, Mapping) and camera.get("accepted") is True else ""
-
     def problems(self) -> list[str]:
         """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
@@ -131,10 +119,7 @@ class ReportData:
         return [*found, *of_imprint(_number(self.provenance, "imprint"))]
 
     def numbers(self) -> list[tuple[str, str]]:
-        """The figures of merit that are known: name and value, as text.
-
-        With truth those of `cassi.looking.metrics.score`; the peak is 1, or the brightest true value if that is above.
-        """
+        """The figures of merit that are known: name and value, as text."""
         found: list[tuple[str, str]] = []
         if self.truth is not None and math.prod(self.cube.shape) <= MAX_SCORED:
             estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (self.cube, self.truth))
@@ -155,11 +140,11 @@ def _number(facts: Mapping[str, object], name: str) -> float | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def report_of(result: ResultLike, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
+def report_of(result: Any, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
     """Take what figures and a page show from a reconstruction in memory: what its file would hold.
 
     Args:
-        result: the reconstruction, of one snapshot or of a stack.
+        result: the `cassi.Reconstruction`, of one snapshot or of a stack.
         measurement: what it was made of; brings snapshot, truth and name.
         frame: which of a stack, from 0.
 

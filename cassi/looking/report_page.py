@@ -18,7 +18,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +52,6 @@ def write_report(
         path: file to make, .html or .htm; it appears complete or not at all.
         data: what to show, or a result file (see `read_report`).
         overwrite: replace an existing file.
-
-    Returns:
-        The path.
 
     Raises:
         InputError: `data` cannot be read.
@@ -95,7 +92,7 @@ def make_page(data: ReportData) -> str:
     facts = {
         "shape": [bands, height, width],
         "thin": thin,
-        "arrays": {name: one.layout for name, one in packed.items()},
+        "arrays": {name: layout for name, (_, layout) in packed.items()},
         "limits": limits,
         "centers": (np.arange(1.0, bands + 1) if centers is None else centers).tolist(),
         "in_nm": centers is not None,
@@ -109,7 +106,7 @@ def make_page(data: ReportData) -> str:
     parts = {name: files("cassi.looking").joinpath("page", name).read_text("utf-8") for name in PARTS}
     blocks = [
         f'<script type="application/json" id="facts">{_json(facts)}</script>',
-        *(f'<script type="text/plain" id="data-{name}">{one.text}</script>' for name, one in packed.items()),
+        *(f'<script type="text/plain" id="data-{name}">{text}</script>' for name, (text, _) in packed.items()),
         f"<script>{parts['page.js']}</script>",
     ]
     detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
@@ -122,7 +119,7 @@ def make_page(data: ReportData) -> str:
         color_note="Color as seen in daylight" if is_visible(centers) else "False color: no wavelength that is visible",
         aspect=f"{width} / {height}",
         detector_aspect=f"{detector[1]} / {detector[0]}",
-        spectra_note=_spectra_note(data, packed["cube"].error, thin),
+        spectra_note=_spectra_note(data, thin),
         sections=_residual(data, limits) + _story(data),
         blocks="\n".join(blocks),
     )
@@ -168,20 +165,13 @@ def policy_of(script: str = "") -> str:
 # Cubes inside the page
 
 
-class _Packed(NamedTuple):
-    """Planes as base64 text; page.js undoes it.
+def _pack(planes: Array, bits: int) -> tuple[str, dict[str, object]]:
+    """Planes (P, H, W), rounded to 2^bits - 1 levels each, as base64 text and what page.js needs to undo it.
 
-    A value is low + step * level of its plane. Levels are differences along the rows of differences along the columns
-    (which are mostly small), signs folded into the lowest bit, all low bytes before all high bytes, then deflated.
+    A value is low + step * level of its plane; the last level stands for NaN and infinite values. Levels are
+    differences along the rows of differences along the columns (which are mostly small), signs folded into the lowest
+    bit, all low bytes before all high bytes, then deflated.
     """
-
-    text: str
-    layout: dict[str, object]
-    error: float
-
-
-def _pack(planes: Array, bits: int) -> _Packed:
-    """Round planes (P, H, W) to 2^bits - 1 levels each; the last level stands for NaN and infinite values."""
     count, height, width = planes.shape
     top = 2**bits - 2
     folded = np.empty((count, height, width), np.uint16)
@@ -199,8 +189,7 @@ def _pack(planes: Array, bits: int) -> _Packed:
     deflate = zlib.compressobj(4)  # a hundredth larger than by the usual level, in two thirds of the time
     packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
     text = base64.b64encode(packed + deflate.flush()).decode("ascii")
-    layout = {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
-    return _Packed(text, layout, max(steps) / 2)
+    return text, {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
 
 
 # Text and tables
@@ -222,7 +211,9 @@ def _numbers(data: ReportData) -> str:
     """What speaks against the result, in a red box, and its figures of merit as a row of large numbers."""
     problems = "".join(f"<p>{escape_text(one)}</p>" for one in data.problems())
     box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
-    for good in filter(None, (data.verdict if data.ok else "", data.found_camera)):
+    camera = data.provenance.get("camera")
+    found = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
+    for good in filter(None, (data.verdict if data.ok else None, found)):
         box += f'<p class="lede">{escape_text(good)}</p>'
     cells = "".join(
         f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in data.numbers()
@@ -230,7 +221,7 @@ def _numbers(data: ReportData) -> str:
     return box + (f'<dl class="numbers">{cells}</dl>' if cells else "")
 
 
-def _spectra_note(data: ReportData, rounding: float, thin: int) -> str:
+def _spectra_note(data: ReportData, thin: int) -> str:
     parts = ["Solid: reconstruction."]
     if data.truth is not None:
         parts.append("Dashed: truth.")
@@ -242,7 +233,7 @@ def _spectra_note(data: ReportData, rounding: float, thin: int) -> str:
             else "Shaded: ± the spread, which tells uncertain places from certain ones and is no error bar."
         )
     every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
-    parts.append(f"Values on this page are rounded to within ±{rounding:.1g}{every}; the result file has all.")
+    parts.append(f"Values on this page are rounded to 1/4094 of a band's range{every}; the result file has all.")
     return escape_text(" ".join(parts))
 
 

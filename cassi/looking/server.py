@@ -21,12 +21,6 @@ def make_server(data: ReportData, *, port: int = 0) -> ThreadingHTTPServer:
 
     Raises:
         InputError: the port cannot be had.
-
-    Example:
-        >>> server = make_server(ReportData(np.random.default_rng(0).random((8, 32, 32))))
-        >>> address_of(server).startswith("http://127.0.0.1:")
-        True
-        >>> server.server_close()
     """
     page = make_page(data).encode()
 

@@ -141,7 +141,7 @@ def draw_map(
     limits = shown_range(picture) if limits is None else limits
     show(axes, picture, title, cmap=colors, vmin=limits.low, vmax=limits.high)
     color_bar(axes, colors, limits)
-    note_below(axes, "; ".join(part for part in (label, limits.clipped) if part), note)
+    note_below(axes, label, note)
 
 
 def inches(axes: Axes) -> tuple[float, float]:
@@ -171,11 +171,7 @@ def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) ->
 
 
 def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """One cube (C, H, W) and its band centers (C,).
-
-    Raises:
-        ValueError: another rank, empty, or a count of wavelengths that is not C.
-    """
+    """One cube (C, H, W) and its band centers (C,), checked."""
     values = as_array(cube)
     if values.ndim != 3 or 0 in values.shape:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")
