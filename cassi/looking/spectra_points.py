@@ -12,7 +12,7 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
     """Pick pixels whose spectra differ most in shape and that lie well apart. The same cube, the same points.
 
     Farthest-first selection (T. F. Gonzalez, 1985) among the means of blocks, by the direction of the spectrum and the
-    place; dim blocks and those at the border count less. Mixtures at edges lie between purer spectra: few are taken.
+    place. Blocks that are dim, at the border, or unlike those beside them count less.
 
     Returns:
         Row and column of each, from 0, from top to bottom; fewer where the picture has fewer pixels.
@@ -40,9 +40,12 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
     row, column = (index.ravel() for index in np.indices((rows, columns)))
     margin = min(rows, columns) // 16
     border = np.minimum(np.minimum(row, rows - 1 - row), np.minimum(column, columns - 1 - column))
-    lit = np.minimum(1, 4 * level / bright) * np.where(border < margin, 1e-3, 1)
+    padded = np.pad(direction.reshape(num_bands, rows, columns), ((0, 0), (1, 1), (1, 1)), mode="edge")
+    beside = [padded[:, i : i + rows, j : j + columns] for i, j in ((0, 1), (2, 1), (1, 0), (1, 2))]
+    step = sum(np.linalg.norm(one - padded[:, 1:-1, 1:-1], axis=0) for one in beside).ravel()
+    worth = np.minimum(1, 4 * level / bright) * np.exp(-1.5 * step) * np.where(border < margin, 1e-3, 1)
 
-    score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * lit
+    score = np.linalg.norm(direction - direction.mean(axis=1, keepdims=True), axis=0) * worth
     away, room = np.full((2, row.size), np.inf)
     chosen: list[int] = []
     for _ in range(min(count, row.size)):
@@ -52,6 +55,6 @@ def choose_points(cube: Tensor | np.ndarray, count: int = 6) -> list[tuple[int, 
         away = np.minimum(away, np.linalg.norm(direction - direction[:, best : best + 1], axis=0))
         room = np.minimum(room, np.hypot(row - row[best], column - column[best]) / min(rows, columns))
         # Points closer than a third of the picture crowd each other; much further apart is no merit.
-        score = (away + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * lit
+        score = (away + 0.2 * np.minimum(room, 1)) * np.minimum(1, 3 * room) ** 2 * worth
     center = block // 2
     return sorted((int(row[k]) * block + center, int(column[k]) * block + center) for k in chosen)
