@@ -41,8 +41,9 @@ class Reading:
         if count == 1:
             return self._shot(paths[0], frames, 0)
         first = count * (frames or 0)  # type: ignore[operator]
-        where = [(paths[0], first + k) if len(paths) == 1 else (paths[k], None) for k in range(count)]
-        m = join_shots([self._shot(*each, k) for k, each in enumerate(where)])
+        stack = len(paths) == 1
+        shots = enumerate(paths * count if stack else paths)
+        m = join_shots([self._shot(file, first + k if stack else None, k) for k, file in shots])
         check_arrays(m)
         return m
 

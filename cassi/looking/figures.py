@@ -64,10 +64,11 @@ def residual(residual: Array, *, unit: str = "") -> Figure:
     picture = np.asarray(residual)
     white = residual_whiteness(picture)
     correlation = f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across"
+    note = f"{correlation}; by chance ±{white.limit:.1g}"
     width, height = picture_size(picture.shape)
     figure, ((axes,),) = page(Row((max(width, 3.2),), height, left=EDGE, below=3 * LINE))
-    how = {"limits": shown_range(picture, "around zero"), "note": f"{correlation}; by chance ±{white.limit:.1g}"}
-    draw_map(axes, picture, _sized("Residual y - Φx", picture), value_label(unit), colors="RdBu_r", **how)
+    title, limits = _sized("Residual y - Φx", picture), shown_range(picture, "around zero")
+    draw_map(axes, picture, title, value_label(unit), limits=limits, colors="RdBu_r", note=note)
     return figure
 
 
