@@ -41,16 +41,6 @@ def test_srgb_of_reflectances_against_colour_science():
         np.testing.assert_allclose(found, expected, atol=2e-3, err_msg=name)
 
 
-def test_table_against_colour_science():
-    colour = pytest.importorskip("colour", reason="colour-science is not installed")
-    from cassi.looking.color import _observer
-
-    table = _observer()
-    observer = colour.MSDS_CMFS["CIE 1931 2 Degree Standard Observer"]
-    np.testing.assert_allclose(table[:, 1:4], observer[table[:, 0]], rtol=1e-6, atol=1e-12)
-    np.testing.assert_allclose(table[:, 4], colour.SDS_ILLUMINANTS["D65"][table[:, 0]], rtol=1e-6)
-
-
 def test_partial_range_and_unequal_spacing_against_a_plain_integral():
     from cassi.looking.color import _observer
 

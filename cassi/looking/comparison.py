@@ -21,11 +21,8 @@ from cassi.looking.metrics import band_psnr, score
 class Comparison:
     """What `compare` found.
 
-    Attributes:
-        names: of the two cubes.
-        numbers: "psnr" [dB], "ssim", "sam" (mean spectral angle, degrees) and the "peak" of the PSNR.
-        band_psnr: PSNR of each band [dB], by the name of the band.
-        figure: see `cassi.looking.figures.difference`.
+    The numbers are "psnr" [dB], "ssim", "sam" (mean spectral angle, degrees) and the "peak" of the PSNR, which
+    `band_psnr` has for each band, by its name. The figure is that of `cassi.looking.figures.difference`.
     """
 
     names: tuple[str, str]

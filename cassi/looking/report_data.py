@@ -34,7 +34,6 @@ class CubeLike(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
-
     def __getitem__(self, part: tuple[slice, slice, slice], /) -> Array: ...
 
 

@@ -13,11 +13,8 @@ from cassi.looking.report_page import make_page
 def make_server(data: ReportData, *, port: int = 0) -> ThreadingHTTPServer:
     """Make a server for the page of a result; `serve_forever()` runs it, `server_close()` ends it.
 
-    Only this machine can ask, and no foreign page whose name was made to point at it (DNS rebinding).
-
-    Args:
-        data: the result, see `cassi.looking.report_data.read_report`.
-        port: 0: any free one.
+    Only this machine can ask, and no foreign page whose name was made to point at it (DNS rebinding). Port 0 is any
+    free one.
 
     Raises:
         InputError: the port cannot be had.
