@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import h5py
@@ -75,17 +74,6 @@ def test_shots_in_another_order_than_their_masks_are_told(scene, tmp_path, capsy
     shots, masks = ([tmp_path / f"{name}{k}.h5" for k in order] for name, order in (("shot", (1, 0)), ("mask", (0, 1))))
     assert run("--measurement", *shots, "--mask", *masks, "--num-bands", 4, *FAST) == 0
     assert "not in the order of the masks: shot 1 fits mask 2, shot 2 fits mask 1" in capsys.readouterr().err
-
-
-def test_shots_of_different_exposure_are_told(scene, tmp_path, capsys):
-    masks = ("--mask", tmp_path / "mask0.h5", tmp_path / "mask1.h5", "--num-bands", 4, *FAST, "--overwrite")
-    for factor in (1.2, 3.0):  # 1.2 is what masks of other transmission, and scenes, make
-        with h5py.File(scene) as file:
-            write_arrays(tmp_path / "other.h5", {"measurement": factor * file["measurement"][1]}, overwrite=True)
-        assert run(tmp_path / "shot0.h5", tmp_path / "other.h5", *masks) == 0
-        said = capsys.readouterr().err
-        assert ("times as bright as shot 1, their masks taken into account" in said) == (factor == 3.0)
-    assert re.search(r"warning: shot 2 is (2\.[6-9]|3\.?[0-4]?) times", said)
 
 
 def test_what_cannot_be_is_one_line(scene, tmp_path, capsys):

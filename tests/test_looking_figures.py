@@ -90,7 +90,6 @@ def all_figures(cube, wavelengths):
         ),
         "residual": figures.residual(np.pad(cube[0] - 0.4, ((0, 0), (0, 14))), unit="counts"),
         "difference": figures.difference(cube, truth, wavelengths, unit="counts", title="scene01.h5"),
-        "covariance": figures.spectral_covariance(np.cov(cube.reshape(8, -1)), wavelengths),
         "uncertainty": figures.uncertainty_map(0.1 * cube, unit="counts"),
     }
 
@@ -127,18 +126,13 @@ def test_broken_values_still_give_figures(cube):
         FigureCanvasAgg(figure).draw()
 
 
-def test_the_uncertainty_map_shows_what_it_says(cube):
-    (axes,) = figures.uncertainty_map(cube).axes
-    np.testing.assert_allclose(axes.images[0].get_array(), np.sqrt((cube**2).mean(0)), rtol=1e-5)
-
-
 def test_bands_name_what_they_show(cube):
     bright = cube.copy()
     bright[0, 0, 0] = 7.5
     figure = figures.bands(bright, BANDS, unit="counts")
     shown = words(figure)
     assert "450 nm" in shown and "650 nm" in shown
-    assert "8 bands, all on one scale" in shown and "counts; highest 7.5" in shown
+    assert "8 of 8 bands, all on one scale" in shown and "counts" in shown
     assert f"≥ {np.percentile(bright, 99.5):.3g}" in shown and "≤" not in shown
     shown = words(figures.bands(np.concatenate([cube] * 4), None))
     assert [f"band {k} |" in shown for k in (1, 5, 32)] == [True, False, True] and "28 of 32 bands" in shown
@@ -161,7 +155,7 @@ def test_the_summary_shows_the_spectra_of_its_points(cube):
     figure = figures.summary(data)
     panels = [axes for axes in figure.axes if axes.get_xlabel() == "wavelength [nm]"]
     assert len(panels) == 6 and panels[0].get_ylabel() == "W"
-    for axes, (row, column, kind) in zip(panels, figures.choose_points(truth), strict=True):
+    for axes, (row, column) in zip(panels, figures.choose_points(truth), strict=True):
         estimate, true = axes.lines
         np.testing.assert_allclose(estimate.get_xdata(), np.sort(BANDS))
         np.testing.assert_allclose(estimate.get_ydata(), cube[::-1, row, column])
@@ -172,7 +166,6 @@ def test_the_summary_shows_the_spectra_of_its_points(cube):
         a, b = cube[:, row, column].astype(float), truth[:, row, column].astype(float)
         angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
         assert axes.get_title(loc="left") == f"row {row}, column {column} · {angle:.1f}°"
-        assert kind in [text.get_text() for text in axes.texts]
     assert len({axes.get_ylim() for axes in panels}) == 1, "one axis for all"
     assert "± 1 standard deviation" in words(figure)
 
@@ -185,30 +178,14 @@ def test_points_are_distinct_inside_and_the_same_each_time():
         cube[:, 40 * (k // 3) : 40 * (k // 3) + 40, 40 * (k % 3) : 40 * (k % 3) + 40] = colors[k][:, None, None]
     shading = 1 + 0.3 * np.sin(np.arange(120) / 9)
     noisy = cube * shading + 0.01 * rng.standard_normal(cube.shape)
-    points = figures.choose_points(noisy, difficult=0)
-    assert points == figures.choose_points(torch.from_numpy(noisy), difficult=0)
-    assert points == figures.choose_points(4095 * noisy, difficult=0)
-    assert len({(row // 40, column // 40) for row, column, _ in points}) == 6, "one point in each color"
+    points = figures.choose_points(noisy)
+    assert points == figures.choose_points(torch.from_numpy(noisy))
+    assert points == figures.choose_points(4095 * noisy)
+    assert len({(row // 40, column // 40) for row, column in points}) == 6, "one point in each color"
     assert points == sorted(points)
-    assert all(min(row % 40, column % 40) >= 2 for row, column, _ in points), "none on an edge"
+    assert all(min(row % 40, column % 40) >= 2 for row, column in points), "none on an edge"
     assert len(figures.choose_points(noisy, 20)) == 20
     assert len(set(figures.choose_points(np.ones((3, 2, 2)), 9))) == 4
-
-
-def test_difficult_points_are_an_edge_and_a_vivid_color():
-    """A grey picture with one step in brightness and one patch of a pure color."""
-    cube = np.full((8, 80, 120), 0.4)
-    cube[:, :, 61:] = 0.9
-    cube[:, 50:70, 10:30] = 0
-    cube[2, 50:70, 10:30] = 0.8
-    points = figures.choose_points(cube + 0.001 * np.random.default_rng(0).standard_normal(cube.shape))
-    kinds = {point.kind: point for point in points}
-    assert sorted(point.kind for point in points) == ["", "", "", "", "edge", "vivid"]
-    row, column, _ = kinds["vivid"]
-    assert 48 <= row < 72 and 8 <= column < 32
-    row, column, _ = kinds["edge"]
-    assert abs(column - 61) <= 2 or min(abs(row - 50), abs(row - 70), abs(column - 10), abs(column - 30)) <= 2
-    assert all(not point.kind for point in figures.choose_points(cube, 1))
 
 
 def test_convergence_shows_the_history():
@@ -216,7 +193,7 @@ def test_convergence_shows_the_history():
     (left,) = figure.axes
     residual, change, *markers = left.lines
     assert [line.get_xdata()[0] for line in markers] == [4, 9] and "TV again" in words(figure)
-    assert "iterations: 4 non-local (1 s), 9 TV again (2.25 s), 12 end (3 s)" in words(figure)  # 0.25 s each
+    assert "iteration: 4 non-local (1 s), 9 TV again (2.25 s), 12 end (3 s)" in words(figure)  # 0.25 s each
     np.testing.assert_allclose(residual.get_ydata(), [r.residual for r in HISTORY])
     np.testing.assert_allclose(change.get_ydata(), [r.change for r in HISTORY])
     assert left.get_yscale() == "log"
@@ -225,26 +202,13 @@ def test_convergence_shows_the_history():
     assert figures.convergence(start).axes[0].get_ylim()[0] > 1e-4  # an exact start does not flatten the rest
 
 
-def test_covariance_counts_its_eigenvectors():
-    figure = figures.spectral_covariance(np.diag([100.0, 99.0, 0.5, 0.4]), None)
-    assert "2 of 4 hold 99 % of the variance" in words(figure)
-    correlation = figure.axes[0].collections[0]
-    np.testing.assert_allclose(np.asarray(correlation.get_array()).reshape(4, 4), np.eye(4))
-    assert correlation.get_clim() == (0, 1)  # no color of the bar is left unused
-    mixed = figures.spectral_covariance(np.array([[2.0, -1e-3], [-1e-3, 1.0]]))
-    assert mixed.axes[0].collections[0].get_clim() == (-1, 1)
-    FigureCanvasAgg(figures.spectral_covariance(np.zeros((3, 3)))).draw()
-    within = figures.spectral_covariance(np.diag([100.0, 99.0, 0.5, 0.4]), None, basis=2)
-    np.testing.assert_allclose(within.axes[1].lines[0].get_ydata(), [100, 99])
-
-
 def test_the_residual_is_shown_around_zero(cube):
     rest = np.random.default_rng(4).normal(0, 1, (60, 80))
     rest[5, 5] = -9
     figure = figures.residual(rest, unit="counts")
     low, high = figure.axes[0].images[0].get_clim()
     assert low == -high == pytest.approx(-np.percentile(np.abs(rest), 99.5))
-    assert "lowest -9" in words(figure) and "counts" in words(figure)
+    assert f"≤ {low:.3g}" in words(figure) and "counts" in words(figure)
     down, across = (np.mean(a * b) / np.mean(rest**2) for a, b in ((rest[1:], rest[:-1]), (rest[:, 1:], rest[:, :-1])))
     assert f"neighbors correlate {down:+.3f} down, {across:+.3f} across; by chance ±0.03" in words(figure)
 
@@ -264,33 +228,9 @@ def test_the_difference_shows_errors_and_decibels(cube):
     angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     assert maps[1].images[0].get_array()[7, 9] == pytest.approx(angle, rel=1e-3)
     angles = maps[1].images[0].get_array()
-    told = f"Spectral angle: mean {angles.mean():.1f}°, 90 % below {np.percentile(np.asarray(angles), 90):.1f}°"
-    assert told in words(figure)
+    assert f"Spectral angle: mean {angles.mean():.1f}°" in words(figure)
     with pytest.raises(ValueError, match="must have one shape"):
         figures.difference(cube, cube[:3])
-
-
-@pytest.mark.parametrize(("shape", "beside"), [((60, 60), 3), ((40, 110), 2), ((16, 240), 1)])
-def test_pictures_of_a_wide_frame_stand_below_each_other_in_the_summary(shape, beside):
-    cube = np.random.default_rng(0).random((4, *shape))
-    figure = figures.summary(result(cube))
-    assert_text_is_readable(figure)
-    pictures = [axes for axes in figure.axes if axes.get_title(loc="left").startswith(("Snap", "Recon", "Resid"))]
-    boxes = [axes.get_window_extent() for axes in pictures]
-    assert len(boxes) == 3 and len({round(box.x0) for box in boxes}) == beside
-    assert all(box.width > 0.2 * figure.bbox.width for box in boxes)
-
-
-def test_the_summary_tells_the_camera_that_was_found(cube):
-    message = (
-        "Camera found from the snapshot: mask moved by (+1.00, -0.50) px (right, down), " + 9 * "and so on, " + "."
-    )
-    found = {"accepted": True, "message": message}
-    told = words(figures.summary(result(cube, BANDS, provenance={"camera": found})))
-    assert message in told.replace("\n", " ") and message not in told, "in lines that fit"
-    assert message[:30] not in words(
-        figures.summary(result(cube, BANDS, provenance={"camera": {**found, "accepted": False}}))
-    )
 
 
 def test_the_summary_warns_in_red(cube):
@@ -301,7 +241,7 @@ def test_the_summary_warns_in_red(cube):
     red, green, _, _ = box.get_bbox_patch().get_edgecolor()
     assert red > 2 * green
     unexplained = result(cube, BANDS, residual=np.pad(0.7 * cube[0], ((0, 0), (0, 14))))
-    assert "explains less than half of the snapshot: 70% is left" in words(figures.summary(unexplained))
+    assert "more than half of the snapshot unexplained (residual 70%)" in words(figures.summary(unexplained))
     errors = (0.29, 0.31)  # the second is what the choice itself calls bad
     assert [len(result(cube, choice={"held_out_error": error}).problems()) for error in errors] == [0, 1]
 
@@ -309,15 +249,16 @@ def test_the_summary_warns_in_red(cube):
 @pytest.fixture(scope="module")
 def made(cube):
     """All figures of a result that has everything, in no unit."""
-    parts = {"truth": cube, "uncertainty": 0.1 * cube, "choice": {"components": 3}}
+    parts = {"truth": cube, "uncertainty": 0.1 * cube}
     return figures.figures_of(result(cube, BANDS, unit="as in the file", **parts))
 
 
 def test_figures_of_a_result(cube, made):
     bare = figures.figures_of(ReportData(cube))
-    assert set(bare) == {"summary", "bands", "srgb", "convergence", "covariance"}
+    assert set(bare) == {"summary", "bands", "srgb", "convergence"}
     assert set(made) - set(bare) == {"residual", "errors", "uncertainty"}
-    assert len(made["covariance"].axes[1].lines[0].get_ydata()) == 3
+    (axes,) = made["uncertainty"].axes
+    np.testing.assert_allclose(axes.images[0].get_array(), 0.1 * np.sqrt((cube**2).mean(0)), rtol=1e-5)
     assert "Standard deviation, root mean square" in words(made["uncertainty"])
 
 
@@ -364,7 +305,6 @@ def test_save_figures_is_atomic(tmp_path, cube, monkeypatch):
     ("draw", "complaint"),
     [
         *((draw, r"wavelengths must have shape \(8,\)") for draw in (figures.bands, figures.srgb)),
-        (figures.spectral_covariance, r"covariance must be \(bands, bands\)"),
         (lambda cube, _: figures.bands(cube[0]), r"cube must be \(bands, height, width\)"),
         (lambda cube, _: figures.choose_points(cube[0]), r"cube must be \(bands, height, width\)"),
     ],

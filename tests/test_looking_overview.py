@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 
@@ -13,7 +14,7 @@ from PIL import Image
 from cassi import CASSI, reconstruct
 from cassi.errors import InputError
 from cassi.files import write_cube
-from cassi.looking.overview import inline_html, thumbnail, write_index
+from cassi.looking.overview import inline_html, write_index
 from cassi.looking.report_data import ReportData, report_of
 from cassi.optics.measurement import Measurement
 
@@ -28,17 +29,14 @@ def red_left():
     return cube
 
 
-def test_a_thumbnail_is_small_and_shows_the_cube():
-    picture = Image.open(io.BytesIO(thumbnail(ReportData(red_left(), WAVELENGTHS), side=100)))
-    assert picture.size == (100, 75)
-    pixels = np.asarray(picture.convert("RGB")).astype(int)
-    assert pixels[30, 10, 0] > 2 * pixels[30, 10, 2] and np.ptp(pixels[30, 90]) < 3
-
-
 def test_inline_html_has_numbers_and_warns():
     truth = red_left()
     text = inline_html(ReportData(truth * 0.9, WAVELENGTHS, truth))
-    assert "4 bands, 300 x 400 px" in text and "data:image/png;base64," in text
+    assert "4 bands, 300 x 400 px" in text
+    picture = Image.open(io.BytesIO(base64.b64decode(re.search(r"base64,([^\"]+)", text)[1])))
+    assert picture.size == (134, 100)
+    pixels = np.asarray(picture.convert("RGB")).astype(int)
+    assert pixels[30, 10, 0] > 2 * pixels[30, 10, 2] and np.ptp(pixels[30, 120]) < 3
     errors = 10 * np.log10(1 / np.mean((0.1 * truth.astype(float)) ** 2, axis=(1, 2)))
     assert f"PSNR, peak 1: {errors.mean():.2f} dB" in text
     assert "mean spectral angle: 0.00°" in text and "#c62828" not in text
@@ -50,12 +48,10 @@ def test_an_index_of_a_folder(tmp_path):
     write_cube(tmp_path / "good_cube.h5", red_left(), attributes={"verdict": "the mask fits", "ok": True})
     write_cube(tmp_path / f"{HOSTILE[:8]}.h5", red_left(), attributes={"verdict": HOSTILE, "ok": False})
     write_cube(tmp_path / "stack.h5", np.stack([red_left()] * 2))
-    (tmp_path / "good_report.html").write_text("a page")
     (tmp_path / "other.h5").write_bytes(b"not HDF5")
     page = write_index(tmp_path)
     text = page.read_text(encoding="utf-8")
     assert "3 results, 1 of them not to be trusted" in text
-    assert re.search(r'<a href="good_report.html">good_cube.h5</a>', text) and text.count("<a ") == 1
     assert text.count("data:image/png") == 3 and text.count('class="bad"') == 1
     assert "<script" not in text and "&lt;script&gt;alert(1)" in text
     assert "default-src &#x27;none&#x27;" in text and "script-src &#x27;none&#x27;" in text

@@ -412,9 +412,12 @@ def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_
     ("more", "problem"),
     [
         ({"ok": False}, "The mask does not fit the measurement."),
-        ({"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)}, "less than half of the snapshot: 60%"),
+        (
+            {"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)},
+            "more than half of the snapshot unexplained (residual 60%)",
+        ),
         ({"choice": {"held_out_error": 0.95}}, "pixels it has not seen: their error is 95%"),
-        ({"provenance": {"imprint": 0.2}}, "The mask's pattern is left in the cube (imprint 0.20, good: below 0.12)"),
+        ({"provenance": {"imprint": 0.2}}, "the mask's pattern is left in the cube (imprint 0.20, good: below 0.12)"),
     ],
 )
 def test_what_speaks_against_a_result(more: dict, problem: str) -> None:

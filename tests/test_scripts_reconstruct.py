@@ -79,9 +79,7 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     captured = capsys.readouterr()
     assert sorted(p.name for p in snapshot.parent.iterdir()) == ["m.h5", "m_cube.h5", "m_figures"]
     pictures = {p.name for p in (snapshot.parent / "m_figures").iterdir()}
-    assert pictures == {
-        f"{n}.png" for n in ("summary", "residual", "bands", "errors", "srgb", "convergence", "covariance")
-    }
+    assert pictures == {f"{n}.png" for n in ("summary", "residual", "bands", "errors", "srgb", "convergence")}
     line = captured.out.splitlines()[-1]
     found = re.match(
         r"residual ([\d.]+)%, ([\d.]+) s, PSNR ([\d.]+) dB \(peak 1\), SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line
@@ -110,30 +108,13 @@ def test_output_file_holds_cube_history_and_provenance(snapshot, tmp_path):
         assert file["cube"].dtype == np.float32
         np.testing.assert_array_equal(file["cube"][:], expected.cube.numpy())
         np.testing.assert_array_equal(file["wavelengths"][:], NM)
-        np.testing.assert_array_equal(file["history/iteration"][:], [1, 2, 3, 4, 5])
         np.testing.assert_allclose(file["history/residual"][:], [r.residual for r in expected.history], rtol=1e-5)
-        assert {"seconds", "change"} < set(file["history"])
-        np.testing.assert_array_equal(file["measurement"][:], scene()["measurement"])
         np.testing.assert_array_equal(file["truth"][:], scene()["cube"])
-        np.testing.assert_allclose(file["residual"][:], expected.residual_image.numpy(), atol=1e-6)
         attributes = dict(file.attrs)
-    assert attributes["status"] == "max_iters"
-    assert attributes["input_name"] == "m.h5"
-    assert len(attributes["input_sha256"]) == 64
-    assert attributes["version"].startswith("cassi ")
+    assert (attributes["status"], attributes["input_name"]) == ("max_iters", "m.h5")
     assert "--tv-weight 0.4" in attributes["command_line"]
     parameters = json.loads(attributes["parameters"])
-    assert parameters["tv_weight"] == 0.4
-    assert parameters["seed"] == 7
-    assert parameters["shifts"] == [0, 2, 4, 6]
-    assert json.loads(attributes["choice"])["solver"] == "gap-tv"
-    assert attributes["scale"] == 1
-    assert attributes["unit"]
-
-
-def test_quiet_says_nothing(snapshot, capsys):
-    assert call("--measurement", snapshot, "--quiet") == 0
-    assert capsys.readouterr() == ("", "")
+    assert (parameters["tv_weight"], parameters["seed"], parameters["shifts"]) == (0.4, 7, [0, 2, 4, 6])
 
 
 def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys, monkeypatch):

@@ -2,12 +2,7 @@
 
 import torch
 from benchmarks import timing
-from benchmarks.siblings import (
-    convolution_speed,
-    covariance_speed,
-    patches_speed,
-    siblings,
-)
+from benchmarks.siblings import convolution_speed, covariance_speed, patches_speed, siblings
 
 
 def test_every_way_to_compute_a_row_agrees():

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from cassi.calibration.estimate import calibrate
-from cassi.calibration.frames_on_disk import BenchFrames, find_frames, mask_wavelengths, read_frames, slit_wavelengths
+from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.calibration.line_spread import Slit
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import say
-from cassi.errors import InputError
 from cassi.looking.style import Figure
-
-Found = TypeVar("Found")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
     from cassi.looking import calibration_figures as fig
 
-    files = frames(args)
+    files = find_frames(args.folder, args.wavelengths)
     check_files("calibrate", args, [*files.dark, *files.flat, *files.mask, *files.slit])
     found = calibrate(
         read_frames(files.dark),
@@ -38,30 +33,15 @@ def run(args: argparse.Namespace) -> int:
         slit=Slit(read_frames(files.slit), files.slit_wavelengths, args.slit_width) if files.slit else None,
     )
     found.save(args.output, overwrite=args.overwrite)
-    drawn = {"dispersion": fig.dispersion, "detector": fig.detector, "masks": fig.masks}
-    say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
+    tell(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)})
     return 0
 
 
-def drawings(args: argparse.Namespace, found: Found, drawn: Mapping[str, Callable[[Found], Figure]]) -> str:
-    """Draw what was found, beside its file; the names of all that was made."""
+def tell(args: argparse.Namespace, lines: list[str], drawn: dict[str, Figure]) -> None:
+    """What was found, and its figures, beside its file."""
     from cassi.looking.figures import save_figures
 
     folder = figures_folder(args, Path(args.output))
-    if folder is None:
-        return str(args.output)
-    save_figures({name: draw(found) for name, draw in drawn.items()}, folder)
-    return f"{args.output}, {folder}/"
-
-
-def frames(args: argparse.Namespace) -> BenchFrames:
-    """The files of each kind, from the folder or one by one."""
-    named = (args.dark, args.flat, args.mask_frames)
-    if args.folder is not None:
-        if any((*named, args.slit)):
-            raise InputError("give a folder, or --dark, --flat, --mask-frames and --slit, not both")
-        return find_frames(args.folder, args.wavelengths)
-    if not all(named):
-        raise InputError("give a folder with dark_*, flat_* and mask_* files, or all of --dark, --flat, --mask-frames")
-    dark, flat, mask, slit = (tuple(Path(file) for file in files) for files in (*named, args.slit or []))
-    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, args.wavelengths), slit, slit_wavelengths(slit))
+    if folder is not None:
+        save_figures(drawn, folder)
+    say(args, "\n".join([*lines, f"-> {args.output}" + (f", {folder}/" if folder else "")]))

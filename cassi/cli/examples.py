@@ -9,13 +9,8 @@ HELP: dict[str, tuple[str, str]] = {
       {reconstruct} --measurement scene.mat --mask mask.mat --num-bands 28 --wavelengths 450:650:28
   only look: what is in the file, which bands and step fit, what would be done
       {reconstruct} --measurement scene.mat --mask mask.mat --dry-run
-  raw 12-bit counts, a map of dead pixels, 3.6 electrons a count, another name for the result
-      {reconstruct} --measurement raw.tif --mask mask.h5 --bit-depth 12 --black-level 64 \\
-          --bad-pixels dead.png --gain 3.6 --read-noise 5 --output result.h5
   raw counts of a camera that was calibrated: nothing else to give
       {reconstruct} --calibration calibration.h5 --measurement snapshot.png
-  a mask that may have moved since it was measured: find out from the snapshot by how much
-      {reconstruct} --measurement m.h5 --align
   a photograph of the same scene beside it, which may be moved, turned and of another size
       {reconstruct} --measurement m.h5 --side photo.png
   a folder, files or a stack of snapshots: one cube each, killed runs resume with the same command
@@ -28,21 +23,14 @@ HELP: dict[str, tuple[str, str]] = {
       {reconstruct} --measurement m.h5 --report
 """),
     "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
-  a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt
+  a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt; PNG, TIFF, HDF5, .npy, .mat ...
       {calibrate} bench --output calibration.h5
-  the same files by name; PNG, TIFF (stacks too), HDF5, .npy, .mat ...
-      {calibrate} --dark dark.tif --flat flat.tif --mask-frames m450.png m550.png m650.png \\
-          --wavelengths 450,550,650 --output calibration.h5
   no frames of a bench, but captures of any scenes: where and how sharp the mask really is
       {calibrate} refine --help
-then
-      {reconstruct} --calibration calibration.h5 --measurement snapshot.png
 """),
     "refine": ("Refine a camera from captures of any scenes: where and how sharp the mask really is.", """
   three captures by one camera, and its mask as it was measured or designed
       {calibrate} refine --measurement night7/*.mat --mask mask.mat --output camera.h5
-then every snapshot by that camera
-      {reconstruct} --mask camera.h5 --measurement night7/scene4.mat
 """),
     "simulate": ("Simulate a coded-aperture snapshot, of a spectral cube or a painted scene, with noise.", """
   a painted still life, 256 x 256 pixels and 28 bands, through a random mask, without noise
@@ -51,14 +39,10 @@ then every snapshot by that camera
       {simulate} --full-well 10000 --read-noise 5 --bit-depth 12 --output noisy.h5
   the last 28 bands of a cube of your own through a mask of your own, dispersed to the left
       {simulate} --cube cloth.mat --num-bands 28 --mask mask.mat --step -2 --output cloth.h5
-  four shots of one scene, each through another mask
-      {simulate} --shots 4 --output shots.h5
   sixteen frames of a scene that moves by 0.8 pixels a frame, to be reconstructed with --sequence
       {simulate} --frames 16 --full-well 10000 --output film.h5
   frames for a calibration, captured on a simulated optical bench, and a snapshot: 12-bit PNG in a folder
       {simulate} --bench bench
-then
-      {reconstruct} --measurement noisy.h5
 
 The output holds /measurement, /mask, /shifts, /wavelengths and the truth /cube.
 The same seed gives the same scene, mask and noise.
@@ -72,17 +56,11 @@ The same seed gives the same scene, mask and noise.
   how close is the result to the truth that its file holds, or another file
       {compare} m_cube.h5
       {compare} m_cube.h5 truth.h5
-  what another solver, mask or setting changes, as a figure too
       {compare} tv_cube.h5 auto_cube.h5 --figure difference.png
 """),
     "warm-up": ("Compile the kernels now, once for a machine, so that no reconstruction waits for it.", """
-  after installation
       {warm-up}
-  on a machine with a GPU, for it too
       {warm-up} --device cuda
-
-Compiled code is kept beside the program, or in the user's cache where that cannot be written; the environment variable
-NUMBA_CACHE_DIR names another place, TRITON_CACHE_DIR that of a GPU's kernels.
 """),
 }
 # fmt: on

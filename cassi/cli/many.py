@@ -54,16 +54,8 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
         place = _parts(args)
         read = ReadWindow(task.read, len(frames) if frames[0].index is not None else 0)  # type: ignore[assignment]
         frames = windows(frames)
-    report = reconstruct_many(
-        frames,
-        place,
-        read=read,
-        solve=solve,
-        overwrite=args.overwrite,
-        batch=args.batch,
-        attributes=provenance(args),
-        progress=not args.quiet,
-    )
+    how: dict[str, Any] = {"overwrite": args.overwrite, "batch": args.batch, "progress": not args.quiet}
+    report = reconstruct_many(frames, place, read=read, solve=solve, attributes=provenance(args), **how)
     tell_report(args, report)
     if args.sequence and report.failed:
         return 1
@@ -94,8 +86,7 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
         looked_at = [camera.in_place(m) for m in looked_at]
     same: dict[str, Any] = {name: task.method[name] for name in ("psf", "black_level", "device", "seed")}
     plan = sequence_plan(looked_at, method=Method(prior=args.prior), **same)
-    noise = plan.basis
-    say(args, f"  one plan for {count} frames, from {len(looked_at)} of them: {noise}")
+    say(args, f"  one plan for {count} frames, from {len(looked_at)} of them: {plan.basis}")
     return InSequence(plan, args.prior, "as-given" if isinstance(camera, str) else camera, **same)
 
 
@@ -112,18 +103,14 @@ def gathered(args: argparse.Namespace, task: Task) -> list[str]:
     results = [_parts(args) / f"{frame.name}_cube.h5" for frame in task.frames]
     gather_cubes(args.output, results, attributes=provenance(args), overwrite=args.overwrite)
     say(args, f"  the cubes are written: {args.output}")
-    made, film = [args.output], Path(args.output).with_suffix(".gif")
-    first = read_report(args.output)
+    made, first = [args.output], read_report(args.output)
     if args.figures != "none":
-        count = len(results)
-        write_film(
-            film,
-            lambda t: read_report(args.output, frame=t).cube[:, :, :],
-            count,
-            first.wavelengths,
-            overwrite=True,
-        )
-        made.append(str(film))
+        film = Path(args.output).with_suffix(".gif")
+
+        def frame(t: int) -> Any:
+            return read_report(args.output, frame=t).cube[:, :, :]
+
+        made.append(str(write_film(film, frame, len(results), first.wavelengths, overwrite=True)))
     if args.report is not None:
         from cassi.looking.report_page import write_report
 

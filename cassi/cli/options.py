@@ -16,18 +16,7 @@ from cassi.version import PROGRAM
 EXIT_CODES = "exit codes: 0 done, 1 the computation failed, 2 the input or the output cannot be used, 130 interrupted"
 
 # What is no option, and still goes with some options only.
-MANY, SHOTS = (
-    "several snapshots", "several shots",
-)  # fmt: skip
-TRANSFORMS = {  # name: the same in the words of `cassi.optics.mask_match.TURNS`
-    "flip-columns": "flipped left-right",
-    "flip-rows": "flipped up-down",
-    "rotate-180": "turned by 180 degrees",
-    "transpose": "transposed",
-    "rotate-270": "transposed, flipped left-right",
-    "rotate-90": "transposed, flipped up-down",
-    "anti-transpose": "transposed, turned by 180 degrees",
-}
+MANY, SHOTS = "several snapshots", "several shots"
 
 
 @dataclass(frozen=True)
@@ -212,7 +201,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
                 "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
-                excludes=("--mask", "--mask-key", "--mask-transform", "--num-bands", "--step", "--wavelengths",
+                excludes=("--mask", "--mask-key", "--turn-mask", "--num-bands", "--step", "--wavelengths",
                     "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation")),
             Option("--output", "the result: .h5, .mat, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
@@ -222,9 +211,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--report", "also write one HTML page to look at the result in a browser (default: "
                 "NAME_report.html)", value="FILE", nargs="?", writes=(".html", ".htm")),
             KEY, MASK_KEY,
-            Option("--mask-transform", "turn the mask before it is used; auto takes the one that fits, where one does "
-                "(default: none)",
-                choices=("none", *TRANSFORMS, "auto"), default="none"),
+            Option("--turn-mask", "flip, turn or transpose the mask as it fits the snapshot"),
         ),
         "camera (what is not given is inferred, and said)": (
             Option("--shots", "each scene was photographed K times, through K masks: files one after the other, or a "
@@ -300,12 +287,9 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
         "frames": (
-            Option("folder", "where files dark_*, flat_* and mask_* are", value="FOLDER", nargs="?"),
-            Option("--dark", "frames without light", value="FILE", nargs="+"),
-            Option("--flat", "frames of even white light, aperture taken out", value="FILE", nargs="+"),
-            Option("--mask-frames", "the aperture under narrow-band light", value="FILE", nargs="+"),
-            Option("--slit", "a narrow slit across the dispersion under the light of the mask frames, or one frame: "
-                "tells the blur", value="FILE", nargs="+"),
+            Option("folder", "where the frames are: dark_* without light, flat_* of even white light with the aperture "
+                "taken out, mask_* of the aperture under narrow-band light, and perhaps slit_* of a narrow slit across "
+                "the dispersion under the same light, or one frame, which tells the blur", value="FOLDER"),
             Option("--slit-width", "of the slit's image, sharp (default: 1)", value="PX", type=number, default=1.0),
             Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
                 "wavelengths.txt in the folder, or the files' names, mask_532nm.png)", value="NM"),
@@ -371,8 +355,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 value="PX", type=number, default=0.8),
         ),
         "camera (without these options: no noise)": (
-            Option("--full-well", "electrons in the brightest pixel: photon noise (Poisson)",
-                value="E", type=number),
+            Option("--full-well", "electrons in the brightest pixel: photon noise (Poisson)", value="E", type=number),
             Option("--read-noise", "read noise [electrons] (Gaussian)", value="E", type=number, default=0.0),
             Option("--bit-depth", "digitize to 2^N levels, the brightest pixel highest", value="N", type=whole),
         ),
@@ -387,8 +370,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "": (
             Option("result", "result file (.h5)", value="RESULT"),
             FRAME,
-            Option("--host", "address to listen on (default: 127.0.0.1, this machine alone; 0.0.0.0 lets anyone on "
-                "the network look)", value="HOST", default="127.0.0.1"),
             Option("--port", "port to listen on (default: any free one)", value="PORT", type=whole, default=0),
             Option("--no-browser", "print the address, open no browser"),
             QUIET, DEBUG,

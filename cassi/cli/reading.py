@@ -12,14 +12,14 @@ from typing import Any
 
 from cassi.calibration.estimate import Calibration, calibrated_frame_count, read_calibrated
 from cassi.choice.noise import CameraNoise
-from cassi.cli.options import MANY, SHOTS, TRANSFORMS, check, values_for
+from cassi.cli.options import MANY, SHOTS, check, values_for
 from cassi.cli.shell import command_line
 from cassi.errors import InputError, Note
 from cassi.files import Levels, ReadOptions, common_bit_depth, file_sha256, frame_count
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import open_measurement
 from cassi.files.scenes import is_stack, options_of_shots, stated_shots
-from cassi.optics.mask_match import TURNS, MaskCheck, check_masks
+from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
 from cassi.running.request import Request
 from cassi.running.stores import Frame
@@ -31,7 +31,7 @@ class Reading:
 
     each: tuple[ReadOptions, ...]
     calibrations: tuple[str, ...] = ()  # one for each shot, or none
-    mask_transform: str = "none"
+    turn_mask: bool = False
     gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
     read_noise: float | None = None  # electrons
 
@@ -41,12 +41,9 @@ class Reading:
         if count == 1:
             return self._shot(paths[0], frames, 0)
         first = count * (frames or 0)  # type: ignore[operator]
-        m = join_shots(
-            [
-                self._shot(paths[0], first + k, k) if len(paths) == 1 else self._shot(paths[k], None, k)
-                for k in range(count)
-            ]
-        )
+        stack = len(paths) == 1
+        shots = enumerate(paths * count if stack else paths)
+        m = join_shots([self._shot(file, first + k if stack else None, k) for k, file in shots])
         check_arrays(m)
         return m
 
@@ -68,21 +65,13 @@ class Reading:
         return m
 
     def _with_mask(self, m: Measurement) -> Measurement:
-        """With its mask turned."""
-        name = transform_that_fits(check_masks(m)) if self.mask_transform == "auto" else self.mask_transform
-        if name in (None, "none"):
+        """With its mask turned as it fits, where it is a turned one."""
+        turn = check_masks(m).turn if self.turn_mask else None
+        if turn is None:
             return m
-        transpose, rows, columns = TURNS[TRANSFORMS[name]]
-        if transpose and m.mask.shape[-1] != m.mask.shape[-2]:
-            size = f"{m.mask.shape[-2]} x {m.mask.shape[-1]}"
-            raise InputError(f"--mask-transform {name} needs a square mask, got {size}")
+        transpose, rows, columns = TURNS[turn]
         mask = m.mask.swapaxes(-1, -2) if transpose else m.mask
-        return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {TRANSFORMS[name]}"))
-
-
-def transform_that_fits(check: MaskCheck) -> str | None:
-    """The option that makes the mask fit, where it is a turned one."""
-    return next((name for name, turn in TRANSFORMS.items() if turn == check.turn), None)
+        return replace(m, mask=mask[..., ::rows, ::columns].copy(), notes=(*m.notes, f"mask {turn}"))
 
 
 @dataclass(frozen=True)
@@ -119,22 +108,19 @@ def settle(args: argparse.Namespace) -> Task:
     several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
     place = bool(args.output) and (output.is_dir() or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
-    situations = {SHOTS: shots > 1, MANY: many}
-    if shots == 1:
-        check("reconstruct", args, [name for name, so in situations.items() if so])
-    calibration = Calibration.load(args.calibration[0]) if args.calibration else None
-    method = _method(args, calibration)
-    files = _files(args) if many or shots > 1 else [args.files[0]]
+    files = [args.files[0]]
+    if many or shots > 1:  # of one shot in the order of the numbers in their names
+        others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels])]
+        files = [str(file) for file in find_files(args.files, others)]
     read = _reading(args, files, shots, together=many or shots > 1)
     frames = _frames(args, files, read) if many or shots > 1 else [_scene(files)]
-    if shots > 1:
-        many = situations[MANY] = many or len(frames) > 1
-        check("reconstruct", args, [name for name, so in situations.items() if so])
+    many = many or len(frames) > 1
+    check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
+    calibration = Calibration.load(args.calibration[0]) if args.calibration else None
+    method = _method(args, calibration)
     if calibration is not None and many and any(calibration.remainders):
-        raise InputError(
-            f"{args.calibration[0]}: its bands lie between pixels, which is put right for single snapshots only; "
-            "calibrate with --spacing dispersion"
-        )
+        what = "its bands lie between pixels, which is put right for single snapshots only"
+        raise InputError(f"{args.calibration[0]}: {what}; calibrate with --spacing dispersion")
     return Task(frames, many, read, method, calibration)
 
 
@@ -175,13 +161,7 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         with suppress(InputError):  # none can be read, which is told of each when its turn comes
             levels = replace(levels, bit_depth=common_bit_depth(files, each[0]))
         each = tuple(replace(one, levels=levels) for one in each)
-    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise)
-
-
-def _files(args: argparse.Namespace) -> list[str]:
-    """The files with snapshots, of one shot in the order of the numbers in their names."""
-    others = [*args.mask, *args.calibration, *([args.bad_pixels] if args.bad_pixels else [])]
-    return [str(file) for file in find_files(args.files, others)]
+    return Reading(each, tuple(args.calibration), args.turn_mask, args.gain, args.read_noise)
 
 
 def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> list[Frame]:

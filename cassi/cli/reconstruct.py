@@ -18,6 +18,7 @@ from cassi.cli.places import check_files, figures_folder
 from cassi.cli.reading import Task, provenance, settle
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
+from cassi.files.side_pictures import read_side_picture
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import MaskCheck
 from cassi.optics.measurement import Measurement
@@ -73,25 +74,20 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
         m = words.warn_of_measurement(args, m)
         steps.expect(steps_of(args, task, figures, m.num_scenes))
         m, result = solve(args, task, m, check, steps)
-        try:
-            say(args, f"  the cube is written: {args.output}")
-            code = save_camera(args, result)
-            line = words.summary_line(m, result)
-            if figures is not None:
-                from cassi.looking.figures import figures_of, save_figures
-                from cassi.looking.report_data import report_of
+        say(args, f"  the cube is written: {args.output}")
+        code = save_camera(args, result)
+        line = words.summary_line(m, result)
+        if figures is not None:
+            from cassi.looking.figures import figures_of, save_figures
+            from cassi.looking.report_data import report_of
 
-                steps("draw")
-                save_figures(figures_of(report_of(result, m), caption=line), figures)  # type: ignore[arg-type]
-            if args.report is not None:
-                from cassi.looking.report_page import write_report
+            steps("draw")
+            save_figures(figures_of(report_of(result, m), caption=line), figures)
+        if args.report is not None:
+            from cassi.looking.report_page import write_report
 
-                steps("report")
-                write_report(args.report, args.output, overwrite=args.overwrite)
-        except KeyboardInterrupt:
-            what = f"the cube is complete in {args.output}, what is drawn of it is not: `cassi view` shows it"
-            warn(args, f"interrupted; {what}", kind="error")
-            return 130
+            steps("report")
+            write_report(args.report, args.output, overwrite=args.overwrite)
     made = [str(args.output), *([f"{figures}/"] if figures else []), *([args.report] if args.report else [])]
     say(args, f"{line} -> {', '.join(made)}")
     return code
@@ -116,7 +112,8 @@ def solve(
     args: argparse.Namespace, task: Task, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Reconstruction | TiledResult]:
     """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
-    side, aligned = words.read_side(args, m), m
+    side = None if args.side is None else read_side_picture(args.side, args.side_response, m.wavelengths)
+    aligned = m
     cameras: list[Calibration | FoundCamera] = [] if task.calibration is None else [task.calibration]
     if args.align:
         told = partial(steps, "align")
@@ -143,24 +140,16 @@ def solve(
         spread = None if result.uncertainty is None else camera.register(result.uncertainty)
         result = replace(result, cube=camera.register(result.cube), uncertainty=spread)
     if white is not None:
-        result = in_reflectance(args, task, result, white, steps)
+        method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}  # one camera, one solver
+        light = front_door.reconstruct(white, **method, progress=lambda step, share: steps(WHITE + step, share))
+        result = reflectance(result, light)
+        say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
     against = (*of_result(result.residual), *of_imprint(result.imprint))
     tell_result(args, task, m, result, against)
     m = replace(m, notes=(*m.notes, (result.check or check).verdict, *against))
     steps("write", 0.0)
     write_result(args.output, m, result, **facts)
     return m, result
-
-
-def in_reflectance(
-    args: argparse.Namespace, task: Task, result: Reconstruction, m: Measurement, steps: Progress
-) -> Reconstruction:
-    """Divided by the cube of the white reference m: same camera, same solver."""
-    method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}
-    white = front_door.reconstruct(m, **method, progress=lambda step, share: steps(WHITE + step, share))
-    name = Path(args.white).name
-    say(args, f"  divided by the light on the white reference {name}: the cube is reflectance")
-    return reflectance(result, white)
 
 
 def tell_result(

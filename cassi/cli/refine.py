@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from cassi.calibration import refined_camera
 from cassi.calibration.found_camera import FoundCamera
-from cassi.cli.calibrate import drawings
+from cassi.cli.calibrate import tell
 from cassi.cli.options import values_for
 from cassi.cli.places import check_files
-from cassi.cli.shell import say, warn
+from cassi.cli.shell import warn
 from cassi.files import Levels, ReadOptions, common_bit_depth
 from cassi.files.frames import find_files
 from cassi.files.reading import open_measurement
@@ -24,21 +24,26 @@ MOST = 12  # captures that a camera is fitted to
 
 def run(args: argparse.Namespace) -> int:
     """Read the captures, fit the camera, write, report."""
-    from cassi.looking import camera_figures as fig
+    from tqdm import tqdm
+
+    from cassi.looking import calibration_figures as fig
+
+    def in_turn(fits: Sequence[Callable[[], FoundCamera]]) -> list[FoundCamera]:
+        what = "fits: all captures, then each alone"
+        return [fit() for fit in tqdm(fits, desc=what, unit="fit", disable=args.quiet or None)]
 
     measurements = _captures(args)
     found = refined_camera.refine_camera(
         measurements,
         black_level=None if args.black_level is None else 0.0,  # reading took it off
         seed=args.seed,
-        steps=lambda fits: _in_turn(fits, quiet=args.quiet),
+        steps=in_turn,
     )
     for m in measurements:
         if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
     found.together.save(args.output, overwrite=args.overwrite)
-    drawn = {"moved": fig.moved, "sharpness": fig.sharpness, "masks": fig.masks}
-    say(args, "\n".join([*found.summary(), f"-> {drawings(args, found, drawn)}"]))
+    tell(args, found.summary(), {"moved": fig.moved(found), "sharpness": fig.sharpness(found)})
     return 0
 
 
@@ -53,9 +58,3 @@ def _captures(args: argparse.Namespace) -> list[Measurement]:
         options = replace(options, levels=replace(levels, bit_depth=common_bit_depth(files, options)))
     frames = [(opened, k) for opened in (open_measurement(file, options) for file in files) for k in opened.frames]
     return [opened.read(k) for opened, k in frames[:: max(1, -(-len(frames) // MOST))]]
-
-
-def _in_turn(fits: Sequence[Callable[[], FoundCamera]], *, quiet: bool) -> list[FoundCamera]:
-    from tqdm import tqdm
-
-    return [fit() for fit in tqdm(fits, desc="fits: all captures, then each alone", unit="fit", disable=quiet or None)]

@@ -61,16 +61,8 @@ def run_scene(args: argparse.Namespace) -> int:
         cube = moving(cube, args.frames, args.motion)
     shifts = tuple(c * args.step for c in range(cube.shape[-3]))
     mask = make_masks(args, mask, cube.shape[-2:], mask_source)
-    shot = simulate(
-        cube,
-        mask,
-        shifts,
-        shots=args.shots,
-        full_well=args.full_well,
-        read_noise=args.read_noise,
-        bit_depth=args.bit_depth,
-        generator=noise_source,
-    )
+    noise = {name: getattr(args, name) for name in ("full_well", "read_noise", "bit_depth")}
+    shot = simulate(cube, mask, shifts, shots=args.shots, **noise, generator=noise_source)
     measurement = Measurement(
         y=shot.y.numpy(),
         mask=mask.numpy(),
@@ -95,13 +87,15 @@ def run_scene(args: argparse.Namespace) -> int:
         "bit_depth": args.bit_depth,
     }
     write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
-    if args.side is not None:
-        write_side(args, cube, wavelengths, side_source)
-    noise = (
-        "no noise"
-        if shot.gain is None
-        else f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"
-    )
+    if args.side is not None:  # the second camera counts as many electrons as the first
+        curves = torch.from_numpy(response_curves(args.side_response, wavelengths, cube.shape[-3]))
+        camera = {"full_well": args.full_well, "read_noise": args.read_noise, "generator": side_source}
+        picture = side_photograph(cube, curves, pose=Similarity(*SIDE_POSE), **camera)
+        write_side_picture(args.side, picture.numpy(), overwrite=args.overwrite)
+        say(args, f"side picture of {picture.shape[0]} x {picture.shape[1]} px -> {args.side}")
+    told = "no noise"
+    if shot.gain is not None:
+        told = f"photon noise at {shot.gain:.6g} e per unit, read noise {shot.read_noise:g} e"
     taken = "snapshot" if args.shots == 1 else f"{args.shots} shots"
     if args.frames > 1:
         taken = f"{args.frames} frames of a scene that moves by {args.motion:g} px from one to the next"
@@ -109,26 +103,9 @@ def run_scene(args: argparse.Namespace) -> int:
         args,
         f"{len(shifts)} bands of {cube.shape[-2]} x {cube.shape[-1]} px, step {args.step} px, mask {args.mask} "
         f"(mean {mask.mean().item():.3f}), {taken}, detector {shot.y.shape[-2]} x {shot.y.shape[-1]} px, "
-        f"{noise} -> {args.output}",
+        f"{told} -> {args.output}",
     )
     return 0
-
-
-def write_side(
-    args: argparse.Namespace, cube: torch.Tensor, wavelengths: np.ndarray | None, generator: torch.Generator
-) -> None:
-    """Photograph the scene with the second camera, which counts as many electrons as the first."""
-    curves = torch.from_numpy(response_curves(args.side_response, wavelengths, cube.shape[-3]))
-    picture = side_photograph(
-        cube,
-        curves,
-        pose=Similarity(*SIDE_POSE),
-        full_well=args.full_well,
-        read_noise=args.read_noise,
-        generator=generator,
-    )
-    write_side_picture(args.side, picture.numpy(), overwrite=args.overwrite)
-    say(args, f"side picture of {picture.shape[0]} x {picture.shape[1]} px -> {args.side}")
 
 
 def run_bench(args: argparse.Namespace) -> int:
@@ -137,12 +114,9 @@ def run_bench(args: argparse.Namespace) -> int:
     ignored = ", ".join(o.name for o in options_of("simulate") if o.name not in taken and o.given(args))
     if ignored:
         raise InputError(f"--bench takes --size, --num-bands, --step and --seed; leave out {ignored}")
-    bench = simulate_bench(
-        *(args.size or BENCH_SIZE),
-        num_bands=args.num_bands or 28,
-        step=args.step,
-        generator=torch.Generator().manual_seed(args.seed),
-    )
+    source = torch.Generator().manual_seed(args.seed)
+    size = args.size or BENCH_SIZE
+    bench = simulate_bench(*size, num_bands=args.num_bands or 28, step=args.step, generator=source)
     files = write_bench(args.bench, bench)
     say(
         args,
@@ -184,16 +158,9 @@ def read_mask(path: str) -> torch.Tensor:
 
 
 def make_masks(
-    args: argparse.Namespace,
-    given: torch.Tensor | None,
-    wanted: Sequence[int],
-    generator: torch.Generator,
+    args: argparse.Namespace, given: torch.Tensor | None, wanted: Sequence[int], generator: torch.Generator
 ) -> torch.Tensor:
-    """The masks of all shots, (K, ...) where there are several; drawn, or from a file.
-
-    Raises:
-        InputError: a file with another number of masks, or smaller ones.
-    """
+    """The masks of all shots, (K, ...) where there are several; drawn, or the middle of those from a file."""
     (height, width), count = wanted, args.shots
     if given is None:
         kind = {"kind": args.mask, "transmission": args.transmission, "generator": generator}
@@ -207,9 +174,8 @@ def make_masks(
 
 def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:
     """The middle (..., h, w) of a mask or a cube, which may be larger than what is wanted."""
-    size = picture.shape[-2:]
-    if any(has < wants for has, wants in zip(size, wanted, strict=True)):
-        sizes = f"{size[0]} x {size[1]} px, fewer than {wanted[0]} x {wanted[1]}"
-        raise InputError(f"{name} has {sizes}: reduce --size")
-    top, left = ((has - wants) // 2 for has, wants in zip(size, wanted, strict=True))
-    return picture[..., top : top + wanted[0], left : left + wanted[1]]
+    (height, width), (h, w) = picture.shape[-2:], wanted
+    if height < h or width < w:
+        raise InputError(f"{name} has {height} x {width} px, fewer than {h} x {w}: reduce --size")
+    top, left = (height - h) // 2, (width - w) // 2
+    return picture[..., top : top + h, left : left + w]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import webbrowser
+from contextlib import suppress
 
 
 def run(args: argparse.Namespace) -> int:
@@ -11,15 +12,11 @@ def run(args: argparse.Namespace) -> int:
     from cassi.looking.report_data import read_report
     from cassi.looking.server import address_of, make_server
 
-    server = make_server(read_report(args.result, frame=args.frame), host=args.host, port=args.port)
+    server = make_server(read_report(args.result, frame=args.frame), port=args.port)
     if not args.quiet:
         print(f"{address_of(server)}  (Ctrl-C ends it)", flush=True)
     if not args.no_browser:
         webbrowser.open(address_of(server))
-    try:
+    with server, suppress(KeyboardInterrupt):
         server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
     return 0

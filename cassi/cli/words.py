@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from cassi.cli.reading import Task, transform_that_fits
+from cassi.cli.reading import Task
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError, Note
 from cassi.files import describe, read_cube
@@ -16,7 +16,6 @@ from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
 from cassi.optics.mask_match import MaskCheck, check_masks
 from cassi.optics.measurement import Measurement, without_scene
-from cassi.optics.side_picture import SidePicture
 from cassi.running.evidence import of_measurement
 from cassi.running.result import Reconstruction
 from cassi.running.tiled_file import TiledResult
@@ -37,10 +36,7 @@ def tell_measurement(args: argparse.Namespace, task: Task, m: Measurement) -> No
     sizes = f"measurement {_size(m.y.shape)}, mask {_size(m.mask.shape)}, {len(m.shifts)} bands{shots}"
     say(args, f"{m.source}: {sizes}")
     for note in m.notes:
-        if Note(note).kind == "too many":
-            warn(args, note)
-        else:
-            say(args, f"  {note}")
+        warn(args, note) if Note(note).kind == "too many" else say(args, f"  {note}")
 
 
 def warn_of_measurement(args: argparse.Namespace, m: Measurement) -> Measurement:
@@ -77,13 +73,10 @@ def compare_again(args: argparse.Namespace, task: Task, before: MaskCheck, after
 
 def _verdict(check: MaskCheck) -> Note:
     """The comparison with the mask in words, and the option that puts it right."""
-    fits = transform_that_fits(check)
-    cure = "" if fits is None else f"; --mask-transform {fits} puts it right"
-    return Note(f"{check.verdict}{cure}", check.kind, CURES.get(check.kind, ()))
+    return Note(check.verdict, check.kind, ("turn_mask",) if check.turn else CURES.get(check.kind, ()))
 
 
 def _near(check: MaskCheck) -> bool:
-    """Whether a search for the camera may put right what does not fit."""
     return check.kind in ("displaced", "bands or blur")
 
 
@@ -96,27 +89,22 @@ def outcome(result: Reconstruction | TiledResult, scale: float) -> list[str]:
     if (imprint := getattr(result, "imprint", None)) is not None:
         camera.append(f"Imprint of the mask on the cube: {imprint:.3f} (0 is none).")
     found = result.outcomes[0]
+    told = [" ".join(camera)] if camera else []
     if found.plan is not None:
-        how = ". " + found.explain(scale=scale)
-    else:
-        words = {**found.settings, "level": found.level}
-        if found.black_level:
-            words["black_level"] = found.black_level
-        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in words.items()}
-        listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if value is not None)
-        how = f", {listed}; the run {ENDED.get(found.result.status, found.result.status)}"
-    return [*([" ".join(camera)] if camera else []), f"solver: {found.solver}{how}"]
+        return [*told, f"solver: {found.solver}. {found.explain(scale=scale)}"]
+    known = {**found.settings, "level": found.level, "black_level": found.black_level or None}
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in known.items()}
+    listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items() if value is not None)
+    return [*told, f"solver: {found.solver}, {listed}; the run {ENDED.get(found.result.status, found.result.status)}"]
 
 
 def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
     """Residual, seconds, and how close the cube comes to the truth where that is known; of tiles, if it is not huge."""
-    if isinstance(result, TiledResult):
-        known = m.cube is not None and m.cube.size <= MAX_SCORED
-        cube: Any = read_cube(result.path)[0] if known else None
-    else:
+    cube: Any = None
+    if isinstance(result, Reconstruction):
         cube = result.cube.cpu()
-
-    parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
+    elif m.cube is not None and m.cube.size <= MAX_SCORED:
+        cube, _ = read_cube(result.path)
     units = {
         "psnr": "PSNR {:.2f} dB (peak 1)",
         "ssim": "SSIM {:.3f}",
@@ -124,6 +112,7 @@ def summary_line(m: Measurement, result: Reconstruction | TiledResult) -> str:
         "mean_band_psnr": "mean-band PSNR {:.2f} dB (peak 1)",
     }
     scores = {} if cube is None else score(cube, truth=m.cube, mean_band=m.mean_band)
+    parts = [f"residual {result.residual:.2%}", f"{result.seconds:.1f} s"]
     return ", ".join([*parts, *(units[name].format(value) for name, value in scores.items())])
 
 
@@ -138,7 +127,8 @@ def dry_run(args: argparse.Namespace, task: Task) -> None:
     check = compare_with_mask(args, task, m)
     warn_of_measurement(args, m)
     read_white(args, task, m)
-    read_side(args, m)
+    if args.side is not None:
+        read_side_picture(args.side, args.side_response, m.wavelengths)
     names = [frame.name for frame in task.frames]
     many = f"{len(names)} snapshots, {names[0]} to {names[-1]}, " if task.many else ""
     beside = ", each with the frames beside it," if args.sequence else ""
@@ -148,29 +138,17 @@ def dry_run(args: argparse.Namespace, task: Task) -> None:
     print(f"\nwould reconstruct {many}cubes {size}{beside} {how} and write {args.output}{doubt}")
 
 
-# What is beside a snapshot
-
-
 def read_white(args: argparse.Namespace, task: Task, m: Measurement) -> Measurement | None:
     """The capture of the white reference, where one is given."""
     if args.white is None:
         return None
     white = task.read(args.white)
     if white.y.shape != m.y.shape or m.y.ndim != 2:
-        raise InputError(
-            f"{args.white}: the white reference must be one snapshot like the scene's, {m.y.shape}, got "
-            f"{white.y.shape}; capture it with the same camera"
-        )
+        what = f"the white reference must be one snapshot like the scene's, {m.y.shape}, got {white.y.shape}"
+        raise InputError(f"{args.white}: {what}; capture it with the same camera")
     if not white.y.any():
         raise InputError(f"{args.white}: the white reference is black; capture a white board in full light")
     return replace(white, check=m.check)  # one camera
-
-
-def read_side(args: argparse.Namespace, m: Measurement) -> SidePicture | None:
-    """The photograph, where one is given."""
-    if args.side is None:
-        return None
-    return read_side_picture(args.side, args.side_response, m.wavelengths)
 
 
 def _size(shape: tuple[int, ...]) -> str:

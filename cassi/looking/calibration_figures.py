@@ -1,36 +1,21 @@
-"""Figures of a calibration: the dispersion and how well it fits, the frames, the masks."""
+"""Figures of a camera: of its calibration on a bench, and of what was found of it from captures."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from cassi.calibration.camera_model import band_positions, coordinates, polynomial
 from cassi.calibration.estimate import Calibration
+from cassi.calibration.refined_camera import RefinedCamera
 from cassi.looking.color import shown_range
-from cassi.looking.style import (
-    EDGE,
-    LEFT,
-    LINE,
-    PALETTE,
-    Figure,
-    Row,
-    draw_map,
-    page,
-    picture_size,
-    row_of_masks,
-    styled,
-)
+from cassi.looking.style import EDGE, LEFT, LINE, PALETTE, Figure, Row, draw_map, page, picture_size, styled
+
+ARROWS = 11  # on each side of the field
 
 
 @styled
 def dispersion(calibration: Calibration) -> Figure:
-    """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves.
-
-    Example:
-        >>> from cassi.simulation.optical_bench import simulate_bench
-        >>> from cassi.calibration.estimate import calibrate
-        >>> b = simulate_bench(64, 64, num_bands=8, generator=torch.Generator().manual_seed(0))
-        >>> figure = dispersion(calibrate(b.dark, b.flat, b.mask_frames, b.mask_wavelengths))
-    """
+    """Displacement against wavelength, measured and fitted; the bands on it; what the fit leaves."""
     curve = calibration.dispersion
     ends = [*curve.wavelengths, *calibration.wavelengths]
     grid = np.linspace(min(ends), max(ends), 400)
@@ -70,16 +55,40 @@ def detector(calibration: Calibration) -> Figure:
 
 
 @styled
-def masks(calibration: Calibration) -> Figure:
-    """The masks of the first, middle and last band: the same detail, enlarged, and the whole of the first."""
-    count, height, width = calibration.mask.shape
-    size = min(48, height, width)
-    top, left = (height - size) // 2, (width - size) // 2
-    detail = (slice(top, top + size), slice(left, left + size))
-    panels = [(calibration.mask[0], f"{calibration.wavelengths[0]:.1f} nm")]
-    panels += [
-        (calibration.mask[c][detail], f"{calibration.wavelengths[c]:.1f} nm, {size} x {size} px in the middle")
-        for c in (0, count // 2, count - 1)
-    ]
-    limits = shown_range(calibration.mask, "zero", percent=99.9)
-    return row_of_masks(panels, limits)
+def moved(camera: RefinedCamera) -> Figure:
+    """How far the mask is from where it was believed to be, over the field, for the first and the last band."""
+    model = camera.together.model
+    height, width = camera.given.shape[-2:]
+    x, y = coordinates((ARROWS, ARROWS))
+    columns, rows = (x + 1) / 2 * (width - 1), (y + 1) / 2 * (height - 1)
+    bands = band_positions(len(camera.together.shifts))
+    size = picture_size((height, width), 3.4)
+    figure, (places,) = page(Row([max(size[0], 2.5)] * 2, size[1], right=0.2))
+    fields = [(polynomial(model.right, x, y, t), polynomial(model.down, x, y, t)) for t in (bands[0], bands[-1])]
+    longest = max(0.05, *(float(np.hypot(right, down).max()) for right, down in fields))
+    for axes, (right, down), title in zip(places, fields, ("first band", "last band"), strict=True):
+        arrows = axes.quiver(
+            columns, rows, np.broadcast_to(right, columns.shape), np.broadcast_to(down, rows.shape), color=PALETTE[0],
+            angles="xy", scale=longest * ARROWS, width=0.004,
+        )  # fmt: skip
+        axes.quiverkey(arrows, 0.78, 1.04, longest, f"{longest:.2f} px", labelpos="E", fontproperties={"size": 8})
+        axes.set(xlim=(-width * 0.08, width * 1.08), ylim=(height * 1.08, -height * 0.08))
+        axes.set(title=f"Mask moved, {title}", xlabel="column [px]", ylabel="row [px]")
+    return figure
+
+
+@styled
+def sharpness(camera: RefinedCamera) -> Figure:
+    """Blur of the mask against the band, in the middle of the field and in its corners."""
+    model, count = camera.together.model, len(camera.together.shifts)
+    figure, ((axes,),) = page(Row((5.6,), 2.8, right=EDGE))
+    corners = {"upper left": (-1, -1), "upper right": (1, -1), "lower left": (-1, 1), "lower right": (1, 1)}
+    for color, (name, place) in zip(PALETTE, {"middle": (0, 0), **corners}.items(), strict=False):
+        x, y = np.array(place, dtype=float)[:, None]
+        here = [float(model.blur_at(x, y, band)[0]) for band in band_positions(count)]
+        axes.plot(range(1, count + 1), here, "o-", markersize=3, color=color, label=name)
+    axes.set(xlabel="band", ylabel="standard deviation [px]", title="Blur of the mask")
+    axes.set_ylim(bottom=0)
+    axes.grid(True)
+    axes.legend(ncols=2)
+    return figure

@@ -1,12 +1,10 @@
 """What values look like on a display: the range shown, and bands to sRGB through the CIE 1931 2-degree observer.
 
-The table beside this file (`cie_1931_d65.csv`, every 5 nm) holds the observer and illuminant D65; its head names the
-source. Everything else follows from the standards named in the docstrings.
+The table beside this file (`cie_1931_d65.csv`, every 5 nm) holds the observer and illuminant D65, and names its source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
@@ -34,12 +32,6 @@ class Limits(NamedTuple):
     lowest: float
     highest: float
 
-    @property
-    def clipped(self) -> str:
-        """What is cut, in words; empty where nothing is."""
-        parts = [f"lowest {self.lowest:.3g}"] * (self.lowest < self.low)
-        return ", ".join(parts + [f"highest {self.highest:.3g}"] * (self.highest > self.high))
-
 
 def shown_range(
     values: np.ndarray, base: Literal["data", "zero", "around zero"] = "data", *, percent: float = 99.5
@@ -51,9 +43,6 @@ def shown_range(
         base: "data" from the (100 - `percent`)th percentile, or 0 if that is near, to the `percent`th; "zero" from 0 to
             the `percent`th; "around zero" from minus to plus the `percent`th percentile of the magnitude.
         percent: of the values that are not cut.
-
-    Returns:
-        The limits, of which high is above low.
 
     Example:
         >>> shown_range(np.append(np.ones(999), 50.0), "zero")
@@ -94,25 +83,8 @@ def is_visible(wavelengths: ArrayLike | Tensor | None) -> bool:
     return bool(((centers >= VISIBLE[0]) & (centers <= VISIBLE[1])).any())
 
 
-def render(
-    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None
-) -> tuple[np.ndarray, str]:
-    """The picture of a cube as `cube_to_srgb` makes it, a false color where no band is visible, and what to call it.
-
-    Example:
-        >>> render(np.ones((8, 4, 4)), np.linspace(900, 1700, 8))[1]
-        'false color'
-    """
-    known = is_visible(wavelengths)
-    picture = cube_to_srgb(cube, wavelengths if known else None, white=white)
-    return picture, "sRGB (CIE 1931)" if known else "false color"
-
-
 def cube_to_srgb(
-    cube: Tensor | np.ndarray,
-    wavelengths: ArrayLike | Tensor | None,
-    *,
-    white: float | None = None,
+    cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None, *, white: float | None = None
 ) -> np.ndarray:
     """Render a spectral cube as the picture a person would see in daylight.
 
@@ -127,16 +99,15 @@ def cube_to_srgb(
 
     Args:
         cube: (C, H, W), linear in light; negative values are allowed, NaN and Inf render black.
-        wavelengths: (C,) band centers [nm], distinct, in any order. None gives a *false color*: the bands are taken to
-            be spaced evenly from 450 nm (first) to 650 nm (last).
+        wavelengths: (C,) band centers [nm], distinct, in any order. Where they are None or none is visible, the picture
+            is a *false color*: the bands are taken to be spaced evenly from 450 nm (first) to 650 nm (last).
         white: cube value of a flat spectrum rendered as full white. None: chosen so that 1 % of the pixels clip.
 
     Returns:
         (H, W, 3) float32 in [0, 1], encoded for display.
 
     Raises:
-        ValueError: wrong rank, a count of wavelengths that is not C, wavelengths that repeat, are not finite or lie
-            all outside 400-700 nm, `white` not positive.
+        ValueError: wrong rank, a count of wavelengths that is not C, wavelengths that repeat or are not finite.
 
     Example:
         >>> grey = np.full((28, 2, 2), 0.5, dtype=np.float32)
@@ -144,41 +115,14 @@ def cube_to_srgb(
         [74.0, 74.0, 74.0]
     """
     linear = _linear_srgb(cube, wavelengths)
-    if white is None:
-        white = top_of(linear.max(axis=0), 99)
-    elif not white > 0:
-        raise ValueError(f"white must be positive, got {white}: it is the cube value rendered as white")
-    height, width = cube.shape[-2:]
-    picture: np.ndarray = _encode(_into_gamut(linear / np.float32(white))).T.reshape(height, width, 3)
+    scale = top_of(linear.max(axis=0), 99) if white is None else white
+    picture: np.ndarray = _encode(_into_gamut(linear / np.float32(scale))).T.reshape(*cube.shape[-2:], 3)
     return picture
 
 
 def white_level(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> float:
-    """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike.
-
-    Example:
-        >>> round(white_level(np.full((28, 4, 4), 0.25), None), 6)
-        0.25
-    """
+    """The `white` that `cube_to_srgb` chooses by itself, so that several cubes can be rendered alike."""
     return top_of(_linear_srgb(cube, wavelengths).max(axis=0), 99)
-
-
-def wavelength_to_srgb(wavelengths: ArrayLike) -> np.ndarray:
-    """The saturated display color (..., 3) of monochromatic light (...,) [nm], as bright as sRGB allows; for labels.
-
-    Spectral colors lie outside sRGB; negative channels are cut off, then the largest is scaled to 1. Beyond 400-700 nm,
-    where the hue no longer changes, it is the color of the nearest end.
-
-    Example:
-        >>> red, green, blue = wavelength_to_srgb(550.0)
-        >>> bool(green > 2 * blue)
-        True
-    """
-    table = _observer()
-    at = np.clip(np.asarray(wavelengths, dtype=np.float64), *VISIBLE)
-    xyz = np.stack([np.interp(at, table[:, 0], table[:, k]) for k in (1, 2, 3)], axis=-1)
-    linear: np.ndarray = np.maximum(xyz @ _XYZ_TO_RGB.T, 0)
-    return _encode(linear / linear.max(axis=-1, keepdims=True))
 
 
 def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | None) -> np.ndarray:
@@ -199,7 +143,7 @@ def as_array(values: Tensor | np.ndarray) -> np.ndarray:
 
 
 def _sample(values: np.ndarray) -> np.ndarray:
-    """At most about a million finite values, evenly taken, so that percentiles stay cheap."""
+    """At most about a million finite values, evenly taken."""
     flat = np.asarray(values).reshape(-1)
     flat = flat[:: max(1, flat.size // SAMPLE)]
     finite: np.ndarray = flat[np.isfinite(flat)]
@@ -208,20 +152,14 @@ def _sample(values: np.ndarray) -> np.ndarray:
 
 def _band_weights(wavelengths: ArrayLike | Tensor | None, num_bands: int) -> np.ndarray:
     """Weights (3, C) that take the spectrum of a pixel to linear sRGB; each row sums to 1."""
-    unknown = wavelengths is None
-    centers = np.asarray(np.linspace(*FALSE_COLOR_RANGE, num_bands) if unknown else wavelengths, dtype=np.float64)
+    unseen = np.linspace(*FALSE_COLOR_RANGE, num_bands)
+    centers = np.asarray(unseen if wavelengths is None else wavelengths, dtype=np.float64)
     table = _observer()
     if centers.shape != (num_bands,):
-        raise ValueError(
-            f"wavelengths must have shape ({num_bands},), got {centers.shape}: the cube has {num_bands} bands"
-        )
+        raise ValueError(f"wavelengths must have shape ({num_bands},), got {centers.shape}: one per band")
     if not np.isfinite(centers).all() or len(np.unique(centers)) < num_bands:
         raise ValueError(f"wavelengths must be finite and distinct, got {centers.tolist()}")
-    if not is_visible(centers):
-        raise ValueError(
-            f"no band lies in the visible range {VISIBLE[0]:.0f}-{VISIBLE[1]:.0f} nm, got "
-            f"{centers.min():g}-{centers.max():g} nm: pass wavelengths=None for a false color"
-        )
+    centers = centers if is_visible(centers) else unseen
     # 0.1 nm is far finer than the observer and any band spacing met in practice.
     grid = np.linspace(table[0, 0], table[-1, 0], 4001)
     light = np.interp(grid, table[:, 0], table[:, 4])
@@ -247,8 +185,7 @@ def _into_gamut(linear: np.ndarray) -> np.ndarray:
 
 
 def _encode(linear: np.ndarray) -> np.ndarray:
-    """The sRGB transfer function, IEC 61966-2-1."""
-    # The maximum keeps the branch that is not taken free of warnings at 0.
+    """The sRGB transfer function, IEC 61966-2-1; the maximum keeps the branch that is not taken free of warnings."""
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055)
 
 
@@ -256,7 +193,4 @@ def _encode(linear: np.ndarray) -> np.ndarray:
 def _observer() -> np.ndarray:
     """Columns: wavelength [nm], x, y, z, D65."""
     text = files("cassi.looking").joinpath("cie_1931_d65.csv").read_text(encoding="utf-8")
-    rows: Sequence[str] = [line for line in text.splitlines() if not line.startswith("#")]
-    table = np.array([[float(v) for v in row.split(",")] for row in rows])
-    table.setflags(write=False)
-    return table
+    return np.loadtxt(text.splitlines(), delimiter=",")

@@ -9,13 +9,12 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform
 
-from cassi.looking.color import VISIBLE, Limits, value_label, wavelength_to_srgb
+from cassi.looking.color import Limits, value_label
 from cassi.looking.metrics import spectral_angles
-from cassi.looking.spectra_points import Point
-from cassi.looking.style import ABOVE, INK, MUTED, PALETTE, color_bar, inches, note_below, show, spectral_axis
+from cassi.looking.style import ABOVE, INK, PALETTE, color_bar, inches, note_below, show, spectral_axis
 
 GAMMA = 1 / 2.2  # light is linear and the display is not: nearly the curve of the sRGB picture
 MAX_TILE = 512  # [px] of a band in a picture of several
@@ -31,21 +30,14 @@ class Strip(NamedTuple):
 
 
 def strip_of(
-    values: np.ndarray,
-    centers: np.ndarray | None,
-    chosen: Sequence[int],
-    *,
-    columns: int,
-    width: float,
-    limits: Limits,
+    values: np.ndarray, centers: np.ndarray | None, chosen: Sequence[int], *, columns: int, width: float, limits: Limits
 ) -> Strip:
     """The chosen bands (C, H, W) on one range, `width` inches wide; blue to red where the range reaches below zero."""
     shrink = max(1, -(-max(values.shape[1:]) // MAX_TILE))
     down, across = (len(range(0, size, shrink)) for size in values.shape[1:])
     gap = max(1, round(0.03 * across))
     pixels_per_inch = (columns * (across + gap) - gap) / width
-    room, square = (max(1, round(inches * pixels_per_inch)) for inches in (0.25, 0.08))
-    pitch = down + max(room, gap)
+    pitch = down + max(1, round(0.25 * pixels_per_inch), gap)
     picture = np.full((-(-len(chosen) // columns) * pitch, columns * (across + gap) - gap, 3), 1.0, dtype=np.float32)
     names = []
     for k, index in enumerate(chosen):
@@ -54,28 +46,25 @@ def strip_of(
         y, x = (k // columns) * pitch + pitch - down, (k % columns) * (across + gap)
         tile = colormaps["RdBu_r"](share)[..., :3] if limits.low < 0 else share[..., None].astype(np.float32) ** GAMMA
         picture[y : y + down, x : x + across] = tile
-        if centers is not None and VISIBLE[0] <= centers[index] <= VISIBLE[1]:
-            above = y - square // 2
-            picture[above - square : above, x : x + square] = wavelength_to_srgb(centers[index])
-        names.append((x + 0.11 * pixels_per_inch - 0.5, y - 0.04 * pixels_per_inch - 0.5, band_name(centers, index)))
+        names.append((x - 0.5, y - 0.04 * pixels_per_inch - 0.5, band_name(centers, index)))
     return Strip(picture, picture.shape[0] / pixels_per_inch, names, limits)
 
 
 def draw_strip(axes: Axes, strip: Strip, label: str) -> None:
-    """The bands with their names, a color bar, and below what the values are and what is cut."""
+    """The bands with their names, a color bar, and below what the values are."""
     show(axes, strip.picture)
     for x, y, name in strip.names:
         axes.text(x, y, name, va="baseline", fontsize=8.5, color=INK)
     signed = strip.limits.low < 0
     color_bar(axes, "RdBu_r" if signed else "gray", strip.limits, gamma=1.0 if signed else GAMMA)
-    note_below(axes, "; ".join(part for part in (label, strip.limits.clipped) if part), labelled=False)
+    note_below(axes, label)
 
 
 def draw_spectra(
     panels: Sequence[Axes],
     values: np.ndarray,
     centers: np.ndarray | None,
-    chosen: Sequence[Point],
+    chosen: Sequence[tuple[int, int]],
     truth: np.ndarray | None,
     uncertainty: np.ndarray | None,
     *,
@@ -86,7 +75,7 @@ def draw_spectra(
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
     style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(axis) < 12 else {}
-    for k, (axes, (row, column, kind)) in enumerate(zip(panels, chosen, strict=True)):
+    for k, (axes, (row, column)) in enumerate(zip(panels, chosen, strict=True)):
         color, heading = PALETTE[k % len(PALETTE)], f"row {row}, column {column}"
         spectrum = values[order, row, column]
         (line,) = axes.plot(axis[order], spectrum, color=color, zorder=3, **style)
@@ -103,7 +92,6 @@ def draw_spectra(
             angle = spectral_angles(values[:, row, column, None, None], truth[:, row, column, None, None]).item()
             heading += f" · {angle:.1f}°"
         axes.set_title(heading, fontsize=8.5, x=0.08)
-        axes.text(0.99, 0.98, kind, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=MUTED)
         _badge(axes, 0.04 / inches(axes)[0], 1 + 0.12 / inches(axes)[1], k, axes.transAxes)
         axes.grid(True)
         axes.margins(x=0.02)
@@ -112,41 +100,26 @@ def draw_spectra(
         axes.tick_params(labelleft=k == 0)
         axes.set_xlabel(label)
     panels[0].set_ylabel(value_label(unit))
-    drawn = [cube[:, row, column] for cube in (values, truth) if cube is not None for row, column, _ in chosen]
+    drawn = [cube[:, row, column] for cube in (values, truth) if cube is not None for row, column in chosen]
     finite = np.concatenate(drawn)[np.isfinite(np.concatenate(drawn))]
-    for axes in panels:  # room for words above the curves
-        axes.set_ylim(1.05 * finite.min(initial=0.0), 1.18 * finite.max(initial=1e-12))
+    for axes in panels:
+        axes.set_ylim(1.05 * finite.min(initial=0.0), 1.05 * finite.max(initial=1e-12))
     if len(legend) > 1:
         above = (0, 1 + 2.2 * ABOVE / inches(panels[0])[1])
-        place: dict[str, Any] = {
-            "loc": "upper left",
-            "ncols": 3,
-            "borderaxespad": 0,
-            "borderpad": 0,
-            "bbox_to_anchor": above,
-        }
-        panels[0].legend(list(legend.values()), list(legend), **place)
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": above, "borderaxespad": 0, "borderpad": 0}
+        panels[0].legend(list(legend.values()), list(legend), ncols=3, **place)
 
 
-def draw_points(axes: Axes, points: Sequence[Point]) -> None:
+def draw_points(axes: Axes, points: Sequence[tuple[int, int]]) -> None:
     """Rings with their numbers, which stand on the side where the picture has room."""
     height, width = axes.images[0].get_size()
     ring: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": "none"}
-    for k, (row, column, _) in enumerate(points):
+    for k, (row, column) in enumerate(points):
         for edge, thickness in (("white", 3.0), (PALETTE[k % len(PALETTE)], 1.6)):
             axes.plot(column, row, markeredgecolor=edge, markeredgewidth=thickness, **ring)
         beside = np.array((width, height)) * 0.17 / inches(axes)  # pixels
         across, down = (-1 if column > 0.9 * width else 1), (1 if row < 0.1 * height else -1)
         _badge(axes, column + across * beside[0], row + down * beside[1], k, axes.transData)
-
-
-def logarithmic(axes: Axes) -> None:
-    """A logarithmic y-axis with plain numbers at some powers of ten."""
-    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(numticks=7))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: "10" + f"{np.log10(value):.0f}".translate(raised)))
-    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def band_name(centers: np.ndarray | None, index: int) -> str:

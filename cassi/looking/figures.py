@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -22,9 +21,8 @@ from PIL import Image
 from torch import Tensor
 
 from cassi.files.atomic import replacing
-from cassi.kernels.covariance import covariance_sum, pixel_mean
-from cassi.looking.color import Limits, is_visible, render, shown_range, value_label, white_level
-from cassi.looking.drawing import draw_points, draw_spectra, draw_strip, logarithmic, strip_of
+from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label, white_level
+from cassi.looking.drawing import draw_points, draw_spectra, draw_strip, strip_of
 from cassi.looking.metrics import band_psnr, residual_whiteness, spectral_angles
 from cassi.looking.report_data import ReportData
 from cassi.looking.spectra_points import choose_points
@@ -42,10 +40,8 @@ from cassi.looking.style import (
     Figure,
     Row,
     as_cube,
-    color_bar,
     draw_map,
     evenly,
-    note_below,
     page,
     picture_size,
     show,
@@ -56,8 +52,6 @@ from cassi.looking.style import (
 from cassi.solvers.loop import Record
 
 PAGE = 13.0  # width of the large figures [inch]
-WORDS = 150  # letters of a line in the heading of a page
-LOWEST = 1.8  # picture of the summary, where fewer side by side make it higher [inch]
 MOST_BANDS = 28  # that a figure of them shows
 
 
@@ -66,34 +60,39 @@ def residual(residual: Array, *, unit: str = "") -> Figure:
     """What the cube does not explain of the snapshot, y - Phi x (H, W'): noise only, if all is well.
 
     A line below gives the correlation of neighboring pixels (see `residual_whiteness`).
-
-    Example:
-        >>> figure = residual(np.random.default_rng(0).standard_normal((64, 80)))
     """
     picture = np.asarray(residual)
+    white = residual_whiteness(picture)
+    correlation = f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across"
+    note = f"{correlation}; by chance ±{white.limit:.1g}"
     width, height = picture_size(picture.shape)
-    figure, ((axes,),) = page(Row((max(width, 3.2),), height, below=BELOW + 3 * LINE))
-    draw_map(axes, picture, _sized("Residual y - Φx", picture), **_around_zero(picture, unit), ticks=True)
+    figure, ((axes,),) = page(Row((max(width, 3.2),), height, left=EDGE, below=3 * LINE))
+    title, limits = _sized("Residual y - Φx", picture), shown_range(picture, "around zero")
+    draw_map(axes, picture, title, value_label(unit), limits=limits, colors="RdBu_r", note=note)
+    return figure
+
+
+@styled
+def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
+    """Where a cube is uncertain: the root of the mean square over the bands of each voxel's uncertainty (C, H, W)."""
+    values, _ = as_cube(deviation, None)
+    mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
+    width, height = picture_size(mean.shape)
+    figure, ((axes,),) = page(Row((max(width, 3.2),), height, left=EDGE, below=2 * LINE))
+    title = "Standard deviation, root mean square over bands"
+    draw_map(axes, mean, title, value_label(unit), limits=shown_range(mean, "zero"))
     return figure
 
 
 @styled
 def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: str = "", title: str = "") -> Figure:
-    """A grid of bands, of many 28, in grey on one scale; a square in the color of the wavelength beside each.
-
-    Raises:
-        ValueError: not one cube, or a count of wavelengths that is not C.
-
-    Example:
-        >>> figure = bands(np.random.default_rng(0).random((8, 32, 32)), np.linspace(450, 650, 8))
-    """
+    """A grid of bands, of many 28, in grey on one scale."""
     values, centers = as_cube(cube, wavelengths)
     chosen, width = evenly(len(values), MOST_BANDS), 10.8
     wanted = np.sqrt(1.6 * len(chosen) * values.shape[1] / values.shape[2])  # for a page of about 3:2
     columns = min(len(chosen), int(np.ceil(wanted)))
     strip = strip_of(values, centers, chosen, columns=columns, width=width, limits=shown_range(values, "zero"))
-    selection = f"{len(chosen)} of {len(values)} bands" if len(chosen) < len(values) else f"{len(values)} bands"
-    heading = ", ".join(part for part in (title, selection, "all on one scale") if part)
+    heading = ", ".join(filter(None, (title, f"{len(chosen)} of {len(values)} bands, all on one scale")))
     figure, ((axes,),) = page(Row((width,), strip.height, left=EDGE, below=2 * LINE), title=heading)
     draw_strip(axes, strip, value_label(unit))
     return figure
@@ -101,20 +100,11 @@ def bands(cube: Array, wavelengths: ArrayLike | Tensor | None = None, *, unit: s
 
 @styled
 def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> Figure:
-    """The cube as a person would see it, through the CIE 1931 observer in daylight (see `cube_to_srgb`).
-
-    Without visible wavelengths it is a false color, and the heading says so.
-
-    Raises:
-        ValueError: not one cube, or wavelengths that do not fit.
-
-    Example:
-        >>> figure = srgb(np.random.default_rng(0).random((8, 32, 32)), np.linspace(450, 650, 8))
-    """
+    """The cube as a person would see it in daylight, or a false color: see `cube_to_srgb`."""
     values, centers = as_cube(cube, wavelengths)
     width, height = picture_size(values.shape[1:])
     figure, ((axes,),) = page(Row((width,), height, left=EDGE, right=EDGE, below=EDGE))
-    show(axes, *render(values, centers))
+    show(axes, cube_to_srgb(values, centers), _colors(centers))
     return figure
 
 
@@ -122,22 +112,14 @@ def srgb(cube: Array, wavelengths: ArrayLike | Tensor | None = None) -> Figure:
 def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]] = ()) -> Figure:
     """Residual and change of a solver against iterations, on a logarithmic axis.
 
-    Args:
-        history: the records of a `Result`; empty for a closed-form solver, which the figure then says.
-        markers: iterations at which the run changed, dotted, and what changed: another prior, for example.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> records = [Record(k, 0.1 * k, 0.5**k, 0.3**k) for k in range(1, 20)]
-        >>> figure = convergence(records, markers=[(8, "non-local prior")])
+    The history of a closed-form solver is empty, which the figure says. `markers` are iterations at which the run
+    changed, and what changed: another prior, for example.
     """
     at, seconds, *both = np.array(history, dtype=float).reshape(-1, 4).T
     notes = [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)" for k, words in markers]
     notes += [f"{at[-1]:.0f} end ({seconds[-1]:.3g} s)"] if len(at) else []
-    lines = textwrap.wrap("iterations: " + ", ".join(notes), 95)
-    figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * (1 + len(lines))), title="Convergence")
+    label = textwrap.wrap("iteration: " + ", ".join(notes), 95)
+    figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * len(label)), title="Convergence")
     if not len(at):
         axes.set_axis_off()
         axes.text(0.5, 0.5, "closed form:\nno iterations", ha="center", va="center", color=MUTED)
@@ -147,10 +129,11 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
     for series, text, color, dash in zip(both, names, PALETTE, ("-", (0, (4, 1.5))), strict=False):
         shown = np.isfinite(series) & (series > 0)
         if shown.any():
-            marker = "o" if shown.sum() < 3 else None
-            axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, markersize=4, label=text)
+            marker = "o" if len(at) < 3 else None
+            axes.plot(at[shown], series[shown], color=color, linestyle=dash, marker=marker, label=text)
             lowest.append(series[shown & (series > 1e-3 * np.median(series[shown]))].min())
-    logarithmic(axes)
+    axes.set_yscale("log")
+    axes.minorticks_off()
     if lowest:  # a solver that starts at an exact fit has a first residual of rounding size: leave it below the axis
         axes.set_ylim(bottom=min(lowest) / 2)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0.2)
@@ -158,9 +141,8 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
         axes.axvline(iteration, color=MUTED, linewidth=0.8, linestyle=":")
     axes.grid(True)
     axes.margins(x=0.02)
-    axes.set_xlabel("iteration")
+    axes.set_xlabel("\n".join(label))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    note_below(axes, *lines)
     return figure
 
 
@@ -170,43 +152,27 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
 
     What speaks against the result (`ReportData.problems`) stands at the top in a red frame.
 
-    Args:
-        data: the result; what is None or empty is left out.
-        caption: a line or two under the title, such as the solver and its numbers.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> figure = summary(ReportData(rng.random((8, 32, 32)), np.linspace(450, 650, 8), title="A scene"))
+    `caption` is a line or two under the title, such as the solver and its numbers.
     """
     values, centers = as_cube(np.asarray(data.cube[:, :, :]), data.wavelengths)
     truth, sigma = (None if cube is None else np.asarray(cube[:, :, :]) for cube in (data.truth, data.uncertainty))
     points = choose_points(values if truth is None else truth)
-    white = white_level(values, centers if is_visible(centers) else None)
-    picture, kind = render(values, centers, white=white)
-    pictures = {} if data.measurement is None else {"Snapshot": np.asarray(data.measurement)}
-    pictures[f"Reconstruction, {kind}"] = picture
+    white = white_level(values, centers)
+    colored = {f"Reconstruction, {_colors(centers)}": cube_to_srgb(values, centers, white=white)}
     if truth is not None:
-        pictures["Truth, the same exposure"] = render(truth, centers, white=white)[0]
-    elif data.residual is not None:
-        pictures["Residual y - Φx"] = np.asarray(data.residual)
+        colored["Truth, the same exposure"] = cube_to_srgb(truth, centers, white=white)
+    measured, rest = data.measurement, data.residual if truth is None else None
+    shapes = [one.shape for one in (measured, *colored.values(), rest) if one is not None]
 
-    aspects = [one.shape[1] / one.shape[0] for one in pictures.values()]
-    for beside in (len(aspects), min(2, len(aspects)), 1):  # fewer of wide ones, so that none is small
-        rows = [aspects[k : k + beside] for k in range(0, len(aspects), beside)]
-        side = min(4.4, *((PAGE - beside * (EDGE + BAR)) / sum(row) for row in rows))
-        if side > LOWEST:
-            break
+    aspects = [shape[1] / shape[0] for shape in shapes]
+    side = min(4.4, (PAGE - len(shapes) * (EDGE + BAR)) / sum(aspects))
     width, shown = PAGE - BAR - EDGE, evenly(len(values), 8)
     limits = shown_range(values, "zero")
     strip = strip_of(values, centers, shown, columns=max(len(shown), 6), width=width, limits=limits)
-    warning = "\n".join(data.problems())
-    caption = "\n".join(filter(None, (caption, *textwrap.wrap(data.found_camera, WORDS))))
+    warning = "\n".join(textwrap.fill(problem, 150) for problem in data.problems())
     lines = caption.count("\n") + bool(caption)
-    figure, (*above, (band_axes,), panels) = page(
-        *(Row([side * aspect for aspect in row], side, left=EDGE, below=LINE + LINE * (truth is None)) for row in rows),
+    figure, (above, (band_axes,), panels) = page(
+        Row([side * aspect for aspect in aspects], side, left=EDGE, below=2 * LINE),
         Row((width,), strip.height, left=EDGE, below=2 * LINE + ABOVE),
         Row([(PAGE - LEFT) / len(points) - 0.2] * len(points), 1.7, left=0.2, right=0, indent=LEFT - 0.2),
         head=0.4 + 0.2 * lines + (0.3 + 0.18 * warning.count("\n")) * bool(warning),
@@ -215,14 +181,16 @@ def summary(data: ReportData, *, caption: str = "") -> Figure:
     write(figure, EDGE, 0.4, caption, fontsize=9.5, color=MUTED, linespacing=1.4)
     if warning:
         write(figure, EDGE + 0.06, 0.5 + 0.2 * lines, warning, fontsize=9.5, bbox=WARNING)
-    for axes, (name, one) in zip((axes for row in above for axes in row), pictures.items(), strict=True):
-        if name == "Snapshot":
-            draw_map(axes, one, _sized(name, one), value_label(data.measured_unit), colors="gray")
-        elif one.ndim == 2:
-            draw_map(axes, one, name, **_around_zero(one, data.measured_unit))
-        else:
-            show(axes, one, name)
-            draw_points(axes, points)
+    places = iter(above)
+    if measured is not None:
+        draw_map(next(places), measured, _sized("Snapshot", measured), value_label(data.measured_unit), colors="gray")
+    for name, picture in colored.items():
+        axes = next(places)
+        show(axes, picture, name)
+        draw_points(axes, points)
+    if rest is not None:
+        limits = shown_range(rest, "around zero")
+        draw_map(next(places), rest, "Residual y - Φx", value_label(data.measured_unit), limits=limits, colors="RdBu_r")
     draw_strip(band_axes, strip, value_label(data.unit))
     draw_spectra(panels, values, centers, points, truth, sigma, unit=data.unit)
     return figure
@@ -242,165 +210,58 @@ def difference(
 
     Above: root mean square of the difference over the bands; spectral angle; PSNR of each band, of the estimate
     clipped to the peak, which is 1, or the brightest value of the reference if that is above. Below: bands of the
-    reference, and of the difference, first minus second.
-
-    Args:
-        estimate, reference, wavelengths: two cubes of one shape and unit.
-        names: of the two.
-        unit: of both.
-        title: first words of the heading.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: not one cube, or shapes that differ.
-
-    Example:
-        >>> truth = np.random.default_rng(0).random((8, 32, 32))
-        >>> figure = difference(truth + 0.01, truth, np.linspace(450, 650, 8))
+    difference, first minus second.
     """
     values, centers = as_cube(estimate, wavelengths)
     other, _ = as_cube(reference, None)
     angles = spectral_angles(values, other).cpu().numpy()
     delta = values.astype(np.float64) - other
     peak = max(1.0, float(np.nanmax(other)))
-    width, shown = PAGE - LEFT - BAR, evenly(len(values), 6)
-    ranges = shown_range(other, "zero"), shown_range(delta, "around zero")
-    strips = [
-        strip_of(cube, centers, shown, columns=max(len(shown), 4), width=width, limits=limits)
-        for cube, limits in zip((other, delta), ranges, strict=True)
-    ]
+    width, shown = PAGE - EDGE - BAR, evenly(len(values), 6)
+    limits = shown_range(delta, "around zero")
+    strip = strip_of(delta, centers, shown, columns=max(len(shown), 4), width=width, limits=limits)
     wide, side = picture_size(values.shape[1:], 3.6)
     wide = max(wide, 2.5)
-    figure, ((left, middle, right), *below) = page(
+    figure, ((left, middle, right), (below,)) = page(
         Row((wide, wide, PAGE - 2 * wide - 3 * (0.4 + BAR)), max(side, 1.2), left=0.4),
-        *(Row((width,), strip.height, below=2 * LINE) for strip in strips),
+        Row((width,), strip.height, left=EDGE, below=2 * LINE),
         title=", ".join(part for part in (title, f"{names[0]} against {names[1]}") if part),
     )
     rms = np.sqrt((delta**2).mean(axis=0))
     heading = f"Difference, root mean square {np.sqrt(np.nanmean(delta**2)):.3g}"
     draw_map(left, rms, heading, value_label(unit), limits=shown_range(rms, "zero"))
     known = angles[np.isfinite(angles)] if np.isfinite(angles).any() else np.array([np.nan])
-    heading = f"Spectral angle: mean {known.mean():.1f}°, 90 % below {np.percentile(known, 90):.1f}°"
-    draw_map(middle, angles, heading, "degrees", limits=shown_range(angles, "zero"))
+    draw_map(middle, angles, f"Spectral angle: mean {known.mean():.1f}°", "degrees", limits=shown_range(angles, "zero"))
     axis, label = spectral_axis(centers, len(values))
     order = np.argsort(axis)
     decibels = np.array(band_psnr(np.clip(values, 0, peak), other, peak=peak))
     right.plot(axis[order], decibels[order], "o-", color=PALETTE[0], markersize=4)
     if np.isfinite(decibels).all():
-        right.axhline(decibels.mean(), color=MUTED, linewidth=1, linestyle="--")
         margin = 0.05 + 0.05 * np.ptp(decibels)  # at least 0.1 dB from end to end
         right.set_ylim(decibels.min() - margin, decibels.max() + margin)
     right.grid(True)
     right.xaxis.set_major_locator(MaxNLocator(4, integer=centers is None))
     right.set(xlabel=label, ylabel="PSNR [dB]", title=f"PSNR, mean {decibels.mean():.2f} dB (peak {peak:.3g})")
-    for (axes,), strip, name in zip(below, strips, (names[1], "difference"), strict=True):
-        draw_strip(axes, strip, value_label(unit))
-        axes.text(-0.02, 0.5, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
-    return figure
-
-
-@styled
-def spectral_covariance(
-    covariance: Array, wavelengths: ArrayLike | Tensor | None = None, *, basis: int | None = None, unit: str = ""
-) -> Figure:
-    """The correlation of the bands that a covariance means, and its eigenvalues.
-
-    Args:
-        covariance: (C, C), symmetric, >= 0 on the diagonal, in the cube's unit squared.
-        wavelengths: (C,) band centers [nm] in any order.
-        basis: number of spectra that the solver built the cube from: eigenvalues beyond are rounding, and not drawn.
-        unit: of the cube.
-
-    Returns:
-        The figure. A note says how many eigenvectors hold 99 % of the variance.
-
-    Raises:
-        ValueError: not square, or a count of wavelengths that is not C.
-
-    Example:
-        >>> samples = np.random.default_rng(0).random((100, 8))
-        >>> figure = spectral_covariance(np.cov(samples.T), np.linspace(450, 650, 8))
-    """
-    matrix = np.asarray(covariance, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"covariance must be (bands, bands), got shape {matrix.shape}")
-    _, centers = as_cube(matrix[..., None], wavelengths)
-    axis, label = spectral_axis(centers, len(matrix))
-    order = np.argsort(axis)
-    axis, matrix = axis[order], matrix[np.ix_(order, order)]
-    deviation = np.sqrt(np.maximum(np.diag(matrix), 0))
-    scale = np.outer(deviation, deviation)
-    correlation = np.divide(matrix, scale, out=np.zeros_like(matrix), where=scale > 0)
-    signed = bool(correlation.min() < 0)  # then zero is white
-    low, colors = (-1.0, "RdBu_r") if signed else (0.0, "cividis")
-    eigenvalues = np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1][:basis]
-    eigenvalues = np.where(eigenvalues > 0, eigenvalues, np.nan)
-
-    figure, ((left, right),) = page(Row((2.9, 2.9), 2.9, below=BELOW + 2 * LINE))
-    left.pcolormesh(axis, axis, correlation, cmap=colors, vmin=low, vmax=1, shading="nearest")
-    left.set(title="Correlation", xlabel=label, ylabel=label)
-    left.invert_yaxis()
-    for ticks in (left.xaxis, left.yaxis):
-        ticks.set_major_locator(MaxNLocator(6, integer=centers is None))
-    color_bar(left, colors, Limits(low, 1, low, 1))
-    right.plot(np.arange(1, len(eigenvalues) + 1), eigenvalues, "o-", color=PALETTE[0], markersize=4)
-    logarithmic(right)
-    right.grid(True, axis="y")
-    right.set(xlabel="eigenvector", title="Eigenvalues", ylabel=f"eigenvalue [({value_label(unit)})²]")
-    right.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if total := np.nansum(eigenvalues):
-        needed = int(np.searchsorted(np.nancumsum(eigenvalues) / total, 0.99) + 1)
-        right.axvline(needed, color=PALETTE[1], linewidth=1, linestyle="--")
-        note_below(right, f"dashed: {needed} of {len(matrix)} hold 99 % of the variance")
-    return figure
-
-
-@styled
-def uncertainty_map(deviation: Array, *, unit: str = "") -> Figure:
-    """Where a cube is uncertain: the root of the mean square over the bands of each voxel's standard deviation.
-
-    Args:
-        deviation: (C, H, W).
-        unit: of the deviation.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> figure = uncertainty_map(np.random.default_rng(0).random((4, 32, 48)))
-    """
-    values, _ = as_cube(deviation, None)
-    mean = np.sqrt((values.astype(np.float64) ** 2).mean(0))
-    width, height = picture_size(mean.shape)
-    figure, ((axes,),) = page(Row((max(width, 3.2),), height, below=BELOW + 2 * LINE))
-    title, limits = "Standard deviation, root mean square over bands", shown_range(mean, "zero")
-    draw_map(axes, mean, title, value_label(unit), limits=limits, ticks=True)
+    draw_strip(below, strip, f"difference, {value_label(unit)}")
     return figure
 
 
 def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
     """All figures that a result has something for, by name, for `save_figures`; `caption` is that of the summary.
 
-    Always "summary", which holds snapshot and spectra, "bands", "srgb", "convergence" and "covariance"; with a residual
-    "residual", with truth "errors", with an uncertainty "uncertainty".
+    Always "summary", which holds snapshot and spectra, "bands", "srgb" and "convergence"; with a residual "residual",
+    with truth "errors", with an uncertainty "uncertainty".
 
     Example:
         >>> sorted(figures_of(ReportData(np.random.default_rng(0).random((8, 32, 32)))))
-        ['bands', 'convergence', 'covariance', 'srgb', 'summary']
+        ['bands', 'convergence', 'srgb', 'summary']
     """
     cube, nm, unit = np.asarray(data.cube[:, :, :], np.float32), data.wavelengths, data.unit
-    tensor = torch.from_numpy(cube)
-    covariance = covariance_sum(tensor, mean=pixel_mean(tensor)) / cube[0].size
-    components = data.choice.get("components")
-    basis = components if isinstance(components, int) else None
     made = {
         "summary": summary(data, caption=caption),
         "bands": bands(cube, nm, unit=unit, title=data.title),
         "srgb": srgb(cube, nm),
         "convergence": convergence(data.history, markers=data.markers),
-        "covariance": spectral_covariance(covariance, nm, basis=basis, unit=unit),
     }
     if data.residual is not None:
         made["residual"] = residual(data.residual, unit=data.measured_unit)
@@ -414,22 +275,10 @@ def figures_of(data: ReportData, *, caption: str = "") -> dict[str, Figure]:
 def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str], *, dpi: float = 120) -> list[Path]:
     """Write each figure as `<folder>/<name>.png`, whole or not at all; an older one is replaced.
 
-    Args:
-        figures: name to figure; a name is a plain file name without suffix.
-        folder: made if it does not exist.
-        dpi: dots per inch.
-
-    Returns:
-        The paths, in the order given.
+    Names are plain file names without suffix; the folder is made if it does not exist. Paths are in the order given.
 
     Raises:
         OutputError: a picture cannot be written; the older one is still there.
-        OSError: the folder cannot be made.
-
-    Example:
-        >>> folder = tempfile.mkdtemp()
-        >>> [path.name for path in save_figures({"residual": residual(np.eye(8))}, folder, dpi=50)]
-        ['residual.png']
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -451,14 +300,8 @@ def _painted(figure: Figure, dpi: float) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
 
-def _around_zero(residual: np.ndarray, unit: str) -> dict[str, Any]:
-    """How a residual is drawn."""
-    white = residual_whiteness(residual)
-    note = (
-        f"neighbors correlate {white.vertical:+.3f} down, {white.horizontal:+.3f} across; by chance ±{white.limit:.1g}"
-    )
-    limits = shown_range(residual, "around zero")
-    return {"label": value_label(unit), "limits": limits, "colors": "RdBu_r", "note": note}
+def _colors(wavelengths: ArrayLike | Tensor | None) -> str:
+    return "sRGB (CIE 1931)" if is_visible(wavelengths) else "false color"
 
 
 def _sized(title: str, picture: np.ndarray) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from cassi.files.atomic import check_place, replacing
-from cassi.looking.color import render, white_level
+from cassi.looking.color import cube_to_srgb, white_level
 
 SIDE = 256  # [px] of the film, at most
 RATE = 8  # frames a second
@@ -29,11 +29,6 @@ def write_film(
 
     Raises:
         OutputError: the file exists, or its folder does not.
-
-    Example:
-        >>> cubes = np.random.default_rng(0).random((3, 8, 16, 16))
-        >>> write_film(os.path.join(tempfile.mkdtemp(), "film.gif"), lambda t: cubes[t], 3).name
-        'film.gif'
     """
     path = check_place(Path(path), overwrite)
     first = frame(0)
@@ -42,7 +37,7 @@ def write_film(
 
     def picture(t: int) -> Image.Image:
         cube = frame(t) if t else first
-        colors, _ = render(cube[:, ::every, ::every], wavelengths, white=white)
+        colors = cube_to_srgb(cube[:, ::every, ::every], wavelengths, white=white)
         return Image.fromarray((255 * colors).round().astype(np.uint8))
 
     with replacing(path, overwrite) as temporary, temporary.open("wb") as file:

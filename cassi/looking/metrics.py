@@ -40,7 +40,7 @@ def psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
         peak: L, the largest value a pixel can have, in the unit of `truth`.
 
     Returns:
-        Decibel; ``inf`` where a band is reproduced exactly, ``nan`` where the estimate has NaN.
+        Decibel; ``inf`` where a band is exact, ``nan`` where the estimate has NaN.
 
     Raises:
         ValueError: shapes differ, fewer than two axes, nothing to compare, `peak` not positive.
@@ -55,18 +55,13 @@ def psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
 
 
 def band_psnr(estimate: Array, truth: Array, *, peak: float = 1.0) -> list[float]:
-    """Peak signal-to-noise ratio of each band, 10 log10(L^2 / MSE_c); their mean is `psnr`.
-
-    Example:
-        >>> [round(v) for v in band_psnr(torch.tensor([0.1, 0.01]).view(2, 1, 1), torch.zeros(2, 1, 1))]
-        [20, 40]
-    """
+    """Peak signal-to-noise ratio of each band [dB], whose mean is `psnr`."""
     errors = [(a - b).square().mean().item() for a, b in _bands(estimate, truth, peak)]
     return [math.inf if error == 0 else -10 * math.log10(error) for error in errors]
 
 
 def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
-    """Structural similarity, mean over pixels and bands.
+    """Structural similarity, mean over pixels and bands; at most 1, which only equal pictures reach.
 
     With means ``m``, variances ``v`` and covariance ``c`` under an 11 x 11 Gaussian window of sigma 1.5 px
     (population moments, weights summing to 1), ``C1 = (0.01 L)^2`` and ``C2 = (0.03 L)^2``:
@@ -74,15 +69,8 @@ def ssim(estimate: Array, truth: Array, *, peak: float = 1.0) -> float:
         SSIM = (2 m_a m_b + C1) (2 c_ab + C2) / ((m_a^2 + m_b^2 + C1) (v_a + v_b + C2))
 
     Z. Wang et al., "Image quality assessment: from error visibility to structural similarity", IEEE Transactions on
-    Image Processing 13 (2004), equation 13. The mean is over the pixels whose window lies inside the picture (the
-    paper's code, and scikit-image with ``gaussian_weights=True, sigma=1.5, use_sample_covariance=False``); pictures
-    smaller than the window are padded with five zeros, and the mean is over all pixels.
-
-    Args:
-        estimate, truth, peak: as for `psnr`, which raises the same errors.
-
-    Returns:
-        At most 1, which only equal pictures reach.
+    Image Processing 13 (2004), equation 13. The mean is over the pixels whose window lies inside the picture, as in
+    the paper's code; pictures smaller than the window are padded with five zeros. Arguments and errors as of `psnr`.
 
     Example:
         >>> truth = torch.rand(4, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -111,15 +99,11 @@ def sam(estimate: Array, truth: Array) -> float:
         angle = arccos(<a, b> / (|a| |b|)) = 2 atan2(| |b| a - |a| b |, | |b| a + |a| b |)
 
     The second form (W. Kahan, "How futile are mindless assessments of roundoff in floating-point computation?",
-    2006) is the one computed: it keeps its digits at small angles, where arccos loses half of them.
-    Blind to brightness: scaling a spectrum by a positive factor changes nothing.
-
-    A pixel whose *true* spectrum is zero has no direction and is left out of the mean. A pixel where only the
-    *estimate* is zero counts 90 degrees.
+    2006) is the one computed: it keeps its digits at small angles, where arccos loses half of them. The scale of a
+    spectrum does not count. Pixels whose *true* spectrum is zero are left out; an *estimate* of zero counts 90 degrees.
 
     Args:
-        estimate: (..., C, H, W) in any unit.
-        truth: the same shape.
+        estimate, truth: (..., C, H, W) in any unit.
 
     Returns:
         Degrees in [0, 180]; ``nan`` where every true spectrum is zero.
@@ -136,20 +120,8 @@ def sam(estimate: Array, truth: Array) -> float:
 
 
 def spectral_angles(estimate: Array, truth: Array) -> Tensor:
-    """The angle between estimated and true spectrum at each pixel, whose mean is `sam`.
-
-    Args:
-        estimate, truth: (..., C, H, W), as for `sam`, which raises the same errors.
-
-    Returns:
-        (..., H, W) float64 in degrees; NaN where the true spectrum is zero.
-
-    Example:
-        >>> one, other = torch.tensor([1.0, 0.0]).view(2, 1, 1), torch.tensor([1.0, 1.0]).view(2, 1, 1)
-        >>> round(spectral_angles(one, other).item())
-        45
-    """
-    a, b = _pair(estimate, truth, min_axes=3)
+    """The angles at each pixel whose mean is `sam`: (..., H, W) float64 [degrees]; NaN where the truth is zero."""
+    a, b = _pair(estimate, truth)
     found = []
     for one_a, one_b in zip(a.reshape(-1, *a.shape[-3:]), b.reshape(-1, *b.shape[-3:]), strict=True):
         norm_a, norm_b = (sum(band.double().square() for band in cube).sqrt() for cube in (one_a, one_b))
@@ -168,21 +140,8 @@ def score(
 ) -> dict[str, float]:
     """How close a cube comes to the truth, in the convention of the field: estimate clipped to [0, peak], peak 1.
 
-    Args:
-        cube: (..., C, H, W).
-        truth: the same shape, in [0, peak]; gives "psnr" [dB], "ssim" and "sam" [degrees].
-        mean_band: (H, W), the true mean over bands; gives "mean_band_psnr" [dB].
-        peak: the largest value a pixel can have.
-
-    Returns:
-        The figures that can be had, by name; without truth an empty dictionary.
-
-    Raises:
-        ValueError: shapes that differ.
-
-    Example:
-        >>> score(torch.full((3, 16, 16), 0.75), mean_band=torch.full((16, 16), 0.25))["mean_band_psnr"]  # 20 log10 2
-        6.020599913279624
+    The truth (..., C, H, W) gives "psnr" [dB], "ssim" and "sam" [degrees], `mean_band` (H, W), the true mean over
+    bands, "mean_band_psnr" [dB].
     """
     scores: dict[str, float] = {}
     if truth is not None:
@@ -204,18 +163,12 @@ def residual_whiteness(residual: Array) -> Whiteness:
         vertical   = mean(r[i, j] r[i+1, j]) / mean(r[i, j]^2)
         horizontal = mean(r[i, j] r[i, j+1]) / mean(r[i, j]^2)
 
-    The mean of the residual is not removed: noise has none, so an offset is structure and shows as correlation. A fit
-    that swallows noise leaves negative values. For n white samples each value is nearly normal with variance 1 / n
-    (Bartlett's formula), hence ``limit = 1.96 / sqrt(n)``.
+    The mean is not removed: noise has none, an offset is structure. A fit that swallows noise leaves negative values.
+    For n white samples each value is nearly normal with variance 1 / n (Bartlett's formula), hence the limit
+    1.96 / sqrt(n). Without a pair of finite pixels, or of a residual of zeros, a value is 0.
 
     Args:
-        residual: (..., H, W'), ``y - Phi x`` in any unit; leading axes are frames. What is not finite is left out.
-
-    Returns:
-        `Whiteness(vertical, horizontal, limit)`; a value is 0 where no pair of pixels is left or the residual is 0.
-
-    Raises:
-        ValueError: fewer than two axes.
+        residual: (..., H, W'), ``y - Phi x`` in any unit; leading axes are frames.
 
     Example:
         >>> noise = torch.randn(256, 310, generator=torch.Generator().manual_seed(0))
@@ -223,8 +176,6 @@ def residual_whiteness(residual: Array) -> Whiteness:
         True
     """
     r = torch.as_tensor(residual).double()
-    if r.ndim < 2:
-        raise ValueError(f"residual must end in (height, width), got shape {tuple(r.shape)}: give a picture")
     power = r[r.isfinite()].square().mean().item()
 
     def correlation(ahead: Tensor, behind: Tensor) -> float:
@@ -240,24 +191,19 @@ def residual_whiteness(residual: Array) -> Whiteness:
     )
 
 
-def _pair(estimate: Array, truth: Array, *, min_axes: int) -> tuple[Tensor, Tensor]:
+def _pair(estimate: Array, truth: Array) -> tuple[Tensor, Tensor]:
     a, b = torch.as_tensor(estimate), torch.as_tensor(truth)
     if a.shape != b.shape:
-        raise ValueError(
-            f"estimate and truth must have one shape, got {tuple(a.shape)} and {tuple(b.shape)}: "
-            "select the same bands and pixels"
-        )
-    if b.ndim < min_axes:
-        wanted = "(bands, height, width)" if min_axes == 3 else "(height, width)"
-        raise ValueError(f"estimate and truth must end in {wanted}, got shape {tuple(b.shape)}")
-    if b.numel() == 0:
-        raise ValueError(f"estimate and truth must not be empty, got shape {tuple(b.shape)}")
+        both = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise ValueError(f"estimate and truth must have one shape, got {both}: select the same bands and pixels")
+    if b.ndim < 2 or b.numel() == 0:
+        raise ValueError(f"estimate and truth must be pictures (bands, height, width), got shape {tuple(b.shape)}")
     return a.detach().to(b.device), b.detach()
 
 
 def _bands(estimate: Array, truth: Array, peak: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Each band of both, float64, relative to the peak."""
-    a, b = _pair(estimate, truth, min_axes=2)
+    a, b = _pair(estimate, truth)
     if not (math.isfinite(peak) and peak > 0):
         raise ValueError(f"peak must be positive, got {peak}: it is the largest value a pixel can have")
     for one, other in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True):

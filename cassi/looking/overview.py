@@ -6,14 +6,13 @@ import base64
 import io
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 from matplotlib.image import imsave
 
 from cassi.errors import InputError
 from cassi.files.atomic import write_text
 from cassi.files.frames import natural
-from cassi.looking.color import render
+from cassi.looking.color import cube_to_srgb
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import escape_text, policy_of, thinned
 
@@ -29,27 +28,10 @@ p { margin: 0; font-size: 0.875rem; } a { color: inherit; }
 """
 
 
-def thumbnail(data: ReportData, *, side: int = SIDE) -> bytes:
-    """The picture of a cube as the bytes of a PNG file, at most `side` pixels high and wide.
-
-    Example:
-        >>> thumbnail(ReportData(np.ones((8, 300, 400))))[1:4]
-        b'PNG'
-    """
-    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // side))
-    file = io.BytesIO()
-    imsave(file, render(small, data.wavelengths)[0], format="png")
-    return file.getvalue()
-
-
 def inline_html(data: ReportData) -> str:
     """A result as a piece of HTML for a notebook: small picture, size, numbers, and what speaks against it.
 
     It has no script, and text of the input is escaped.
-
-    Example:
-        >>> "2 bands, 4 x 5 px" in inline_html(ReportData(np.ones((2, 4, 5))))
-        True
     """
     return f'<div style="display: flex; gap: 1em">{_image(data)}<div>{_words(data)}</div></div>'
 
@@ -57,18 +39,12 @@ def inline_html(data: ReportData) -> str:
 def write_index(folder: str | os.PathLike[str]) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
-    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. A name links to the
-    result's own page (`NAME_report.html`) where there is one. An older index is replaced.
+    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. An older index is
+    replaced.
 
     Raises:
         InputError: no result in the folder.
         OutputError: the page cannot be written.
-
-    Example:
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = cassi.files.write_cube(os.path.join(folder, "a.h5"), np.ones((3, 4, 5)))
-        >>> write_index(folder).name
-        'index.html'
     """
     place = Path(folder)
     cards, bad = [], 0
@@ -78,11 +54,8 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
         except InputError:  # not a result: a measurement, a calibration
             continue
         bad += bool(data.problems())
-        page = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
-        name = escape_text(path.name)
-        title = f'<a href="{escape_text(quote(page.name))}">{name}</a>' if page.is_file() else name
         kind = ' class="bad"' if data.problems() else ""
-        cards.append(f"<article{kind}>{_image(data)}<h2>{title}</h2>{_words(data)}</article>")
+        cards.append(f"<article{kind}>{_image(data)}<h2>{escape_text(path.name)}</h2>{_words(data)}</article>")
     if not cards:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
     told = f"{len(cards)} results" + (f", {bad} of them not to be trusted" if bad else "")
@@ -98,7 +71,11 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
 
 
 def _image(data: ReportData) -> str:
-    picture = base64.b64encode(thumbnail(data)).decode("ascii")
+    """The picture of a cube as a PNG inside the page."""
+    small = thinned(data.cube, -(-max(data.cube.shape[1:]) // SIDE))
+    file = io.BytesIO()
+    imsave(file, cube_to_srgb(small, data.wavelengths), format="png")
+    picture = base64.b64encode(file.getvalue()).decode("ascii")
     return f'<img alt="the cube as a picture" src="data:image/png;base64,{picture}">'
 
 

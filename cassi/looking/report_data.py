@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cassi.choice.doubts import of_imprint, of_result
 from cassi.choice.outcome import FAIR
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.names import is_result
 from cassi.files.opening import open_container
 from cassi.looking.metrics import score
-from cassi.optics.imprint import STAMPED
 from cassi.optics.measurement import REFLECTANCE, Measurement
 from cassi.solvers.loop import Record
 
@@ -34,14 +34,7 @@ class CubeLike(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
-
     def __getitem__(self, part: tuple[slice, slice, slice], /) -> Array: ...
-
-
-class ResultLike(Protocol):
-    """What `report_of` takes: a reconstruction that tells what its file would hold (`cassi.Reconstruction` does)."""
-
-    def contents(self, measurement: Measurement | None) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -89,8 +82,7 @@ class ReportData:
         shape = tuple(self.cube.shape)
         if len(shape) != 3 or 0 in shape:
             raise ValueError(f"cube must be (C, H, W) and not empty, got {shape}: select one frame of a stack")
-        cubes = {"truth": self.truth, "uncertainty": self.uncertainty}
-        for name, cube in cubes.items():
+        for name, cube in (("truth", self.truth), ("uncertainty", self.uncertainty)):
             if cube is not None and tuple(cube.shape) != shape:
                 raise ValueError(f"{name} must have the shape of the cube {shape}, got {tuple(cube.shape)}")
         for name, picture in (("measurement", self.measurement), ("residual", self.residual)):
@@ -105,52 +97,25 @@ class ReportData:
         return "" if self.unit == REFLECTANCE else self.unit
 
     @property
-    def black_level(self) -> float:
-        """What was taken off the measurement as its black level, in its unit."""
-        return _number(self.choice, "black_level") or 0.0
-
-    @property
     def unexplained(self) -> float | None:
         """|y - Phi x| / |y|, y less its black level; None where either is not known."""
         if self.residual is None or self.measurement is None:
             return None
-        light = float(np.linalg.norm(np.nan_to_num(self.measurement).astype(np.float64) - self.black_level))
+        black = _number(self.choice, "black_level") or 0.0
+        light = float(np.linalg.norm(np.nan_to_num(self.measurement).astype(np.float64) - black))
         rest = float(np.linalg.norm(np.nan_to_num(self.residual).astype(np.float64)))
         return rest / light if light > 0 else None
-
-    @property
-    def held_out_error(self) -> float | None:
-        """Relative error at detector pixels that the solver did not see, where it was measured."""
-        return _number(self.choice, "held_out_error")
-
-    @property
-    def imprint(self) -> float | None:
-        """How much of the mask's pattern is left in the cube (`cassi.optics.imprint`), where it was measured."""
-        return _number(self.provenance, "imprint")
-
-    @property
-    def found_camera(self) -> str:
-        """What was found of the camera, in a sentence; empty where it was taken as given."""
-        camera = self.provenance.get("camera")
-        return str(camera.get("message", "")) if isinstance(camera, Mapping) and camera.get("accepted") is True else ""
 
     def problems(self) -> list[str]:
         """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
-        if (share := self.unexplained) is not None and not share < 0.5:
-            found.append(f"The cube explains less than half of the snapshot: {share:.0%} is left.")
-        if (error := self.held_out_error) is not None and error > FAIR:
-            found.append(f"The cube does not predict pixels it has not seen: their error is {error:.0%}.")
-        if (left := self.imprint) is not None and left > STAMPED:
-            why = f"imprint {left:.2f}, good: below {STAMPED:g}): the mask does not fit, or noise was fitted."
-            found.append(f"The mask's pattern is left in the cube ({why}")
-        return found
+        found += of_result(self.unexplained or 0.0)
+        if (error := _number(self.choice, "held_out_error")) is not None and error > FAIR:
+            found.append(f"the cube does not predict pixels it has not seen: their error is {error:.0%}")
+        return [*found, *of_imprint(_number(self.provenance, "imprint"))]
 
     def numbers(self) -> list[tuple[str, str]]:
-        """The figures of merit that are known: name and value, as text.
-
-        With truth those of `cassi.looking.metrics.score`; the peak is 1, or the brightest true value if that is above.
-        """
+        """The figures of merit that are known: name and value, as text."""
         found: list[tuple[str, str]] = []
         if self.truth is not None and math.prod(self.cube.shape) <= MAX_SCORED:
             estimate, truth = (np.asarray(cube[:, :, :], dtype=np.float32) for cube in (self.cube, self.truth))
@@ -158,13 +123,12 @@ class ReportData:
             scores = score(estimate, truth=truth, peak=peak)
             found += [(f"PSNR, peak {peak:.3g}", f"{scores['psnr']:.2f} dB"), ("SSIM", f"{scores['ssim']:.3f}")]
             found.append(("mean spectral angle", f"{scores['sam']:.2f}°"))
-        if (error := self.held_out_error) is not None:
-            found.append(("error at unseen pixels", f"{error:.2%}"))
-        if (share := self.unexplained) is not None:
-            found.append(("residual |y - Φx| / |y|", f"{share:.2%}"))
-        if self.imprint is not None:
-            found.append(("imprint of the mask", f"{self.imprint:.3f}"))
-        return found
+        known = {
+            "error at unseen pixels": (_number(self.choice, "held_out_error"), ".2%"),
+            "residual |y - Φx| / |y|": (self.unexplained, ".2%"),
+            "imprint of the mask": (_number(self.provenance, "imprint"), ".3f"),
+        }
+        return found + [(name, format(value, form)) for name, (value, form) in known.items() if value is not None]
 
 
 def _number(facts: Mapping[str, object], name: str) -> float | None:
@@ -172,16 +136,13 @@ def _number(facts: Mapping[str, object], name: str) -> float | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def report_of(result: ResultLike, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
+def report_of(result: Any, measurement: Measurement | None = None, *, frame: int = 0) -> ReportData:
     """Take what figures and a page show from a reconstruction in memory: what its file would hold.
 
     Args:
-        result: the reconstruction, of one snapshot or of a stack.
+        result: the `cassi.Reconstruction`, of one snapshot or of a stack.
         measurement: what it was made of; brings snapshot, truth and name.
         frame: which of a stack, from 0.
-
-    Returns:
-        The data.
 
     Example:
         >>> mask = torch.rand(16, 16, generator=torch.Generator().manual_seed(0))
@@ -197,8 +158,8 @@ def report_of(result: ResultLike, measurement: Measurement | None = None, *, fra
         if name in arrays
     }
     facts = {name: value for name, value in saved["attributes"].items() if value is not None}
-    frames = saved["cube"].shape[:-3]
-    return _filled(parts, saved["wavelengths"], saved["history"], facts, "Reconstruction", frame, *frames)
+    parts |= {"wavelengths": saved["wavelengths"], "history": saved["history"], "title": "Reconstruction"}
+    return _filled(parts, facts, frame, saved["cube"].shape[:-3])
 
 
 @dataclass(frozen=True)
@@ -228,9 +189,6 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         path: HDF5 file as `cassi.files.write_cube` makes it, see docs/file-format.md.
         frame: which cube of a stack (N, C, H, W), from 0.
 
-    Returns:
-        The data.
-
     Raises:
         InputError: not HDF5, no cube in it, no such frame, shapes that do not fit, damaged data.
 
@@ -245,9 +203,8 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         raise InputError(f"{path}: is {container.format}, expected a result in HDF5; write the result as .h5")
     found = {entry.name: entry for entry in container.entries if entry.dtype is not None}
     if "mask" in found and not is_result(container):
-        raise InputError(
-            f"{path}: this is a measurement, not the result of a run; reconstruct it first", kind="measurement"
-        )
+        what = "this is a measurement, not the result of a run; reconstruct it first"
+        raise InputError(f"{path}: {what}", kind="measurement")
     if "cube" not in found or len(found["cube"].shape) not in (3, 4):
         raise InputError(f"{path}: no cube (C, H, W) in it, expected the result of a run; found {container.listing()}")
     frames = found["cube"].shape[:-3]
@@ -258,66 +215,51 @@ def read_report(path: str | os.PathLike[str], *, frame: int = 0) -> ReportData:
         return np.ravel(container.read(found[name])).astype(np.float64) if name in found else None
 
     columns = [column for name in Record._fields if (column := numbers(f"history/{name}")) is not None]
-    rows = list(zip(*columns, strict=True)) if len(columns) == len(Record._fields) else []
-    history = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
-    facts = {name: _from_json(value) for name, value in container.attributes.items()}
+    rows = zip(*columns, strict=True) if len(columns) == len(Record._fields) else ()
     parts: dict[str, Any] = {
         name: _Stored(container, found[name], rank, frame)
         for name, rank in RANKS.items()
         if name in found and len(found[name].shape) in (rank, rank + 1)
     }
     parts |= {name: parts[name][:, :] for name in ("measurement", "residual") if name in parts}
+    parts["history"] = [Record(int(k), float(s), float(r), float(c)) for k, s, r, c in rows]
+    parts |= {"wavelengths": numbers("wavelengths"), "title": Path(path).name}
+    facts = {name: _from_json(value) for name, value in container.attributes.items()}
     try:
-        return _filled(parts, numbers("wavelengths"), history, facts, Path(path).name, frame, *frames)
+        return _filled(parts, facts, frame, frames)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _filled(
-    parts: Mapping[str, Any],
-    wavelengths: Array | None,
-    history: Sequence[Record],
-    facts: Mapping[str, Any],
-    name: str,
-    frame: int,
-    frames: int | None = None,
-) -> ReportData:
-    """The data of one frame: its arrays by name, and history and facts of all `frames`, None for a single cube."""
-    facts = dict(facts)
-    choice, parameters = facts.pop("choice", {}), facts.pop("parameters", {})
-    choice = choice if isinstance(choice, dict) else {}
-    choice = choice["frames"][frame] if "frames" in choice else choice
-    history = _of_frame(list(history), frames or 1, frame)
-    stages = choice.get("stages") if history else None
-    title = str(facts.get("input_name") or name)
-    return ReportData(
-        **parts,
-        wavelengths=wavelengths,
-        history=history,
-        markers=[(at, str(words)) for at, words in (stages or [])[1:]],  # where each stage but the first begins
-        verdict=str(facts.pop("verdict", "")),
-        ok=bool(facts.pop("ok", True)),
-        choice=choice,
-        parameters=parameters if isinstance(parameters, dict) else {},
-        unit=str(facts.pop("unit", "")),
-        provenance=facts,
-        title=title if frames is None else f"{title}, frame {frame + 1} of {frames}",
+def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames: tuple[int, ...]) -> ReportData:
+    """The data of one of so many frames: its arrays, and of all frames the history and the attributes of their file."""
+    choice, parameters = (
+        value if isinstance(value := facts.pop(name, None), dict) else {} for name in ("choice", "parameters")
     )
-
-
-def _of_frame(history: list[Record], frames: int, frame: int) -> list[Record]:
-    """The records of one frame, where those of all frames stand one after the other, each from iteration 1."""
+    choice = choice["frames"][frame] if "frames" in choice else choice
+    history = list(parts["history"])  # of all frames, one after the other, each from iteration 1
     starts = [i for i, record in enumerate(history) if record.iteration == 1]
-    if frames == 1 or len(starts) != frames:
-        return history
-    return history[starts[frame] : [*starts, len(history)][frame + 1]]
+    if frames and len(starts) == frames[0]:
+        history = history[starts[frame] : [*starts, len(history)][frame + 1]]
+    stages = choice.get("stages") if history else None
+    title = str(facts.get("input_name") or parts["title"])
+    named: dict[str, Any] = {
+        "history": history,
+        "markers": [(at, str(words)) for at, words in (stages or [])[1:]],  # where each stage but the first begins
+        "verdict": str(facts.pop("verdict", "")),
+        "ok": bool(facts.pop("ok", True)),
+        "choice": choice,
+        "parameters": parameters,
+        "unit": str(facts.pop("unit", "")),
+        "provenance": facts,
+        "title": f"{title}, frame {frame + 1} of {frames[0]}" if frames else title,
+    }
+    return ReportData(**{**parts, **named})
 
 
 def _from_json(value: object) -> object:
     """What an attribute holds: text that is a list or a mapping in JSON is taken for it."""
-    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
-        return value
     try:
-        return json.loads(value)
+        return json.loads(value) if isinstance(value, str) and value.lstrip().startswith(("{", "[")) else value
     except ValueError:
         return value

@@ -18,14 +18,14 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cassi.errors import OutputError
 from cassi.files.atomic import check_place, replacing
-from cassi.looking.color import is_visible, render, shown_range, value_label, wavelength_to_srgb
+from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label
 from cassi.looking.metrics import residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.spectra_points import choose_points
@@ -52,9 +52,6 @@ def write_report(
         path: file to make, .html or .htm; it appears complete or not at all.
         data: what to show, or a result file (see `read_report`).
         overwrite: replace an existing file.
-
-    Returns:
-        The path.
 
     Raises:
         InputError: `data` cannot be read.
@@ -83,11 +80,9 @@ def make_page(data: ReportData) -> str:
     inside = {name: thinned(cube, thin) for name, cube in known.items()}
     small, centers = inside["cube"], data.wavelengths
     bands, height, width = small.shape
-    picture, _ = render(small, centers)
-
     bits = {"cube": CUBE_BITS, "truth": CUBE_BITS, "uncertainty": PICTURE_BITS}
     packed = {name: _pack(cube, bits[name]) for name, cube in inside.items()}
-    packed["picture"] = _pack(np.moveaxis(picture, -1, 0), PICTURE_BITS)
+    packed["picture"] = _pack(np.moveaxis(cube_to_srgb(small, centers), -1, 0), PICTURE_BITS)
     limits: dict[str, tuple[float, float]] = {}
     for name, snapshot in (("measurement", data.measurement), ("residual", data.residual)):
         if snapshot is not None:
@@ -97,21 +92,20 @@ def make_page(data: ReportData) -> str:
     facts = {
         "shape": [bands, height, width],
         "thin": thin,
-        "arrays": {name: one.layout for name, one in packed.items()},
+        "arrays": {name: layout for name, (_, layout) in packed.items()},
         "limits": limits,
         "centers": (np.arange(1.0, bands + 1) if centers is None else centers).tolist(),
         "in_nm": centers is not None,
         "labels": ["band" if centers is None else "wavelength [nm]", value_label(data.unit[:60])],
-        "tints": ["#888888"] * bands if centers is None else [_hex(tint) for tint in wavelength_to_srgb(centers)],
         "range": shown_range(small)[:2],
-        "points": [[point.row, point.column] for point in points],
+        "points": points,
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
     }
     parts = {name: files("cassi.looking").joinpath("page", name).read_text("utf-8") for name in PARTS}
     blocks = [
         f'<script type="application/json" id="facts">{_json(facts)}</script>',
-        *(f'<script type="text/plain" id="data-{name}">{one.text}</script>' for name, one in packed.items()),
+        *(f'<script type="text/plain" id="data-{name}">{text}</script>' for name, (text, _) in packed.items()),
         f"<script>{parts['page.js']}</script>",
     ]
     detector = next((one.shape for one in (data.residual, data.measurement) if one is not None), (1, 1))
@@ -121,13 +115,11 @@ def make_page(data: ReportData) -> str:
         title=escape_text(data.title),
         lede=escape_text(_lede(data)),
         numbers=_numbers(data),
-        color_note="Color as seen in daylight"
-        if is_visible(centers)
-        else "False color: the wavelengths are not known or not visible",
+        color_note="Color as seen in daylight" if is_visible(centers) else "False color: no wavelength that is visible",
         aspect=f"{width} / {height}",
         detector_aspect=f"{detector[1]} / {detector[0]}",
-        spectra_note=_spectra_note(data, packed["cube"].error, thin),
-        sections=_residual(data, limits) + _story(data) + _records(data),
+        spectra_note=_spectra_note(data, thin),
+        sections=_residual(data, limits) + _story(data),
         blocks="\n".join(blocks),
     )
 
@@ -172,20 +164,13 @@ def policy_of(script: str = "") -> str:
 # Cubes inside the page
 
 
-class _Packed(NamedTuple):
-    """Planes as base64 text; page.js undoes it.
+def _pack(planes: Array, bits: int) -> tuple[str, dict[str, object]]:
+    """Planes (P, H, W), rounded to 2^bits - 1 levels each, as base64 text and what page.js needs to undo it.
 
-    A value is low + step * level of its plane. Levels are differences along the rows of differences along the columns
-    (which are mostly small), signs folded into the lowest bit, all low bytes before all high bytes, then deflated.
+    A value is low + step * level of its plane; the last level stands for NaN and infinite values. Levels are
+    differences along the rows of differences along the columns (which are mostly small), signs folded into the lowest
+    bit, all low bytes before all high bytes, then deflated.
     """
-
-    text: str
-    layout: dict[str, object]
-    error: float
-
-
-def _pack(planes: Array, bits: int) -> _Packed:
-    """Round planes (P, H, W) to 2^bits - 1 levels each; the last level stands for NaN and infinite values."""
     count, height, width = planes.shape
     top = 2**bits - 2
     folded = np.empty((count, height, width), np.uint16)
@@ -203,8 +188,7 @@ def _pack(planes: Array, bits: int) -> _Packed:
     deflate = zlib.compressobj(4)  # a hundredth larger than by the usual level, in two thirds of the time
     packed = b"".join(deflate.compress(part.astype(np.uint8).tobytes()) for part in (folded & 255, folded >> 8))
     text = base64.b64encode(packed + deflate.flush()).decode("ascii")
-    layout = {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
-    return _Packed(text, layout, max(steps) / 2)
+    return text, {"shape": [count, height, width], "low": lows, "step": steps, "missing": top + 1}
 
 
 # Text and tables
@@ -216,12 +200,9 @@ def _lede(data: ReportData) -> str:
     if data.wavelengths is not None:
         parts.insert(1, f"{data.wavelengths.min():.0f}\u2013{data.wavelengths.max():.0f} nm")
     if data.history:
-        ended = {"converged": "converged after ", "stopped": "stopped after "}.get(
-            str(data.provenance.get("status")), ""
-        )
         last, seconds = data.history[-1], data.provenance.get("seconds")
         whole = seconds if isinstance(seconds, float) else last.seconds  # trials too, not the last run alone
-        parts.append(f"{ended}{last.iteration} iterations, {whole:.3g} s in all")
+        parts.append(f"{last.iteration} iterations, {whole:.3g} s in all")
     return " · ".join(parts)
 
 
@@ -229,27 +210,27 @@ def _numbers(data: ReportData) -> str:
     """What speaks against the result, in a red box, and its figures of merit as a row of large numbers."""
     problems = "".join(f"<p>{escape_text(one)}</p>" for one in data.problems())
     box = f'<div class="problem" role="alert">{problems}</div>' if problems else ""
-    if data.verdict and data.ok:
-        box += f'<p class="lede">{escape_text(data.verdict)}</p>'
-    if data.found_camera:
-        box += f'<p class="lede">{escape_text(data.found_camera)}</p>'
+    camera = data.provenance.get("camera")
+    found = camera.get("message") if isinstance(camera, Mapping) and camera.get("accepted") is True else None
+    for good in filter(None, (data.verdict if data.ok else None, found)):
+        box += f'<p class="lede">{escape_text(good)}</p>'
     cells = "".join(
         f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>" for name, value in data.numbers()
     )
     return box + (f'<dl class="numbers">{cells}</dl>' if cells else "")
 
 
-def _spectra_note(data: ReportData, rounding: float, thin: int) -> str:
+def _spectra_note(data: ReportData, thin: int) -> str:
     parts = ["Solid: reconstruction."]
     if data.truth is not None:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation, which about seven of ten true values lie within, on an average of many "
-            "scenes; for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
+            "Shaded: ± one standard deviation, which about seven of ten true values lie within; for a box the mean of "
+            "its pixels' deviations, an upper bound of the deviation of its mean."
         )
     every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
-    parts.append(f"Values on this page are rounded to within ±{rounding:.1g}{every}; the result file has all.")
+    parts.append(f"Values on this page are rounded to 1/4094 of a band's range{every}; the result file has all.")
     return escape_text(" ".join(parts))
 
 
@@ -269,28 +250,19 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
     told = ""
     if data.residual is not None:
         white = residual_whiteness(data.residual)
-        largest = max(white.vertical, white.horizontal, key=abs)
-        verdict = "Neighboring pixels are uncorrelated: what is left looks like white noise."
-        if largest > white.limit:
-            verdict = (
-                "Neighboring pixels agree more than noise would: structure of the scene is left in the residual. "
-                "Much of it points to too much smoothing or to a mask that does not fit."
-            )
-        elif largest < -white.limit:
-            verdict = (
-                "Neighboring pixels differ more than noise would: part of the noise is explained, too. A little is "
-                "usual; much of it points to too little smoothing."
-            )
         told = (
-            f'<p class="verdict">{verdict}</p><p class="note">Correlation of neighbors: vertical '
-            f"{white.vertical:+.3f}, horizontal {white.horizontal:+.3f}; white noise stays within "
-            f"±{white.limit:.2g} nineteen times out of twenty.</p>"
+            f'<p class="verdict">Neighboring pixels correlate by {white.vertical:+.3f} down and '
+            f"{white.horizontal:+.3f} across; white noise stays within ±{white.limit:.2g} 19 times of 20.</p>"
+            '<p class="note">Above, structure is left: too much smoothing, or a mask that does not fit. Below, part of '
+            "the noise is explained, too.</p>"
         )
     return f'<section><h2>Does it explain the snapshot?</h2>{told}<div class="pair">{"".join(cards)}</div></section>'
 
 
 def _story(data: ReportData) -> str:
-    """How the solver ran, and what was chosen for it."""
+    """How the solver ran, what was chosen for it, and where all of it comes from."""
+    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
+    tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}
     parts = []
     if data.history:
         last = data.history[-1]
@@ -302,18 +274,7 @@ def _story(data: ReportData) -> str:
             '<span class="key change">change of the cube from one iteration to the next, relative</span>'
             "</figcaption></figure></section>"
         )
-    if data.choice:
-        parts.append(f"<section><h2>Chosen automatically</h2>{_table(data.choice)}</section>")
-    return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
-
-
-def _records(data: ReportData) -> str:
-    provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    parts = [
-        f"<section><h2>{heading}</h2>{_table(content)}</section>"
-        for heading, content in (("Parameters", data.parameters), ("Provenance", provenance))
-        if content
-    ]
+    parts += [f"<section><h2>{head}</h2>{_table(content)}</section>" for head, content in tables.items() if content]
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
 
 
@@ -335,11 +296,9 @@ def _cell(value: object) -> str:
         count = sum(len(one) if isinstance(one, list) else 1 for one in value)
         if count > MOST_SHOWN:  # basis vectors
             return f"{count} numbers, in the file"
-        if any(isinstance(one, Mapping | list) for one in value) or (
-            value and all(isinstance(one, str) for one in value)
-        ):
-            return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
-        return ", ".join(_cell(one) for one in value) or "none"
+        if all(isinstance(one, float | int) for one in value):
+            return ", ".join(_cell(one) for one in value) or "none"
+        return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
     return _number(value, 6) if isinstance(value, float) else escape_text(value)
@@ -348,7 +307,3 @@ def _cell(value: object) -> str:
 def _number(value: float, digits: int = 3) -> str:
     """Some digits of a number; zero has no sign."""
     return f"{value + 0.0:.{digits}g}"
-
-
-def _hex(color: Array) -> str:
-    return "#" + bytes(np.rint(255 * color).astype(np.uint8)).hex()

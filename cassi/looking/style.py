@@ -11,7 +11,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as _Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -136,29 +135,13 @@ def draw_map(
     *,
     limits: Limits | None = None,
     colors: str = "cividis",
-    ticks: bool = False,
     note: str = "",
 ) -> None:
-    """A picture of numbers with its color bar, perhaps rows and columns; below what the numbers are, and a note."""
+    """A picture of numbers with its color bar; below what the numbers are, and a note."""
     limits = shown_range(picture) if limits is None else limits
     show(axes, picture, title, cmap=colors, vmin=limits.low, vmax=limits.high)
     color_bar(axes, colors, limits)
-    if ticks:
-        axes.set_axis_on()
-        axes.spines[:].set_visible(False)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.set(xlabel="column [px]", ylabel="row [px]")
-    note_below(axes, "; ".join(part for part in (label, limits.clipped) if part), note, labelled=ticks)
-
-
-def row_of_masks(panels: Sequence[tuple[np.ndarray, str]], limits: Limits) -> Figure:
-    """Masks with their names side by side, all on one scale."""
-    widths = [2.0 * max(1.0, mask.shape[1] / mask.shape[0]) for mask, _ in panels]
-    figure, (places,) = page(Row(widths, 2.0, left=EDGE, below=2 * LINE))
-    for axes, (mask, heading) in zip(places, panels, strict=True):
-        draw_map(axes, mask, heading, "transmission", limits=limits, colors="gray")
-    return figure
+    note_below(axes, label, note)
 
 
 def inches(axes: Axes) -> tuple[float, float]:
@@ -167,11 +150,10 @@ def inches(axes: Axes) -> tuple[float, float]:
     return place.width * figure.get_figwidth(), place.height * figure.get_figheight()
 
 
-def note_below(axes: Axes, *lines: str, labelled: bool = True) -> None:
-    """Small words below axes, and below their ticks and label where they are `labelled`."""
-    down = -(31 if labelled else 4) / 72 / inches(axes)[1]
+def note_below(axes: Axes, *lines: str) -> None:
+    """Small words below a picture."""
     words = "\n".join(line for line in lines if line)
-    axes.text(0, down, words, transform=axes.transAxes, va="top", fontsize=8, color=MUTED)
+    axes.text(0, -4 / 72 / inches(axes)[1], words, transform=axes.transAxes, va="top", fontsize=8, color=MUTED)
 
 
 def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) -> None:
@@ -189,11 +171,7 @@ def color_bar(axes: Axes, colors: str, limits: Limits, *, gamma: float = 1.0) ->
 
 
 def as_cube(cube: Array, wavelengths: ArrayLike | Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """One cube (C, H, W) and its band centers (C,).
-
-    Raises:
-        ValueError: another rank, empty, or a count of wavelengths that is not C.
-    """
+    """One cube (C, H, W) and its band centers (C,), checked."""
     values = as_array(cube)
     if values.ndim != 3 or 0 in values.shape:
         raise ValueError(f"cube must be (bands, height, width), got shape {values.shape}: select one frame")

@@ -202,7 +202,7 @@
       element(svg, "text", { x: left - 8, y: yOf(y) + 4, class: "tick side" }, short(y));
     }
     element(svg, "line", { x1: left, x2: across - right, y1: down - bottom, y2: down - bottom, class: "axis" });
-    if (here) element(svg, "line", { x1: xOf(here.x), x2: xOf(here.x), y1: top, y2: down - bottom, class: "here", stroke: here.color });
+    if (here !== null) element(svg, "line", { x1: xOf(here), x2: xOf(here), y1: top, y2: down - bottom, class: "here" });
     const line = (xs, ys) => {
       let pen = "M";
       const points = [];
@@ -242,7 +242,7 @@
     if (passing) curves.push({ xs: centers, ys: passing, kind: "passing", color: "#8a8f98" });
     for (const one of kept) if (one.truth) curves.push({ xs: centers, ys: one.truth, kind: "truth", color: one.color });
     for (const one of kept) curves.push({ xs: centers, ys: one.values, kind: "kept", color: one.color });
-    waveAt = chart("plot-spectra", curves, { labels: facts.labels, here: { x: facts.centers[shown], color: facts.tints[shown] } });
+    waveAt = chart("plot-spectra", curves, { labels: facts.labels, here: facts.centers[shown] });
   }
 
   function drawConvergence() {
@@ -293,10 +293,7 @@
   function showBand(c) {
     slider.value = String(c);
     slider.setAttribute("aria-valuetext", bandName(c));
-    const dot = document.createElement("span");
-    dot.className = "dot";
-    dot.style.background = facts.tints[c];
-    $("band-name").replaceChildren(dot, `${bandName(c)}, ${c + 1} of ${bands}`);
+    $("band-name").textContent = `${bandName(c)}, ${c + 1} of ${bands}`;
     $("plot-spectra").dataset.here = String(facts.centers[c]);
     drawSpectra();
     listKept();
