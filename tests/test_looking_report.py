@@ -250,7 +250,7 @@ def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
         np.testing.assert_allclose(table[place], cube[:, row, column], atol=rounding(cube, 4094))
         np.testing.assert_allclose(table[f"{place} truth"], truth[:, row, column], atol=rounding(truth, 4094))
         spread = uncertainty[:, row, column]
-        np.testing.assert_allclose(table[f"{place} spread"], spread, atol=rounding(uncertainty, 254))
+        np.testing.assert_allclose(table[f"{place} standard deviation"], spread, atol=rounding(uncertainty, 254))
     drawn = [len(re.findall(r"[ML]", d)) for d in opened.run(PATHS)]
     assert drawn == [BANDS] * 2
     assert opened.complaints() == []

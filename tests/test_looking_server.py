@@ -104,8 +104,8 @@ def test_the_browser_shows_every_second_pixel(server: ThreadingHTTPServer, brows
     browser.wait("document.querySelectorAll('#list li').length === 1")
     row, column = map(int, re.fullmatch(r"row (\d+), column (\d+)", browser.text("#list .place")).groups())
     assert abs(row - 30) <= 2 and abs(column - 165) <= 2 and row % 2 == column % 2 == 0
-    value, spread = map(float, browser.text("#list .value").split(", spread "))
-    np.testing.assert_allclose((value, spread), (cube[2, row, column], uncertainty[2, row, column]), atol=0.02)
+    value, sigma = map(float, browser.text("#list .value").split(" ± "))
+    np.testing.assert_allclose((value, sigma), (cube[2, row, column], uncertainty[2, row, column]), atol=0.02)
     browser.find("#band").send_keys(Keys.ARROW_RIGHT)
     browser.wait("document.getElementById('plot-band').dataset.band === '3'")
     assert browser.text("#band-name") == "600 nm, 4 of 4"
