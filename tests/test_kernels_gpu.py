@@ -137,14 +137,14 @@ def test_operator(size, dtype, triton_kernels, use):
     y = random(*size.batch, *A.measurement_shape, seed=4, dtype=dtype)
 
     def results() -> list[Tensor]:
-        return [A.forward(x), A.adjoint(y), A.pinv(y), A.adjoint(y, out=x.clone(), add=True), A.prox(x, y, 0.3)]
+        return [A.forward(x), A.adjoint(y), A.pinv(y), A.prox(x, y, 0.3)]
 
     use(None)
     expected = results()
     counter = use(triton_kernels)
     for got, want in zip(results(), expected, strict=True):
         torch.testing.assert_close(got, want, **tolerance(dtype))
-    assert counter.calls == 6
+    assert counter.calls == 5
 
 
 @by_row
@@ -331,7 +331,7 @@ def test_without_triton_there_is_one_warning(monkeypatch, module, cause):
 # of each kernel what is fixed when it is compiled, with both values of its flags
 CONSTANTS: dict[str, dict[str, Any]] = {
     "_forward": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
-    "_adjoint": {"PER_BAND": FLAG, "SCALED": FLAG, "ADD": FLAG, "BLOCK": 256},
+    "_adjoint": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
     "_data_step": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "ACCELERATE": FLAG, "BLOCK": 512},
     "_subspace_step": {
         "PER_BAND": FLAG, "WEIGHTED": FLAG, "NONNEGATIVE": FLAG, "COMPONENTS": 7, "STEP": 0.3, "K": 8, "BLOCK": 128,
@@ -413,7 +413,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         x, y, z = (torch.ones(shape, device=here) for shape in ((2, 3, 4), (3, 5), (1, 3, 4)))
         groups = torch.zeros(2, 2, dtype=torch.long, device=here)
         module.shift_sum(x, y[:, :4], (0, 1), None, y)
-        module.shift_back(y, y[:, :4], (0, 1), None, x, False)
+        module.shift_back(y, y[:, :4], (0, 1), None, x)
         module.data_step(x, y, y, (0, 1), None, y, 0.0, True, x, y, y)
         module.subspace_step(z, z, y, y, None, y, x, y, (0, 1), None, y, y, 0.3)
         module.squared_distances(x, x, z, z)

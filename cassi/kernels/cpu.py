@@ -32,19 +32,19 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | 
     share_out(_forward, count, x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), plain, rows)
 
 
-def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
-    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W), or onto it."""
+def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
+    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W)."""
     rows = _stack(y, 2)
     count = rows.shape[0] * rows.shape[1]
     plain = _plain(scale, rows, 2)
-    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), plain, _stack(out, 3), add)
+    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), plain, _stack(out, 3))
 
 
 def data_step(
     v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
     accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
 ) -> None:  # fmt: skip
-    """`cassi.kernels.shift_sum.data_step_`, fused: each row of the cube is read from memory once and written once."""
+    """`cassi.CASSI.data_step_`, fused: each row of the cube is read from memory once and written once."""
     rows = [_stack(t, 2) for t in (y, y_x, y_v)]
     count = rows[0].shape[0] * rows[0].shape[1]
     diagonal = gram.detach().numpy()
@@ -176,7 +176,7 @@ def _forward(x: Array, mask: Array, offsets: Array, scale: Array, y: Array, star
 
 
 @jit
-def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, add: bool, start: int, stop: int) -> None:
+def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, start: int, stop: int) -> None:
     height = x.shape[2]
     block = _block_rows(x, y.shape[2])
     back = np.empty((block, y.shape[2]), y.dtype)
@@ -185,11 +185,11 @@ def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, add:
         b, top = first // height, first % height
         count = min(block, stop - first, height - top)
         if scale.size == 0:
-            _spread(y[b, top : top + count], mask, offsets, x[b, :0], add, x[b], top)
+            _spread(y[b, top : top + count], mask, offsets, x[b, :0], False, x[b], top)
         else:
             for i in range(count):
                 _set_product(back[i], y[b, top + i], scale[top + i])
-            _spread(back[:count], mask, offsets, x[b, :0], add, x[b], top)
+            _spread(back[:count], mask, offsets, x[b, :0], False, x[b], top)
         first += count
 
 

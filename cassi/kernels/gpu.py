@@ -34,11 +34,11 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | 
         _forward[grid](x, mask, _offsets(shifts, x.device), mask if scale is None else scale, out, *args)
 
 
-def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
-    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W), or onto it: each voxel is written once."""
+def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
+    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W): each voxel is written once."""
     bands, height, width = out.shape[-3:]
     grid = (out.numel() // width, triton.cdiv(width, _BLOCK))
-    args = (bands, height, width, y.shape[-1], mask.ndim == 3, scale is not None, add, _BLOCK)
+    args = (bands, height, width, y.shape[-1], mask.ndim == 3, scale is not None, _BLOCK)
     with _device_of(y):
         _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
 
@@ -47,7 +47,7 @@ def data_step(
     v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
     accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
 ) -> None:  # fmt: skip
-    """`cassi.kernels.shift_sum.data_step_`: a program reads a row of all bands twice, then from the cache."""
+    """`cassi.CASSI.data_step_`: a program reads a row of all bands twice, then from the cache."""
     bands, height, width = v.shape[-3:]
     detector = y.shape[-1]
     back = torch.empty_like(y)
@@ -176,8 +176,7 @@ def _forward(
 
 @triton.jit
 def _adjoint(
-    y, mask, offsets, scale, x, C, H, W, D, PER_BAND: tl.constexpr, SCALED: tl.constexpr, ADD: tl.constexpr,
-    BLOCK: tl.constexpr
+    y, mask, offsets, scale, x, C, H, W, D, PER_BAND: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, c, i = row // H // C, row // H % C, row % H
@@ -188,8 +187,6 @@ def _adjoint(
     if SCALED:
         value *= tl.load(scale + i * D + k, mask=inside, other=0.0)
     value *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
-    if ADD:
-        value += tl.load(x + row * W + j, mask=inside, other=0.0)
     tl.store(x + row * W + j, value, mask=inside)
 
 

@@ -1,4 +1,4 @@
-"""Linear systems with a symmetric matrix that is known only as a function: conjugate gradients, power iteration."""
+"""Matrices that are known only as functions: conjugate gradients, power iteration, derivatives."""
 
 from __future__ import annotations
 
@@ -115,18 +115,21 @@ def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters
     return length
 
 
-def symmetric_solve(solve: Matrix, b: Tensor) -> Tensor:
-    """solve(b) = M^-1 b under autograd: M is symmetric, so the derivative in b solves the same system."""
-    x: Tensor = _SymmetricSolve.apply(b, solve)  # type: ignore[no-untyped-call]
+def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
+    """function(v), linear in v, under autograd: its derivative is `adjoint`, and that of this `function`."""
+    if not (torch.is_grad_enabled() and v.requires_grad):
+        return function(v)
+    x: Tensor = _LinearMap.apply(v, function, adjoint)  # type: ignore[no-untyped-call]
     return x
 
 
-class _SymmetricSolve(torch.autograd.Function):
+class _LinearMap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, b: Tensor, solve: Matrix) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.solve = solve
-        return solve(b)
+    def forward(ctx, v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.pair = function, adjoint
+        return function(v)
 
     @staticmethod
-    def backward(ctx, grad_x: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return symmetric_solve(ctx.solve, grad_x), None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+        function, adjoint = ctx.pair
+        return linear_map(grad, adjoint, function), None, None

@@ -10,11 +10,13 @@ stride alone `extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.funct
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from cassi.kernels.linear import linear_map
 
 
 def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
@@ -41,10 +43,9 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
         raise ValueError(f"x must be (..., H, W), got {tuple(x.shape)}; add the missing axes")
     for length in x.shape[-2:]:
         _regular(length, size, stride)
-    if torch.is_grad_enabled() and x.requires_grad:
-        patches: Tensor = _Patches.apply(x, (tuple(x.shape[-2:]), size, stride), False)  # type: ignore[no-untyped-call]
-        return patches
-    return _extract(x, size, stride)
+    return linear_map(
+        x, partial(_extract, size=size, stride=stride), partial(_aggregate, shape=x.shape[-2:], stride=stride)
+    )
 
 
 def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) -> Tensor:
@@ -82,10 +83,9 @@ def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) 
             f"an image of {tuple(shape)} has {expected} patches of {size} x {size} at stride {stride}, "
             f"got {tuple(grid)}; give the shape and stride of the extraction"
         )
-    if torch.is_grad_enabled() and patches.requires_grad:
-        x: Tensor = _Patches.apply(patches, (shape, size, stride), True)  # type: ignore[no-untyped-call]
-        return x
-    return _aggregate(patches, shape, stride)
+    return linear_map(
+        patches, partial(_aggregate, shape=shape, stride=stride), partial(_extract, size=size, stride=stride)
+    )
 
 
 def _regular(length: int, size: int, stride: int) -> tuple[int, bool]:
@@ -158,19 +158,3 @@ def _overlap_add(patches: Tensor, shape: tuple[int, int], s: int) -> Tensor:
                 total[:, : block.shape[1], : block.shape[2], a : a + n_h, b : b + n_w].add_(block)
         x[start : start + chunk].view(-1, rows, s, columns, s).copy_(total.permute(0, 3, 1, 4, 2))
     return x[:, :height, :width]
-
-
-class _Patches(torch.autograd.Function):
-    """Both under autograd: each is the other's backward."""
-
-    @staticmethod
-    def forward(ctx, t: Tensor, geometry: Any, aggregates: bool) -> Tensor:  # type: ignore[no-untyped-def]
-        shape, size, stride = ctx.geometry = geometry
-        ctx.aggregates = aggregates
-        return _aggregate(t, shape, stride) if aggregates else _extract(t, size, stride)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        shape, size, stride = ctx.geometry
-        back = extract_patches(grad, size, stride) if ctx.aggregates else aggregate_patches(grad, shape, stride)
-        return back, None, None

@@ -40,7 +40,7 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     y, mask, basis = torch.zeros(4, 6, dtype=dtype), torch.ones(4, 5, dtype=dtype), torch.ones(1, 2, dtype=dtype)
     kind = str(dtype).removeprefix("torch.")
     yield f"forward, {kind}", partial(cpu.shift_sum, x, mask, _SHIFTS, None, y)
-    yield f"adjoint, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, None, x, False)
+    yield f"adjoint, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, None, x)
     yield (
         f"data step, {kind}",
         partial(cpu.data_step, x, y, mask, _SHIFTS, None, y, 0.0, True, x, y.clone(), y.clone()),

@@ -11,7 +11,7 @@ diagonal that bounds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,10 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
+from cassi.kernels.linear import linear_map
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
-
-Linear = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,12 +75,11 @@ class BlurredCASSI(CodedAperture):
         if self.psf is not None:
             object.__setattr__(self, "psf", _normalized(self.psf, len(shifts)).to(self.mask))
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
         self.check_cube(x)
-        self.check_out(out, (*x.shape[:-3], *self.measurement_shape), x, self.mask, self.weights)
         if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
-            y: Tensor = _Linear.apply(x * self.mask, self._bare.forward, self._bare.adjoint)  # type: ignore[no-untyped-call]
+            y = linear_map(x * self.mask, self._bare.forward, self._bare.adjoint)
         elif self._plain:
             y = shift_sum(x, self.mask, self._starts)
         elif not self._shared:
@@ -93,25 +91,19 @@ class BlurredCASSI(CodedAperture):
                 if f > 0:
                     y[..., start + 1 : start + 1 + self.width].addcmul_(x_c, m_c, value=f)
             y = self._blurred_once(y, adjoint=False)
-        y = y if self.weights is None else y * self.weights
-        return y if out is None else out.copy_(y)
+        return y if self.weights is None else y * self.weights
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x = Phi^T y, see `Camera.adjoint`."""
         self.check_measurement(y)
-        self.check_out(out, (*y.shape[:-2], *self.cube_shape), y, self.mask, self.weights)
         y = y if self.weights is None else y * self.weights
         if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
-            z: Tensor = _Linear.apply(y, self._bare.adjoint, self._bare.forward)  # type: ignore[no-untyped-call]
-            return z * self.mask
+            return linear_map(y, self._bare.adjoint, self._bare.forward) * self.mask
         if self._plain:
-            return shift_back(y, self.mask, self._starts, out=out, add=add)
-        x = y.new_empty((*y.shape[:-2], *self.cube_shape)) if out is None else out
+            return shift_back(y, self.mask, self._starts)
+        x = y.new_empty((*y.shape[:-2], *self.cube_shape))
         for m_c, z, x_c in zip(self._masks, self._bands_of(y), x.unbind(-3), strict=True):
-            if add:
-                x_c.addcmul_(z, m_c)
-            else:
-                torch.mul(z, m_c, out=x_c)
+            torch.mul(z, m_c, out=x_c)
         return x
 
     def row_variance(self, variances: Tensor) -> Tensor:
@@ -205,17 +197,3 @@ def _normalized(psf: Tensor, num_bands: int) -> Tensor:
     if not bool((psf >= 0).all()) or not bool((total > 0).all()):
         raise ValueError(f"psf must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
     return psf / total
-
-
-class _Linear(torch.autograd.Function):
-    """A linear function under autograd; backward is its adjoint."""
-
-    @staticmethod
-    def forward(ctx, v: Tensor, function: Linear, adjoint: Linear) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.pair = function, adjoint
-        return function(v)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        function, adjoint = ctx.pair
-        return _Linear.apply(grad, adjoint, function), None, None  # type: ignore[no-untyped-call]

@@ -6,11 +6,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, symmetric_solve
+from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, linear_map
+
+T = TypeVar("T")
+
+
+class kept(cached_property[T]):
+    """What is computed once of a camera; anew each time where that is learned, for it would pin an autograd graph."""
+
+    def __get__(self, camera: Any, owner: type | None = None) -> Any:
+        if camera is not None and camera.learned:
+            return self.func(camera)
+        return super().__get__(camera, owner)
 
 
 class Camera(ABC):
@@ -44,20 +56,16 @@ class Camera(ABC):
     def measurement_shape(self) -> tuple[int, ...]: ...
 
     @abstractmethod
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Photograph a cube: y = A x, (..., C, H, W) -> (..., H, W').
-
-        Into `out` where it is given (outside autograd only).
 
         Raises:
             ValueError: x does not end in (C, H, W). TypeError: no tensor, or of other dtype or device.
         """
 
     @abstractmethod
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """Send a measurement back to every voxel that could have made it: x = A^T y, (..., H, W') -> (..., C, H, W).
-
-        Into `out` where it is given, or added to it where `add` (outside autograd only).
 
         Raises:
             ValueError: y does not end in (H, W'). TypeError: no tensor, or of other dtype or device.
@@ -196,7 +204,7 @@ class Camera(ABC):
             raise RuntimeError(
                 "an inverse by iteration has no derivative in the mask or weights; call under torch.no_grad()"
             )
-        return symmetric_solve(solve, b)
+        return linear_map(b, solve, solve)  # M is symmetric
 
     # what iterative solvers run on
 
@@ -237,13 +245,12 @@ class Camera(ABC):
             ValueError: negative rho, or shapes that do not fit. RuntimeError: a gradient is wanted.
         """
         self.check_step(v, x, y, y_x, y_v, rho)
-        self.forward(v, out=y_v)
-        b = y - y_v
+        b = y - y_v.copy_(self.forward(v))
         if accelerate:
             b.add_(y_x).sub_(y_v)
         r = self.solve(b, rho) if rho > 0 or self.exact else b * self._inverse_majorizer
         torch.add(y_v, b.sub_(r, alpha=rho) if rho > 0 else b, out=y_x)
-        self.adjoint(r, out=x if x is v else x.copy_(v), add=True)
+        torch.add(v, self.adjoint(r), out=x)
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
@@ -264,16 +271,6 @@ class Camera(ABC):
     def check_measurement(self, y: Tensor, name: str = "measurement") -> Tensor:
         """y itself, if it is a tensor that ends in (H, W'), of the dtype and on the device of the camera."""
         return self._check(y, name, self.measurement_shape, self.cube_shape, "a cube")
-
-    def check_out(self, out: Tensor | None, shape: tuple[int, ...], *inputs: Tensor | None) -> None:
-        """That a result of this shape may be written into `out`: its shape fits, and no gradient is wanted."""
-        if out is not None and tuple(out.shape) != shape:
-            raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
-        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None)
-        if out is not None and wanted:
-            raise RuntimeError(
-                "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
-            )
 
     def check_step(self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, rho: float) -> None:
         """The arguments of `data_step_`."""
@@ -349,13 +346,11 @@ class Weighted(Camera):
     def absolute(self) -> Camera:
         return Weighted(self.camera.absolute(), self.weights)
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        if out is None:
-            return self.camera.forward(x) * self.weights
-        return self.camera.forward(x, out=out).mul_(self.weights)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.camera.forward(x) * self.weights
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        return self.camera.adjoint(self.check_measurement(y) * self.weights, out=out, add=add)
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.camera.adjoint(self.check_measurement(y) * self.weights)
 
     def row_variance(self, variances: Tensor) -> Tensor:
         return self.camera.row_variance(variances) * self.weights**2

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch import Tensor
 
 from cassi.kernels.dispatch import kernels
-from cassi.kernels.shift_sum import data_step_, shift_back, shift_sum
+from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.protocol import reciprocal
+from cassi.optics.protocol import kept, reciprocal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,13 +73,13 @@ class CASSI(CodedAperture):
             raise ValueError(f"num_bands must be at least 1, got {num_bands}")
         return cls(mask, tuple(c * step for c in range(num_bands)))
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
-        return shift_sum(self.check_cube(x), self.mask, self.shifts, scale=self.weights, out=out)
+        return shift_sum(self.check_cube(x), self.mask, self.shifts, scale=self.weights)
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x_c[i, j] = m_c[i, j] (w y)[i, j + d_c - d_min], see `Camera.adjoint`."""
-        return shift_back(self.check_measurement(y), self.mask, self.shifts, scale=self.weights, out=out, add=add)
+        return shift_back(self.check_measurement(y), self.mask, self.shifts, scale=self.weights)
 
     def row_variance(self, variances: Tensor) -> Tensor:
         """diag(Phi V Phi^T)[i, j] = w^2 sum_c m_c[i, j - d_c + d_min]^2 v_c, (H, W')."""
@@ -96,16 +95,9 @@ class CASSI(CodedAperture):
         """Phi Phi^T itself, which is diagonal."""
         return self.gram_diag()
 
-    @property
+    @kept
     def _gram(self) -> tuple[Tensor, Tensor]:
-        """The diagonal of Phi Phi^T and its pseudo-inverse; not kept where that would pin an autograd graph."""
-        return self._computed() if self.learned else self._kept
-
-    @cached_property
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        return self._computed()
-
-    def _computed(self) -> tuple[Tensor, Tensor]:
+        """The diagonal of Phi Phi^T and its pseudo-inverse."""
         gram = super().gram_diag()
         return gram, reciprocal(gram)
 
@@ -119,8 +111,12 @@ class CASSI(CodedAperture):
     ) -> None:
         """`Camera.data_step_` in one pass over the cube: exact because Phi Phi^T is diagonal."""
         self.check_step(v, x, y, y_x, y_v, rho)
-        gram, weights = self._gram[0], self.weights
-        data_step_(v, x, y, y_x, y_v, self.mask, self.shifts, gram, weights=weights, rho=rho, accelerate=accelerate)
+        gram, mask, weights = self._gram[0], self.mask, self.weights
+        if fast := kernels(v, x, y, y_x, y_v, mask, gram, weights):
+            fast.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
+        else:
+            super().data_step_(v, x, y, y_x, y_v, rho=rho, accelerate=accelerate)
+            y_x.mul_(gram > 0)
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
