@@ -68,15 +68,21 @@ def tv_steps(
 
 def subspace_step(
     z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
-    shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
+    shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float,
+    modes: Tensor | None = None
 ) -> None:  # fmt: skip
-    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused: the cube itself is never stored."""
-    rows = [_stack(t, 2) for t in (y, e, y_z, gamma, omega)]
-    count = rows[0].shape[0] * rows[0].shape[1]
-    multiplier = _plain(u, rows[0], 4) if u is None else _stack(u, 3)
-    work = 2 * z.numel() * len(shifts)
-    plain = _plain(weights, rows[0], 2)
-    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), plain, rows[0].dtype.type(step))
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused: the cube itself is never stored.
+
+    Of K shots of one scene, y, e, y_z and weights are (K, H, W'), gamma and omega the same along the modes
+    V (K, K, H, W'), and the masks (K, 1 or C, H, W).
+    """
+    shots = 1 if modes is None else len(modes)
+    rows = [_stack(t, 2).reshape(-1, shots, *t.shape[-2:]) for t in (y, e, y_z, gamma, omega)]
+    masks = _stack(mask, 2).reshape(shots, -1, *mask.shape[-2:])
+    multiplier = _plain(u, masks, 4) if u is None else _stack(u, 3)
+    row_weights = _plain(weights, masks, 3) if weights is None else _stack(weights, 2)
+    constants = (basis.numpy(), masks, _offsets(shifts), row_weights, _plain(modes, masks, 4), masks.dtype.type(step))
+    count, work = len(rows[0]) * z.shape[-2], 2 * z.numel() * len(shifts) * (1 + shots // 2)
     share_out(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
 
 
@@ -260,12 +266,28 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
 
 
 @jit
+def _along(modes: Array, i: int, values: Array, factor: Array, out: Array) -> None:
+    """V factor V^T values of row i, for `factor` along the modes V."""
+    shots, detector = out.shape
+    zero = out.dtype.type(0)
+    out[:] = 0
+    for m in range(shots):
+        for j in range(detector):
+            total = zero
+            for s in range(shots):
+                total += modes[s, m, i, j] * values[s, j]
+            total *= factor[m, i, j]
+            for s in range(shots):
+                out[s, j] += modes[s, m, i, j] * total
+
+
+@jit
 def _subspace_step(
-    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array,
-    basis: Array, mask: Array, offsets: Array, weights: Array, step: float, start: int, stop: int
+    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array, basis: Array,
+    mask: Array, offsets: Array, weights: Array, modes: Array, step: float, start: int, stop: int
 ) -> None:  # fmt: skip
     _, components, height, width = z.shape
-    bands, detector = basis.shape[1], y.shape[2]
+    bands, shots, detector = basis.shape[1], y.shape[1], y.shape[3]
     columns = np.ascontiguousarray(basis.T)
     # products with the basis are BLAS's, of pieces that it does not share out among threads of its own
     pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
@@ -274,7 +296,7 @@ def _subspace_step(
     old = np.zeros((block, pieces, components, piece), z.dtype)  # of z, which would not be in the cache any more
     change = np.zeros((components, piece), z.dtype)
     spectra = np.zeros((block, pieces, bands, piece), z.dtype)
-    back = np.empty(detector, z.dtype)
+    back, misfit = np.empty((shots, detector), z.dtype), np.empty((shots, detector), z.dtype)
     first = start
     while first < stop:
         b, top = first // height, first % height
@@ -285,34 +307,54 @@ def _subspace_step(
                     left = n * piece
                     right = min(width, left + piece)
                     old[r, n, k, : right - left] = z[b, k, top + r, left:right]
-        y_z[b, top : top + count] = 0
+        y_z[b, :, top : top + count] = 0
         for r in range(count):
             for n in range(pieces):
                 np.dot(columns, old[r, n], spectra[r, n])
         for c in range(bands):
+            band = c if mask.shape[1] > 1 else 0
             for r in range(count):
                 i = top + r
                 for n in range(pieces):
                     left = n * piece
                     right = min(width, left + piece)
                     x = spectra[r, n, c, : right - left]
-                    seen = y_z[b, i, offsets[c] + left : offsets[c] + right]
-                    _add_product(seen, x, mask[c if mask.shape[0] > 1 else 0, i, left:right])
+                    for s in range(shots):
+                        seen = y_z[b, s, i, offsets[c] + left : offsets[c] + right]
+                        _add_product(seen, x, mask[s, band, i, left:right])
                     if u.size == 0:
                         x[:] = 0
                     else:
                         _multiplier_row(x, u[b, c, i, left:right], step)
         for r in range(count):
             i = top + r
-            w = weights[i] if weights.size else back[:0]
-            _back_row(back, y[b, i], y_z[b, i], e[b, i], gamma[b, i], omega[b, i], w)
+            if shots == 1:
+                w = weights[0, i] if weights.size else back[0, :0]
+                _back_row(back[0], y[b, 0, i], y_z[b, 0, i], e[b, 0, i], gamma[b, 0, i], omega[b, 0, i], w)
+            else:
+                for s in range(shots):
+                    if weights.size:
+                        _set_product(y_z[b, s, i], y_z[b, s, i], weights[s, i])
+                    for j in range(detector):
+                        misfit[s, j] = y[b, s, i, j] - y_z[b, s, i, j]
+                        e[b, s, i, j] += misfit[s, j]
+                _along(modes, i, e[b, :, i], gamma[b], back)
+                for s in range(shots):
+                    for j in range(detector):
+                        e[b, s, i, j] = back[s, j]
+                        misfit[s, j] += back[s, j]
+                _along(modes, i, misfit, omega[b], back)
+                if weights.size:
+                    for s in range(shots):
+                        _set_product(back[s], back[s], weights[s, i])
             for n in range(pieces):
                 left = n * piece
                 right = min(width, left + piece)
                 for c in range(bands):
-                    m = mask[c if mask.shape[0] > 1 else 0, i, left:right]
-                    misfit = back[offsets[c] + left : offsets[c] + right]
-                    _add_product(spectra[r, n, c, : right - left], misfit, m)
+                    band = c if mask.shape[1] > 1 else 0
+                    for s in range(shots):
+                        seen = back[s, offsets[c] + left : offsets[c] + right]
+                        _add_product(spectra[r, n, c, : right - left], seen, mask[s, band, i, left:right])
                 np.dot(basis, spectra[r, n], change)
                 for k in range(components):
                     _set_total(z_new[b, k, i, left:right], old[r, n, k], change[k])

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from cassi.kernels import cpu, cpu_lowrank, cpu_rows, cpu_shots
+from cassi.kernels import cpu, cpu_lowrank, cpu_rows
 
 _SHIFTS = (0, 1)
 
@@ -49,11 +49,6 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield (
         f"data step in a subspace, {kind}",
         partial(cpu.subspace_step, z, z.clone(), *rows, basis, mask, _SHIFTS, None, y, y, 0.3),
-    )
-    shots = (z, z.clone(), y[None], y[None].clone(), None, y[None].clone(), basis, mask[None, None])
-    yield (
-        f"data step of several shots, {kind}",
-        partial(cpu_shots.subspace_step, *shots, _SHIFTS, y[None], y[None, None], y[None], y[None], 0.3),
     )
     yield (
         f"total variation, {kind}",

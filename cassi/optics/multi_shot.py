@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cassi.kernels import cpu, cpu_shots
+from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
 from cassi.optics.blurred import BlurredCASSI
@@ -185,7 +185,7 @@ class MultiShot(Camera):
         if kernels(z, z_new, y, e, u, y_z, B, vectors, masks, weights, gamma, omega) is not cpu:
             return False
         shifts = self._whole_shifts
-        cpu_shots.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, vectors, gamma, omega, step)
+        cpu.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, gamma, omega, step, vectors)
         return True
 
     @property
@@ -193,13 +193,12 @@ class MultiShot(Camera):
         return tuple(int(d) for d in self.shots[0].shifts)
 
     @kept
-    def _stacked(self) -> tuple[Tensor, Tensor]:
-        """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W')."""
+    def _stacked(self) -> tuple[Tensor, Tensor | None]:
+        """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W') or None."""
         height, width = self.cube_shape[-2:]
         most = max(shot.mask.numel() // (height * width) for shot in self.shots)
         masks = torch.stack([shot.mask.reshape(-1, height, width).expand(most, -1, -1) for shot in self.shots])
-        weights = self.weights
-        return masks, self.shots[0].mask.new_ones(self.measurement_shape) if weights is None else weights
+        return masks, self.weights
 
     @kept
     def _eigen(self) -> tuple[Tensor, Tensor]:
