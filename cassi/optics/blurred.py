@@ -21,7 +21,6 @@ from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
 from cassi.kernels.linear import linear_map
-from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
 
 
@@ -37,7 +36,7 @@ class BlurredCASSI(CodedAperture):
     commutes with the shifts, so it describes a blur behind the mask and one at the detector alike, and is applied once,
     on the detector.
 
-    With whole shifts and without blur it is `CASSI`, to the bit. The camera with these parts: Wagadarikar et al.,
+    With whole shifts and without blur it is `CASSI`. The camera with these parts: Wagadarikar et al.,
     Applied Optics 47, B44 (2008), eq. 8.
 
     Args:
@@ -80,8 +79,6 @@ class BlurredCASSI(CodedAperture):
         self.check_cube(x)
         if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
             y = linear_map(x * self.mask, self._bare.forward, self._bare.adjoint)
-        elif self._plain:
-            y = shift_sum(x, self.mask, self._starts)
         elif not self._shared:
             y = self._blurred_each(x, self.mask, self._taps)
         else:
@@ -99,8 +96,6 @@ class BlurredCASSI(CodedAperture):
         y = y if self.weights is None else y * self.weights
         if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
             return linear_map(y, self._bare.adjoint, self._bare.forward) * self.mask
-        if self._plain:
-            return shift_back(y, self.mask, self._starts)
         x = y.new_empty((*y.shape[:-2], *self.cube_shape))
         for m_c, z, x_c in zip(self._masks, self._bands_of(y), x.unbind(-3), strict=True):
             torch.mul(z, m_c, out=x_c)
@@ -142,11 +137,6 @@ class BlurredCASSI(CodedAperture):
     @property
     def _masks(self) -> tuple[Tensor, ...]:
         return self.mask.expand(self.cube_shape).unbind(0)
-
-    @property
-    def _plain(self) -> bool:
-        """Neither blur nor fractions: the kernels of `CASSI` do it."""
-        return self.psf is None and not any(self._fractions)
 
     @property
     def _shared(self) -> bool:

@@ -44,30 +44,20 @@ def compared(m: Measurement) -> MaskCheck:
 
 
 def check_masks(m: Measurement) -> MaskCheck:
-    """`check_mask` of a measurement; of several shots each with its own mask, and with the others where that fails."""
+    """`check_mask` of a measurement, of several shots each with its own mask: the first that does not fit counts."""
     if nothing := without_scene(m):
         return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
-    shots = m.each_shot
-    checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in shots]
+    checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in m.each_shot]
     if len(checks) == 1:
         return checks[0]
     scores = {f"shot {k}, {name}": score for k, check in enumerate(checks, 1) for name, score in check.scores.items()}
     chance = max(check.chance for check in checks)
-    wrong = [k for k, check in enumerate(checks) if not check.matches]
-    if not wrong:
-        given = [check.scores["as given"] for check in checks]
-        by_chance = f"correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance"
-        return MaskCheck("fits", f"the masks fit their shots ({by_chance})", scores, chance)
-
-    def fits(k: int, mask: np.ndarray) -> bool:
-        return check_mask(shots[k].y, mask, m.shifts, bad_pixels=shots[k].bad_pixels).matches
-
-    own = {k: next((n for n, one in enumerate(shots) if n != k and fits(k, one.mask)), None) for k in wrong}
-    if lost := [k for k, n in own.items() if n is None]:
-        verdict = "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k in lost)
-        return MaskCheck(checks[lost[0]].kind, verdict, scores, chance)
-    swaps = ", ".join(f"shot {k + 1} fits mask {n + 1}" for k, n in own.items() if n is not None)
-    return MaskCheck("shots swapped", f"the shots are not in the order of the masks: {swaps}", scores, chance)
+    if wrong := [(k, check) for k, check in enumerate(checks, 1) if not check.matches]:
+        verdict = "; ".join(f"shot {k}: {check.verdict}" for k, check in wrong)
+        return MaskCheck(wrong[0][1].kind, verdict, scores, chance)
+    given = [check.scores["as given"] for check in checks]
+    by_chance = f"correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance"
+    return MaskCheck("fits", f"the masks fit their shots ({by_chance})", scores, chance)
 
 
 # Flips and turns of the mask, (transposed, rows, columns); the transposed ones only where it is square.

@@ -19,7 +19,7 @@ REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white referen
 
 MaskKind = Literal[
     "fits", "too small", "no scene", "no detail", "wrong mask", "displaced", "reversed", "turned", "inverted", "bands",
-    "bands or blur", "shots swapped",
+    "bands or blur",
 ]  # fmt: skip
 
 
