@@ -1,11 +1,7 @@
 """Many 1-D convolutions at once: row i of one matrix with row i of another.
 
-Full convolution     y[r, t] = sum_i a[r, t - i] v[r, i]           (n, N), (n, M) -> (n, N + M - 1)
-Valid correlation    a[r, j] = sum_i y[r, j + i] v[r, i]           (n, L), (n, M) -> (n, L - M + 1)
-
-The second is the adjoint of the first in `a`; each is the other's derivative, so both differentiate to any order.
-On the CPU a compiled kernel does short rows one by one; two long ones, and all elsewhere, are transformed.
-`scripts/benchmark.py speed` measures a grid of sizes.
+Convolution and correlation are each other's derivative, so both differentiate to any order. On the CPU a compiled
+kernel does short rows one by one; two long ones, and all elsewhere, are transformed.
 """
 
 from __future__ import annotations
@@ -23,16 +19,9 @@ _FFT_BLOCK = 2**18  # elements that are transformed at a time: they stay in the 
 def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
     """Full convolution of each row of `a` with the same row of `v`, or with one kernel for all rows.
 
-        y[r, t] = sum_i a[r, t - i] v[r, i]
+        y[r, t] = sum_i a[r, t - i] v[r, i]                        (n, N), (n, M) or (M,) -> (n, N + M - 1)
 
-    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`.
-
-    Args:
-        a: (n, N), float32 or float64.
-        v: (n, M), or (M,): one kernel for all rows; dtype and device of `a`.
-
-    Returns:
-        (n, N + M - 1).
+    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`; float32 or float64.
 
     Raises:
         ValueError: wrong rank, different numbers of rows, or an empty row.
@@ -49,18 +38,9 @@ def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
 def correlate_rows(y: Tensor, v: Tensor) -> Tensor:
     """Valid correlation of each row of `y` with the same row of `v`, or with one kernel for all rows.
 
-        a[r, j] = sum_i y[r, j + i] v[r, i]
+        a[r, j] = sum_i y[r, j + i] v[r, i]                        (n, L), (n, M) or (M,), M <= L -> (n, L - M + 1)
 
-    The adjoint of `convolve_rows`: <convolve_rows(a, v), y> = <a, correlate_rows(y, v)>.
-
-    Args:
-        y: (n, L), v: (n, M) or (M,), M <= L; as for `convolve_rows`.
-
-    Returns:
-        (n, L - M + 1).
-
-    Raises:
-        ValueError, TypeError: as `convolve_rows`, or M > L.
+    The adjoint of `convolve_rows`: <convolve_rows(a, v), y> = <a, correlate_rows(y, v)>; errors as there, or M > L.
 
     Example:
         >>> correlate_rows(torch.tensor([[1.0, 12.0, 23.0, 30.0]]), torch.tensor([1.0, 10.0]))

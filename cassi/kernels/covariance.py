@@ -1,7 +1,4 @@
-"""Second moments of spectra: sums over images and pixels of x x^T, without a copy of the images.
-
-S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
-"""
+"""Second moments of spectra, S = sum over images and pixels of (x - mean)(x - mean)^T, without a copy of the images."""
 
 from __future__ import annotations
 
@@ -15,17 +12,16 @@ _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are 
 
 
 def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
-    """Sum over images and pixels of the outer product of the spectrum with itself: S = sum (x - mean)(x - mean)^T.
+    """Sum over images and pixels of the outer product of the spectrum with itself.
 
-    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. Only chunks are ever copied.
+        S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
+
+    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. Differentiable in x and mean.
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point, not empty.
         mean: (C,), taken off every spectrum first.
-        accumulate: floating-point type of products and sums, default that of x.
-
-    Returns:
-        (C, C), symmetric, of type `accumulate`; differentiable in x and mean.
+        accumulate: floating-point type of products, sums and the result (C, C), default that of x.
 
     Raises:
         ValueError, TypeError: another rank, size or type.
@@ -53,8 +49,8 @@ def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.d
     rows = max(1, min(x.shape[2], _PREPARED // (bands * x.shape[3]))) if x.is_cpu else x.shape[2]
     images = max(1, _PREPARED // (bands * rows * x.shape[3])) if x.is_cpu else len(x)
     total = x.new_zeros(bands, bands, dtype=dtype)
-    for some in x.split(images):
-        for part in some.split(rows, 2):
+    for some in torch.split(x, images):
+        for part in torch.split(some, rows, 2):
             total += _gram_sum(part.to(dtype) if offset is None else part.to(dtype) - offset)
     return total
 

@@ -29,14 +29,8 @@ def conjugate_gradient_steps(
         q = M p,   alpha = <r, z> / <p, q>,   x += alpha p,   r -= alpha q,   z = P r,   p = z + beta p,
         beta = <r, z> / <r, z>_before
 
-    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1.
-
-    Args:
-        M: symmetric positive semi-definite.
-        b: right-hand side, in the range of M.
-        inverse: P, a diagonal close to M^+, broadcastable to b, >= 0; 1 if not given.
-        x0: start, not modified; 0 if not given.
-        axes: the last so many axes of b are one system, those before them a batch of systems; all if not given.
+    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1. M is symmetric, b in its range, the
+    diagonal `inverse` P close to M^+. The last `axes` axes of b are one system, those before them a batch.
 
     Yields:
         x, one buffer that the next step overwrites, and |b - M x| / |b|, the largest of the batch (0 for b = 0).
@@ -76,11 +70,7 @@ def conjugate_gradients(
     num_iters: int = 100,
     tol: float = 1e-6,
 ) -> Solution:
-    """Solve M x = b: `conjugate_gradient_steps` until |b - M x| / |b| < tol, or `num_iters` of them.
-
-    Raises:
-        FloatingPointError: NaN or Inf, in b or on the way; names the iteration.
-    """
+    """`conjugate_gradient_steps` until |b - M x| / |b| < tol, or `num_iters` of them; NaN is a FloatingPointError."""
     for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, x0=x0, axes=axes)):
         x, residual = step
         if not math.isfinite(residual):
@@ -100,11 +90,7 @@ def _quotient(a: Tensor, b: Tensor) -> Tensor:
 def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters: int = 200) -> float:
     """Largest eigenvalue of M, symmetric and positive semi-definite, by power iteration: from below.
 
-    Args:
-        M: the matrix.
-        start: any vector with a part along the eigenvector; one near it saves iterations.
-        tol: stop where an iteration changes the value by less than this share.
-        num_iters: iterations at most.
+    From a start with a part along the eigenvector, until an iteration changes the value by less than the share `tol`.
     """
     p, value = M(start / start.norm()), 0.0
     for _ in range(num_iters):

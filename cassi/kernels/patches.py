@@ -1,11 +1,8 @@
 """Patches of an image and their way back: unfold and fold for any image size and stride.
 
-Extract      P[..., u, v, i, j] = x[..., r_i + u, c_j + v]
-Aggregate    x[..., r, c]       = sum over all (u, v, i, j) with r_i + u = r, c_j + v = c of P[..., u, v, i, j]
-
-The corners r_i = 0, s, 2 s ... are followed by one last corner at the end of the image where the stride does not reach
-it, so that every pixel is covered and no pixel is invented. The second is the adjoint of the first. With corners on the
-stride alone `extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.functional.unfold`.
+The corners r_i = 0, s, 2 s ... of patches are followed by one last corner at the end of the image where the stride does
+not reach it: every pixel is covered and none is invented. With corners on the stride alone
+`extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.functional.unfold`.
 """
 
 from __future__ import annotations
@@ -25,8 +22,7 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
     Args:
         x: (..., H, W), floating point.
         size: side of a patch p [pixel].
-        stride: distance of neighboring patches [pixel], at most the size; the last patch ends at the border whatever
-            the stride.
+        stride: distance of neighboring patches [pixel], at most the size.
 
     Returns:
         (..., p, p, n_h, n_w), contiguous: pixel in the patch first, patch position last, as `F.unfold` orders them.
@@ -44,26 +40,21 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
     for length in x.shape[-2:]:
         _regular(length, size, stride)
     return linear_map(
-        x, partial(_extract, size=size, stride=stride), partial(_aggregate, shape=x.shape[-2:], stride=stride)
+        x,
+        partial(_extract, size=size, stride=stride),
+        partial(_aggregate, shape=(x.shape[-2], x.shape[-1]), stride=stride),
     )
 
 
 def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) -> Tensor:
-    """Sum overlapping patches back into an image.
+    """Sum overlapping patches (..., p, p, n_h, n_w) back into an image (..., H, W): the adjoint of `extract_patches`.
 
-    A mean with weights w is `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`.
+        x[..., r, c] = sum over all (u, v, i, j) with r_i + u = r, c_j + v = c of P[..., u, v, i, j]
 
-    Overlap-add: patches are cut into blocks of stride x stride; all blocks with the same place in their patch are
-    added in one pass over contiguous rows, ceil(p / s)^2 passes in all. Where that is not more than a few thousand
-    numbers a pass, `F.fold` takes fewer calls and is used.
-
-    Args:
-        patches: (..., p, p, n_h, n_w), floating point.
-        shape: height and width of the image [pixel].
-        stride: the stride of the extraction [pixel].
-
-    Returns:
-        (..., H, W).
+    A mean with weights w is `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`. Patches are cut into blocks of
+    stride x stride; all blocks with the same place in their patch are added in one pass over contiguous rows, ceil(p /
+    s)^2 passes in all. Where that is not more than a few thousand numbers a pass, `F.fold` takes fewer calls and is
+    used.
 
     Raises:
         ValueError: patches of another rank, size or number than shape and stride give.

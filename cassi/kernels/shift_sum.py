@@ -1,10 +1,7 @@
 """The two kernels under every operator of this package: shift-and-sum and its adjoint.
 
-Shift-and-sum      y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j]      (..., C, H, W) -> (..., H, W')
-Shift-back         x_c[i, j]              = m_c[i, j] y[i, j + d_c - d_min]
-
-with integer shifts d_c and W' = W + max d - min d. In eager torch the first is one fused multiply-add per band over the
-whole batch, straight into a slice of the result, and the second one product with a view that holds all bands.
+In eager torch the first is one fused multiply-add per band over the whole batch, straight into a slice of the result,
+and the second one product with a view that holds all bands.
 """
 
 from __future__ import annotations
@@ -29,16 +26,13 @@ def detector_width(width: int, shifts: tuple[int, ...]) -> int:
 
 
 def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor | None = None) -> Tensor:
-    """Shear the masked bands and sum them: y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j].
+    """Shear masked bands and sum them, (..., C, H, W) -> (..., H, W'): y[i, j + d_c - d_min] += m_c[i, j] x_c[i, j].
 
     Args:
         x: (..., C, H, W), floating point.
         mask: (H, W) or (C, H, W), dtype and device of `x`.
         shifts: C integers d_c [pixel].
         scale: (H, W') that the result is multiplied by.
-
-    Returns:
-        (..., H, W').
 
     Raises:
         ValueError: shapes that do not fit each other.
@@ -57,19 +51,7 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor
 
 
 def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor | None = None) -> Tensor:
-    """The adjoint of `shift_sum`: x_c[i, j] = m_c[i, j] y[i, j + d_c - d_min].
-
-    Args:
-        y: (..., H, W'), floating point.
-        mask: (H, W) or (C, H, W), dtype and device of `y`.
-        shifts: C integers d_c [pixel].
-        scale: (H, W') that y is multiplied by first.
-
-    Returns:
-        (..., C, H, W).
-
-    Raises:
-        ValueError: shapes that do not fit each other.
+    """The adjoint of `shift_sum`: x_c[i, j] = m_c[i, j] y[i, j + d_c - d_min]; y is multiplied by `scale` first.
 
     Example:
         >>> shift_back(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 2), (0, 1))

@@ -16,14 +16,9 @@ _SHIFTS = (0, 1)
 def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: None) -> str | None:
     """Compile every kernel for float32 and float64 and keep the code, so that no later process waits for it.
 
-    Takes a minute or two the first time, a second where all is compiled. Several processes may do it at once. For a
-    CUDA device Triton compiles when a kernel is first launched: `cassi warm-up --device cuda` does a small default run.
-
-    Args:
-        report: called before each kernel and at the end with its name, how many are done, and how many there are.
-
-    Returns:
-        The folder where the code is kept; None where none can be written, so that every process compiles anew.
+    Takes a minute or two the first time, a second where all is compiled; several processes may do it at once. `report`
+    is called before each kernel and at the end with its name, how many are done, and how many there are. Returns the
+    folder where the code is kept; None where none can be written, so that every process compiles anew.
     """
     calls = [call for dtype in (torch.float32, torch.float64) for call in _calls(dtype)]
     for done, (name, call) in enumerate(calls):

@@ -1,11 +1,8 @@
-"""A camera whose optics blur and whose dispersion does not fall on whole pixels, y = Phi x.
+"""A camera whose optics blur and whose dispersion does not fall on whole pixels, y = sum_c S_c K_c (m_c x_c).
 
-    y = sum_c S_c K_c (m_c x_c)
-
-K_c convolves the rows of band c, along the dispersion, with its point-spread function; S_c moves it by the real number
-d_c, by linear interpolation between the two neighboring pixels. Light that the blur carries beyond the detector is
-lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate gradients, and solvers step with a
-diagonal that bounds it.
+K_c convolves the rows of band c with its point-spread function; S_c moves it by the real number d_c, by linear
+interpolation. Light that the blur carries beyond the detector is lost. Phi Phi^T is not diagonal any more: inverses are
+iterated, and solvers step with a diagonal that bounds it.
 """
 
 from __future__ import annotations
@@ -31,25 +28,18 @@ class BlurredCASSI(CodedAperture):
         y[i, j + t - M // 2 + d_c - floor(d_min)] += w p_c[t] m_c[i, j] x_c[i, j]
 
     summed over the bands and the taps t of their point-spread functions p_c, of M taps with the center at M // 2. A
-    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
-    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. One function for all bands
-    commutes with the shifts, so it describes a blur behind the mask and one at the detector alike, and is applied once,
-    on the detector.
-
-    With whole shifts and without blur it is `CASSI`. The camera with these parts: Wagadarikar et al.,
-    Applied Optics 47, B44 (2008), eq. 8.
+    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with f = d_c -
+    floor(d_c). One function for all bands commutes with the shifts: it describes a blur behind the mask and one at the
+    detector alike, and is applied once. (Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.)
 
     Args:
-        mask: coded aperture m, (H, W), or (C, H, W); float32 or float64.
+        mask, weights: as for `CASSI`; the detector is W' = W + ceil(max d) - floor(min d) columns wide.
         shifts: displacement d_c of each band [pixel], C real numbers.
         psf: point-spread function along the dispersion, (M,) or (C, M), >= 0; scaled to sum 1. None: no blur.
-        weights: row weights w, (H, W'), >= 0; 0 leaves a detector pixel out exactly.
         tol, max_iters: of inverses, see `Camera`.
 
     Raises:
-        TypeError: mask not a floating-point tensor.
-        ValueError: wrong rank or size of an argument, shifts not finite, a negative or empty point-spread function,
-            tol or max_iters not positive.
+        TypeError, ValueError: arguments of another type, rank, size or range.
 
     Example:
         >>> from cassi.optics.psf import gaussian_psf

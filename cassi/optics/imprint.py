@@ -31,10 +31,7 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
     Args:
         cube: (C, H, W), >= 0.
         mask: (H, W), or (C, H, W), whose mean is taken.
-        moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a quarter of the time.
-
-    Raises:
-        ValueError: sizes that do not fit.
+        moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a third of the time.
     """
     if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")

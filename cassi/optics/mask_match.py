@@ -303,10 +303,9 @@ def _step_verdict(
 def _other_bands(given: _Masks, spectrum: np.ndarray, lags: np.ndarray, step: int, share: float) -> bool:
     """Whether bands of this step are what the camera's lags, which explain so much of all, leave unexplained.
 
-    More bands also explain more of a snapshot whose mask is sharper than the one given, blurred or a little displaced:
-    copies beside each other make up for that, and their weights go up and down from column to column. Those of true
-    bands go along a spectrum, which is smooth. With smooth weights true bands explain more than the camera's do, and
-    of what they explain the camera's lags explain the share that was seen.
+    More bands also explain more where the mask is sharper than the one given, blurred or a little displaced, with
+    weights that go up and down from column to column; those of true bands are smooth. With smooth weights true bands
+    explain more than the camera's do, and of what they explain the camera's lags explain the share that was seen.
     """
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
     true = np.arange(0, len(finest), step)

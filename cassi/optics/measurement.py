@@ -131,9 +131,7 @@ def for_kernels(values: np.ndarray) -> np.ndarray:
 
 
 def join_shots(shots: Sequence[Measurement]) -> Measurement:
-    """K shots of one scene, each through its own mask, as one measurement.
-
-    Wavelengths, truth and the rest are those of the first that has them.
+    """K shots of one scene, each through its own mask, as one measurement; the rest is that of the first that has it.
 
     Raises:
         InputError: no shots, or shots that differ in size, bands, unit or number of snapshots.

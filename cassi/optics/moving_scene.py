@@ -20,9 +20,6 @@ class MovingScene(Camera):
         camera: Phi.
         flows: v_s from the scene that is reconstructed to that of snapshot s, each (2, H, W) [pixel], down and to the
             right; None where nothing moves.
-
-    Raises:
-        ValueError: no flows, or one of another size than the scene.
     """
 
     def __init__(self, camera: Camera, flows: Sequence[Tensor | None]) -> None:

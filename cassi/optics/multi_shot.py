@@ -29,11 +29,8 @@ class MultiShot(Camera):
 
     Args:
         shots: K CASSI operators (also double dispersers, video cameras or cameras with blur) with equal cube and
-            measurement shape, dtype and device.
+            measurement shape, dtype and device; else ValueError or TypeError.
         tol, max_iters: of inverses that are not exact, see `Camera`.
-
-    Raises:
-        ValueError: no shots, or shapes that differ. TypeError: dtypes or devices that differ.
 
     Example:
         >>> masks = torch.tensor([[[1.0, 0.0, 1.0]], [[1.0, 1.0, 0.0]]])

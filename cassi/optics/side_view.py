@@ -26,12 +26,9 @@ class SideView(Camera):
 
     Args:
         camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
-        sensitivity: R (K, C), >= 0, of the dtype and on the device of the camera.
+        sensitivity: R (K, C), finite and >= 0, of the dtype and on the device of the camera.
         side_weights: w (K, H, W), finite and >= 0; a photograph is weighted alike. None for 1 everywhere.
         tol, max_iters: of inverses, see `Camera`.
-
-    Raises:
-        ValueError: shapes that do not fit, or a sensitivity that is negative or not finite.
     """
 
     camera: Camera

@@ -19,10 +19,10 @@ class CASSI(CodedAperture):
 
         y[i, j + d_c - d_min] = w[i, j + d_c - d_min] * sum_c m_c[i, j] x_c[i, j]
 
-    Discretisation: one detector pixel per mask pixel, integer shifts; no border is lost, the detector is
-    W' = W + max d - min d columns wide. Phi Phi^T is diagonal (two detector pixels never see the same voxel), which
-    makes pseudo-inverse and proximal step exact in closed form. The camera: Wagadarikar, John, Willett & Brady,
-    "Single disperser design for coded aperture snapshot spectral imaging", Applied Optics 47, B44 (2008).
+    One detector pixel per mask pixel; no border is lost, the detector is W' = W + max d - min d columns wide. Phi Phi^T
+    is diagonal (two detector pixels never see the same voxel): pseudo-inverse and proximal step are exact in closed
+    form. (Wagadarikar, John, Willett & Brady, "Single disperser design for coded aperture snapshot spectral imaging",
+    Applied Optics 47, B44 (2008).)
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W) with one calibrated mask per band; any real values [transmission],
@@ -32,8 +32,7 @@ class CASSI(CodedAperture):
             exactly (bad or held-out pixels); 1/sigma whitens noise. The measurement must carry the same weights.
 
     Raises:
-        TypeError: mask not a floating-point tensor, or shifts not integers.
-        ValueError: wrong rank or size of mask, shifts or weights; weights negative or not finite.
+        TypeError, ValueError: arguments of another type, rank, size or range.
 
     Example:
         >>> A = CASSI.from_step(torch.ones(4, 5), step=2, num_bands=3)
@@ -60,16 +59,7 @@ class CASSI(CodedAperture):
 
     @classmethod
     def from_step(cls, mask: Tensor, step: int, num_bands: int) -> CASSI:
-        """The usual camera: band c lies c * step pixels to the right, c = 0 .. num_bands - 1.
-
-        Args:
-            mask: (H, W) or (C, H, W).
-            step: dispersion between neighboring bands [pixel]; any integer, negative disperses to the left.
-            num_bands: number of bands C, at least 1.
-
-        Raises:
-            ValueError: num_bands below 1.
-        """
+        """The usual camera: band c, 0 .. num_bands - 1, lies c * step pixels to the right, to the left for step < 0."""
         if num_bands < 1:
             raise ValueError(f"num_bands must be at least 1, got {num_bands}")
         return cls(mask, tuple(c * step for c in range(num_bands)))
