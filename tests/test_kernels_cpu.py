@@ -17,7 +17,7 @@ from cases import tv_prox
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, admm_tv, gap_tv
-from cassi.kernels import cpu, cpu_lowrank, cpu_rows, threads
+from cassi.kernels import cpu, cpu_lowrank, threads
 from cassi.kernels.convolution import convolve_rows
 from cassi.kernels.dispatch import eager as eagerly
 from cassi.kernels.dispatch import kernels
@@ -49,7 +49,7 @@ def problem(seed: int = 0) -> tuple[CASSI, Tensor]:
 
 def signatures() -> dict[str, int]:
     """How many types each kernel is compiled for in this process."""
-    modules = (cpu, cpu_lowrank, cpu_rows)
+    modules = (cpu, cpu_lowrank)
     return {
         name: len(function.signatures)
         for module in modules

@@ -119,7 +119,6 @@ def test_a_blurred_mask_is_no_wrong_number_of_bands(mask, step, sharper):
     soft = gaussian_filter(mask, 0.7)
     own, seen = (mask, soft) if sharper == "mask" else (soft, mask)
     found = check_mask(snapshot(seen, range(0, 15, step)), own, range(0, 15, step))
-    assert next(share for _, other, share in found.steps if other == step) < 0.9
     assert found.matches, found.verdict
 
 

@@ -1,4 +1,4 @@
-"""The kernels of the camera, of total variation and of the default solver's data step, compiled for the CPU by numba.
+"""The kernels of camera, total variation, data step of the default solver and row convolutions, compiled by numba.
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
 a range of rows or images, which threads share out. `cassi.kernels.gpu` has those for CUDA devices. What is
@@ -21,6 +21,7 @@ _BLOCK = 20 << 10  # bytes of detector and mask that are worked on at a time: th
 _LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which long runs of a band make the most of
 _IN_CACHE = 8 << 20  # bytes of cubes below which they stay in the last cache
 _SPECTRA = 256 << 10  # bytes of spectra that are worked on at a time, the second cache's
+_ROW_OVERHEAD = 64  # of a row that is convolved, in multiplications of four
 _BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 
 
@@ -95,6 +96,12 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         share_out(_squared_distance, chunks, one.numel(), _stack(one, 0), _stack(other, 0), partial)
         sums.append(partial.sum(0))
     return torch.from_numpy(np.concatenate(sums)[:, None])
+
+
+def correlate_rows(y: Tensor, v: Tensor, out: Tensor, *, padding: int = 0, reverse: bool = False) -> None:
+    """out[r, t] = sum_i y[r, t + i - padding] v[r, i], zero beyond the ends; v (n, M) or (1, M), or reversed."""
+    work = out.shape[0] * (_ROW_OVERHEAD + out.shape[1] * v.shape[1] // 4)
+    share_out(_correlate_rows, out.shape[0], work, *(t.detach().numpy() for t in (y, v, out)), padding, reverse)
 
 
 def _stack(tensor: Tensor, rank: int) -> Array:
@@ -455,3 +462,39 @@ def _squared_distance(a: Array, b: Array, partial: Array, start: int, stop: int)
             reference += np.float64(y[j]) * np.float64(y[j])
         partial[k, 0] = difference
         partial[k, 1] = reference
+
+
+@jit
+def _correlate_rows(y: Array, v: Array, out: Array, padding: int, reverse: bool, start: int, stop: int) -> None:
+    # unsigned indices: of others numba asks whether they are negative, and nothing is vectorised
+    zero, one, two, three, four = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+    length, m, width, border = np.uint64(y.shape[1]), np.uint64(v.shape[1]), np.uint64(out.shape[1]), np.uint64(padding)
+    row = np.zeros(y.shape[1] + 2 * padding + 3, y.dtype)
+    taps = np.zeros((v.shape[1] + 3) // 4 * 4, y.dtype)  # four at a time, so that `out` is loaded less often
+    for r in range(np.uint64(start), np.uint64(stop)):
+        for j in range(length):
+            row[border + j] = y[r, j]
+        of = r if v.shape[0] > 1 else zero
+        for k in range(m):
+            taps[m - one - k if reverse else k] = v[of, k]
+        if width < m and width < 16:
+            for t in range(width):
+                total = y.dtype.type(0)
+                for k in range(m):
+                    total += row[t + k] * taps[k]
+                out[r, t] = total
+            continue
+        i = one if m % four == one else four
+        a, b, c, d = taps[zero], taps[one], taps[two], taps[three]
+        if i == one:
+            for t in range(width):
+                out[r, t] = a * row[t]
+        else:
+            for t in range(width):
+                out[r, t] = (a * row[t] + b * row[t + one]) + (c * row[t + two] + d * row[t + three])
+        while i < m:
+            a, b, c, d = taps[i], taps[i + one], taps[i + two], taps[i + three]
+            for t in range(width):
+                q = t + i
+                out[r, t] += (a * row[q] + b * row[q + one]) + (c * row[q + two] + d * row[q + three])
+            i += four

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Matrix = Callable[[Tensor], Tensor]
-
-
-class Solution(NamedTuple):
-    """What conjugate gradients found: x, the iterations done, |b - M x| / |b|, whether that is below the tolerance."""
-
-    x: Tensor
-    iterations: int
-    residual: float
-    converged: bool
 
 
 def conjugate_gradient_steps(
@@ -65,13 +55,12 @@ def conjugate_gradients(
     b: Tensor,
     *,
     inverse: Tensor | None = None,
-    x0: Tensor | None = None,
     axes: int | None = None,
     num_iters: int = 100,
     tol: float = 1e-6,
-) -> Solution:
-    """`conjugate_gradient_steps` until |b - M x| / |b| < tol, or `num_iters` of them; NaN is a FloatingPointError."""
-    for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, x0=x0, axes=axes)):
+) -> Tensor:
+    """x of `conjugate_gradient_steps` from 0 until |b - M x| / |b| < tol; `num_iters` at most; NaN is an error."""
+    for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, axes=axes)):
         x, residual = step
         if not math.isfinite(residual):
             raise FloatingPointError(
@@ -79,7 +68,7 @@ def conjugate_gradients(
             )
         if residual < tol or k == num_iters:
             break
-    return Solution(x, k, residual, residual < tol)
+    return x
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:

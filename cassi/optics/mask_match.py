@@ -125,7 +125,7 @@ def check_mask(
     if kind != "fits" and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
         kind, verdict = "too small", f"{height} x {columns} pixels are too few to tell whether the mask fits"
     turn = max(TURNS.keys() & scores.keys(), key=lambda name: scores[name]) if kind == "turned" else None
-    return MaskCheck(kind, verdict, scores, chance, displacement, steps, turn)
+    return MaskCheck(kind, verdict, scores, chance, displacement, turn)
 
 
 def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -34,7 +34,6 @@ class MaskCheck:
         scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
         chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
         displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
-        steps: (bands, step, share) of the geometries that span the same columns; `share` of the R^2 of step 1.
         turn: the key of `cassi.optics.mask_match.TURNS` that makes a turned mask fit, else None.
     """
 
@@ -43,7 +42,6 @@ class MaskCheck:
     scores: Mapping[str, float]
     chance: float
     displacement: tuple[int, int] = (0, 0)
-    steps: tuple[tuple[int, int, float], ...] = ()
     turn: str | None = None
 
     @property
@@ -54,9 +52,6 @@ class MaskCheck:
     def __str__(self) -> str:
         lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
         lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
-        if self.steps and self.kind in ("fits", "bands", "bands or blur"):
-            lines.append("share explained by step and number of bands (the true one: the coarsest with about all):")
-            lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
         return "\n".join(lines)
 
 

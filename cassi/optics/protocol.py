@@ -154,7 +154,7 @@ class Camera(ABC):
             r = conjugate_gradients(
                 lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
                 inverse=inverse, axes=len(self.measurement_shape), num_iters=self.max_iters, tol=self.tol,
-            ).x  # fmt: skip
+            )  # fmt: skip
             return torch.where(lit, r, b / rho) if rho > 0 else r
 
         return self._iterated(iterate, self.check_measurement(b))
@@ -172,7 +172,7 @@ class Camera(ABC):
         def iterate(b: Tensor) -> Tensor:
             return conjugate_gradients(
                 lambda x: self.adjoint(self.forward(x)), b, axes=3, num_iters=self.max_iters, tol=self.tol
-            ).x
+            )
 
         return self._iterated(iterate, self.adjoint(y))
 
