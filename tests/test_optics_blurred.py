@@ -61,12 +61,10 @@ def test_forward_and_adjoint_equal_the_dense_matrix(case):
         torch.testing.assert_close(A.majorizer(), bound, rtol=0, atol=1e-11)
 
 
-def test_derivatives_of_cube_measurement_and_mask(case):
-    A = BlurredCASSI(masks(case)[1], **case)
-    x, y = random(*A.cube_shape).requires_grad_(), random(*A.measurement_shape).requires_grad_()
-    assert torch.autograd.gradcheck(A.forward, (x,), fast_mode=True)
-    assert torch.autograd.gradcheck(A.adjoint, (y,), fast_mode=True)
+def test_derivatives_in_the_mask(case):
     mask = masks(case)[0].requires_grad_()
+    A = BlurredCASSI(mask, **case)
+    x, y = random(*A.cube_shape).requires_grad_(), random(*A.measurement_shape).requires_grad_()
     assert torch.autograd.gradcheck(lambda m: BlurredCASSI(m, **case).forward(x), (mask,), fast_mode=True)
     assert torch.autograd.gradcheck(lambda m: BlurredCASSI(m, **case).adjoint(y), (mask,), fast_mode=True)
 
