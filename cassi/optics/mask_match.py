@@ -258,21 +258,15 @@ def _verdict(
         # a comb of the wrong pitch fits a little better beside its place
         comb = displacement[0] == 0 and of_steps[0] != "fits"
         if not comb and (given < MATCH * chance or scores[best] > MISPLACED * given):
-            place = f"{_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
-            return "displaced", f"displaced mask: it fits when moved by {place}"
+            rows, columns = displacement
+            place = f"{rows:+d} rows (down) and {columns:+d} columns (right)"
+            scored = f"{scores[best]:.3f}, {given:.3f} in place"
+            return "displaced", f"displaced mask: it fits when moved by {place}: {scored}"
     elif best != "as given" and scores[best] > 1.5 * given:
         kind: MaskKind = "turned" if best in TURNS else "reversed"
         what = "flipped or turned mask" if best in TURNS else "wrong direction"
         return kind, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
     return of_steps
-
-
-def _moved(rows: int, columns: int) -> str:
-    ways = [
-        (rows, "row", "down" if rows > 0 else "up"),
-        (columns, "column", f"to the {'right' if columns > 0 else 'left'}"),
-    ]
-    return " and ".join(f"{abs(n)} {unit}{'s' if abs(n) > 1 else ''} {way}" for n, unit, way in ways if n)
 
 
 def _step_verdict(
