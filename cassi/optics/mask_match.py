@@ -132,16 +132,13 @@ def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tupl
     y, mask, lags = np.asarray(y, dtype=np.float64), np.asarray(mask, dtype=np.float64), np.asarray(shifts, dtype=float)
     if y.ndim == 3:
         y = y.mean(axis=0)
-    if y.ndim != 2 or mask.ndim not in (2, 3) or lags.ndim != 1 or lags.size == 0:
+    ranks = y.ndim == 2 and mask.ndim >= 2 and mask.shape[:-2] in ((), (lags.size,)) and lags.ndim == 1 and lags.size
+    if not ranks or y.shape[0] != mask.shape[-2] or y.shape[1] < mask.shape[-1]:
         raise ValueError(
-            f"y must be (H, W') or (N, H, W'), mask (H, W) or (C, H, W), shifts a list; "
+            "y must be (H, W') or (N, H, W') and the mask (H, W) or (C, H, W), of its rows and no wider, for C shifts; "
             f"got {y.shape}, {mask.shape} and {lags.size} shifts"
         )
     lags = lags - lags.min()
-    if mask.ndim == 3 and mask.shape[0] != lags.size:
-        raise ValueError(f"the mask has {mask.shape[0]} bands, expected one per shift, {lags.size}")
-    if y.shape[0] != mask.shape[-2] or y.shape[1] < mask.shape[-1]:
-        raise ValueError(f"mask {mask.shape} must have the rows of the measurement {y.shape} and be no wider")
     if not (np.isfinite(y).all() and np.isfinite(mask).all() and np.isfinite(lags).all()):
         raise ValueError("measurement, mask and shifts must be finite")
     return y, mask, lags

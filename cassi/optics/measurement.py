@@ -49,11 +49,6 @@ class MaskCheck:
         """Whether the mask fits, or snapshot and mask are too small to tell."""
         return self.kind in ("fits", "too small")
 
-    def __str__(self) -> str:
-        lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
-        lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
-        return "\n".join(lines)
-
 
 @dataclass(frozen=True)
 class Measurement:
