@@ -67,25 +67,6 @@ def matrix(mask, shifts, weights=None, psf=None) -> np.ndarray:
     return phi if weights is None else np.asarray(weights).reshape(-1, 1) * phi
 
 
-def forward_rolled(x: np.ndarray, mask: np.ndarray, shifts: tuple[int, ...]) -> np.ndarray:
-    """The same as `forward` for a batch of large cubes: pad each masked band and roll it to its place."""
-    bands, width = x.shape[-3], x.shape[-1]
-    extra = detector_columns(width, shifts) - width
-    y = 0.0
-    for c in range(bands):
-        lit = np.asarray(x[..., c, :, :], dtype=np.float64) * np.asarray(band_of(mask, c), dtype=np.float64)
-        padded = np.pad(lit, [(0, 0)] * (lit.ndim - 1) + [(0, extra)])
-        y = y + np.roll(padded, shifts[c] - min(shifts), axis=-1)
-    return y
-
-
-def adjoint_rolled(y: np.ndarray, mask: np.ndarray, shifts: tuple[int, ...]) -> np.ndarray:
-    """The same as `adjoint` for a batch of large measurements: roll each band back and crop it."""
-    width = mask.shape[-1]
-    rolled = [np.roll(np.asarray(y, dtype=np.float64), min(shifts) - d, axis=-1)[..., :width] for d in shifts]
-    return np.stack([r * np.asarray(band_of(mask, c), dtype=np.float64) for c, r in enumerate(rolled)], axis=-3)
-
-
 def difference_matrix(height: int, width: int) -> np.ndarray:
     """D of one image, (2 H W, H W): forward differences along width, then along height; 0 across the far border."""
     d = np.zeros((2, height, width, height, width))

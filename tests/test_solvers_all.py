@@ -34,11 +34,11 @@ class Plain(Camera):
     def measurement_shape(self):
         return self.A.measurement_shape
 
-    def forward(self, x, *, out=None):
-        return self.A.forward(x, out=out)
+    def forward(self, x):
+        return self.A.forward(x)
 
-    def adjoint(self, y, *, out=None, add=False):
-        return self.A.adjoint(y, out=out, add=add)
+    def adjoint(self, y):
+        return self.A.adjoint(y)
 
 
 class Foreign(Plain):

@@ -1,22 +1,16 @@
 """Many 1-D convolutions at once: row i of one matrix with row i of another.
 
-Full convolution     y[r, t] = sum_i a[r, t - i] v[r, i]           (n, N), (n, M) -> (n, N + M - 1)
-Valid correlation    a[r, j] = sum_i y[r, j + i] v[r, i]           (n, L), (n, M) -> (n, L - M + 1)
-
-The second is the adjoint of the first in `a`; each is the other's derivative, so both differentiate to any order.
-
-Two long rows are transformed. Else, on the CPU, a compiled kernel does row by row; elsewhere each element of the
-shorter row takes one fused multiply-add over all rows. `scripts/benchmark.py speed` measures a grid of sizes.
+Convolution and correlation are each other's derivative, so both differentiate to any order. On the CPU a compiled
+kernel does short rows one by one; two long ones, and all elsewhere, are transformed.
 """
 
 from __future__ import annotations
 
-import functools
-
 import torch
+from scipy.fft import next_fast_len
 from torch import Tensor
 
-from cassi.kernels import cpu_rows
+from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 
 _FFT_BLOCK = 2**18  # elements that are transformed at a time: they stay in the cache
@@ -25,16 +19,9 @@ _FFT_BLOCK = 2**18  # elements that are transformed at a time: they stay in the 
 def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
     """Full convolution of each row of `a` with the same row of `v`, or with one kernel for all rows.
 
-        y[r, t] = sum_i a[r, t - i] v[r, i]
+        y[r, t] = sum_i a[r, t - i] v[r, i]                        (n, N), (n, M) or (M,) -> (n, N + M - 1)
 
-    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`.
-
-    Args:
-        a: (n, N), float32 or float64.
-        v: (n, M), or (M,): one kernel for all rows; dtype and device of `a`.
-
-    Returns:
-        (n, N + M - 1).
+    Zero beyond the ends, as `numpy.convolve(a[r], v[r], "full")`; float32 or float64.
 
     Raises:
         ValueError: wrong rank, different numbers of rows, or an empty row.
@@ -51,20 +38,9 @@ def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
 def correlate_rows(y: Tensor, v: Tensor) -> Tensor:
     """Valid correlation of each row of `y` with the same row of `v`, or with one kernel for all rows.
 
-        a[r, j] = sum_i y[r, j + i] v[r, i]
+        a[r, j] = sum_i y[r, j + i] v[r, i]                        (n, L), (n, M) or (M,), M <= L -> (n, L - M + 1)
 
-    The adjoint of `convolve_rows`: <convolve_rows(a, v), y> = <a, correlate_rows(y, v)>.
-
-    Args:
-        y: (n, L), float32 or float64.
-        v: (n, M) or (M,), M <= L; dtype and device of `y`.
-
-    Returns:
-        (n, L - M + 1).
-
-    Raises:
-        ValueError: as `convolve_rows`, or M > L.
-        TypeError: as `convolve_rows`.
+    The adjoint of `convolve_rows`: <convolve_rows(a, v), y> = <a, correlate_rows(y, v)>; errors as there, or M > L.
 
     Example:
         >>> correlate_rows(torch.tensor([[1.0, 12.0, 23.0, 30.0]]), torch.tensor([1.0, 10.0]))
@@ -98,52 +74,27 @@ def _differentiable(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     if torch.is_grad_enabled() and (a.requires_grad or v.requires_grad):
         y: Tensor = _Rows.apply(a, v, correlates)  # type: ignore[no-untyped-call]
         return y
-    return (_correlate if correlates else _convolve)(a, v)
+    return _computed(a, v, correlates)
 
 
-def _ways(a: Tensor, n: int, m: int) -> tuple[bool, bool]:
-    """Whether rows of n and m elements are so long that transforms are faster, and whether there is a kernel."""
-    short, long = min(n, m), max(n, m)
-    compiled = a.is_cpu and kernels(a.new_empty(1)) is not None
-    return short > 45 + long // 20 or (not compiled and short >= 20), compiled
-
-
-def _convolve(a: Tensor, v: Tensor) -> Tensor:
+def _computed(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     rows, n, m = a.shape[0], a.shape[1], v.shape[-1]
-    transformed, compiled = _ways(a, n, m)
-    if transformed:
-        return _by_transforms(a, v)
-    long, short = (a, v.view(-1, m)) if m <= n else (v.expand(rows, m), a)
-    if compiled:
-        y = a.new_empty(rows, n + m - 1)
-        cpu_rows.correlate_rows(long.contiguous(), short.contiguous(), y, padding=short.shape[1] - 1, reverse=True)
-        return y
-    y = a.new_zeros(rows, n + m - 1)
-    for i in range(short.shape[1]):
-        y[:, i : i + long.shape[1]].addcmul_(long, short[:, i : i + 1])
+    short, long = sorted((n - m + 1 if correlates else n, m))
+    if not a.is_cpu or kernels(a.new_empty(1)) is None or short > 45 + long // 20:
+        return _by_transforms(a, v.flip(-1))[:, m - 1 : n] if correlates else _by_transforms(a, v)
+    one, other, width, padding = a, v.reshape(-1, m), n - m + 1, 0
+    if not correlates:
+        width, padding = n + m - 1, min(n, m) - 1
+        one, other = (a, other) if m <= n else (v.expand(rows, m), a)
+    y = a.new_empty(rows, width)
+    cpu.correlate_rows(one.contiguous(), other.contiguous(), y, padding=padding, reverse=not correlates)
     return y
-
-
-def _correlate(y: Tensor, v: Tensor) -> Tensor:
-    rows, m = y.shape[0], v.shape[-1]
-    n = y.shape[1] - m + 1
-    transformed, compiled = _ways(y, n, m)
-    if transformed:
-        return _by_transforms(y, v.flip(-1))[:, m - 1 : y.shape[1]]
-    if compiled:
-        a = y.new_empty(rows, n)
-        cpu_rows.correlate_rows(y.contiguous(), v.reshape(-1, m).contiguous(), a)
-        return a
-    a = y.new_zeros(rows, n)
-    for i in range(m):
-        a.addcmul_(y[:, i : i + n], v[..., i : i + 1])
-    return a
 
 
 def _by_transforms(a: Tensor, v: Tensor) -> Tensor:
     """The full convolution, some rows at a time."""
     rows, width = a.shape[0], a.shape[1] + v.shape[-1] - 1
-    length = fft_length(width)
+    length = next_fast_len(width, real=True)
     y = a.new_empty(rows, width)
     shared = torch.fft.rfft(v, length) if v.ndim == 1 else None
     block = max(16, _FFT_BLOCK // length)
@@ -154,12 +105,6 @@ def _by_transforms(a: Tensor, v: Tensor) -> Tensor:
     return y
 
 
-@functools.cache
-def fft_length(n: int) -> int:
-    """The smallest m 2^k >= n that transforms fast, m = 1, 3, 5, 9 or 15; others cost up to ten times more."""
-    return min(m << max(least, (-(-n // m) - 1).bit_length()) for m, least in ((1, 3), (3, 3), (5, 4), (9, 3), (15, 3)))
-
-
 class _Rows(torch.autograd.Function):
     """The gradient in the first is the other one of the two, that in the second a correlation."""
 
@@ -167,7 +112,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, a: Tensor, v: Tensor, correlates: bool) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(a, v)
         ctx.correlates = correlates
-        return (_correlate if correlates else _convolve)(a, v)
+        return _computed(a, v, correlates)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]

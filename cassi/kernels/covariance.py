@@ -1,7 +1,4 @@
-"""Second moments of spectra: sums over images and pixels of x x^T, without a copy of the images.
-
-S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
-"""
+"""Second moments of spectra, S = sum over images and pixels of (x - mean)(x - mean)^T, without a copy of the images."""
 
 from __future__ import annotations
 
@@ -15,66 +12,58 @@ _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are 
 
 
 def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
-    """Sum over images and pixels of the outer product of the spectrum with itself: S = sum (x - mean)(x - mean)^T.
+    """Sum over images and pixels of the outer product of the spectrum with itself.
 
-    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. Only chunks are ever copied.
+        S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
+
+    `covariance_sum(x, mean=pixel_mean(x)) / (N * H * W)` is the covariance. Differentiable in x and mean.
 
     Args:
-        x: (N, C, H, W) or (C, H, W), floating point.
-        mean: (C,), taken off every spectrum first; see `pixel_mean`.
-        accumulate: floating-point type of products and sums, default that of x.
-
-    Returns:
-        (C, C), symmetric, of type `accumulate`; differentiable in x and mean.
+        x: (N, C, H, W) or (C, H, W), floating point, not empty.
+        mean: (C,), taken off every spectrum first.
+        accumulate: floating-point type of products, sums and the result (C, C), default that of x.
 
     Raises:
-        ValueError: x of another rank or empty, or mean not (C,).
-        TypeError: x or accumulate not floating point.
+        ValueError, TypeError: another rank, size or type.
 
     Example:
         >>> covariance_sum(torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 2, 1, 2))
         tensor([[ 5., 11.],
                 [11., 25.]])
     """
-    if mean is None and accumulate is None:
-        # a small sum takes 5 microseconds: no more checks than needed
-        if x.ndim == 4 and x.is_floating_point() and not x.requires_grad and x.numel():
-            return _gram_sum(x)
-        _check(x)
-        if not (x.requires_grad and torch.is_grad_enabled()):
-            return _gram_sum(x if x.ndim == 4 else x[None])
     _check(x)
-    z = _flat(x)
-    if mean is not None and tuple(mean.shape) != (z.shape[1],):
-        raise ValueError(f"mean must be ({z.shape[1]},), one number a band, got {tuple(mean.shape)}")
+    bands = x.shape[-3]
+    if mean is not None and tuple(mean.shape) != (bands,):
+        raise ValueError(f"mean must be ({bands},), one number a band, got {tuple(mean.shape)}")
     if accumulate is not None and not accumulate.is_floating_point:
         raise TypeError(f"accumulate must be a floating-point type, got {accumulate}; use torch.float64")
+    x = x if x.ndim == 4 else x[None]
     dtype = x.dtype if accumulate is None else accumulate
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, mean)):
-        centered = z.to(dtype) if mean is None else z.to(dtype) - mean.to(dtype)[:, None]
-        return torch.einsum("ncl,ndl->cd", centered, centered)
-    return _gram_sum_prepared(z, mean, dtype)
+    offset = None if mean is None else mean.to(dtype)[:, None, None]
+    if torch.is_grad_enabled() and (x.requires_grad or (mean is not None and mean.requires_grad)):
+        z = x.to(dtype) if offset is None else x.to(dtype) - offset
+        return torch.einsum("nchw,ndhw->cd", z, z)
+    if offset is None and dtype == x.dtype:
+        return _gram_sum(x)
+    # each part is converted and centered on its way into the product
+    rows = max(1, min(x.shape[2], _PREPARED // (bands * x.shape[3]))) if x.is_cpu else x.shape[2]
+    images = max(1, _PREPARED // (bands * rows * x.shape[3])) if x.is_cpu else len(x)
+    total = x.new_zeros(bands, bands, dtype=dtype)
+    for some in torch.split(x, images):
+        for part in torch.split(some, rows, 2):
+            total += _gram_sum(part.to(dtype) if offset is None else part.to(dtype) - offset)
+    return total
 
 
 def pixel_mean(x: Tensor, *, accumulate: torch.dtype | None = None) -> Tensor:
-    """The mean spectrum over images and pixels.
-
-    Args:
-        x: (N, C, H, W) or (C, H, W), floating point.
-        accumulate: floating-point type of the sums, default that of x.
-
-    Returns:
-        (C,), of type `accumulate`.
-
-    Raises:
-        ValueError: as `covariance_sum`.
+    """The mean spectrum (C,) over images and pixels of x (N, C, H, W) or (C, H, W); its sums in `accumulate`.
 
     Example:
         >>> pixel_mean(torch.tensor([1.0, 2.0, 3.0, 5.0]).view(2, 1, 2))
         tensor([1.5000, 4.0000])
     """
     _check(x)
-    return _flat(x).mean((0, 2), dtype=accumulate)
+    return x.mean((-2, -1) if x.ndim == 3 else (0, 2, 3), dtype=accumulate)
 
 
 def _check(x: Tensor) -> None:
@@ -84,12 +73,8 @@ def _check(x: Tensor) -> None:
         raise TypeError(f"x must be floating point, got {x.dtype}; convert it with .float()")
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.flatten(2) if x.ndim == 4 else x.flatten(1)[None]
-
-
 def _gram_sum(x: Tensor) -> Tensor:
-    """sum_n z_n z_n^T of images z_n (C, L), by the faster of two products for the shape, some images at a time."""
+    """The sum for x (N, C, H, W) as it is, by the faster of two products for the shape, some images at a time."""
     n, c, h, w = x.shape
     length = h * w
     if n == 1:  # one matrix as it lies in memory
@@ -117,19 +102,3 @@ def _of_images(x: Tensor) -> Tensor:
 def _of_columns(x: Tensor) -> Tensor:
     columns = x.transpose(0, 1).flatten(1)
     return linear(columns, columns)
-
-
-def _gram_sum_prepared(z: Tensor, mean: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The same with each chunk converted and centered on its way into the product."""
-    n, c, length = z.shape
-    total = z.new_zeros(c, c, dtype=dtype)
-    size = _PREPARED if z.is_cpu else z.numel()
-    images = max(1, size // (c * length))
-    pixels = max(1, size // (c * images))
-    offset = None if mean is None else mean.to(dtype)[:, None, None]
-    for first in range(0, n, images):
-        for start in range(0, length, pixels):
-            part = z[first : first + images, :, start : start + pixels].transpose(0, 1).to(dtype)
-            columns = (part if offset is None else part - offset).reshape(c, -1)
-            total.addmm_(columns, columns.t())
-    return total

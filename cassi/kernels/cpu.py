@@ -1,7 +1,7 @@
-"""The kernels of the camera, of total variation and of the default solver's data step, compiled for the CPU by numba.
+"""The kernels of camera, total variation, data step of the default solver and row convolutions, compiled by numba.
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
-a range of rows or images, which threads share out. `cassi.kernels.gpu` has the same functions for CUDA devices. What is
+a range of rows or images, which threads share out. `cassi.kernels.gpu` has those for CUDA devices. What is
 left out is an empty array, not None: each kind of argument would be compiled anew.
 """
 
@@ -21,6 +21,7 @@ _BLOCK = 20 << 10  # bytes of detector and mask that are worked on at a time: th
 _LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which long runs of a band make the most of
 _IN_CACHE = 8 << 20  # bytes of cubes below which they stay in the last cache
 _SPECTRA = 256 << 10  # bytes of spectra that are worked on at a time, the second cache's
+_ROW_OVERHEAD = 64  # of a row that is convolved, in multiplications of four
 _BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 
 
@@ -32,19 +33,19 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | 
     share_out(_forward, count, x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), plain, rows)
 
 
-def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor, add: bool) -> None:
-    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W), or onto it."""
+def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
+    """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W)."""
     rows = _stack(y, 2)
     count = rows.shape[0] * rows.shape[1]
     plain = _plain(scale, rows, 2)
-    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), plain, _stack(out, 3), add)
+    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), plain, _stack(out, 3))
 
 
 def data_step(
     v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
     accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
 ) -> None:  # fmt: skip
-    """`cassi.kernels.shift_sum.data_step_`, fused: each row of the cube is read from memory once and written once."""
+    """`cassi.CASSI.data_step_`, fused: each row of the cube is read from memory once and written once."""
     rows = [_stack(t, 2) for t in (y, y_x, y_v)]
     count = rows[0].shape[0] * rows[0].shape[1]
     diagonal = gram.detach().numpy()
@@ -68,15 +69,21 @@ def tv_steps(
 
 def subspace_step(
     z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
-    shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
+    shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float,
+    modes: Tensor | None = None
 ) -> None:  # fmt: skip
-    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused: the cube itself is never stored."""
-    rows = [_stack(t, 2) for t in (y, e, y_z, gamma, omega)]
-    count = rows[0].shape[0] * rows[0].shape[1]
-    multiplier = _plain(u, rows[0], 4) if u is None else _stack(u, 3)
-    work = 2 * z.numel() * len(shifts)
-    plain = _plain(weights, rows[0], 2)
-    constants = (basis.numpy(), _stack(mask, 2), _offsets(shifts), plain, rows[0].dtype.type(step))
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, fused: the cube itself is never stored.
+
+    Of K shots of one scene, y, e, y_z and weights are (K, H, W'), gamma and omega the same along the modes
+    V (K, K, H, W'), and the masks (K, 1 or C, H, W).
+    """
+    shots = 1 if modes is None else len(modes)
+    rows = [_stack(t, 2).reshape(-1, shots, *t.shape[-2:]) for t in (y, e, y_z, gamma, omega)]
+    masks = _stack(mask, 2).reshape(shots, -1, *mask.shape[-2:])
+    multiplier = _plain(u, masks, 4) if u is None else _stack(u, 3)
+    row_weights = _plain(weights, masks, 3) if weights is None else _stack(weights, 2)
+    constants = (basis.numpy(), masks, _offsets(shifts), row_weights, _plain(modes, masks, 4), masks.dtype.type(step))
+    count, work = len(rows[0]) * z.shape[-2], 2 * z.numel() * len(shifts) * (1 + shots // 2)
     share_out(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
 
 
@@ -89,6 +96,12 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         share_out(_squared_distance, chunks, one.numel(), _stack(one, 0), _stack(other, 0), partial)
         sums.append(partial.sum(0))
     return torch.from_numpy(np.concatenate(sums)[:, None])
+
+
+def correlate_rows(y: Tensor, v: Tensor, out: Tensor, *, padding: int = 0, reverse: bool = False) -> None:
+    """out[r, t] = sum_i y[r, t + i - padding] v[r, i], zero beyond the ends; v (n, M) or (1, M), or reversed."""
+    work = out.shape[0] * (_ROW_OVERHEAD + out.shape[1] * v.shape[1] // 4)
+    share_out(_correlate_rows, out.shape[0], work, *(t.detach().numpy() for t in (y, v, out)), padding, reverse)
 
 
 def _stack(tensor: Tensor, rank: int) -> Array:
@@ -176,7 +189,7 @@ def _forward(x: Array, mask: Array, offsets: Array, scale: Array, y: Array, star
 
 
 @jit
-def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, add: bool, start: int, stop: int) -> None:
+def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, start: int, stop: int) -> None:
     height = x.shape[2]
     block = _block_rows(x, y.shape[2])
     back = np.empty((block, y.shape[2]), y.dtype)
@@ -185,11 +198,11 @@ def _adjoint(y: Array, mask: Array, offsets: Array, scale: Array, x: Array, add:
         b, top = first // height, first % height
         count = min(block, stop - first, height - top)
         if scale.size == 0:
-            _spread(y[b, top : top + count], mask, offsets, x[b, :0], add, x[b], top)
+            _spread(y[b, top : top + count], mask, offsets, x[b, :0], False, x[b], top)
         else:
             for i in range(count):
                 _set_product(back[i], y[b, top + i], scale[top + i])
-            _spread(back[:count], mask, offsets, x[b, :0], add, x[b], top)
+            _spread(back[:count], mask, offsets, x[b, :0], False, x[b], top)
         first += count
 
 
@@ -260,12 +273,28 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
 
 
 @jit
+def _along(modes: Array, i: int, values: Array, factor: Array, out: Array) -> None:
+    """V factor V^T values of row i, for `factor` along the modes V."""
+    shots, detector = out.shape
+    zero = out.dtype.type(0)
+    out[:] = 0
+    for m in range(shots):
+        for j in range(detector):
+            total = zero
+            for s in range(shots):
+                total += modes[s, m, i, j] * values[s, j]
+            total *= factor[m, i, j]
+            for s in range(shots):
+                out[s, j] += modes[s, m, i, j] * total
+
+
+@jit
 def _subspace_step(
-    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array,
-    basis: Array, mask: Array, offsets: Array, weights: Array, step: float, start: int, stop: int
+    z: Array, z_new: Array, y: Array, e: Array, y_z: Array, gamma: Array, omega: Array, u: Array, basis: Array,
+    mask: Array, offsets: Array, weights: Array, modes: Array, step: float, start: int, stop: int
 ) -> None:  # fmt: skip
     _, components, height, width = z.shape
-    bands, detector = basis.shape[1], y.shape[2]
+    bands, shots, detector = basis.shape[1], y.shape[1], y.shape[3]
     columns = np.ascontiguousarray(basis.T)
     # products with the basis are BLAS's, of pieces that it does not share out among threads of its own
     pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
@@ -274,7 +303,7 @@ def _subspace_step(
     old = np.zeros((block, pieces, components, piece), z.dtype)  # of z, which would not be in the cache any more
     change = np.zeros((components, piece), z.dtype)
     spectra = np.zeros((block, pieces, bands, piece), z.dtype)
-    back = np.empty(detector, z.dtype)
+    back, misfit = np.empty((shots, detector), z.dtype), np.empty((shots, detector), z.dtype)
     first = start
     while first < stop:
         b, top = first // height, first % height
@@ -285,34 +314,54 @@ def _subspace_step(
                     left = n * piece
                     right = min(width, left + piece)
                     old[r, n, k, : right - left] = z[b, k, top + r, left:right]
-        y_z[b, top : top + count] = 0
+        y_z[b, :, top : top + count] = 0
         for r in range(count):
             for n in range(pieces):
                 np.dot(columns, old[r, n], spectra[r, n])
         for c in range(bands):
+            band = c if mask.shape[1] > 1 else 0
             for r in range(count):
                 i = top + r
                 for n in range(pieces):
                     left = n * piece
                     right = min(width, left + piece)
                     x = spectra[r, n, c, : right - left]
-                    seen = y_z[b, i, offsets[c] + left : offsets[c] + right]
-                    _add_product(seen, x, mask[c if mask.shape[0] > 1 else 0, i, left:right])
+                    for s in range(shots):
+                        seen = y_z[b, s, i, offsets[c] + left : offsets[c] + right]
+                        _add_product(seen, x, mask[s, band, i, left:right])
                     if u.size == 0:
                         x[:] = 0
                     else:
                         _multiplier_row(x, u[b, c, i, left:right], step)
         for r in range(count):
             i = top + r
-            w = weights[i] if weights.size else back[:0]
-            _back_row(back, y[b, i], y_z[b, i], e[b, i], gamma[b, i], omega[b, i], w)
+            if shots == 1:
+                w = weights[0, i] if weights.size else back[0, :0]
+                _back_row(back[0], y[b, 0, i], y_z[b, 0, i], e[b, 0, i], gamma[b, 0, i], omega[b, 0, i], w)
+            else:
+                for s in range(shots):
+                    if weights.size:
+                        _set_product(y_z[b, s, i], y_z[b, s, i], weights[s, i])
+                    for j in range(detector):
+                        misfit[s, j] = y[b, s, i, j] - y_z[b, s, i, j]
+                        e[b, s, i, j] += misfit[s, j]
+                _along(modes, i, e[b, :, i], gamma[b], back)
+                for s in range(shots):
+                    for j in range(detector):
+                        e[b, s, i, j] = back[s, j]
+                        misfit[s, j] += back[s, j]
+                _along(modes, i, misfit, omega[b], back)
+                if weights.size:
+                    for s in range(shots):
+                        _set_product(back[s], back[s], weights[s, i])
             for n in range(pieces):
                 left = n * piece
                 right = min(width, left + piece)
                 for c in range(bands):
-                    m = mask[c if mask.shape[0] > 1 else 0, i, left:right]
-                    misfit = back[offsets[c] + left : offsets[c] + right]
-                    _add_product(spectra[r, n, c, : right - left], misfit, m)
+                    band = c if mask.shape[1] > 1 else 0
+                    for s in range(shots):
+                        seen = back[s, offsets[c] + left : offsets[c] + right]
+                        _add_product(spectra[r, n, c, : right - left], seen, mask[s, band, i, left:right])
                 np.dot(basis, spectra[r, n], change)
                 for k in range(components):
                     _set_total(z_new[b, k, i, left:right], old[r, n, k], change[k])
@@ -413,3 +462,39 @@ def _squared_distance(a: Array, b: Array, partial: Array, start: int, stop: int)
             reference += np.float64(y[j]) * np.float64(y[j])
         partial[k, 0] = difference
         partial[k, 1] = reference
+
+
+@jit
+def _correlate_rows(y: Array, v: Array, out: Array, padding: int, reverse: bool, start: int, stop: int) -> None:
+    # unsigned indices: of others numba asks whether they are negative, and nothing is vectorised
+    zero, one, two, three, four = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+    length, m, width, border = np.uint64(y.shape[1]), np.uint64(v.shape[1]), np.uint64(out.shape[1]), np.uint64(padding)
+    row = np.zeros(y.shape[1] + 2 * padding + 3, y.dtype)
+    taps = np.zeros((v.shape[1] + 3) // 4 * 4, y.dtype)  # four at a time, so that `out` is loaded less often
+    for r in range(np.uint64(start), np.uint64(stop)):
+        for j in range(length):
+            row[border + j] = y[r, j]
+        of = r if v.shape[0] > 1 else zero
+        for k in range(m):
+            taps[m - one - k if reverse else k] = v[of, k]
+        if width < m and width < 16:
+            for t in range(width):
+                total = y.dtype.type(0)
+                for k in range(m):
+                    total += row[t + k] * taps[k]
+                out[r, t] = total
+            continue
+        i = one if m % four == one else four
+        a, b, c, d = taps[zero], taps[one], taps[two], taps[three]
+        if i == one:
+            for t in range(width):
+                out[r, t] = a * row[t]
+        else:
+            for t in range(width):
+                out[r, t] = (a * row[t] + b * row[t + one]) + (c * row[t + two] + d * row[t + three])
+        while i < m:
+            a, b, c, d = taps[i], taps[i + one], taps[i + two], taps[i + three]
+            for t in range(width):
+                q = t + i
+                out[r, t] += (a * row[q] + b * row[q + one]) + (c * row[q + two] + d * row[q + three])
+            i += four

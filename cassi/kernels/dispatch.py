@@ -75,16 +75,10 @@ def _triton(device: torch.device) -> ModuleType | None:
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
-    """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none.
-
-    On CUDA float32 means float32 from then on in this process, in convolutions too (no TF32).
+    """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none; see `pin_float32`.
 
     Raises:
         InputError: an unknown name, or a device that is not there.
-
-    Example:
-        >>> pick_device("cpu")
-        device(type='cpu')
     """
     if str(name) == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -103,6 +97,6 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
 
 
 def pin_float32(device: torch.device) -> None:
-    """On CUDA convolutions in float32, without TF32, from then on in this process."""
+    """On CUDA float32 means float32 from then on in this process, in convolutions too (no TF32)."""
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False

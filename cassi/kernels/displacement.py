@@ -9,19 +9,11 @@ from torch import Tensor
 
 
 def displacement_matrix(v: Tensor) -> Tensor:
-    """W with (W x)(p) = x(p + v(p)) for a picture x (H, W) as a vector, by Catmull and Rom's cubic interpolation.
+    """W with (W x)(p) = x(p + v(p)) for a picture x (H, W) as a vector and v (2, H, W) [pixel], down and to the right.
 
-    Each row has 4 x 4 weights that sum to 1; beyond the border the border's pixel counts (Keys, IEEE Transactions on
-    Acoustics, Speech, and Signal Processing 29, 1153 (1981), a = -1/2).
-
-    Args:
-        v: (2, H, W) [pixel], down and to the right.
-
-    Returns:
-        (H W, H W), sparse CSR, of the dtype and on the device of v.
-
-    Raises:
-        ValueError: v is no field of vectors.
+    By Catmull and Rom's cubic interpolation: each row has 4 x 4 weights that sum to 1; beyond the border the border's
+    pixel counts (Keys, IEEE Transactions on Acoustics, Speech, and Signal Processing 29, 1153 (1981), a = -1/2). Sparse
+    CSR.
     """
     if v.ndim != 3 or len(v) != 2:
         raise ValueError(f"v must be (2, H, W), got {tuple(v.shape)}")

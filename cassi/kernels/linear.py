@@ -1,24 +1,14 @@
-"""Linear systems with a symmetric matrix that is known only as a function: conjugate gradients, power iteration."""
+"""Matrices that are known only as functions: conjugate gradients, power iteration, derivatives."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Matrix = Callable[[Tensor], Tensor]
-
-
-class Solution(NamedTuple):
-    """What conjugate gradients found: x, the iterations done, |b - M x| / |b|, whether that is below the tolerance."""
-
-    x: Tensor
-    iterations: int
-    residual: float
-    converged: bool
 
 
 def conjugate_gradient_steps(
@@ -29,14 +19,8 @@ def conjugate_gradient_steps(
         q = M p,   alpha = <r, z> / <p, q>,   x += alpha p,   r -= alpha q,   z = P r,   p = z + beta p,
         beta = <r, z> / <r, z>_before
 
-    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1.
-
-    Args:
-        M: symmetric positive semi-definite.
-        b: right-hand side, in the range of M.
-        inverse: P, a diagonal close to M^+, broadcastable to b, >= 0; 1 if not given.
-        x0: start, not modified; 0 if not given.
-        axes: the last so many axes of b are one system, those before them a batch of systems; all if not given.
+    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1. M is symmetric, b in its range, the
+    diagonal `inverse` P close to M^+. The last `axes` axes of b are one system, those before them a batch.
 
     Yields:
         x, one buffer that the next step overwrites, and |b - M x| / |b|, the largest of the batch (0 for b = 0).
@@ -71,17 +55,12 @@ def conjugate_gradients(
     b: Tensor,
     *,
     inverse: Tensor | None = None,
-    x0: Tensor | None = None,
     axes: int | None = None,
     num_iters: int = 100,
     tol: float = 1e-6,
-) -> Solution:
-    """Solve M x = b: `conjugate_gradient_steps` until |b - M x| / |b| < tol, or `num_iters` of them.
-
-    Raises:
-        FloatingPointError: NaN or Inf, in b or on the way; names the iteration.
-    """
-    for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, x0=x0, axes=axes)):
+) -> Tensor:
+    """x of `conjugate_gradient_steps` from 0 until |b - M x| / |b| < tol; `num_iters` at most; NaN is an error."""
+    for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, axes=axes)):
         x, residual = step
         if not math.isfinite(residual):
             raise FloatingPointError(
@@ -89,7 +68,7 @@ def conjugate_gradients(
             )
         if residual < tol or k == num_iters:
             break
-    return Solution(x, k, residual, residual < tol)
+    return x
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -100,11 +79,7 @@ def _quotient(a: Tensor, b: Tensor) -> Tensor:
 def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters: int = 200) -> float:
     """Largest eigenvalue of M, symmetric and positive semi-definite, by power iteration: from below.
 
-    Args:
-        M: the matrix.
-        start: any vector with a part along the eigenvector; one near it saves iterations.
-        tol: stop where an iteration changes the value by less than this share.
-        num_iters: iterations at most.
+    From a start with a part along the eigenvector, until an iteration changes the value by less than the share `tol`.
     """
     p, value = M(start / start.norm()), 0.0
     for _ in range(num_iters):
@@ -115,18 +90,21 @@ def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters
     return length
 
 
-def symmetric_solve(solve: Matrix, b: Tensor) -> Tensor:
-    """solve(b) = M^-1 b under autograd: M is symmetric, so the derivative in b solves the same system."""
-    x: Tensor = _SymmetricSolve.apply(b, solve)  # type: ignore[no-untyped-call]
+def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
+    """function(v), linear in v, under autograd: its derivative is `adjoint`, and that of this `function`."""
+    if not (torch.is_grad_enabled() and v.requires_grad):
+        return function(v)
+    x: Tensor = _LinearMap.apply(v, function, adjoint)  # type: ignore[no-untyped-call]
     return x
 
 
-class _SymmetricSolve(torch.autograd.Function):
+class _LinearMap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, b: Tensor, solve: Matrix) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.solve = solve
-        return solve(b)
+    def forward(ctx, v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.pair = function, adjoint
+        return function(v)
 
     @staticmethod
-    def backward(ctx, grad_x: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return symmetric_solve(ctx.solve, grad_x), None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+        function, adjoint = ctx.pair
+        return linear_map(grad, adjoint, function), None, None

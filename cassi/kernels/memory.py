@@ -15,8 +15,7 @@ _MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux
 def ask_huge_pages(tensor: Tensor) -> Tensor:
     """Ask Linux to back the memory of a large new CPU tensor by 2 MiB pages; return the tensor.
 
-    Otherwise writing to fresh memory costs a page fault for every 4 KiB, more time than what these kernels compute.
-    Without effect on small tensors, other devices and other systems.
+    Otherwise writing to it costs a page fault for every 4 KiB, more time than what these kernels compute.
     """
     size = tensor.numel() * tensor.element_size()
     if _MADVISE is not None and tensor.device.type == "cpu" and size >= _MAPPED:

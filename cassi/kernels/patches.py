@@ -1,20 +1,19 @@
 """Patches of an image and their way back: unfold and fold for any image size and stride.
 
-Extract      P[..., u, v, i, j] = x[..., r_i + u, c_j + v]
-Aggregate    x[..., r, c]       = sum over all (u, v, i, j) with r_i + u = r, c_j + v = c of P[..., u, v, i, j]
-
-The corners r_i = 0, s, 2 s ... are followed by one last corner at the end of the image where the stride does not reach
-it, so that every pixel is covered and no pixel is invented. The second is the adjoint of the first. With corners on the
-stride alone `extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.functional.unfold`.
+The corners r_i = 0, s, 2 s ... of patches are followed by one last corner at the end of the image where the stride does
+not reach it: every pixel is covered and none is invented. With corners on the stride alone
+`extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.functional.unfold`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from cassi.kernels.linear import linear_map
 
 
 def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
@@ -23,8 +22,7 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
     Args:
         x: (..., H, W), floating point.
         size: side of a patch p [pixel].
-        stride: distance of neighboring patches [pixel], at most the size; the last patch ends at the border whatever
-            the stride.
+        stride: distance of neighboring patches [pixel], at most the size.
 
     Returns:
         (..., p, p, n_h, n_w), contiguous: pixel in the patch first, patch position last, as `F.unfold` orders them.
@@ -41,28 +39,22 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
         raise ValueError(f"x must be (..., H, W), got {tuple(x.shape)}; add the missing axes")
     for length in x.shape[-2:]:
         _regular(length, size, stride)
-    if torch.is_grad_enabled() and x.requires_grad:
-        patches: Tensor = _Patches.apply(x, (tuple(x.shape[-2:]), size, stride), False)  # type: ignore[no-untyped-call]
-        return patches
-    return _extract(x, size, stride)
+    return linear_map(
+        x,
+        partial(_extract, size=size, stride=stride),
+        partial(_aggregate, shape=(x.shape[-2], x.shape[-1]), stride=stride),
+    )
 
 
 def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) -> Tensor:
-    """Sum overlapping patches back into an image.
+    """Sum overlapping patches (..., p, p, n_h, n_w) back into an image (..., H, W): the adjoint of `extract_patches`.
 
-    A mean with weights w is `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`.
+        x[..., r, c] = sum over all (u, v, i, j) with r_i + u = r, c_j + v = c of P[..., u, v, i, j]
 
-    Overlap-add: patches are cut into blocks of stride x stride; all blocks with the same place in their patch are
-    added in one pass over contiguous rows, ceil(p / s)^2 passes in all. Where that is not more than a few thousand
-    numbers a pass, `F.fold` takes fewer calls and is used.
-
-    Args:
-        patches: (..., p, p, n_h, n_w), floating point.
-        shape: height and width of the image [pixel].
-        stride: the stride of the extraction [pixel].
-
-    Returns:
-        (..., H, W).
+    A mean with weights w is `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`. Patches are cut into blocks of
+    stride x stride; all blocks with the same place in their patch are added in one pass over contiguous rows, ceil(p /
+    s)^2 passes in all. Where that is not more than a few thousand numbers a pass, `F.fold` takes fewer calls and is
+    used.
 
     Raises:
         ValueError: patches of another rank, size or number than shape and stride give.
@@ -82,10 +74,9 @@ def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) 
             f"an image of {tuple(shape)} has {expected} patches of {size} x {size} at stride {stride}, "
             f"got {tuple(grid)}; give the shape and stride of the extraction"
         )
-    if torch.is_grad_enabled() and patches.requires_grad:
-        x: Tensor = _Patches.apply(patches, (shape, size, stride), True)  # type: ignore[no-untyped-call]
-        return x
-    return _aggregate(patches, shape, stride)
+    return linear_map(
+        patches, partial(_aggregate, shape=shape, stride=stride), partial(_extract, size=size, stride=stride)
+    )
 
 
 def _regular(length: int, size: int, stride: int) -> tuple[int, bool]:
@@ -158,19 +149,3 @@ def _overlap_add(patches: Tensor, shape: tuple[int, int], s: int) -> Tensor:
                 total[:, : block.shape[1], : block.shape[2], a : a + n_h, b : b + n_w].add_(block)
         x[start : start + chunk].view(-1, rows, s, columns, s).copy_(total.permute(0, 3, 1, 4, 2))
     return x[:, :height, :width]
-
-
-class _Patches(torch.autograd.Function):
-    """Both under autograd: each is the other's backward."""
-
-    @staticmethod
-    def forward(ctx, t: Tensor, geometry: Any, aggregates: bool) -> Tensor:  # type: ignore[no-untyped-def]
-        shape, size, stride = ctx.geometry = geometry
-        ctx.aggregates = aggregates
-        return _aggregate(t, shape, stride) if aggregates else _extract(t, size, stride)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        shape, size, stride = ctx.geometry
-        back = extract_patches(grad, size, stride) if ctx.aggregates else aggregate_patches(grad, shape, stride)
-        return back, None, None

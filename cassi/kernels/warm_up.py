@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from cassi.kernels import cpu, cpu_lowrank, cpu_rows, cpu_shots
+from cassi.kernels import cpu, cpu_lowrank
 
 _SHIFTS = (0, 1)
 
@@ -16,14 +16,9 @@ _SHIFTS = (0, 1)
 def warm_up(report: Callable[[str, int, int], None] = lambda name, done, total: None) -> str | None:
     """Compile every kernel for float32 and float64 and keep the code, so that no later process waits for it.
 
-    Takes a minute or two the first time, a second where all is compiled. Several processes may do it at once. For a
-    CUDA device Triton compiles when a kernel is first launched: `cassi warm-up --device cuda` does a small default run.
-
-    Args:
-        report: called before each kernel and at the end with its name, how many are done, and how many there are.
-
-    Returns:
-        The folder where the code is kept; None where none can be written, so that every process compiles anew.
+    Takes a minute or two the first time, a second where all is compiled; several processes may do it at once. `report`
+    is called before each kernel and at the end with its name, how many are done, and how many there are. Returns the
+    folder where the code is kept; None where none can be written, so that every process compiles anew.
     """
     calls = [call for dtype in (torch.float32, torch.float64) for call in _calls(dtype)]
     for done, (name, call) in enumerate(calls):
@@ -40,7 +35,7 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     y, mask, basis = torch.zeros(4, 6, dtype=dtype), torch.ones(4, 5, dtype=dtype), torch.ones(1, 2, dtype=dtype)
     kind = str(dtype).removeprefix("torch.")
     yield f"forward, {kind}", partial(cpu.shift_sum, x, mask, _SHIFTS, None, y)
-    yield f"adjoint, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, None, x, False)
+    yield f"adjoint, {kind}", partial(cpu.shift_back, y, mask, _SHIFTS, None, x)
     yield (
         f"data step, {kind}",
         partial(cpu.data_step, x, y, mask, _SHIFTS, None, y, 0.0, True, x, y.clone(), y.clone()),
@@ -50,17 +45,12 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
         f"data step in a subspace, {kind}",
         partial(cpu.subspace_step, z, z.clone(), *rows, basis, mask, _SHIFTS, None, y, y, 0.3),
     )
-    shots = (z, z.clone(), y[None], y[None].clone(), None, y[None].clone(), basis, mask[None, None])
-    yield (
-        f"data step of several shots, {kind}",
-        partial(cpu_shots.subspace_step, *shots, _SHIFTS, y[None], y[None, None], y[None], y[None], 0.3),
-    )
     yield (
         f"total variation, {kind}",
         partial(cpu.tv_steps, x, mask.new_ones(()), torch.zeros(2, *x.shape).to(x), None, 1, 1.0),
     )
     yield f"distance, {kind}", partial(cpu.squared_distances, x, x, x, x)
-    yield f"rows, {kind}", partial(cpu_rows.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
+    yield f"rows, {kind}", partial(cpu.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
     image, groups = torch.rand(8, 8, 3).to(dtype), torch.tensor([[0, 1, 7]])
     kept = partial(cpu_lowrank.kept_groups, image, groups, 2, 0.0)
     yield f"filters of groups of patches, {kind}", kept

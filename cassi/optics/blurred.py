@@ -1,17 +1,14 @@
-"""A camera whose optics blur and whose dispersion does not fall on whole pixels, y = Phi x.
+"""A camera whose optics blur and whose dispersion does not fall on whole pixels, y = sum_c S_c K_c (m_c x_c).
 
-    y = sum_c S_c K_c (m_c x_c)
-
-K_c convolves the rows of band c, along the dispersion, with its point-spread function; S_c moves it by the real number
-d_c, by linear interpolation between the two neighboring pixels. Light that the blur carries beyond the detector is
-lost. Phi Phi^T is not diagonal any more: `pinv` and `prox` solve it by conjugate gradients, and solvers step with a
-diagonal that bounds it.
+K_c convolves the rows of band c with its point-spread function; S_c moves it by the real number d_c, by linear
+interpolation. Light that the blur carries beyond the detector is lost. Phi Phi^T is not diagonal any more: inverses are
+iterated, and solvers step with a diagonal that bounds it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,10 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
-from cassi.kernels.shift_sum import shift_back, shift_sum
+from cassi.kernels.linear import linear_map
 from cassi.optics.coded_aperture import CodedAperture
-
-Linear = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,25 +28,18 @@ class BlurredCASSI(CodedAperture):
         y[i, j + t - M // 2 + d_c - floor(d_min)] += w p_c[t] m_c[i, j] x_c[i, j]
 
     summed over the bands and the taps t of their point-spread functions p_c, of M taps with the center at M // 2. A
-    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with
-    f = d_c - floor(d_c). The detector is W' = W + ceil(max d) - floor(min d) columns wide. One function for all bands
-    commutes with the shifts, so it describes a blur behind the mask and one at the detector alike, and is applied once,
-    on the detector.
-
-    With whole shifts and without blur it is `CASSI`, to the bit. The camera with these parts: Wagadarikar et al.,
-    Applied Optics 47, B44 (2008), eq. 8.
+    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with f = d_c -
+    floor(d_c). One function for all bands commutes with the shifts: it describes a blur behind the mask and one at the
+    detector alike, and is applied once. (Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.)
 
     Args:
-        mask: coded aperture m, (H, W), or (C, H, W); float32 or float64.
+        mask, weights: as for `CASSI`; the detector is W' = W + ceil(max d) - floor(min d) columns wide.
         shifts: displacement d_c of each band [pixel], C real numbers.
         psf: point-spread function along the dispersion, (M,) or (C, M), >= 0; scaled to sum 1. None: no blur.
-        weights: row weights w, (H, W'), >= 0; 0 leaves a detector pixel out exactly.
         tol, max_iters: of inverses, see `Camera`.
 
     Raises:
-        TypeError: mask not a floating-point tensor.
-        ValueError: wrong rank or size of an argument, shifts not finite, a negative or empty point-spread function,
-            tol or max_iters not positive.
+        TypeError, ValueError: arguments of another type, rank, size or range.
 
     Example:
         >>> from cassi.optics.psf import gaussian_psf
@@ -76,14 +64,11 @@ class BlurredCASSI(CodedAperture):
         if self.psf is not None:
             object.__setattr__(self, "psf", _normalized(self.psf, len(shifts)).to(self.mask))
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
         self.check_cube(x)
-        self.check_out(out, (*x.shape[:-3], *self.measurement_shape), x, self.mask, self.weights)
         if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
-            y: Tensor = _Linear.apply(x * self.mask, self._bare.forward, self._bare.adjoint)  # type: ignore[no-untyped-call]
-        elif self._plain:
-            y = shift_sum(x, self.mask, self._starts)
+            y = linear_map(x * self.mask, self._bare.forward, self._bare.adjoint)
         elif not self._shared:
             y = self._blurred_each(x, self.mask, self._taps)
         else:
@@ -93,25 +78,17 @@ class BlurredCASSI(CodedAperture):
                 if f > 0:
                     y[..., start + 1 : start + 1 + self.width].addcmul_(x_c, m_c, value=f)
             y = self._blurred_once(y, adjoint=False)
-        y = y if self.weights is None else y * self.weights
-        return y if out is None else out.copy_(y)
+        return y if self.weights is None else y * self.weights
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x = Phi^T y, see `Camera.adjoint`."""
         self.check_measurement(y)
-        self.check_out(out, (*y.shape[:-2], *self.cube_shape), y, self.mask, self.weights)
         y = y if self.weights is None else y * self.weights
         if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
-            z: Tensor = _Linear.apply(y, self._bare.adjoint, self._bare.forward)  # type: ignore[no-untyped-call]
-            return z * self.mask
-        if self._plain:
-            return shift_back(y, self.mask, self._starts, out=out, add=add)
-        x = y.new_empty((*y.shape[:-2], *self.cube_shape)) if out is None else out
+            return linear_map(y, self._bare.adjoint, self._bare.forward) * self.mask
+        x = y.new_empty((*y.shape[:-2], *self.cube_shape))
         for m_c, z, x_c in zip(self._masks, self._bands_of(y), x.unbind(-3), strict=True):
-            if add:
-                x_c.addcmul_(z, m_c)
-            else:
-                torch.mul(z, m_c, out=x_c)
+            torch.mul(z, m_c, out=x_c)
         return x
 
     def row_variance(self, variances: Tensor) -> Tensor:
@@ -150,11 +127,6 @@ class BlurredCASSI(CodedAperture):
     @property
     def _masks(self) -> tuple[Tensor, ...]:
         return self.mask.expand(self.cube_shape).unbind(0)
-
-    @property
-    def _plain(self) -> bool:
-        """Neither blur nor fractions: the kernels of `CASSI` do it."""
-        return self.psf is None and not any(self._fractions)
 
     @property
     def _shared(self) -> bool:
@@ -205,17 +177,3 @@ def _normalized(psf: Tensor, num_bands: int) -> Tensor:
     if not bool((psf >= 0).all()) or not bool((total > 0).all()):
         raise ValueError(f"psf must be >= 0 with a positive sum, got values from {psf.min():g} to {psf.max():g}")
     return psf / total
-
-
-class _Linear(torch.autograd.Function):
-    """A linear function under autograd; backward is its adjoint."""
-
-    @staticmethod
-    def forward(ctx, v: Tensor, function: Linear, adjoint: Linear) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.pair = function, adjoint
-        return function(v)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        function, adjoint = ctx.pair
-        return _Linear.apply(grad, adjoint, function), None, None  # type: ignore[no-untyped-call]

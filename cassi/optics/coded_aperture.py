@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import Camera, checked_weights, own
+from cassi.optics.protocol import Camera, checked_weights, kept, own
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +104,9 @@ class CodedAperture(Camera):
         return bool((self.mask >= 0).all())
 
     def response(self) -> Tensor:
-        """|A| 1, see `Camera.response`; computed once, unless mask or weights are being learned."""
-        return super().response() if self.learned else self._response.clone()
+        """|A| 1, see `Camera.response`."""
+        return self._response.clone()
 
-    @cached_property
+    @kept
     def _response(self) -> Tensor:
         return super().response()

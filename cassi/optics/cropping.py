@@ -39,12 +39,9 @@ def light_reach(A: Block) -> tuple[int, int]:
 
 
 def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tensor]:
-    """Camera and measurement of one block: detector pixels that hold light from outside have the row weight 0.
+    """Camera and measurement, weighted alike, of a block of scene rows and columns.
 
-    Args:
-        A: the camera of the whole frame.
-        y: measurement (H, W') or (K, H, W'), weighted as the camera.
-        rows, columns: of the scene, within the frame.
+    Detector pixels that hold light from outside have the row weight 0.
     """
     if isinstance(A, MultiShot):
         each = [_crop(shot, y[k], rows, columns) for k, shot in enumerate(A.shots)]

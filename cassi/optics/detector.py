@@ -88,8 +88,8 @@ def check_light(y: Tensor) -> None:
 def brightness(A: Camera, y: Tensor) -> float:
     """sum |y| / sum |Phi| 1, in the unit of the cube: how bright a scene of one value everywhere would be.
 
-    What measurements are scaled by, and the weights of priors; of a batch the mean. 1 for a black measurement, or where
-    no light arrives. The measurement is weighted as the camera.
+    Of a batch the mean; 1 for a black measurement, or where no light arrives. The measurement is weighted as the
+    camera.
     """
     response = A.response().double()
     total, seen = torch.stack([y.double().abs().sum(), response.sum() * (y.numel() / response.numel())]).tolist()
@@ -131,8 +131,8 @@ def detect(
         k = clip(round(n / q), 0, 2^b - 1)          counts, q = F / (2^b - 1) electrons each
         y_recorded = q k / g                        back in the unit of y (without b: n / g)
 
-    The digitizer has no black level: it cuts negative read noise off, as a camera set to zero offset does. (European
-    Machine Vision Association, standard 1288, section 2, is the same model.)
+    The digitizer has no black level: it cuts negative read noise off. (European Machine Vision Association, standard
+    1288, section 2, is the same model.)
 
     Args:
         y: (..., H, W') >= 0, any unit; not changed.
@@ -142,12 +142,10 @@ def detect(
         generator: source of the noise, on the device of `y`; needed where there is noise.
 
     Raises:
-        ValueError: negative or non-finite y, values out of range, noise without a generator, read noise without a
-            full well, or a picture that is black everywhere.
+        ValueError: y negative, not finite or black, values out of range, noise without a generator or a well.
 
     Example:
-        >>> light = torch.ones(100, 100)
-        >>> shot = detect(light, full_well=400.0, generator=torch.Generator().manual_seed(0))
+        >>> shot = detect(torch.ones(100, 100), full_well=400.0, generator=torch.Generator().manual_seed(0))
         >>> shot.gain, round(float(shot.y.std()), 2)  # 1 / sqrt(400)
         (400.0, 0.05)
     """

@@ -50,11 +50,7 @@ def infer_shifts(
     num_bands: int | None,
     notes: list[str],
 ) -> Shifts:
-    """Return the shift of each band from what is known of step, bands and widths; W' - W = max d - min d.
-
-    Raises:
-        InputError: they contradict each other; the message says which step or band count would fit.
-    """
+    """Shifts from what is known of step, bands and widths, W' - W = max d - min d; InputError if that contradicts."""
     width, detector = mask_shape[-1], y_shape[-1]
     difference = detector - width
     if len(mask_shape) == 3:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy import ndimage
+from scipy import fft, ndimage
 from torch import Tensor
 
 from cassi.optics.protocol import Camera
@@ -31,33 +31,36 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
     Args:
         cube: (C, H, W), >= 0.
         mask: (H, W), or (C, H, W), whose mean is taken.
-        moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a quarter of the time.
-
-    Raises:
-        ValueError: sizes that do not fit.
+        moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a third of the time.
     """
     if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")
     pattern = (mask if mask.ndim == 2 else mask.mean(0)).astype(np.float32)
-    moved = []
-    for down in moves:
-        for right in moves:
-            there = ndimage.shift(pattern, (down, right), order=1, mode="nearest")
-            moved.append((there - ndimage.gaussian_filter(there, FINE)).ravel())
-    patterns = np.stack(moved)  # (moves, H W)
-    squares = np.zeros(len(patterns))
+    moved = [ndimage.shift(pattern, (down, right), order=1, mode="nearest") for down in moves for right in moves]
+    fine, wide = _blur(pattern.shape, FINE), _blur(pattern.shape, LOCAL)
+    patterns = np.stack([there - fft.idctn(fft.dctn(there) * fine) for there in moved]).reshape(len(moved), -1)
+    powers, squares = patterns**2, np.zeros(len(patterns))
     for band in cube.astype(np.float32):
-        local = ndimage.gaussian_filter(band, LOCAL)
-        bright = (local > BRIGHT * local.max()).ravel()
-        if bright.sum() < 2:
+        spectrum = fft.dctn(band)
+        local = fft.idctn(spectrum * wide)
+        bright = local > BRIGHT * local.max()
+        if (count := np.count_nonzero(bright)) < 2:
             continue
-        detail = ((band - ndimage.gaussian_filter(band, FINE)) / np.maximum(local, 1e-9)).ravel()[bright]
-        rows = patterns[:, bright]
-        rows -= rows.mean(1, keepdims=True)
-        detail = detail - detail.mean()
-        norm = np.sqrt((rows**2).sum(1) * float((detail**2).sum()))
-        squares += np.where(norm > 0, rows @ detail / np.where(norm > 0, norm, 1), 0) ** 2  # 0 where one is constant
+        detail = np.where(bright, (band - fft.idctn(spectrum * fine)) / np.maximum(local, 1e-9), 0)
+        detail = np.where(bright, detail - detail.sum() / count, 0).ravel()
+        seen = bright.ravel().astype(np.float32)
+        norm = (powers @ seen - (patterns @ seen) ** 2 / count) * (detail @ detail)
+        squares += np.where(norm > 0, (patterns @ detail) ** 2 / np.where(norm > 0, norm, 1), 0)  # 0: one is constant
     return float(np.sqrt(squares.max() / len(cube)))
+
+
+def _blur(shape: tuple[int, ...], width: float) -> np.ndarray:
+    """By what `ndimage.gaussian_filter` multiplies the cosine transform of an image, (H, W)."""
+    rows, columns = (
+        fft.dct(ndimage.gaussian_filter1d(point, width)) / fft.dct(point)
+        for point in (np.eye(1, length)[0] for length in shape)
+    )
+    return np.outer(rows, columns).astype(np.float32)
 
 
 def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> float | None:

@@ -44,30 +44,20 @@ def compared(m: Measurement) -> MaskCheck:
 
 
 def check_masks(m: Measurement) -> MaskCheck:
-    """`check_mask` of a measurement; of several shots each with its own mask, and with the others where that fails."""
+    """`check_mask` of a measurement, of several shots each with its own mask: the first that does not fit counts."""
     if nothing := without_scene(m):
         return MaskCheck("no scene", nothing, {"as given": 0.0}, 0.0)
-    shots = m.each_shot
-    checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in shots]
+    checks = [check_mask(one.y, one.mask, one.shifts, bad_pixels=one.bad_pixels) for one in m.each_shot]
     if len(checks) == 1:
         return checks[0]
     scores = {f"shot {k}, {name}": score for k, check in enumerate(checks, 1) for name, score in check.scores.items()}
     chance = max(check.chance for check in checks)
-    wrong = [k for k, check in enumerate(checks) if not check.matches]
-    if not wrong:
-        given = [check.scores["as given"] for check in checks]
-        by_chance = f"correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance"
-        return MaskCheck("fits", f"the masks fit their shots ({by_chance})", scores, chance)
-
-    def fits(k: int, mask: np.ndarray) -> bool:
-        return check_mask(shots[k].y, mask, m.shifts, bad_pixels=shots[k].bad_pixels).matches
-
-    own = {k: next((n for n, one in enumerate(shots) if n != k and fits(k, one.mask)), None) for k in wrong}
-    if lost := [k for k, n in own.items() if n is None]:
-        verdict = "; ".join(f"shot {k + 1}: {checks[k].verdict}" for k in lost)
-        return MaskCheck(checks[lost[0]].kind, verdict, scores, chance)
-    swaps = ", ".join(f"shot {k + 1} fits mask {n + 1}" for k, n in own.items() if n is not None)
-    return MaskCheck("shots swapped", f"the shots are not in the order of the masks: {swaps}", scores, chance)
+    if wrong := [(k, check) for k, check in enumerate(checks, 1) if not check.matches]:
+        verdict = "; ".join(f"shot {k}: {check.verdict}" for k, check in wrong)
+        return MaskCheck(wrong[0][1].kind, verdict, scores, chance)
+    given = [check.scores["as given"] for check in checks]
+    by_chance = f"correlation {min(given):.3f} to {max(given):.3f}, {chance:.3f} by chance"
+    return MaskCheck("fits", f"the masks fit their shots ({by_chance})", scores, chance)
 
 
 # Flips and turns of the mask, (transposed, rows, columns); the transposed ones only where it is square.
@@ -135,23 +125,20 @@ def check_mask(
     if kind != "fits" and masks[0].size < FEWEST_PIXELS and max(scores.values()) > 0:
         kind, verdict = "too small", f"{height} x {columns} pixels are too few to tell whether the mask fits"
     turn = max(TURNS.keys() & scores.keys(), key=lambda name: scores[name]) if kind == "turned" else None
-    return MaskCheck(kind, verdict, scores, chance, displacement, steps, turn)
+    return MaskCheck(kind, verdict, scores, chance, displacement, turn)
 
 
 def _validated(y: np.ndarray, mask: np.ndarray, shifts: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     y, mask, lags = np.asarray(y, dtype=np.float64), np.asarray(mask, dtype=np.float64), np.asarray(shifts, dtype=float)
     if y.ndim == 3:
         y = y.mean(axis=0)
-    if y.ndim != 2 or mask.ndim not in (2, 3) or lags.ndim != 1 or lags.size == 0:
+    ranks = y.ndim == 2 and mask.ndim >= 2 and mask.shape[:-2] in ((), (lags.size,)) and lags.ndim == 1 and lags.size
+    if not ranks or y.shape[0] != mask.shape[-2] or y.shape[1] < mask.shape[-1]:
         raise ValueError(
-            f"y must be (H, W') or (N, H, W'), mask (H, W) or (C, H, W), shifts a list; "
+            "y must be (H, W') or (N, H, W') and the mask (H, W) or (C, H, W), of its rows and no wider, for C shifts; "
             f"got {y.shape}, {mask.shape} and {lags.size} shifts"
         )
     lags = lags - lags.min()
-    if mask.ndim == 3 and mask.shape[0] != lags.size:
-        raise ValueError(f"the mask has {mask.shape[0]} bands, expected one per shift, {lags.size}")
-    if y.shape[0] != mask.shape[-2] or y.shape[1] < mask.shape[-1]:
-        raise ValueError(f"mask {mask.shape} must have the rows of the measurement {y.shape} and be no wider")
     if not (np.isfinite(y).all() and np.isfinite(mask).all() and np.isfinite(lags).all()):
         raise ValueError("measurement, mask and shifts must be finite")
     return y, mask, lags
@@ -268,21 +255,15 @@ def _verdict(
         # a comb of the wrong pitch fits a little better beside its place
         comb = displacement[0] == 0 and of_steps[0] != "fits"
         if not comb and (given < MATCH * chance or scores[best] > MISPLACED * given):
-            place = f"{_moved(*displacement)}: {scores[best]:.3f}, {given:.3f} in place"
-            return "displaced", f"displaced mask: it fits when moved by {place}"
+            rows, columns = displacement
+            place = f"{rows:+d} rows (down) and {columns:+d} columns (right)"
+            scored = f"{scores[best]:.3f}, {given:.3f} in place"
+            return "displaced", f"displaced mask: it fits when moved by {place}: {scored}"
     elif best != "as given" and scores[best] > 1.5 * given:
         kind: MaskKind = "turned" if best in TURNS else "reversed"
         what = "flipped or turned mask" if best in TURNS else "wrong direction"
         return kind, f"{what}: it fits when {best} ({scores[best]:.3f}, {given:.3f} as given, {chance:.3f} by chance)"
     return of_steps
-
-
-def _moved(rows: int, columns: int) -> str:
-    ways = [
-        (rows, "row", "down" if rows > 0 else "up"),
-        (columns, "column", f"to the {'right' if columns > 0 else 'left'}"),
-    ]
-    return " and ".join(f"{abs(n)} {unit}{'s' if abs(n) > 1 else ''} {way}" for n, unit, way in ways if n)
 
 
 def _step_verdict(
@@ -313,10 +294,9 @@ def _step_verdict(
 def _other_bands(given: _Masks, spectrum: np.ndarray, lags: np.ndarray, step: int, share: float) -> bool:
     """Whether bands of this step are what the camera's lags, which explain so much of all, leave unexplained.
 
-    More bands also explain more of a snapshot whose mask is sharper than the one given, blurred or a little displaced:
-    copies beside each other make up for that, and their weights go up and down from column to column. Those of true
-    bands go along a spectrum, which is smooth. With smooth weights true bands explain more than the camera's do, and
-    of what they explain the camera's lags explain the share that was seen.
+    More bands also explain more where the mask is sharper than the one given, blurred or a little displaced, with
+    weights that go up and down from column to column; those of true bands are smooth. With smooth weights true bands
+    explain more than the camera's do, and of what they explain the camera's lags explain the share that was seen.
     """
     finest, own = np.arange(0, round(float(lags.max())) + 1, dtype=float), np.rint(lags).astype(int)
     true = np.arange(0, len(finest), step)

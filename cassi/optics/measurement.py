@@ -19,7 +19,7 @@ REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white referen
 
 MaskKind = Literal[
     "fits", "too small", "no scene", "no detail", "wrong mask", "displaced", "reversed", "turned", "inverted", "bands",
-    "bands or blur", "shots swapped",
+    "bands or blur",
 ]  # fmt: skip
 
 
@@ -34,7 +34,6 @@ class MaskCheck:
         scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
         chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
         displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
-        steps: (bands, step, share) of the geometries that span the same columns; `share` of the R^2 of step 1.
         turn: the key of `cassi.optics.mask_match.TURNS` that makes a turned mask fit, else None.
     """
 
@@ -43,21 +42,12 @@ class MaskCheck:
     scores: Mapping[str, float]
     chance: float
     displacement: tuple[int, int] = (0, 0)
-    steps: tuple[tuple[int, int, float], ...] = ()
     turn: str | None = None
 
     @property
     def matches(self) -> bool:
         """Whether the mask fits, or snapshot and mask are too small to tell."""
         return self.kind in ("fits", "too small")
-
-    def __str__(self) -> str:
-        lines = [self.verdict, f"correlation by chance: up to {self.chance:.3f}"]
-        lines += [f"  {name:<34} {score:.3f}" for name, score in self.scores.items()]
-        if self.steps and self.kind in ("fits", "bands", "bands or blur"):
-            lines.append("share explained by step and number of bands (the true one: the coarsest with about all):")
-            lines += [f"  step {step}, {bands} bands: {share:.0%}" for bands, step, share in self.steps[:6]]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -131,9 +121,7 @@ def for_kernels(values: np.ndarray) -> np.ndarray:
 
 
 def join_shots(shots: Sequence[Measurement]) -> Measurement:
-    """K shots of one scene, each through its own mask, as one measurement.
-
-    Wavelengths, truth and the rest are those of the first that has them.
+    """K shots of one scene, each through its own mask, as one measurement; the rest is that of the first that has it.
 
     Raises:
         InputError: no shots, or shots that differ in size, bands, unit or number of snapshots.

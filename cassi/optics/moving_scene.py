@@ -20,9 +20,6 @@ class MovingScene(Camera):
         camera: Phi.
         flows: v_s from the scene that is reconstructed to that of snapshot s, each (2, H, W) [pixel], down and to the
             right; None where nothing moves.
-
-    Raises:
-        ValueError: no flows, or one of another size than the scene.
     """
 
     def __init__(self, camera: Camera, flows: Sequence[Tensor | None]) -> None:
@@ -51,24 +48,20 @@ class MovingScene(Camera):
         found._moves = [None if move is None else (_magnitude(move[0]), _magnitude(move[1])) for move in self._moves]
         return found
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y_s = Phi W_s x, (..., K, H, W'), see `Camera.forward`."""
         self.check_cube(x)
         seen = [self.camera.forward(x if move is None else displaced(x, move[0])) for move in self._moves]
-        axis = -1 - len(self.camera.measurement_shape)
-        return torch.stack(seen, axis) if out is None else torch.stack(seen, axis, out=out)
+        return torch.stack(seen, -len(self.measurement_shape))
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x = sum_s W_s^T Phi^T y_s, see `Camera.adjoint`."""
-        self.check_measurement(y)
-        axis = y.ndim - 1 - len(self.camera.measurement_shape)
-        if out is None or not add:
-            zero = torch.zeros((*y.shape[:axis], *self.cube_shape), dtype=self.dtype, device=self.device)
-            out = zero if out is None else out.copy_(zero)
-        for move, one in zip(self._moves, y.unbind(axis), strict=True):
+        each = self.check_measurement(y).unbind(-len(self.measurement_shape))
+        x = y.new_zeros((*y.shape[: -len(self.measurement_shape)], *self.cube_shape))
+        for move, one in zip(self._moves, each, strict=True):
             back = self.camera.adjoint(one.contiguous())
-            out += back if move is None else displaced(back, move[1])
-        return out
+            x += back if move is None else displaced(back, move[1])
+        return x
 
 
 def _magnitude(W: Tensor) -> Tensor:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from cassi.kernels import cpu, cpu_shots
+from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.protocol import Camera, checked_weights, reciprocal
+from cassi.optics.protocol import Camera, checked_weights, kept, reciprocal
 from cassi.optics.single_disperser import CASSI
 
 
@@ -30,11 +29,8 @@ class MultiShot(Camera):
 
     Args:
         shots: K CASSI operators (also double dispersers, video cameras or cameras with blur) with equal cube and
-            measurement shape, dtype and device.
+            measurement shape, dtype and device; else ValueError or TypeError.
         tol, max_iters: of inverses that are not exact, see `Camera`.
-
-    Raises:
-        ValueError: no shots, or shapes that differ. TypeError: dtypes or devices that differ.
 
     Example:
         >>> masks = torch.tensor([[[1.0, 0.0, 1.0]], [[1.0, 1.0, 0.0]]])
@@ -118,25 +114,17 @@ class MultiShot(Camera):
     def absolute(self) -> MultiShot:
         return replace(self, shots=tuple(shot.absolute() for shot in self.shots))
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y_k = Phi_k x, (..., K, H, W'), see `Camera.forward`."""
         self.check_cube(x)
-        if out is None:
-            return torch.stack([shot.forward(x) for shot in self.shots], dim=-3)
-        self.check_out(out, (*x.shape[:-3], *self.measurement_shape))
-        for k, shot in enumerate(self.shots):
-            shot.forward(x, out=out[..., k, :, :])
-        return out
+        return torch.stack([shot.forward(x) for shot in self.shots], dim=-3)
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x = sum_k Phi_k^T y_k, see `Camera.adjoint`."""
-        self.check_measurement(y)
-        self.check_out(out, (*y.shape[:-3], *self.cube_shape), y, *(shot.mask for shot in self.shots))
-        if torch.is_grad_enabled() and (y.requires_grad or self.learned):
-            return torch.stack([shot.adjoint(y[..., k, :, :]) for k, shot in enumerate(self.shots)]).sum(0)
-        x = self.shots[0].adjoint(y[..., 0, :, :], out=out, add=add)
-        for k, shot in enumerate(self.shots[1:], start=1):
-            shot.adjoint(y[..., k, :, :], out=x, add=True)
+        first, *others = (self.check_measurement(y)[..., k, :, :] for k in range(self.num_shots))
+        x = self.shots[0].adjoint(first)
+        for shot, y_k in zip(self.shots[1:], others, strict=True):
+            x.add_(shot.adjoint(y_k))
         return x
 
     def row_variance(self, variances: Tensor) -> Tensor:
@@ -194,31 +182,23 @@ class MultiShot(Camera):
         if kernels(z, z_new, y, e, u, y_z, B, vectors, masks, weights, gamma, omega) is not cpu:
             return False
         shifts = self._whole_shifts
-        cpu_shots.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, vectors, gamma, omega, step)
+        cpu.subspace_step(z, z_new, y, e, u, y_z, B, masks, shifts, weights, gamma, omega, step, vectors)
         return True
 
     @property
     def _whole_shifts(self) -> tuple[int, ...]:
         return tuple(int(d) for d in self.shots[0].shifts)
 
-    @cached_property
-    def _stacked(self) -> tuple[Tensor, Tensor]:
-        """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W')."""
+    @kept
+    def _stacked(self) -> tuple[Tensor, Tensor | None]:
+        """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W') or None."""
         height, width = self.cube_shape[-2:]
         most = max(shot.mask.numel() // (height * width) for shot in self.shots)
         masks = torch.stack([shot.mask.reshape(-1, height, width).expand(most, -1, -1) for shot in self.shots])
-        weights = self.weights
-        return masks, self.shots[0].mask.new_ones(self.measurement_shape) if weights is None else weights
+        return masks, self.weights
 
-    @property
+    @kept
     def _eigen(self) -> tuple[Tensor, Tensor]:
-        return self._computed() if self.learned else self._kept
-
-    @cached_property
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        return self._computed()
-
-    def _computed(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (K, H, W') and eigenvectors (K, mode, H, W') of the blocks of Phi Phi^T."""
         ones, shifts = self.shots[0].mask.new_ones(()).expand(self.cube_shape), self._whole_shifts
         rows = [torch.stack([shift_sum(ones, a.mask * b.mask, shifts) for b in self.shots]) for a in self.shots]

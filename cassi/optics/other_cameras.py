@@ -16,17 +16,14 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
 
         y[i, j] = sum_c m_c[i, j + d_c - d_min] x_c[i, j]
 
-    A detector pixel sees the spectrum of one scene pixel, filtered by C neighboring elements of the aperture. (M. E.
-    Gehm, R. John, D. J. Brady, R. M. Willett and T. J. Schulz, "Single-shot compressive spectral imaging with a
-    dual-disperser architecture", Optics Express 15, 14013 (2007).)
+    A detector pixel sees the spectrum of one scene pixel, filtered by C neighboring elements of the aperture. (Gehm,
+    John, Brady, Willett & Schulz, "Single-shot compressive spectral imaging with a dual-disperser architecture", Optics
+    Express 15, 14013 (2007).)
 
     Args:
         mask: coded aperture m, (H, W + max d - min d), or one per band (C, ...); floating point [transmission].
         shifts: displacement d_c of each band on the coded aperture [pixel], C integers.
         weights: optional row weights (H, W), see `CASSI`.
-
-    Returns:
-        A camera from (C, H, W) to (H, W).
 
     Raises:
         ValueError: a mask narrower than the bands spread over it. TypeError: a mask that is no tensor.
@@ -59,18 +56,12 @@ def video_camera(masks: Tensor, *, weights: Tensor | None = None) -> CASSI:
 
         y[i, j] = sum_c m_c[i, j] x_c[i, j]
 
-    (P. Llull, X. Liao, X. Yuan, J. Yang, D. Kittle, L. Carin, G. Sapiro and D. J. Brady, "Coded aperture compressive
+    Frames take the place of bands. (Llull, Liao, Yuan, Yang, Kittle, Carin, Sapiro & Brady, "Coded aperture compressive
     temporal imaging", Optics Express 21, 10526 (2013).)
 
     Args:
-        masks: (C, H, W), the mask during each frame; floating point.
+        masks: (C, H, W), the mask during each frame; floating point. ValueError for another rank.
         weights: optional row weights (H, W), see `CASSI`.
-
-    Returns:
-        A camera from (C, H, W), frames in place of bands, to (H, W).
-
-    Raises:
-        ValueError: masks without a frame axis.
 
     Example:
         >>> A = video_camera(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))

@@ -59,8 +59,7 @@ def _stand_out(y: np.ndarray, reach: int, rank: int) -> tuple[np.ndarray, np.nda
 def without_impulses(m: Measurement) -> Measurement:
     """The measurement with such pixels among the bad ones, in a stack those of most of its frames, and a note on it.
 
-    Each of several shots has its own: a cosmic ray is in one of them. Where more than 3 % stand out, which may be a
-    scene of bright points or another camera, there is only the note.
+    Each of several shots has its own. Where more than 3 % stand out, which may be the scene, there is only the note.
     """
     pixels = m.y.shape[-2 if m.shots is None else -3 :]
     frames = m.y.reshape(-1, *pixels)

@@ -6,11 +6,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, symmetric_solve
+from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, linear_map
+
+T = TypeVar("T")
+
+
+class kept(cached_property[T]):
+    """What is computed once of a camera; anew each time where that is learned, for it would pin an autograd graph."""
+
+    def __get__(self, camera: Any, owner: type | None = None) -> T:  # type: ignore[override]
+        learned = camera is not None and camera.learned
+        found: T = self.func(camera) if learned else super().__get__(camera, owner)
+        return found
 
 
 class Camera(ABC):
@@ -44,24 +56,12 @@ class Camera(ABC):
     def measurement_shape(self) -> tuple[int, ...]: ...
 
     @abstractmethod
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Photograph a cube: y = A x, (..., C, H, W) -> (..., H, W').
-
-        Into `out` where it is given (outside autograd only).
-
-        Raises:
-            ValueError: x does not end in (C, H, W). TypeError: no tensor, or of other dtype or device.
-        """
+    def forward(self, x: Tensor) -> Tensor:
+        """Photograph a cube: y = A x, (..., C, H, W) -> (..., H, W'); errors as of `check_cube`."""
 
     @abstractmethod
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """Send a measurement back to every voxel that could have made it: x = A^T y, (..., H, W') -> (..., C, H, W).
-
-        Into `out` where it is given, or added to it where `add` (outside autograd only).
-
-        Raises:
-            ValueError: y does not end in (H, W'). TypeError: no tensor, or of other dtype or device.
-        """
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Send a measurement back to every voxel that could have made it: x = A^T y, (..., H, W') -> (..., C, H, W)."""
 
     @property
     def learned(self) -> bool:
@@ -80,11 +80,7 @@ class Camera(ABC):
     # row weights
 
     def weighted(self, weights: Tensor | None) -> Camera:
-        """A new camera with these row weights, which are copied, in place of the present ones.
-
-        Raises:
-            ValueError: weights of another shape, negative or not finite.
-        """
+        """A new camera with a copy of these row weights in place of the present ones; see `checked_weights`."""
         return self if weights is None else Weighted(self, weights)
 
     def leave_out(self, keep: Tensor) -> Camera:
@@ -158,7 +154,7 @@ class Camera(ABC):
             r = conjugate_gradients(
                 lambda r: torch.where(lit, self.gram(r).add_(r, alpha=rho), 0), torch.where(lit, b, 0),
                 inverse=inverse, axes=len(self.measurement_shape), num_iters=self.max_iters, tol=self.tol,
-            ).x  # fmt: skip
+            )  # fmt: skip
             return torch.where(lit, r, b / rho) if rho > 0 else r
 
         return self._iterated(iterate, self.check_measurement(b))
@@ -176,7 +172,7 @@ class Camera(ABC):
         def iterate(b: Tensor) -> Tensor:
             return conjugate_gradients(
                 lambda x: self.adjoint(self.forward(x)), b, axes=3, num_iters=self.max_iters, tol=self.tol
-            ).x
+            )
 
         return self._iterated(iterate, self.adjoint(y))
 
@@ -196,7 +192,7 @@ class Camera(ABC):
             raise RuntimeError(
                 "an inverse by iteration has no derivative in the mask or weights; call under torch.no_grad()"
             )
-        return symmetric_solve(solve, b)
+        return linear_map(b, solve, solve)  # M is symmetric
 
     # what iterative solvers run on
 
@@ -222,28 +218,21 @@ class Camera(ABC):
         GAP: y_v + b is its b^k, and x = v + A^+ (b^k - A v). With D = `majorizer` in place of A A^T the step is a
         preconditioned gradient: the misfit shrinks or stays in the norm of D^-1, however A blurs. ADMM: x is the cube
         handed to the prior, the scaled multiplier after the prior is u = x_old - v, and the line is
-        prox(v - u) + u, where A (v - u) = 2 y_v - y_x: u need not be kept. No gradient flows through it.
+        prox(v - u) + u, where A (v - u) = 2 y_v - y_x: u need not be kept.
 
-        Args:
-            v: cube, read.
-            x: cube, written; may be `v` itself.
-            y: measurement, read.
-            y_x: A x of the last step; at the start y for GAP, A v for ADMM. Overwritten.
-            y_v: like y, written.
-            rho: penalty, >= 0.
-            accelerate: False is plain GAP: x = v + A^+ (y - A v).
+        Reads the cube v and the measurement y, writes the cube x, which may be v, and y_v. y_x is A x of the last step,
+        at the start y for GAP and A v for ADMM. No gradient flows through it.
 
         Raises:
             ValueError: negative rho, or shapes that do not fit. RuntimeError: a gradient is wanted.
         """
         self.check_step(v, x, y, y_x, y_v, rho)
-        self.forward(v, out=y_v)
-        b = y - y_v
+        b = y - y_v.copy_(self.forward(v))
         if accelerate:
             b.add_(y_x).sub_(y_v)
         r = self.solve(b, rho) if rho > 0 or self.exact else b * self._inverse_majorizer
         torch.add(y_v, b.sub_(r, alpha=rho) if rho > 0 else b, out=y_x)
-        self.adjoint(r, out=x if x is v else x.copy_(v), add=True)
+        torch.add(v, self.adjoint(r), out=x)
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
@@ -258,25 +247,14 @@ class Camera(ABC):
     # checks
 
     def check_cube(self, x: Tensor, name: str = "cube") -> Tensor:
-        """x itself, if it is a tensor that ends in (C, H, W), of the dtype and on the device of the camera."""
+        """x itself; ValueError if it does not end in (C, H, W), TypeError for another dtype or device."""
         return self._check(x, name, self.cube_shape, self.measurement_shape, "a measurement")
 
     def check_measurement(self, y: Tensor, name: str = "measurement") -> Tensor:
-        """y itself, if it is a tensor that ends in (H, W'), of the dtype and on the device of the camera."""
+        """y itself; ValueError if it does not end in (H, W'), TypeError for another dtype or device."""
         return self._check(y, name, self.measurement_shape, self.cube_shape, "a cube")
 
-    def check_out(self, out: Tensor | None, shape: tuple[int, ...], *inputs: Tensor | None) -> None:
-        """That a result of this shape may be written into `out`: its shape fits, and no gradient is wanted."""
-        if out is not None and tuple(out.shape) != shape:
-            raise ValueError(f"out must be {shape}, got {tuple(out.shape)}")
-        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in inputs if t is not None)
-        if out is not None and wanted:
-            raise RuntimeError(
-                "out= cannot be used where a gradient is wanted; leave it out, or call under torch.no_grad()"
-            )
-
     def check_step(self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, rho: float) -> None:
-        """The arguments of `data_step_`."""
         if not rho >= 0:
             raise ValueError(f"rho must be >= 0, got {rho}")
         if torch.is_grad_enabled() and (self.learned or any(t.requires_grad for t in (v, y, y_x))):
@@ -315,11 +293,7 @@ class Camera(ABC):
 
 
 def measured(A: Camera, y: Tensor) -> Tensor:
-    """y itself, as the second argument of a solver: a measurement of the camera A.
-
-    Raises:
-        TypeError: A is an array: the two are swapped. Others: see `Camera.check_measurement`.
-    """
+    """y itself, a measurement of the camera A as the second argument of a solver; TypeError where they are swapped."""
     if not hasattr(A, "check_measurement"):
         raise TypeError(f"the first argument must be a camera, got {type(A).__name__}; solvers are called (A, y, ...)")
     return A.check_measurement(y)
@@ -349,24 +323,18 @@ class Weighted(Camera):
     def absolute(self) -> Camera:
         return Weighted(self.camera.absolute(), self.weights)
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        if out is None:
-            return self.camera.forward(x) * self.weights
-        return self.camera.forward(x, out=out).mul_(self.weights)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.camera.forward(x) * self.weights
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        return self.camera.adjoint(self.check_measurement(y) * self.weights, out=out, add=add)
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.camera.adjoint(self.check_measurement(y) * self.weights)
 
     def row_variance(self, variances: Tensor) -> Tensor:
         return self.camera.row_variance(variances) * self.weights**2
 
 
 def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A copy of row weights in the dtype and on the device of `like`.
-
-    Raises:
-        ValueError: weights of another shape than the measurement, negative or not finite. TypeError: no tensor.
-    """
+    """A copy of row weights, of dtype and device of `like`; ValueError for other shapes, negative and infinite ones."""
     if not isinstance(weights, Tensor):
         raise TypeError(f"weights must be a torch tensor, got {type(weights).__name__}; convert it first")
     if tuple(weights.shape) != shape:

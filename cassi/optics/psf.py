@@ -15,11 +15,7 @@ def gaussian_psf(sigma: float) -> Tensor:
 
         p[t] = (erf((t + 1/2) / (sqrt(2) sigma)) - erf((t - 1/2) / (sqrt(2) sigma))) / 2,   |t| <= 4 sigma
 
-    Args:
-        sigma: standard deviation [pixel], > 0.
-
-    Raises:
-        ValueError: sigma not positive.
+    sigma > 0 is the standard deviation [pixel].
 
     Example:
         >>> gaussian_psf(0.25).round(decimals=4)

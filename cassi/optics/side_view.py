@@ -26,12 +26,9 @@ class SideView(Camera):
 
     Args:
         camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
-        sensitivity: R (K, C), >= 0, of the dtype and on the device of the camera.
+        sensitivity: R (K, C), finite and >= 0, of the dtype and on the device of the camera.
         side_weights: w (K, H, W), finite and >= 0; a photograph is weighted alike. None for 1 everywhere.
         tol, max_iters: of inverses, see `Camera`.
-
-    Raises:
-        ValueError: shapes that do not fit, or a sensitivity that is negative or not finite.
     """
 
     camera: Camera
@@ -115,23 +112,17 @@ class SideView(Camera):
     def absolute(self) -> SideView:
         return replace(self, camera=self.camera.absolute())
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y = (Phi x, w R x), see `Camera.forward`."""
-        self.check_cube(x)
-        shape = (*x.shape[:-3], *self.measurement_shape)
-        self.check_out(out, shape, x)
-        y = x.new_zeros(shape) if out is None else out.zero_()
-        first, side = self.camera.forward(x), torch.einsum("kc,...chw->...khw", self.sensitivity, x) * self._w
-        self._first(y).copy_(first)
-        self._side(y).copy_(side)
+        y = self.check_cube(x).new_zeros((*x.shape[:-3], *self.measurement_shape))
+        self._first(y).copy_(self.camera.forward(x))
+        self._side(y).copy_(torch.einsum("kc,...chw->...khw", self.sensitivity, x) * self._w)
         return y
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x = Phi^T y + R^T w s, see `Camera.adjoint`."""
-        self.check_measurement(y)
-        side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(y) * self._w)
-        x = self.camera.adjoint(self._first(y).contiguous(), out=out, add=add)
-        return x + side if out is None else x.add_(side)
+        side = torch.einsum("kc,...khw->...chw", self.sensitivity, self._side(self.check_measurement(y)) * self._w)
+        return self.camera.adjoint(self._first(y).contiguous()) + side
 
     def majorizer(self) -> Tensor:
         coupled = (self.sensitivity @ self.sensitivity.T).sum(1)

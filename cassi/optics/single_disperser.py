@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch import Tensor
 
+from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
-from cassi.kernels.shift_sum import data_step_, shift_back, shift_sum
+from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.protocol import reciprocal
+from cassi.optics.protocol import kept, reciprocal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -19,10 +19,10 @@ class CASSI(CodedAperture):
 
         y[i, j + d_c - d_min] = w[i, j + d_c - d_min] * sum_c m_c[i, j] x_c[i, j]
 
-    Discretisation: one detector pixel per mask pixel, integer shifts; no border is lost, the detector is
-    W' = W + max d - min d columns wide. Phi Phi^T is diagonal (two detector pixels never see the same voxel), which
-    makes pseudo-inverse and proximal step exact in closed form. The camera: Wagadarikar, John, Willett & Brady,
-    "Single disperser design for coded aperture snapshot spectral imaging", Applied Optics 47, B44 (2008).
+    One detector pixel per mask pixel; no border is lost, the detector is W' = W + max d - min d columns wide. Phi Phi^T
+    is diagonal (two detector pixels never see the same voxel): pseudo-inverse and proximal step are exact in closed
+    form. (Wagadarikar, John, Willett & Brady, "Single disperser design for coded aperture snapshot spectral imaging",
+    Applied Optics 47, B44 (2008).)
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W) with one calibrated mask per band; any real values [transmission],
@@ -32,8 +32,7 @@ class CASSI(CodedAperture):
             exactly (bad or held-out pixels); 1/sigma whitens noise. The measurement must carry the same weights.
 
     Raises:
-        TypeError: mask not a floating-point tensor, or shifts not integers.
-        ValueError: wrong rank or size of mask, shifts or weights; weights negative or not finite.
+        TypeError, ValueError: arguments of another type, rank, size or range.
 
     Example:
         >>> A = CASSI.from_step(torch.ones(4, 5), step=2, num_bands=3)
@@ -60,27 +59,18 @@ class CASSI(CodedAperture):
 
     @classmethod
     def from_step(cls, mask: Tensor, step: int, num_bands: int) -> CASSI:
-        """The usual camera: band c lies c * step pixels to the right, c = 0 .. num_bands - 1.
-
-        Args:
-            mask: (H, W) or (C, H, W).
-            step: dispersion between neighboring bands [pixel]; any integer, negative disperses to the left.
-            num_bands: number of bands C, at least 1.
-
-        Raises:
-            ValueError: num_bands below 1.
-        """
+        """The usual camera: band c, 0 .. num_bands - 1, lies c * step pixels to the right, to the left for step < 0."""
         if num_bands < 1:
             raise ValueError(f"num_bands must be at least 1, got {num_bands}")
         return cls(mask, tuple(c * step for c in range(num_bands)))
 
-    def forward(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
-        return shift_sum(self.check_cube(x), self.mask, self.shifts, scale=self.weights, out=out)
+        return shift_sum(self.check_cube(x), self.mask, self.shifts, scale=self.weights)
 
-    def adjoint(self, y: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    def adjoint(self, y: Tensor) -> Tensor:
         """x_c[i, j] = m_c[i, j] (w y)[i, j + d_c - d_min], see `Camera.adjoint`."""
-        return shift_back(self.check_measurement(y), self.mask, self.shifts, scale=self.weights, out=out, add=add)
+        return shift_back(self.check_measurement(y), self.mask, self.shifts, scale=self.weights)
 
     def row_variance(self, variances: Tensor) -> Tensor:
         """diag(Phi V Phi^T)[i, j] = w^2 sum_c m_c[i, j - d_c + d_min]^2 v_c, (H, W')."""
@@ -96,16 +86,9 @@ class CASSI(CodedAperture):
         """Phi Phi^T itself, which is diagonal."""
         return self.gram_diag()
 
-    @property
+    @kept
     def _gram(self) -> tuple[Tensor, Tensor]:
-        """The diagonal of Phi Phi^T and its pseudo-inverse; not kept where that would pin an autograd graph."""
-        return self._computed() if self.learned else self._kept
-
-    @cached_property
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        return self._computed()
-
-    def _computed(self) -> tuple[Tensor, Tensor]:
+        """The diagonal of Phi Phi^T and its pseudo-inverse."""
         gram = super().gram_diag()
         return gram, reciprocal(gram)
 
@@ -117,10 +100,14 @@ class CASSI(CodedAperture):
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
     ) -> None:
-        """`Camera.data_step_` in one pass over the cube: exact because Phi Phi^T is diagonal."""
+        """See `Camera.data_step_`; on the CPU in one pass over the cube."""
         self.check_step(v, x, y, y_x, y_v, rho)
-        gram, weights = self._gram[0], self.weights
-        data_step_(v, x, y, y_x, y_v, self.mask, self.shifts, gram, weights=weights, rho=rho, accelerate=accelerate)
+        gram, mask, weights = self._gram[0], self.mask, self.weights
+        if kernels(v, x, y, y_x, y_v, mask, gram, weights) is cpu:
+            cpu.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
+        else:
+            super().data_step_(v, x, y, y_x, y_v, rho=rho, accelerate=accelerate)
+            y_x.mul_(gram > 0)
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,

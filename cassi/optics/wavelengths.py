@@ -50,8 +50,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
-    Raises:
-        InputError: another number than `num_bands`, or values that are not finite, all different and above 100 nm.
+    InputError: another number than `num_bands`, or values that are not finite, all different and above 100 nm.
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:

@@ -33,7 +33,7 @@ from cassi.optics.protocol import Camera
 from cassi.optics.wavelengths import check_wavelengths
 from cassi.running.request import Array, Request, plain
 
-ELSEWHERE = ("wrong mask", "displaced", "turned", "reversed", "shots swapped")  # kinds of a mask that is not in place
+ELSEWHERE = ("wrong mask", "displaced", "turned", "reversed")  # kinds of a mask that is not in place
 MOST_NOISE = 1e6  # standard deviation of the noise, in units of the mean signal
 
 

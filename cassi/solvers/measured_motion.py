@@ -60,7 +60,7 @@ def measured_motion(A: Camera, y: Tensor, x: Tensor, v: Tensor, variance: Tensor
             u = spread(d)
             return transposed(w * A.forward(down * u[0] + right * u[1])) + s * (SMOOTH * _roughness(d) + SMALL * d)
 
-        step = spread(conjugate_gradients(normal, transposed(w * r), num_iters=INNER, tol=1e-3).x)
+        step = spread(conjugate_gradients(normal, transposed(w * r), num_iters=INNER, tol=1e-3))
         v = v + step / step.norm(dim=0).clamp(min=1)
     return v
 

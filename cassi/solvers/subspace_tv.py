@@ -118,15 +118,14 @@ def subspace_tv(
     for k in loop:
         if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, STEP):
             x = synthesise(z, B)
-            A.forward(x, out=y_z)
+            y_z = A.forward(x)
             r = y - y_z
             e = _scaled(e.add_(r), gamma, V)
             r = _scaled(r.add_(e), omega, V)
-            if u is None:
-                step = A.adjoint(r)
-            else:
+            step = A.adjoint(r)
+            if u is not None:
                 p = torch.sub(u, x, out=x).clamp_(min=0)
-                step = A.adjoint(r, out=(2 * p).sub_(u).mul_(STEP), add=True)
+                step = step.sub(u.sub_(p, alpha=2), alpha=STEP)
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
         if denoise is None:

@@ -151,7 +151,6 @@ def compare_forward(size: Size, device: torch.device, seconds: float) -> Compari
         "Method 3, scatter_add_": lambda: usual.sum_by_scatter(A.mask * x, A.shifts),
         "cassi, eager": _eagerly(lambda: A.forward(x)),
         "cassi": lambda: A.forward(x),
-        "cassi, out=": lambda: A.forward(x, out=y),
     }
     if size.bands > 100:
         del ways["Method 2, conv2d"]  # minutes a call
