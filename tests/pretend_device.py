@@ -283,7 +283,7 @@ def _stand_in() -> ModuleType:
             nonlocal_lowrank._put_back(y, mean, groups, patch, scale, out, add)
 
     module: Any = SimpleNamespace(tv_steps=tv_steps, gather_groups=gather_groups, put_back=put_back)
-    for name in ("shift_sum", "shift_back", "subspace_step", "squared_distances"):
+    for name in ("shift_sum", "shift_back", "data_step", "subspace_step", "squared_distances"):
         setattr(module, name, partial(run, name, 1))
     found: ModuleType = module
     return found

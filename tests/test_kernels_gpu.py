@@ -147,6 +147,25 @@ def test_operator(size, dtype, triton_kernels, use):
     assert counter.calls == 5
 
 
+@by_row
+@pytest.mark.parametrize(("rho", "accelerate", "in_place"), [(0.0, True, False), (0.0, False, True), (0.7, True, True)])
+def test_data_step(size, dtype, rho, accelerate, in_place, triton_kernels, use):
+    A = camera(size, dtype)
+
+    def results() -> list[Tensor]:
+        v = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
+        y, y_x = (random(*size.batch, *A.measurement_shape, seed=s, dtype=dtype) for s in (4, 5))
+        x, y_v = v if in_place else torch.full_like(v, torch.nan), torch.full_like(y, torch.nan)
+        A.data_step_(v, x, y, y_x, y_v, rho=rho, accelerate=accelerate)
+        return [x, y_x, y_v]
+
+    use(None)
+    expected = results()
+    use(triton_kernels)
+    for got, want in zip(results(), expected, strict=True):
+        torch.testing.assert_close(got, want, **tolerance(dtype))
+
+
 @by_tile
 @pytest.mark.parametrize("num_iters", [0, 3])
 @pytest.mark.filterwarnings("ignore:overflow")  # a weight of 0 gives an infinite magnitude, and the dual 0
@@ -273,6 +292,15 @@ def test_beyond_2_to_the_31_elements(triton_kernels):
     sizes = (2, height, width, width + 1)
     triton_kernels._forward[(1, 1)](x, mask, offsets, mask, y, *sizes, False, False, 256)
     assert y[0, :6].tolist() == [0.5, 1.5, 1.5, 1.5, 1, 0]
+    y_x, y_v, back = y.clone(), torch.zeros_like(y), torch.zeros_like(y)
+    gram = torch.ones_like(y)
+    rows = (x, x, y, y_x, y_v, back)
+    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
+    assert torch.equal(y_v, y)
+    assert x[1, 0, :5].tolist() == [2, 2, 2, 2, 0]
+    y += 1
+    triton_kernels._data_step[(1,)](*rows, mask, offsets, mask, gram, gram, *sizes, False, False, False, 1 << 16)
+    assert x[1, 0, :5].tolist() == [2.5, 2.5, 2.5, 2.5, 0.5]
 
 
 class Broken:
@@ -304,6 +332,7 @@ def test_without_triton_there_is_one_warning(monkeypatch, module, cause):
 CONSTANTS: dict[str, dict[str, Any]] = {
     "_forward": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
     "_adjoint": {"PER_BAND": FLAG, "SCALED": FLAG, "BLOCK": 256},
+    "_data_step": {"PER_BAND": FLAG, "WEIGHTED": FLAG, "ACCELERATE": FLAG, "BLOCK": 512},
     "_subspace_step": {
         "PER_BAND": FLAG, "WEIGHTED": FLAG, "NONNEGATIVE": FLAG, "COMPONENTS": 7, "STEP": 0.3, "K": 8, "BLOCK": 128,
     },
@@ -385,6 +414,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         groups = torch.zeros(2, 2, dtype=torch.long, device=here)
         module.shift_sum(x, y[:, :4], (0, 1), None, y)
         module.shift_back(y, y[:, :4], (0, 1), None, x)
+        module.data_step(x, y, y, (0, 1), None, y, 0.0, True, x, y, y)
         module.subspace_step(z, z, y, y, None, y, x, y, (0, 1), None, y, y, 0.3)
         module.squared_distances(x, x, z, z)
         module.tv_steps(x, x.new_ones(()), torch.stack([x, x]), None, 1, 1.0)

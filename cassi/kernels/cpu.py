@@ -1,7 +1,7 @@
 """The kernels of camera, total variation, data step of the default solver and row convolutions, compiled by numba.
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
-a range of rows or images, which threads share out. `cassi.kernels.gpu` has those for CUDA devices. What is
+a range of rows or images, which threads share out. `cassi.kernels.gpu` has the same functions for CUDA devices. What is
 left out is an empty array, not None: each kind of argument would be compiled anew.
 """
 

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 256  # columns a program has at a time
+_ROW_BLOCK = 512  # the same where one program does a whole row
 _COLUMNS = 128  # columns at a time where a thread holds all coefficients of one: 32 a warp
 _CHUNK = 1 << 12  # elements of a vector that one program sums
 _TILE = (8, 64)  # rows and columns of a program of the dual step
@@ -40,6 +41,22 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor |
     args = (bands, height, width, y.shape[-1], mask.ndim == 3, scale is not None, _BLOCK)
     with _device_of(y):
         _adjoint[grid](y, mask, _offsets(shifts, y.device), mask if scale is None else scale, out, *args)
+
+
+def data_step(
+    v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
+    accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
+) -> None:  # fmt: skip
+    """`cassi.CASSI.data_step_`: a program reads a row of all bands twice, then from the cache."""
+    bands, height, width = v.shape[-3:]
+    detector = y.shape[-1]
+    back = torch.empty_like(y)
+    total = gram if rho == 0 else gram + rho
+    rows = (v, x, y, y_x, y_v, back)
+    constants = (mask, _offsets(shifts, v.device), mask if weights is None else weights, gram, total)
+    args = (bands, height, width, detector, mask.ndim == 3, weights is not None, accelerate, _ROW_BLOCK)
+    with _device_of(v):
+        _data_step[(y.numel() // detector,)](*rows, *constants, *args, num_warps=8)
 
 
 def subspace_step(
@@ -171,6 +188,45 @@ def _adjoint(
         value *= tl.load(scale + i * D + k, mask=inside, other=0.0)
     value *= tl.load(mask + (c * H + i if PER_BAND else i) * W + j, mask=inside, other=0.0)
     tl.store(x + row * W + j, value, mask=inside)
+
+
+@triton.jit
+def _data_step(
+    v, x, y, y_x, y_v, back, mask, offsets, weights, gram, total, C, H, W, D, PER_BAND: tl.constexpr,
+    WEIGHTED: tl.constexpr, ACCELERATE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    b, i = row // H, row % H
+    # the smallest normal number: what is not brighter is dark
+    TINY: tl.constexpr = 1.1754943508222875e-38 if v.dtype.element_ty == tl.float32 else 2.2250738585072014e-308
+    for start in range(0, D, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < D
+        forward = _project_row(v, mask, offsets, j, b, i, C, H, W, PER_BAND, BLOCK)
+        if WEIGHTED:
+            forward *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+        misfit = tl.load(y + row * D + j, mask=inside, other=0.0) - forward
+        if ACCELERATE:
+            misfit += tl.load(y_x + row * D + j, mask=inside, other=0.0) - forward
+        damped = tl.load(total + i * D + j, mask=inside, other=0.0)
+        lit = damped > TINY
+        r = tl.where(lit, misfit / tl.where(lit, damped, 1.0), 0.0)
+        diagonal = tl.load(gram + i * D + j, mask=inside, other=0.0)
+        tl.store(y_v + row * D + j, forward, mask=inside)
+        tl.store(y_x + row * D + j, forward + diagonal * r, mask=inside)
+        if WEIGHTED:
+            r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
+        tl.store(back + row * D + j, r, mask=inside)
+    tl.debug_barrier()  # the row of `back` is complete, and seen by all threads of the program
+    for start in range(0, W, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < W
+        for c in range(C):
+            position = ((b * C + c) * H + i) * W + j
+            m_row = (c * H + i if PER_BAND else i) * W
+            value = tl.load(back + row * D + j + tl.load(offsets + c), mask=inside, other=0.0)
+            value *= tl.load(mask + m_row + j, mask=inside, other=0.0)
+            tl.store(x + position, tl.load(v + position, mask=inside, other=0.0) + value, mask=inside)
 
 
 @triton.jit
