@@ -245,8 +245,6 @@ FAULTS = [
         "test_kernels_convolution.py", "numpy", True),
     Fault("compiled groups are not shrunk", "kernels/cpu_lowrank.py::_filtered", "shrunk[a, j]", "plane[a, j]",
         "test_priors_nonlocal_lowrank.py", "agree", True),
-    Fault("a hot pixel is taken for the slit", "calibration/line_spread.py::_fit",
-        "ndimage.median_filter(light, size=(5, 1), mode='nearest')", "light", "test_calibration_line_spread.py", "hot"),
     Fault("the difference is drawn around its minimum", "looking/color.py::shown_range", "-high", "lowest",
         "test_looking_figures.py", "around_zero"),
     Fault("the angle of a band, not of a spectrum", "looking/metrics.py::spectral_angles",

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from scipy import ndimage
 
 from cassi.errors import InputError
 
-__all__ = ["Dispersion", "Model", "fit_dispersion", "image_shift"]
+__all__ = ["Dispersion", "fit_dispersion", "image_shift"]
 
-Model = Literal["cauchy", "polynomial"]
 REFERENCE = 500.0  # nm; wavelengths are scaled by it in the fits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dispersion:
     """Displacement of light on the detector against its wavelength.
 
-        "cauchy":      d(lambda) = sum_p a_p (500 nm / lambda)^(2 p)
-        "polynomial":  d(lambda) = sum_p a_p (lambda / 500 nm)^p
+        d(lambda) = sum_p a_p (lambda / 500 nm)^p
 
     Attributes:
-        model: one of the two.
-        coefficients: a_p [pixel], from p = 0.
+        coefficients: (P,) a_p [pixel], from p = 0.
         wavelengths: (L,) [nm] it was fitted to.
         measured: (L,) displacement of the mask's image from that of the first wavelength [pixel].
         across: (L,) the same across the dispersion, which should be 0 [pixel].
     """
 
-    model: str
-    coefficients: tuple[float, ...]
+    coefficients: np.ndarray
     wavelengths: np.ndarray
     measured: np.ndarray
     across: np.ndarray
 
     def __call__(self, wavelengths: np.ndarray) -> np.ndarray:
         """d(lambda) [pixel]."""
-        basis = _basis(self.model, np.asarray(wavelengths, dtype=float), len(self.coefficients))
-        return np.asarray(basis @ np.asarray(self.coefficients))
+        return np.asarray(_basis(np.asarray(wavelengths, dtype=float), len(self.coefficients)) @ self.coefficients)
 
     @property
     def residuals(self) -> np.ndarray:
@@ -78,25 +72,20 @@ class Dispersion:
         return np.asarray(np.interp(wanted, d, w))
 
 
-def fit_dispersion(
-    images: np.ndarray, wavelengths: np.ndarray, *, model: Model = "polynomial", order: int = 3
-) -> Dispersion:
+def fit_dispersion(images: np.ndarray, wavelengths: np.ndarray, *, order: int = 3) -> Dispersion:
     """The dispersion from images of the coded aperture, corrected, at several wavelengths.
 
     Args:
         images: (L, H, W').
         wavelengths: (L,) [nm].
-        model: see `Dispersion`.
         order: highest power p; at most L - 1 is used.
 
     Returns:
         The `Dispersion`, 0 at the first wavelength up to the residual of the fit.
 
     Raises:
-        InputError: an unknown model or an order below 1.
+        InputError: an order below 1.
     """
-    if model not in get_args(Model):
-        raise InputError(f"unknown dispersion model {model!r}, expected {' or '.join(get_args(Model))}")
     if order < 1:
         raise InputError(f"the order of the dispersion model must be at least 1, got {order}")
     count = len(images)
@@ -109,9 +98,9 @@ def fit_dispersion(
     positions = np.zeros((count, 2))
     positions[1:] = np.linalg.lstsq(rows[:, 1:], between, rcond=None)[0]
     across, along = positions.T
-    basis = _basis(model, wavelengths, min(order, count - 1) + 1)
+    basis = _basis(wavelengths, min(order, count - 1) + 1)
     coefficients = np.linalg.lstsq(basis, along, rcond=None)[0]
-    return Dispersion(model, tuple(float(a) for a in coefficients), np.asarray(wavelengths), along, across)
+    return Dispersion(coefficients, np.asarray(wavelengths), along, across)
 
 
 def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
@@ -166,6 +155,5 @@ def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return float(down + shift[0]), float(right + shift[1])
 
 
-def _basis(model: str, wavelengths: np.ndarray, count: int) -> np.ndarray:
-    scaled = (REFERENCE / wavelengths) ** 2 if model == "cauchy" else wavelengths / REFERENCE
-    return np.stack([scaled**p for p in range(count)], axis=-1)
+def _basis(wavelengths: np.ndarray, count: int) -> np.ndarray:
+    return np.stack([(wavelengths / REFERENCE) ** p for p in range(count)], axis=-1)

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from cassi.calibration.estimate import calibrate
-from cassi.calibration.frames_on_disk import BenchFrames, find_frames, mask_wavelengths, read_frames, slit_wavelengths
-from cassi.calibration.line_spread import Slit
+from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import say
-from cassi.errors import InputError
 from cassi.looking.style import Figure
 
 Found = TypeVar("Found")
@@ -22,8 +20,8 @@ def run(args: argparse.Namespace) -> int:
     """Read the frames, calibrate, write, report."""
     from cassi.looking import calibration_figures as fig
 
-    files = frames(args)
-    check_files("calibrate", args, [*files.dark, *files.flat, *files.mask, *files.slit])
+    files = find_frames(args.folder, args.wavelengths)
+    check_files("calibrate", args, [*files.dark, *files.flat, *files.mask])
     found = calibrate(
         read_frames(files.dark),
         read_frames(files.flat),
@@ -31,11 +29,8 @@ def run(args: argparse.Namespace) -> int:
         files.wavelengths,
         step=args.step,
         num_bands=args.num_bands,
-        spacing=args.spacing,
-        model=args.model,
         order=args.order,
         bit_depth=args.bit_depth,
-        slit=Slit(read_frames(files.slit), files.slit_wavelengths, args.slit_width) if files.slit else None,
     )
     found.save(args.output, overwrite=args.overwrite)
     drawn = {"dispersion": fig.dispersion, "detector": fig.detector, "masks": fig.masks}
@@ -52,16 +47,3 @@ def drawings(args: argparse.Namespace, found: Found, drawn: Mapping[str, Callabl
         return str(args.output)
     save_figures({name: draw(found) for name, draw in drawn.items()}, folder)
     return f"{args.output}, {folder}/"
-
-
-def frames(args: argparse.Namespace) -> BenchFrames:
-    """The files of each kind, from the folder or one by one."""
-    named = (args.dark, args.flat, args.mask_frames)
-    if args.folder is not None:
-        if any((*named, args.slit)):
-            raise InputError("give a folder, or --dark, --flat, --mask-frames and --slit, not both")
-        return find_frames(args.folder, args.wavelengths)
-    if not all(named):
-        raise InputError("give a folder with dark_*, flat_* and mask_* files, or all of --dark, --flat, --mask-frames")
-    dark, flat, mask, slit = (tuple(Path(file) for file in files) for files in (*named, args.slit or []))
-    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, args.wavelengths), slit, slit_wavelengths(slit))

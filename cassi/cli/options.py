@@ -302,13 +302,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             FIGURES, OVERWRITE, QUIET, DEBUG,
         ),
         "frames": (
-            Option("folder", "where files dark_*, flat_* and mask_* are", value="FOLDER", nargs="?"),
-            Option("--dark", "frames without light", value="FILE", nargs="+"),
-            Option("--flat", "frames of even white light, aperture taken out", value="FILE", nargs="+"),
-            Option("--mask-frames", "the aperture under narrow-band light", value="FILE", nargs="+"),
-            Option("--slit", "a narrow slit across the dispersion under the light of the mask frames, or one frame: "
-                "tells the blur", value="FILE", nargs="+"),
-            Option("--slit-width", "of the slit's image, sharp (default: 1)", value="PX", type=number, default=1.0),
+            Option("folder", "where files dark_*, flat_* and mask_* are", value="FOLDER"),
             Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
                 "wavelengths.txt in the folder, or the files' names, mask_532nm.png)", value="NM"),
             Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
@@ -316,11 +310,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "bands": (
             Option("--step", "dispersion between neighboring bands (default: 2)", value="PX", type=number),
             Option("--num-bands", "bands (default: what covers the wavelengths)", value="C", type=whole),
-            Option("--spacing", "bands equally far apart on the detector (default: exact, on whole pixels) or in "
-                "wavelength", choices=("dispersion", "wavelength"), default="dispersion"),
-            Option("--model", "of the dispersion: in the wavelength (default) or in its inverse square, for a prism",
-                choices=("polynomial", "cauchy"), default="polynomial"),
-            Option("--order", "its highest power (default: 3)", value="P", type=whole, default=3),
+            Option("--order", "highest power of the dispersion's polynomial (default: 3)",
+                value="P", type=whole, default=3),
         ),
     },
     "refine": {

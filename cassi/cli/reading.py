@@ -93,7 +93,6 @@ class Task:
     many: bool  # each gets a cube of its own, in one place
     read: Reading
     method: dict[str, Any]
-    calibration: Calibration | None  # of the first shot
 
     @property
     def finds(self) -> bool:
@@ -122,20 +121,16 @@ def settle(args: argparse.Namespace) -> Task:
     situations = {SHOTS: shots > 1, MANY: many}
     if shots == 1:
         check("reconstruct", args, [name for name, so in situations.items() if so])
-    calibration = Calibration.load(args.calibration[0]) if args.calibration else None
-    method = _method(args, calibration)
+    for path in args.calibration:
+        Calibration.load(path)  # refused here where it is none
+    method = _method(args)
     files = _files(args) if many or shots > 1 else [args.files[0]]
     read = _reading(args, files, shots, together=many or shots > 1)
     frames = _frames(args, files, read) if many or shots > 1 else [_scene(files)]
     if shots > 1:
         many = situations[MANY] = many or len(frames) > 1
         check("reconstruct", args, [name for name, so in situations.items() if so])
-    if calibration is not None and many and any(calibration.remainders):
-        raise InputError(
-            f"{args.calibration[0]}: its bands lie between pixels, which is put right for single snapshots only; "
-            "calibrate with --spacing dispersion"
-        )
-    return Task(frames, many, read, method, calibration)
+    return Task(frames, many, read, method)
 
 
 def _stated(path: str) -> int | None:
@@ -147,7 +142,7 @@ def _stated(path: str) -> int | None:
         return None  # what is wrong with the file is told when it is read
 
 
-def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[str, Any]:
+def _method(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a request that have an option of their name, but for those that reading has taken care of."""
     taken = {"side", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
     method = {name: value for name, value in values_for(Request, args).items() if name not in taken}
@@ -157,10 +152,6 @@ def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[s
     for name in args.spectral_prior or ():
         if not Path(name).is_file():
             raise InputError(f"--spectral-prior {name}: no such file")
-    if calibration is not None and calibration.psf is not None:
-        if args.psf is not None:
-            raise InputError(f"{args.calibration[0]}: the camera's blur is part of the calibration; leave out --psf")
-        method["psf"] = calibration.psf
     Request(**method)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
     return method

@@ -41,21 +41,18 @@ class Bench:
         dark: (N, H, W') frames without light.
         flat: (N, H, W') frames of even white light with the coded aperture taken out.
         mask_frames: (L, H, W'), the coded aperture under narrow-band light of `mask_wavelengths` (L,) [nm].
-        slit_frames: (L, H, W'), a slit across the dispersion, 1 pixel wide, in place of the aperture under that light.
         snapshot: (H, W'), the scene.
         cube: (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's.
         wavelengths: (C,) [nm] of the bands, displaced by `shifts` [pixel].
         mask: (H, W), the coded aperture as it lies on the detector; `design` as drawn.
         counts_per_unit: of the cube's light through an open element, in counts.
         hot_pixels, dead_pixels: (H, W') bool.
-        blur: standard deviation along the dispersion at the shortest and the longest wavelength [pixel].
     """
 
     dark: np.ndarray
     flat: np.ndarray
     mask_frames: np.ndarray
     mask_wavelengths: np.ndarray
-    slit_frames: np.ndarray
     snapshot: np.ndarray
     cube: np.ndarray
     wavelengths: np.ndarray
@@ -65,7 +62,6 @@ class Bench:
     counts_per_unit: float
     hot_pixels: np.ndarray
     dead_pixels: np.ndarray
-    blur: tuple[float, float]
 
 
 def dispersion(wavelengths: np.ndarray, *, num_bands: int, first: float, last: float) -> np.ndarray:
@@ -93,7 +89,6 @@ def simulate_bench(
     num_mask_frames: int = 5,
     misalignment: tuple[float, float] = (0.4, -0.3),
     num_frames: int = 4,
-    blur: tuple[float, float] = (0.0, 0.0),
     generator: torch.Generator,
 ) -> Bench:
     """Build a bench and capture everything on it.
@@ -110,8 +105,6 @@ def simulate_bench(
         num_mask_frames: L, at least 2, evenly spaced in wavelength.
         misalignment: (dx, dy) of the coded aperture against the pixel grid [pixel].
         num_frames: N dark and flat frames each, at least 1.
-        blur: standard deviation of the Gaussian by which the optics behind the aperture smear light along the
-            dispersion, at `first` and at `last`, linear in between [pixel], >= 0.
         generator: source of randomness (CPU).
 
     Raises:
@@ -148,15 +141,13 @@ def simulate_bench(
     aperture = moved.clip(0, 1)
 
     def image(pictures: Sequence[np.ndarray], wavelengths: np.ndarray) -> np.ndarray:
-        """What falls on the detector when each picture (fine grid) is moved by its dispersion, and smeared; (H, W')."""
+        """What falls on the detector when each picture (fine grid) is moved by its dispersion, (H, W')."""
         length = FINE * columns + 64
         frequencies = np.fft.rfftfreq(length)
         total = np.zeros((FINE * height, len(frequencies)), dtype=complex)
         moves = FINE * dispersion(wavelengths, num_bands=num_bands, first=first, last=last)
-        sigmas = FINE * np.interp(wavelengths, (first, last), blur)
-        for picture, move, sigma in zip(pictures, moves, sigmas, strict=True):
-            transfer = np.exp(-2j * np.pi * frequencies * move - 2 * (np.pi * frequencies * sigma) ** 2)
-            total += np.fft.rfft(picture, n=length) * transfer
+        for picture, move in zip(pictures, moves, strict=True):
+            total += np.fft.rfft(picture, n=length) * np.exp(-2j * np.pi * frequencies * move)
         fine = np.fft.irfft(total, n=length)[:, : FINE * columns]
         return np.asarray(_bin(fine).clip(0))
 
@@ -165,9 +156,6 @@ def simulate_bench(
     snapshot = image([aperture * picture * share for picture in scene], light)
     mask_wavelengths = np.linspace(first, last, num_mask_frames)
     mask_frames = [image([aperture], wavelength[None]) for wavelength in mask_wavelengths]
-    slit = np.zeros_like(aperture)
-    slit[:, FINE * (width // 2) : FINE * (width // 2 + 1)] = 1
-    slit_frames = [image([slit], wavelength[None]) for wavelength in mask_wavelengths]
 
     response = _response(height, columns, random)
     dead = random.random(response.shape) < 5e-4
@@ -198,19 +186,15 @@ def simulate_bench(
         counts_per_unit=0.85 * (2**BIT_DEPTH - 1) / float(snapshot.max()),
         hot_pixels=hot,
         dead_pixels=dead,
-        blur=blur,
-        # captured last: the frames before it do not depend on it
-        slit_frames=np.stack([capture(frame, peak=0.8) for frame in slit_frames]),
     )
 
 
 def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
     """Write a bench as its owner would find it, whole or not at all: a file a frame, wavelengths in a text file.
 
-    dark_*, flat_*, mask_* and slit_* (a PNG of 16 bits a frame; the last two in the order of wavelengths.txt [nm]) and
-    snapshot. Apart from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands
-    where the design has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths. Returns the
-    files.
+    dark_*, flat_*, mask_* (a PNG of 16 bits a frame; the last in the order of wavelengths.txt [nm]) and snapshot. Apart
+    from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands where the design
+    has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths. Returns the files.
 
     Raises:
         InputError: a folder with something in it.
@@ -219,7 +203,7 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
     if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
         raise InputError(f"{whole}: exists and is not an empty folder; choose another name")
     whole.parent.mkdir(parents=True, exist_ok=True)
-    named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames, "slit": bench.slit_frames}
+    named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames}
     pictures = {f"{kind}_{number:02d}": one for kind, frames in named.items() for number, one in enumerate(frames, 1)}
     y = bench.snapshot.astype(np.float32)
     design = Measurement(y, bench.design, bench.shifts, unit="counts")
