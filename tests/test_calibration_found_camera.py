@@ -133,7 +133,7 @@ def test_threads_share_the_blocks_and_change_nothing(torch_threads):
         assert torch.get_num_threads() == count
     for name in ("gram", "right", "energy", "count"):
         torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name))
-    assert len(found[0]) == 16 and float(found[0].gram.diagonal(dim1=1, dim2=2).min()) > 0
+    assert len(found[0].count) == 16 and float(found[0].gram.diagonal(dim1=1, dim2=2).min()) > 0
 
 
 def test_spectra_that_rise_steeply_are_no_displaced_mask():
@@ -401,7 +401,7 @@ def test_place_and_dispersion_are_found(drawn, per_band, pose):
     assert found.dispersion * max(SHIFTS) == pytest.approx(pose["stretch"] * max(SHIFTS), abs=0.15)
     assert found.model.blur == {} and found.model.contrast == 1
     # its operator photographs a cube whose bands lie where it says as the camera does
-    A, remainders = found.operator(), found.remainders or (0.0,) * len(SHIFTS)
+    A, remainders = CASSI(torch.as_tensor(found.mask), found.shifts), found.remainders or (0.0,) * len(SHIFTS)
     assert A.measurement_shape == y.shape and max(map(abs, remainders[1:-1])) <= 0.5
     bands = [ndimage.shift(band, (0, f), order=3, mode="nearest") for band, f in zip(scene, remainders, strict=True)]
     displaced, inner = torch.as_tensor(np.stack(bands)), (slice(8, -8), slice(24, -24))
@@ -416,7 +416,7 @@ def test_a_dispersion_that_is_right_is_kept(drawn, fading):
     mask, scene = drawn
     light = np.exp(-((np.linspace(-1, 1, len(SHIFTS)) / 0.5) ** 2))[:, None, None] if fading else 1
     found = align(dispersed(scene * light, mask, dy=-0.6 * fading), torch.as_tensor(mask), SHIFTS)
-    assert found.dispersion == 0 and found.remainders == () and found.operator().shifts == SHIFTS
+    assert found.dispersion == 0 and found.remainders == () and found.shifts == SHIFTS
     assert found.model.down.get("1", 0.0) == pytest.approx(-0.6 * fading, abs=0.1)
 
 

@@ -19,7 +19,7 @@ def bench() -> Bench:
 def test_dispersion_is_2_3_px_a_band_at_the_blue_end_and_1_8_at_the_red():
     band = 200 / 27
     ends = np.array([450.0, 450.001, 649.999, 650.0])
-    d = dispersion(ends, num_bands=28, first=450.0, last=650.0)
+    d = dispersion(ends, 28)
     assert d[0] == 0
     assert (d[1] - d[0]) / 0.001 * band == pytest.approx(2.3, rel=1e-4)
     assert (d[3] - d[2]) / 0.001 * band == pytest.approx(1.8, rel=1e-4)
@@ -34,7 +34,7 @@ def test_frames_are_twelve_bit_counts_of_one_size(bench):
 
 
 def test_bands_lie_a_step_apart_on_the_dispersion_curve(bench):
-    d = dispersion(bench.wavelengths, num_bands=8, first=450.0, last=650.0)
+    d = dispersion(bench.wavelengths, 8)
     np.testing.assert_allclose(d, bench.shifts, atol=1e-3)
 
 
@@ -58,7 +58,7 @@ def test_the_mask_moves_with_the_wavelength(bench):
     """The first mask frame is the mask where it lies; the last the same, further right by the dispersion."""
     frames = bench.mask_frames - bench.dark.mean(0)
     good = ~(bench.hot_pixels | bench.dead_pixels)
-    move = dispersion(bench.mask_wavelengths, num_bands=8, first=450.0, last=650.0)
+    move = dispersion(bench.mask_wavelengths, 8)
 
     def correlation(frame: np.ndarray, right: int) -> float:
         window = (slice(None), slice(right, right + 64))

@@ -139,14 +139,14 @@ def blur_weights(variance: Values) -> list[Values]:
 
 @dataclass(frozen=True, eq=False)
 class BlurredMasks:
-    """A displaced mask at each of `BLURS`, at three positions t where its displacement depends on the band.
+    """A displaced mask at each of `BLURS`, of each band where they differ."""
 
-    Between the three it is interpolated by a parabola: they differ by parts of a pixel.
-    """
+    levels: tuple[tuple[np.ndarray, ...], ...]  # [band, or one for all][blur], each (H, W)
 
-    levels: tuple[tuple[np.ndarray, ...], ...]  # [band or t][blur], each (H, W)
-    num_bands: int
-    per_band: bool
+    @property
+    def per_band(self) -> bool:
+        """Whether they differ from band to band."""
+        return len(self.levels) > 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -157,45 +157,28 @@ class BlurredMasks:
     @classmethod
     def of(cls, model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
         toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
-        num_bands = len(shifts)
-        moves = _by_band(model.down) or _by_band(model.right)
-        per_band = toned.ndim == 3 or bool(model.right.get("t"))  # another dispersion moves bands by whole pixels
-        if per_band:
-            positions, sources = band_positions(num_bands), list(np.broadcast_to(toned, (num_bands, *mask.shape[-2:])))
-        else:
-            positions = np.array([-1.0, 0.0, 1.0]) if moves and num_bands > 1 else np.zeros(1)
-            sources = [toned] * len(positions)
+        per_band = toned.ndim == 3 or _by_band(model.down) or _by_band(model.right)
+        sources = list(np.broadcast_to(toned, (len(shifts) if per_band else 1, *mask.shape[-2:])))
         x, y = coordinates(mask.shape[-2:])
         rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
-        gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if num_bands > 1 else 0.0
+        gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if len(shifts) > 1 else 0.0
         levels = []
-        for t, source in zip(positions, sources, strict=True):
+        for t, source in zip(band_positions(len(shifts)), sources, strict=False):
             down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
             moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
             if model.continuous:
                 moved = box_blurred(moved, gap)
             levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
-        return cls(tuple(levels), num_bands, per_band)
+        return cls(tuple(levels))
 
     @classmethod
-    def made(cls, masks: np.ndarray, shifts: Shifts) -> BlurredMasks:
+    def made(cls, masks: np.ndarray) -> BlurredMasks:
         """Of masks that are blurred already, (H, W) or (C, H, W): one level of each."""
-        levels = masks[None] if masks.ndim == 2 else masks
-        return cls(tuple((level.astype(np.float64),) for level in levels), len(shifts), masks.ndim == 3)
+        return cls(tuple((level.astype(np.float64),) for level in (masks[None] if masks.ndim == 2 else masks)))
 
-    def mixture(self, c: int) -> list[tuple[int, float]]:
-        """Which of the levels make the masks of band c, and how much of each."""
-        if self.per_band or len(self.levels) == 1:
-            return [(c if self.per_band else 0, 1.0)]
-        t = float(band_positions(self.num_bands)[c])
-        return [(0, t * (t - 1) / 2), (1, 1 - t * t), (2, t * (t + 1) / 2)]
-
-    def at(self, c: int) -> list[np.ndarray]:
+    def at(self, c: int) -> tuple[np.ndarray, ...]:
         """The masks of band c, one for each of `BLURS`."""
-        parts = self.mixture(c)
-        if len(parts) == 1:
-            return list(self.levels[parts[0][0]])
-        return [np.asarray(sum(w * self.levels[i][k] for i, w in parts)) for k in range(len(BLURS))]
+        return self.levels[c if self.per_band else 0]
 
 
 def sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

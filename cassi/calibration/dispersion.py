@@ -75,13 +75,8 @@ class Dispersion:
 def fit_dispersion(images: np.ndarray, wavelengths: np.ndarray, *, order: int = 3) -> Dispersion:
     """The dispersion from images of the coded aperture, corrected, at several wavelengths.
 
-    Args:
-        images: (L, H, W').
-        wavelengths: (L,) [nm].
-        order: highest power p; at most L - 1 is used.
-
-    Returns:
-        The `Dispersion`, 0 at the first wavelength up to the residual of the fit.
+    Images (L, H, W') of L wavelengths [nm]; `order` is the highest power p, of which at most L - 1 is used. The result
+    is 0 at the first wavelength up to the residual of the fit.
 
     Raises:
         InputError: an order below 1.
@@ -90,13 +85,11 @@ def fit_dispersion(images: np.ndarray, wavelengths: np.ndarray, *, order: int = 
         raise InputError(f"the order of the dispersion model must be at least 1, got {order}")
     count = len(images)
     pairs = list(itertools.combinations(range(count), 2))
-    between = np.array([image_shift(images[a], images[b]) for a, b in pairs])
+    between = [image_shift(images[a], images[b]) for a, b in pairs]
     # least squares for the positions p, with p_0 = 0: p_b - p_a = between
-    rows = np.zeros((len(pairs), count))
-    for row, (a, b) in zip(rows, pairs, strict=True):
-        row[a], row[b] = -1, 1
+    rows = np.array([np.eye(count)[b] - np.eye(count)[a] for a, b in pairs])
     positions = np.zeros((count, 2))
-    positions[1:] = np.linalg.lstsq(rows[:, 1:], between, rcond=None)[0]
+    positions[1:] = np.linalg.lstsq(rows[:, 1:], np.array(between), rcond=None)[0]
     across, along = positions.T
     basis = _basis(wavelengths, min(order, count - 1) + 1)
     coefficients = np.linalg.lstsq(basis, along, rcond=None)[0]
@@ -110,11 +103,7 @@ def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     plane through 0, phi(f) = -2 pi f . shift, fitted over the frequencies below 0.25 cycles per pixel with the cross
     spectrum's magnitude as weight. (Phase correlation: C. D. Kuglin and D. C. Hines, 1975.)
 
-    Args:
-        first, second: (H, W), of one size.
-
-    Returns:
-        (rows, columns).
+    Returns (rows, columns).
 
     Example:
         >>> image = np.random.default_rng(0).random((64, 64))

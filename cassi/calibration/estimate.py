@@ -66,13 +66,9 @@ class Calibration:
     dispersion: Dispersion
 
     def correct(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counts to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
+        """Counts (..., H, W') to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
 
-        Args:
-            frame: (..., H, W') counts.
-
-        Returns:
-            y like `frame`, float32, and its bad pixels (..., H, W') bool, the saturated ones among them.
+        Returns y, float32, and its bad pixels, bool, the saturated ones among them.
 
         Raises:
             InputError: a frame of another size.
@@ -189,9 +185,6 @@ def calibrate(
         order: highest power of the dispersion's polynomial; at most L - 1 is used.
         bit_depth: of the counts; without it the smallest of 8, 10, 12, 14, 16 that holds the brightest.
 
-    Returns:
-        The `Calibration`.
-
     Raises:
         InputError: frames that do not fit together or show nothing, wavelengths that are unusable, or bands that the
             dispersion does not hold.
@@ -203,7 +196,17 @@ def calibrate(
         >>> found.shifts
         (0, 2, 4, 6, 8, 10, 12, 14)
     """
-    darks, flats, frames, light = _checked_frames(dark, flat, mask_frames, mask_wavelengths)
+    frames = _stack("mask", mask_frames)
+    darks, flats = (_stack(name, one, frames.shape[1:]) for name, one in (("dark", dark), ("flat", flat)))
+    light = np.asarray(mask_wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != len(frames):
+        raise InputError(f"{len(frames)} mask frames but {len(light)} wavelengths; give one per frame")
+    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
+        raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
+    if len(light) < 2:
+        raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
+    rising = np.argsort(light)
+    frames, light = frames[rising], light[rising]
     largest = float(max(stack.max() for stack in (darks, flats, frames)))
     full_scale = _full_scale(largest, bit_depth)
     level = darks.mean(0)
@@ -299,12 +302,6 @@ def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = No
     """The number of frames of a stack of raw counts, without reading them, or None for a single snapshot.
 
     Args and Raises as for `read_calibrated`.
-
-    Example:
-        >>> path = os.path.join(tempfile.mkdtemp(), "stack.npy")
-        >>> np.save(path, np.zeros((5, 8, 14), np.uint16))
-        >>> calibrated_frame_count(path)
-        5
     """
     _, entry = _counts(path, key)
     return entry.shape[0] if len(entry.shape) == 3 else None
@@ -323,23 +320,6 @@ def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, E
 def _loaded(path: str, stated: tuple[int, int] | None) -> Calibration:
     """The calibration in a file of this size and time: loaded once, not once a snapshot."""
     return Calibration.load(path)
-
-
-def _checked_frames(
-    dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, wavelengths: Sequence[float] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Stacks (N, H, W') in float64, mask frames in the order of rising wavelength."""
-    frames = _stack("mask", mask_frames)
-    darks, flats = (_stack(name, one, frames.shape[1:]) for name, one in (("dark", dark), ("flat", flat)))
-    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
-    if len(light) != len(frames):
-        raise InputError(f"{len(frames)} mask frames but {len(light)} wavelengths; give one per frame")
-    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
-        raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
-    if len(light) < 2:
-        raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
-    rising = np.argsort(light)
-    return darks, flats, frames[rising], light[rising]
 
 
 def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -> np.ndarray:

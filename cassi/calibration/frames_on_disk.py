@@ -30,16 +30,11 @@ class BenchFrames(NamedTuple):
 def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) -> BenchFrames:
     """Find the frames of a calibration in a folder by their names.
 
-    Files whose names begin with dark, flat or white, and mask are taken, in the order of the numbers in their names. The
+    Files whose names begin with dark, flat or white, and mask are taken, in the order of the numbers in them. The
     wavelengths of the mask frames are those given, or in wavelengths.txt or .csv, or in their own names
     (mask_532nm.png).
 
-    Args:
-        folder: where they are.
-        wavelengths: as for `cassi.files.wavelength_files.parse_wavelengths`.
-
-    Returns:
-        The `BenchFrames`.
+    `wavelengths` is as for `cassi.files.wavelength_files.parse_wavelengths`.
 
     Raises:
         InputError: no such folder, a kind of frame is missing, or the wavelengths are unknown or do not fit.

@@ -55,9 +55,6 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
         A, y: camera and snapshot.
         cube: x (C, H, W), a first reconstruction; blur and some noise do no harm.
         R: (K, C), roughly how the picture's channels weigh the bands.
-
-    Returns:
-        Similarity and correlation.
     """
     picture = picture.float().cpu().clamp(min=0)
     reference = torch.einsum("kc,chw->khw", R.to(cube), cube).float().cpu().clamp(min=0)
@@ -129,8 +126,7 @@ def sharpened(
     with L the sum of the photograph's channels sampled at the pose, and g the best gain. The snapshot is sharp where
     a first cube is not, and sees a displacement of a few hundredths of a pixel.
 
-    Returns:
-        The pose, and |misfit| / |y|, both weighted.
+    Returned with |misfit| / |y|, both weighted.
     """
     size = (int(cube.shape[-2]), int(cube.shape[-1]))
     picture, seen_cube = picture.to(cube), torch.einsum("kc,chw->hw", R, cube)[None]

@@ -36,14 +36,7 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
     with D_2 the second difference over the bands. Errors of the cube are noise in x; nu keeps them from bending r, and
     its size is that of `fitted_gain`.
 
-    Args:
-        R: expected (K, C).
-        cube: x (C, H, W).
-        s: the photograph on the scene's grid (K, H, W).
-        w: 0 where it says nothing, like one of its channels (H, W).
-
-    Returns:
-        (K, C), of the dtype and on the device of the cube.
+    R is (K, C), x (C, H, W), the photograph on the scene's grid (K, H, W), and w (H, W), 0 where it says nothing.
     """
     near = fitted_gain(R, cube, s, w).double().cpu().numpy()
     x = (cube * w).flatten(1).double()

@@ -112,11 +112,6 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     return torch.stack(found)
 
 
-def stacked(masks: Sequence[Tensor]) -> Tensor:
-    """The masks (H, W) of several shots as (K, H, W)."""
-    return torch.stack(tuple(masks))
-
-
 def random_mask(
     height: int,
     width: int,
@@ -131,11 +126,7 @@ def random_mask(
     - ``"grey"``: u^((1 - t) / t) with u uniform in (0, 1): independent transmissions in [0, 1] of mean t, uniform at
       t = 1/2 (a printed film, or a binary mask seen through blur).
 
-    Args:
-        height, width: size [px].
-        kind: one of the two.
-        transmission: t, mean transmission, in (0, 1).
-        generator: source of randomness (CPU).
+    Transmission t lies in (0, 1); the generator is on the CPU.
 
     Raises:
         ValueError: a size below 1, transmission outside (0, 1), or an unknown kind.

@@ -25,6 +25,10 @@ from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
+FIRST, LAST = 450.0, 650.0  # shortest and longest wavelength of the mask frames [nm]
+MASK_FRAMES = 5  # evenly spaced in wavelength
+FRAMES = 4  # dark and flat ones each
+MISALIGNED = 0.4, -0.3  # the coded aperture against the pixel grid, to the right and down [pixel]
 FINE = 2  # points per pixel, each way
 PER_BAND = 4  # wavelengths per band
 BIT_DEPTH = 12
@@ -64,18 +68,17 @@ class Bench:
     dead_pixels: np.ndarray
 
 
-def dispersion(wavelengths: np.ndarray, *, num_bands: int, first: float, last: float) -> np.ndarray:
-    """Displacement of light of these wavelengths [nm] from that of the `first` [pixel].
+def dispersion(wavelengths: np.ndarray, num_bands: int) -> np.ndarray:
+    """Displacement of light of these wavelengths [nm] from that of 450 nm [pixel].
 
-        d(lambda) = a (lambda - first) + b (1 / first^2 - 1 / lambda^2)
+        d(lambda) = a (lambda - 450) + b (1 / 450^2 - 1 / lambda^2)
 
-    A grating and a prism in one: a and b make 2.3 pixels a band at `first` and 1.8 at `last`, a band being
-    (last - first) / (num_bands - 1).
+    A grating and a prism in one: a and b make 2.3 pixels a band at 450 nm and 1.8 at 650 nm, a band being
+    200 / (num_bands - 1).
     """
-    width = (last - first) / (num_bands - 1)
-    slopes = np.array([2.3, 1.8]) / width
-    a, b = np.linalg.solve(np.array([[1, 2 / first**3], [1, 2 / last**3]]), slopes)
-    return np.asarray(a * (wavelengths - first) + b * (1 / first**2 - 1 / wavelengths**2))
+    slopes = np.array([2.3, 1.8]) * (num_bands - 1) / (LAST - FIRST)
+    a, b = np.linalg.solve(np.array([[1, 2 / FIRST**3], [1, 2 / LAST**3]]), slopes)
+    return np.asarray(a * (wavelengths - FIRST) + b * (1 / FIRST**2 - 1 / wavelengths**2))
 
 
 def simulate_bench(
@@ -84,11 +87,6 @@ def simulate_bench(
     *,
     num_bands: int = 28,
     step: int = 2,
-    first: float = 450.0,
-    last: float = 650.0,
-    num_mask_frames: int = 5,
-    misalignment: tuple[float, float] = (0.4, -0.3),
-    num_frames: int = 4,
     generator: torch.Generator,
 ) -> Bench:
     """Build a bench and capture everything on it.
@@ -101,10 +99,6 @@ def simulate_bench(
         height, width: of the scene [pixel], at least 32.
         num_bands: C, at least 2.
         step: dispersion between the bands that the truth is given in [pixel], at least 1.
-        first, last: shortest and longest wavelength of the mask frames [nm].
-        num_mask_frames: L, at least 2, evenly spaced in wavelength.
-        misalignment: (dx, dy) of the coded aperture against the pixel grid [pixel].
-        num_frames: N dark and flat frames each, at least 1.
         generator: source of randomness (CPU).
 
     Raises:
@@ -120,8 +114,8 @@ def simulate_bench(
     columns = width + span
 
     # wavelengths: those of the bands and, finer, those that light comes in; the filter passes half a band more
-    grid = np.linspace(first - 60, last + 60, 20_001)
-    travel = dispersion(grid, num_bands=num_bands, first=first, last=last)
+    grid = np.linspace(FIRST - 60, LAST + 60, 20_001)
+    travel = dispersion(grid, num_bands)
     if span > travel[-1]:
         raise ValueError(f"{num_bands} bands of {step} px span {span} px, dispersion only {travel[-1]:.0f} px")
     centers = np.interp(step * np.arange(num_bands), travel, grid)
@@ -134,7 +128,7 @@ def simulate_bench(
     scene = procedural_scene(FINE * height, FINE * width, torch.as_tensor(light), generator=generator).numpy()
     design = random_mask(height, width, generator=generator).numpy()
     aperture = np.kron(design, np.ones((FINE, FINE)))
-    dx, dy = misalignment
+    dx, dy = MISALIGNED
     moved = ndimage.shift(
         ndimage.gaussian_filter(aperture, 0.5 * FINE), (FINE * dy, FINE * dx), order=3, mode="nearest"
     )
@@ -145,7 +139,7 @@ def simulate_bench(
         length = FINE * columns + 64
         frequencies = np.fft.rfftfreq(length)
         total = np.zeros((FINE * height, len(frequencies)), dtype=complex)
-        moves = FINE * dispersion(wavelengths, num_bands=num_bands, first=first, last=last)
+        moves = FINE * dispersion(wavelengths, num_bands)
         for picture, move in zip(pictures, moves, strict=True):
             total += np.fft.rfft(picture, n=length) * np.exp(-2j * np.pi * frequencies * move)
         fine = np.fft.irfft(total, n=length)[:, : FINE * columns]
@@ -154,7 +148,7 @@ def simulate_bench(
     bands = np.digitize(light, edges) - 1
     cube = np.stack([_bin(scene[bands == c].sum(0)) * share for c in range(num_bands)])
     snapshot = image([aperture * picture * share for picture in scene], light)
-    mask_wavelengths = np.linspace(first, last, num_mask_frames)
+    mask_wavelengths = np.linspace(FIRST, LAST, MASK_FRAMES)
     mask_frames = [image([aperture], wavelength[None]) for wavelength in mask_wavelengths]
 
     response = _response(height, columns, random)
@@ -173,8 +167,8 @@ def simulate_bench(
 
     black, white = np.zeros((height, columns)), np.ones((height, columns))
     return Bench(
-        dark=np.stack([capture(black, peak=0.0) for _ in range(num_frames)]),
-        flat=np.stack([capture(white, peak=0.8) for _ in range(num_frames)]),
+        dark=np.stack([capture(black, peak=0.0) for _ in range(FRAMES)]),
+        flat=np.stack([capture(white, peak=0.8) for _ in range(FRAMES)]),
         mask_frames=np.stack([capture(frame, peak=0.8) for frame in mask_frames]),
         mask_wavelengths=mask_wavelengths,
         snapshot=capture(snapshot, peak=0.85),
