@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from cassi.calibration.dispersion import Dispersion, fit_dispersion, image_shift
+from cassi.calibration.dispersion import Dispersion, image_shift
 from cassi.calibration.estimate import Calibration, calibrate, read_calibrated
 from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.cli.main import run
@@ -82,12 +82,6 @@ def test_a_curve_that_turns_back_is_refused():
         curve.wavelength(np.array([0.0]))
 
 
-def test_the_order_is_limited_by_the_frames(bench):
-    light = bench.mask_wavelengths[[0, 4]]
-    curve = fit_dispersion(bench.mask_frames[[0, 4]].astype(float), light, order=3)
-    assert len(curve.coefficients) == 2
-
-
 # the whole
 
 
@@ -104,17 +98,10 @@ def test_the_camera_of_the_bench_is_recovered(bench, found):
         ratio = mask[inner].mean() / spread[inner].mean()
         assert np.abs(mask / ratio - spread)[inner].mean() < 0.03
     assert found.mask.max() < 1.3
-
-
-def test_bad_pixels_are_found_and_others_are_not(bench, found):
     assert np.array_equal(found.bad_pixels, bench.hot_pixels | bench.dead_pixels)
-
-
-def test_gain_and_read_noise_are_those_of_the_bench(found):
     assert found.gain / found.scale == pytest.approx(15000 / 4095, rel=0.05)
     assert found.read_noise == pytest.approx(5.0, rel=0.1)
-    assert found.saturation == 4095
-    assert found.scale == pytest.approx(4095 - 60, abs=2)
+    assert found.saturation == 4095 and found.scale == pytest.approx(4095 - 60, abs=2)
 
 
 def test_one_frame_of_each_kind_tells_no_noise(bench):
@@ -147,19 +134,12 @@ def test_correction_by_hand():
         found.correct(np.zeros((2, 3)))
 
 
-def test_the_order_of_the_mask_frames_does_not_matter(bench, found):
-    order = [3, 0, 4, 2, 1]
-    shuffled = calibrate(bench.dark, bench.flat, bench.mask_frames[order], bench.mask_wavelengths[order])
-    np.testing.assert_allclose(shuffled.mask, found.mask, atol=1e-6)
-
-
-def test_exposures_of_the_mask_frames_do_not_matter(bench, found):
-    level = bench.dark.mean(0)
+def test_exposures_and_the_order_of_the_mask_frames_do_not_matter(bench, found):
+    level, order = bench.dark.mean(0), [3, 0, 4, 2, 1]
     dimmed = bench.mask_frames.astype(float)
     dimmed[1] = level + 0.5 * (dimmed[1] - level)
-    again = calibrate(bench.dark, bench.flat, dimmed, bench.mask_wavelengths)
-    good = found.mask.mean()
-    assert np.abs(again.mask - found.mask).mean() < 0.01 * good
+    again = calibrate(bench.dark, bench.flat, dimmed[order], bench.mask_wavelengths[order])
+    assert np.abs(again.mask - found.mask).mean() < 0.01 * found.mask.mean()
 
 
 def test_a_mirrored_bench_disperses_to_the_left(bench, found):
@@ -181,10 +161,7 @@ def test_what_is_saved_is_loaded(found, tmp_path):
     again = Calibration.load(tmp_path / "c.h5")
     for name in ("mask", "wavelengths", "dark", "flat", "bad_pixels"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    for name in ("shifts", "saturation", "scale", "gain", "read_noise"):
-        assert getattr(again, name) == getattr(found, name)
-    assert again.dispersion.coefficients == pytest.approx(found.dispersion.coefficients)
-    assert again.summary() == found.summary()
+    assert again.shifts == found.shifts and again.summary() == found.summary()
     with pytest.raises(InputError, match="exists already"):
         found.save(tmp_path / "c.h5")
 
@@ -194,13 +171,8 @@ def test_what_is_saved_is_loaded(found, tmp_path):
     [
         (lambda f: f.__delitem__("flat"), "no calibration, 'flat' is missing"),
         (lambda f: f["mask"].__setitem__(0, np.nan), "'mask'.*finite"),
-        (lambda f: f["wavelengths"].__setitem__(0, np.nan), "'wavelengths' must be finite"),
-        (
-            lambda f: (f.__delitem__("dark"), f.__setitem__("dark", np.ones((3, 3)))),
-            r"'dark' must be finite and \(64, 78\)",
-        ),
+        (lambda f: f.__setitem__("line_spread/sigma", [1.0]), "holds a blur"),
         (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one positive number"),
-        (lambda f: f.attrs.__setitem__("scale", 0.0), "'scale' must be one positive number"),
         (lambda f: f.attrs.__delitem__("saturation"), "no calibration, 'saturation' is missing"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from cases import moved
 from scipy import ndimage
 
-from cassi.calibration.camera_model import BLURS, BlurredMasks, CameraModel, blur_weights, box_blurred
+from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
 from cassi.calibration.found_camera import (
     _clearly_better,
     _simplified,
@@ -125,7 +125,7 @@ def test_threads_share_the_blocks_and_change_nothing(torch_threads):
     random = np.random.default_rng(5)
     mask, detail = random.random((256, 64)), random.standard_normal((1, 256, 78)).astype(np.float32)
     snapshots = Snapshots(detail, random.random(detail.shape) < 0.9)
-    masks = BlurredMasks.of(CameraModel(), mask, SHIFTS)
+    masks = blurred_masks(CameraModel(), mask, SHIFTS)
     found = []
     for count in (1, 2):
         torch_threads(count)

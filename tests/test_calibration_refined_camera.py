@@ -101,7 +101,8 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     for k, m in enumerate(captures):
         with h5py.File(tmp_path / f"scene{k}.h5", "w") as h:
             h["measurement"] = m.y
-    files = [str(tmp_path / f"scene{k}.h5") for k in (0, 1)]
+    (tmp_path / "sub").mkdir()
+    files = [str(tmp_path / name) for name in ("scene0.h5", "scene0.h5", "scene1.h5", "sub/../scene0.h5")]  # one counts
     output = tmp_path / "camera.h5"
     words = ["refine", "--measurement", *files, "--mask", str(tmp_path / "mask.npy"), "--step", "-2"]
     assert run("calibrate", [*words, "--output", str(output)], "calibrate.py") == 0
@@ -116,26 +117,6 @@ def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, 
     assert run("reconstruct", [*again, "--solver", "gap-tv", "--iterations", "2"], "reconstruct.py") == 0
     with h5py.File(cube) as h:
         assert json.loads(h.attrs["shifts"]) == list(SHIFTS)
-
-
-def test_a_capture_given_twice_is_counted_once(tmp_path, captures, refined, mask, monkeypatch):
-    """By its name, and by another name of the same place; the others keep their order."""
-    counted = []
-
-    def fitted(measurements, **_):
-        counted.extend(m.source for m in measurements)
-        return replace(refined, names=tuple(counted))
-
-    monkeypatch.setattr(refined_camera, "refine_camera", fitted)
-    np.save(tmp_path / "mask.npy", mask)
-    for name, m in (("b.h5", captures[0]), ("a.h5", captures[1])):
-        with h5py.File(tmp_path / name, "w") as h:
-            h["measurement"] = m.y
-    (tmp_path / "sub").mkdir()
-    words = ["--mask", str(tmp_path / "mask.npy"), "--step", "-2", "--output", str(tmp_path / "camera.h5")]
-    files = [str(tmp_path / name) for name in ("b.h5", "b.h5", "a.h5", "sub/../b.h5")]
-    assert run("calibrate", ["refine", "--measurement", *files, "--figures", "none", *words], "calibrate.py") == 0
-    assert counted == ["b.h5", "a.h5"]
 
 
 def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, capsys, monkeypatch):

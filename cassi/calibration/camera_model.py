@@ -15,6 +15,7 @@ from torch import Tensor
 from cassi.optics.geometry import Shifts
 
 Values = TypeVar("Values", np.ndarray, Tensor)
+BlurredMasks = list[list[np.ndarray]]  # [band, or one for all][blur], each (H, W)
 
 BLURS = (0.0, 0.6, 1.8, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
 FADE = 0.8  # [1 / pixel^2]
@@ -70,14 +71,12 @@ class CameraModel:
         """How much of each mask element lies beyond the mask's picture, 0 to 1; (H, W) for each band."""
         x, y = coordinates(shape)
         rows, columns = np.meshgrid(*map(np.arange, shape), indexing="ij")
-        shares: list[np.ndarray] = []
-        for t in band_positions(num_bands):
-            if shares and not (_by_band(self.down) or _by_band(self.right)):
-                shares.append(shares[0])
-            else:
-                down, right = polynomial(self.down, x, y, t), polynomial(self.right, x, y, t)
-                shares.append(beyond(shape, rows - down, columns - right))
-        return shares
+        bands = num_bands if _by_band(self.down) or _by_band(self.right) else 1
+        shares = [
+            beyond(shape, rows - polynomial(self.down, x, y, t), columns - polynomial(self.right, x, y, t))
+            for t in band_positions(num_bands)[:bands]
+        ]
+        return shares * (num_bands // bands)
 
     def blur_at(self, x: np.ndarray, y: np.ndarray, t: float) -> np.ndarray:
         """Standard deviation of the mask's blur at places and a band, -1 to 1 each [pixel]; 0 where it is sharper."""
@@ -88,7 +87,7 @@ class CameraModel:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
         if self.exact:
             return mask
-        images = BlurredMasks.of(self, mask, shifts)
+        images = blurred_masks(self, mask, shifts)
         x, y = coordinates(mask.shape[-2:])
         blurred, highest = any(self.blur.values()), mask.max() ** self.tone
         found = np.empty((len(shifts), *mask.shape[-2:]), mask.dtype)
@@ -96,7 +95,7 @@ class CameraModel:
         for c, t in enumerate(band_positions(len(shifts))):
             if blurred and (not weights or _by_band(self.blur)):
                 weights = blur_weights(np.clip(polynomial(self.blur, x, y, t), SHARPEST, WIDEST))
-            levels = images.at(c)
+            levels = images[c % len(images)]
             made = sum(w * level for w, level in zip(weights, levels, strict=True)) if blurred else levels[0]
             if self.contrast != 1:
                 mean = made.mean()
@@ -137,48 +136,22 @@ def blur_weights(variance: Values) -> list[Values]:
     return weights
 
 
-@dataclass(frozen=True, eq=False)
-class BlurredMasks:
-    """A displaced mask at each of `BLURS`, of each band where they differ."""
-
-    levels: tuple[tuple[np.ndarray, ...], ...]  # [band, or one for all][blur], each (H, W)
-
-    @property
-    def per_band(self) -> bool:
-        """Whether they differ from band to band."""
-        return len(self.levels) > 1
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(H, W)."""
-        height, width = self.levels[0][0].shape
-        return height, width
-
-    @classmethod
-    def of(cls, model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
-        toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
-        per_band = toned.ndim == 3 or _by_band(model.down) or _by_band(model.right)
-        sources = list(np.broadcast_to(toned, (len(shifts) if per_band else 1, *mask.shape[-2:])))
-        x, y = coordinates(mask.shape[-2:])
-        rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
-        gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if len(shifts) > 1 else 0.0
-        levels = []
-        for t, source in zip(band_positions(len(shifts)), sources, strict=False):
-            down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
-            moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
-            if model.continuous:
-                moved = box_blurred(moved, gap)
-            levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
-        return cls(tuple(levels))
-
-    @classmethod
-    def made(cls, masks: np.ndarray) -> BlurredMasks:
-        """Of masks that are blurred already, (H, W) or (C, H, W): one level of each."""
-        return cls(tuple((level.astype(np.float64),) for level in (masks[None] if masks.ndim == 2 else masks)))
-
-    def at(self, c: int) -> tuple[np.ndarray, ...]:
-        """The masks of band c, one for each of `BLURS`."""
-        return self.levels[c if self.per_band else 0]
+def blurred_masks(model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
+    """The mask displaced, at each of `BLURS`; of each band where the bands differ."""
+    toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
+    per_band = toned.ndim == 3 or _by_band(model.down) or _by_band(model.right)
+    sources = list(np.broadcast_to(toned, (len(shifts) if per_band else 1, *mask.shape[-2:])))
+    x, y = coordinates(mask.shape[-2:])
+    rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
+    gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if len(shifts) > 1 else 0.0
+    levels = []
+    for t, source in zip(band_positions(len(shifts)), sources, strict=False):
+        down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
+        moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
+        if model.continuous:
+            moved = box_blurred(moved, gap)
+        levels.append([ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS])
+    return levels
 
 
 def sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ on the detector and through which mask.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -127,6 +126,8 @@ class Calibration:
         if missing:
             what = f"{path}: no calibration, '{missing[0]}' is missing; make one with calibrate.py, or give a camera"
             raise InputError(f"{what} as mask", cures=("mask",))
+        if "line_spread/sigma" in entries or ("remainders" in entries and container.read(entries["remainders"]).any()):
+            raise InputError(f"{path}: holds a blur or bands between pixels, as earlier versions found; calibrate anew")
         values = {name: container.read(entries[name]) for name in names}
         numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
         for name in NUMBERS:
@@ -208,10 +209,13 @@ def calibrate(
     rising = np.argsort(light)
     frames, light = frames[rising], light[rising]
     largest = float(max(stack.max() for stack in (darks, flats, frames)))
-    full_scale = _full_scale(largest, bit_depth)
+    depths = BIT_DEPTHS if bit_depth is None else (bit_depth,)
+    full_scale = next((float(2**depth - 1) for depth in depths if largest <= 2**depth - 1), None)
+    if full_scale is None:
+        raise InputError(f"counts up to {largest:g} do not fit into {depths[-1]} bits")
     level = darks.mean(0)
     response = flats.mean(0) - level
-    bad = _outliers(level) | _unresponsive(response)
+    bad = _bad_pixels(level, response)
     if bad.mean() > 0.5:
         raise InputError(
             f"{100 * bad.mean():.0f} % of the pixels are hot or dead; the flat must be brighter than the dark"
@@ -254,7 +258,7 @@ def calibrate(
 
 def read_calibrated(
     path: str | os.PathLike[str],
-    calibration: Calibration | str | os.PathLike[str],
+    calibration: Calibration,
     *,
     key: str | None = None,
     frames: int | slice | None = None,
@@ -263,7 +267,7 @@ def read_calibrated(
 
     Args:
         path: file with raw counts (H, W') or (N, H, W').
-        calibration: of the camera it was captured with, or its file, which is read once for all frames.
+        calibration: of the camera it was captured with.
         key: name of the array in its file, where it is none of the usual ones.
         frames: of a stack, one frame (an int, gives (H, W')) or a slice; only these are read.
 
@@ -273,9 +277,6 @@ def read_calibrated(
     Raises:
         InputError: a file that cannot be read, of another size than the calibration, or without such a frame.
     """
-    if not isinstance(calibration, Calibration):
-        stated = os.stat(calibration) if os.path.exists(calibration) else None
-        calibration = _loaded(os.fspath(calibration), stated and (stated.st_size, stated.st_mtime_ns))
     container, entry = _counts(path, key)
     counts = read_leading(container, entry, 0 if len(entry.shape) == 3 else None, frames)
     y, bad = calibration.correct(counts)
@@ -316,12 +317,6 @@ def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, E
     return container, entry
 
 
-@functools.lru_cache(maxsize=2)
-def _loaded(path: str, stated: tuple[int, int] | None) -> Calibration:
-    """The calibration in a file of this size and time: loaded once, not once a snapshot."""
-    return Calibration.load(path)
-
-
 def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -> np.ndarray:
     stack = np.asarray(frames, dtype=np.float64)
     stack = stack[None] if stack.ndim == 2 else stack
@@ -337,25 +332,13 @@ def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -
     return stack
 
 
-def _full_scale(largest: float, bit_depth: int | None) -> float:
-    depths = BIT_DEPTHS if bit_depth is None else (bit_depth,)
-    for depth in depths:
-        if largest <= 2**depth - 1:
-            return float(2**depth - 1)
-    raise InputError(f"counts up to {largest:g} do not fit into {depths[-1]} bits")
-
-
-def _outliers(level: np.ndarray) -> np.ndarray:
-    """Pixels whose dark level is 6 standard deviations off their neighbors', told by the median, or 10 counts."""
+def _bad_pixels(level: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Dark levels 6 standard deviations off their neighbors', or 10 counts; responses half or one and a half theirs."""
     off = level - ndimage.median_filter(level, 5, mode="nearest")
-    return np.asarray(np.abs(off) > max(6 * 1.4826 * float(np.median(np.abs(off - np.median(off)))), 10.0))
-
-
-def _unresponsive(response: np.ndarray) -> np.ndarray:
-    """Pixels that respond less than half or more than one and a half times as much as their neighbors, or hardly."""
+    hot = np.abs(off) > max(6 * 1.4826 * float(np.median(np.abs(off - np.median(off)))), 10.0)
     usual = ndimage.median_filter(response, 7, mode="nearest")
     odd = (response < 0.5 * usual) | (response > 1.5 * usual)
-    return np.asarray(odd | (response < 0.02 * np.median(response)) | (response <= 0))
+    return np.asarray(hot | odd | (response < 0.02 * np.median(response)) | (response <= 0))
 
 
 def _fill(image: np.ndarray, bad: np.ndarray) -> np.ndarray:

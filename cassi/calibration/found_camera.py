@@ -160,12 +160,10 @@ class FoundCamera:
             InputError: no HDF5 suffix.
             OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
         """
-        whole = np.rint(np.asarray(self.shifts) - min(self.shifts)).astype(int)
+        whole = np.asarray(self.shifts, int) - min(map(int, self.shifts))
         masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))
-        height, width = masks.shape[-2:]
-        shifted = np.zeros((len(whole), height, width + int(whole.max())), np.float32)
-        for target, mask, d in zip(shifted, masks, whole, strict=True):
-            target[:, d : d + width] = mask
+        sides = [((0, 0), (d, max(whole) - d)) for d in whole]
+        shifted = np.stack([np.pad(mask, side) for mask, side in zip(masks, sides, strict=True)]).astype(np.float32)
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
         arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}

@@ -15,21 +15,13 @@ from cassi.optics.measurement import Measurement, without_scene
 
 @dataclass(frozen=True, eq=False)
 class RefinedCamera:
-    """A camera found from several captures together, beside those found from each of them alone.
-
-    Attributes:
-        together: the camera of all captures.
-        alone: that of each.
-        names: of the captures.
-        errors: (captures, 3) held-out error of each with the camera as given, as found from it alone, and from all.
-        given: (H, W) or (C, H, W), the mask as given.
-    """
+    """A camera found from several captures together, beside those found from each of them alone."""
 
     together: FoundCamera
     alone: tuple[FoundCamera, ...]
-    names: tuple[str, ...]
-    errors: np.ndarray
-    given: np.ndarray
+    names: tuple[str, ...]  # of the captures
+    errors: np.ndarray  # (captures, 3) held-out error with the camera as given, as found from it alone, and from all
+    given: np.ndarray  # (H, W) or (C, H, W), the mask as given
 
     def values(self) -> dict[str, tuple[float, ...]]:
         """What was fitted, in words with units: together, then from each capture alone."""

@@ -33,6 +33,7 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     blur_weights,
+    blurred_masks,
     polynomial,
 )
 from cassi.kernels.threads import side_by_side
@@ -159,14 +160,14 @@ def features(
     whole = np.rint(np.asarray(shifts) - min(shifts)).astype(int)
     centers = np.linspace(0, num_bands - 1, min(look.groups, num_bands))
     hats = np.array([np.interp(np.arange(num_bands), centers, row) for row in np.eye(len(centers))], np.float32)
-    height, width = masks.shape
+    height, width = masks[0][0].shape
     first, last, _ = rows.indices(height)
     out = np.zeros((len(blurs) * (3 if derivatives else 1), len(centers), last - first, columns), np.float32)
     scaled = np.empty((last - first, width), np.float32)
     top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
 
     def images(c: int) -> list[np.ndarray]:
-        levels = [masks.at(c)[k][top:bottom] for k in blurs]
+        levels = [masks[c % len(masks)][k][top:bottom] for k in blurs]
         found = [(one - ndimage.gaussian_filter(one, look.smooth)).astype(np.float32) for one in levels]
         if derivatives:
             found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
@@ -174,7 +175,7 @@ def features(
 
     made = images(0)
     for c, d in enumerate(whole):
-        if c and masks.per_band:
+        if c and len(masks) > 1:
             made = images(c)
         for q in np.flatnonzero(hats[:, c]):
             for target, image in zip(out, made, strict=True):
@@ -195,11 +196,11 @@ def tiles(good: np.ndarray) -> list[tuple[int, int]]:
 
 def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivatives: bool = True) -> Blocks:
     """The blocks of the snapshots, for masks nearby."""
-    height, width = masks.shape
+    height, width = masks[0][0].shape
     columns = snapshots.detail.shape[-1]
     num_bands, look = len(shifts), snapshots.look
     centers = np.linspace(0, num_bands - 1, min(look.groups, num_bands))
-    blurs = range(len(masks.levels[0]))
+    blurs = range(len(masks[0]))
     corners = [(n, i, j) for n, good in enumerate(snapshots.good) for i, j in tiles(good)]
     num_images = len(blurs) * (3 if derivatives else 1) * len(centers)
     gram = torch.zeros(len(corners), num_images, num_images, dtype=torch.float64)
@@ -347,13 +348,12 @@ class Search:
     shifts: Shifts
 
     def blocks(self, model: CameraModel, *, derivatives: bool = True) -> Blocks:
-        images = BlurredMasks.of(model, self.mask, self.shifts)
+        images = blurred_masks(model, self.mask, self.shifts)
         return gather(self.snapshots, images, self.shifts, derivatives=derivatives)
 
-    def rest(self, model: CameraModel) -> tuple[Blocks, Tensor]:
+    def rest(self, model: CameraModel) -> Tensor:
         """The rest of each block with the model as it is."""
-        blocks = self.blocks(model, derivatives=False)
-        return blocks, rest_of(blocks, model)
+        return rest_of(self.blocks(model, derivatives=False), model)
 
 
 def find_model(
@@ -380,7 +380,7 @@ def find_model(
         model = _shaped(search, model, groups)
         told(0.8)
         model = _with_groups(search, model, groups)
-        if better(blocks, before, search.rest(model)[1]):
+        if better(blocks, before, search.rest(model)):
             return model
     return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0))
 
@@ -406,7 +406,7 @@ def find_dispersion(
         for _ in range(2):
             values = descend(search.blocks(model), [*used, *groups["blur"]], {})
             model = moved(model, used, values[: len(used)])
-        return model, search.rest(model)[1]
+        return model, search.rest(model)
 
     model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
     told(0.7)
@@ -420,7 +420,8 @@ def find_dispersion(
 
 def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
     """A model that was found, with its masks, its pose and contrast fitted once more by a search that looks closely."""
-    blocks = gather(search.snapshots, BlurredMasks.made(masks), search.shifts)
+    sharp = [[one.astype(np.float64)] for one in (masks[None] if masks.ndim == 2 else masks)]
+    blocks = gather(search.snapshots, sharp, search.shifts)
     used = pose_of(directions(search.mask.shape[-2:])) if model.down or model.right else []
     used += [STEP] * bool(model.right.get("t"))
     values = descend(blocks, used, {})
@@ -430,8 +431,8 @@ def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraMode
 def _with_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
     """With the contrast that its masks, of which the family is, want in place of the one that they have.
 
-    sum_c a_c times the mask's mean is 1 where the pattern is as deep as the light is bright: the median over the half of
-    the blocks that are explained best, as edges of the scene make patterns, too.
+    sum_c a_c times the mask's mean is 1 where the pattern is as deep as the light is bright: the median over the half
+    of the blocks that are explained best, as edges of the scene make patterns, too.
     """
     light = float((np.maximum(search.mask, 0) ** model.tone).mean()) * len(search.shifts)
     rest, spectra = family.blocks.regressed(*family.at(torch.as_tensor(values)))
@@ -445,7 +446,7 @@ def _something_near(search: Search, near: Blocks, before: Tensor) -> bool:
     groups = directions(search.mask.shape[-2:])
     if better(near, before, crossed(near, [*pose_of(groups), *groups["blur"]], {})):
         return True
-    return any(better(near, before, search.rest(ladder[0])[1]) for ladder in _ladders(search, CameraModel()))
+    return any(better(near, before, search.rest(ladder[0])) for ladder in _ladders(search, CameraModel()))
 
 
 def _with_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
@@ -467,16 +468,15 @@ def _shaped(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direc
     """With light between the bands, and the exponent of the mask's values, where they explain more."""
     used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
 
-    def rest(model: CameraModel) -> tuple[Blocks, Tensor]:
-        blocks = search.blocks(model, derivatives=False)
-        return blocks, crossed(blocks, used, {})
+    def rest(model: CameraModel) -> Tensor:
+        return crossed(search.blocks(model, derivatives=False), used, {})
 
-    ladders = _ladders(search, model)
-    _, lowest = rest(model)
-    for ladder in ladders:
+    blocks = search.blocks(model, derivatives=False)
+    lowest = crossed(blocks, used, {})
+    for ladder in _ladders(search, model):
         for step in ladder:
             other = replace(step, continuous=model.continuous or step.continuous)
-            blocks, found = rest(other)
+            found = rest(other)
             if not better(blocks, lowest, found):
                 break
             model, lowest = other, found
@@ -527,7 +527,7 @@ def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraM
 
 def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:
     """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
-    masks = BlurredMasks.of(start, search.mask, search.shifts)
+    masks = blurred_masks(start, search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good
     flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
     rests = []

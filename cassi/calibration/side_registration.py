@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +26,8 @@ NOT_SEEN = -1.0  # for a correlation, where too little of the scene is seen
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
 
-@dataclass(frozen=True)
-class Registered:
-    """Where a picture shows the scene, and how well.
-
-    Attributes:
-        pose: the similarity.
-        correlation: of the picture's detail with that of the first cube, -1 to 1.
-    """
+class Registered(NamedTuple):
+    """Where a picture shows the scene, and the correlation of its detail with that of the first cube, -1 to 1."""
 
     pose: Similarity
     correlation: float
@@ -146,9 +140,7 @@ def sharpened(
     return pose, float(misfit(pose).norm() / (y * w).norm().clamp(min=1e-30))
 
 
-def _fitted(
-    pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarity], Tensor], step: float = 0.02
-) -> Similarity:
+def _fitted(pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarity], Tensor]) -> Similarity:
     """The pose near this one with the least |misfit|^2, by Levenberg-Marquardt with finite differences."""
     unit = np.array([1.0, math.degrees(1.0), max(size) / 2, max(size) / 2]) * 2 / max(size)  # a pixel at the border
 

@@ -30,7 +30,7 @@ class Reading:
     """How a scene is read, the same for one and for many: each of its shots, with a calibration only by its key."""
 
     each: tuple[ReadOptions, ...]
-    calibrations: tuple[str, ...] = ()  # one for each shot, or none
+    calibrations: tuple[Calibration, ...] = ()  # one for each shot, or none
     mask_transform: str = "none"
     gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
     read_noise: float | None = None  # electrons
@@ -121,8 +121,6 @@ def settle(args: argparse.Namespace) -> Task:
     situations = {SHOTS: shots > 1, MANY: many}
     if shots == 1:
         check("reconstruct", args, [name for name, so in situations.items() if so])
-    for path in args.calibration:
-        Calibration.load(path)  # refused here where it is none
     method = _method(args)
     files = _files(args) if many or shots > 1 else [args.files[0]]
     read = _reading(args, files, shots, together=many or shots > 1)
@@ -169,7 +167,8 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         with suppress(InputError):  # none can be read, which is told of each when its turn comes
             levels = replace(levels, bit_depth=common_bit_depth(files, each[0]))
         each = tuple(replace(one, levels=levels) for one in each)
-    return Reading(each, tuple(args.calibration), args.mask_transform, args.gain, args.read_noise)
+    calibrations = tuple(Calibration.load(path) for path in args.calibration)
+    return Reading(each, calibrations, args.mask_transform, args.gain, args.read_noise)
 
 
 def _files(args: argparse.Namespace) -> list[str]:

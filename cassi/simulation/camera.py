@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,12 +31,8 @@ def simulate(
 ) -> Snapshot:
     """Photograph a cube through a coded aperture and a disperser: `detect(Phi x)`, (..., H, W') or (..., K, H, W').
 
-    Args:
-        cube: (..., C, H, W) >= 0, spectral cube; its dtype and device are those of the result.
-        mask: (H, W) or (C, H, W), transmission of the coded aperture; of several shots one each, (K, ...).
-        shifts: (C,) displacement of each band [px].
-        shots: K, snapshots of the scene.
-        full_well, read_noise, bit_depth, generator: see `detect`. Without them the result is exact.
+    The cube is (..., C, H, W) >= 0, and its dtype and device are those of the result; the mask (H, W) or (C, H, W), of
+    K `shots` one each, (K, ...); `shifts` [px]. The rest as for `detect`: without it the result is exact.
 
     Raises:
         ValueError: shapes that do not fit (see `CASSI`) or a camera that cannot be (see `detect`).
@@ -129,12 +125,10 @@ def random_mask(
     Transmission t lies in (0, 1); the generator is on the CPU.
 
     Raises:
-        ValueError: a size below 1, transmission outside (0, 1), or an unknown kind.
+        ValueError: a size below 1 or transmission outside (0, 1).
     """
     if height < 1 or width < 1:
         raise ValueError(f"a mask needs at least 1 x 1 elements, got {height} x {width}")
-    if kind not in get_args(MaskKind):
-        raise ValueError(f"kind must be one of {', '.join(get_args(MaskKind))}, got {kind!r}")
     if not 0 < transmission < 1:
         raise ValueError(f"transmission must lie between 0 and 1, got {transmission}: it is a mean over elements")
     drawn = torch.rand(height, width, generator=generator)

@@ -39,32 +39,20 @@ DARK_LEVEL = 60.0  # counts
 
 @dataclass(frozen=True)
 class Bench:
-    """The frames of a simulated bench, 12-bit counts in uint16, and what they were made from.
+    """The frames of a simulated bench, 12-bit counts in uint16, and what they were made from."""
 
-    Attributes:
-        dark: (N, H, W') frames without light.
-        flat: (N, H, W') frames of even white light with the coded aperture taken out.
-        mask_frames: (L, H, W'), the coded aperture under narrow-band light of `mask_wavelengths` (L,) [nm].
-        snapshot: (H, W'), the scene.
-        cube: (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's.
-        wavelengths: (C,) [nm] of the bands, displaced by `shifts` [pixel].
-        mask: (H, W), the coded aperture as it lies on the detector; `design` as drawn.
-        counts_per_unit: of the cube's light through an open element, in counts.
-        hot_pixels, dead_pixels: (H, W') bool.
-    """
-
-    dark: np.ndarray
-    flat: np.ndarray
-    mask_frames: np.ndarray
-    mask_wavelengths: np.ndarray
-    snapshot: np.ndarray
-    cube: np.ndarray
-    wavelengths: np.ndarray
-    shifts: tuple[int, ...]
-    mask: np.ndarray
-    design: np.ndarray
-    counts_per_unit: float
-    hot_pixels: np.ndarray
+    dark: np.ndarray  # (N, H, W') without light
+    flat: np.ndarray  # (N, H, W') of even white light with the coded aperture taken out
+    mask_frames: np.ndarray  # (L, H, W'), the coded aperture under narrow-band light
+    mask_wavelengths: np.ndarray  # (L,) [nm], of that light
+    snapshot: np.ndarray  # (H, W'), the scene
+    cube: np.ndarray  # (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's
+    wavelengths: np.ndarray  # (C,) [nm] of the bands
+    shifts: tuple[int, ...]  # their displacements [pixel]
+    mask: np.ndarray  # (H, W), the coded aperture as it lies on the detector
+    design: np.ndarray  # (H, W), as drawn
+    counts_per_unit: float  # of the cube's light through an open element
+    hot_pixels: np.ndarray  # (H, W') bool
     dead_pixels: np.ndarray
 
 
