@@ -15,7 +15,7 @@ from torch import Tensor
 from cassi.optics.geometry import Shifts
 
 Values = TypeVar("Values", np.ndarray, Tensor)
-BlurredMasks = list[list[np.ndarray]]  # [band, or one for all][blur], each (H, W)
+BlurredMasks = list[list[np.ndarray]]  # [place in t, see `mixture`][blur], each (H, W)
 
 BLURS = (0.0, 0.6, 1.8, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
 FADE = 0.8  # [1 / pixel^2]
@@ -91,11 +91,12 @@ class CameraModel:
         x, y = coordinates(mask.shape[-2:])
         blurred, highest = any(self.blur.values()), mask.max() ** self.tone
         found = np.empty((len(shifts), *mask.shape[-2:]), mask.dtype)
+        parts = mixture(len(shifts), len(images))
         weights: list[np.ndarray] = []
         for c, t in enumerate(band_positions(len(shifts))):
             if blurred and (not weights or _by_band(self.blur)):
                 weights = blur_weights(np.clip(polynomial(self.blur, x, y, t), SHARPEST, WIDEST))
-            levels = images[c % len(images)]
+            levels = [sum(w * one[k] for w, one in zip(parts[c], images, strict=True) if w) for k in range(len(BLURS))]
             made = sum(w * level for w, level in zip(weights, levels, strict=True)) if blurred else levels[0]
             if self.contrast != 1:
                 mean = made.mean()
@@ -136,16 +137,25 @@ def blur_weights(variance: Values) -> list[Values]:
     return weights
 
 
+def mixture(num_bands: int, count: int) -> np.ndarray:
+    """How much of each of the displaced masks makes that of each band, (C, count): a parabola through three of them."""
+    t = band_positions(num_bands)
+    if count == 3:
+        return np.stack([t * (t - 1) / 2, 1 - t * t, t * (t + 1) / 2], axis=1)
+    return np.eye(num_bands) if count > 1 else np.ones((num_bands, 1))
+
+
 def blurred_masks(model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
-    """The mask displaced, at each of `BLURS`; of each band where the bands differ."""
+    """The mask displaced, at each of `BLURS`: one; of three t where the displacement depends on it; or of each band."""
     toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
-    per_band = toned.ndim == 3 or _by_band(model.down) or _by_band(model.right)
-    sources = list(np.broadcast_to(toned, (len(shifts) if per_band else 1, *mask.shape[-2:])))
+    per_band = toned.ndim == 3 or bool(model.right.get("t"))  # another dispersion moves bands by whole pixels
+    positions = band_positions(len(shifts) if per_band else 3 if _by_band(model.down) or _by_band(model.right) else 1)
+    sources = np.broadcast_to(toned, (len(positions), *mask.shape[-2:]))
     x, y = coordinates(mask.shape[-2:])
     rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
     gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if len(shifts) > 1 else 0.0
     levels = []
-    for t, source in zip(band_positions(len(shifts)), sources, strict=False):
+    for t, source in zip(positions, sources, strict=True):
         down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
         moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
         if model.continuous:

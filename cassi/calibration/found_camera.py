@@ -206,8 +206,7 @@ def find_camera(
         told: called with the share of the work that is done.
 
     Returns:
-        The `FoundCamera`. As given where shifts lie between pixels or are all the same, where each scene has several
-        shots, where the snapshots are too small to tell, or where they show another mask altogether.
+        The `FoundCamera`, as given where nothing can be told.
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.

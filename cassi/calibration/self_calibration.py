@@ -17,6 +17,7 @@ with the blur as it was found, more spectra, and finer detail, which mistakes le
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from cassi.calibration.camera_model import (
     band_positions,
     blur_weights,
     blurred_masks,
+    mixture,
     polynomial,
 )
 from cassi.kernels.threads import side_by_side
@@ -166,17 +168,19 @@ def features(
     scaled = np.empty((last - first, width), np.float32)
     top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
 
-    def images(c: int) -> list[np.ndarray]:
-        levels = [masks[c % len(masks)][k][top:bottom] for k in blurs]
+    @functools.lru_cache(maxsize=3)
+    def images(place: int) -> np.ndarray:
+        levels = [masks[place][k][top:bottom] for k in blurs]
         found = [(one - ndimage.gaussian_filter(one, look.smooth)).astype(np.float32) for one in levels]
         if derivatives:
             found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
-        return [image[first - top : last - top] for image in found]
+        return np.stack([image[first - top : last - top] for image in found])
 
-    made = images(0)
+    parts = mixture(num_bands, len(masks)).astype(np.float32)
     for c, d in enumerate(whole):
-        if c and len(masks) > 1:
-            made = images(c)
+        if not c or len(masks) > 1:
+            places = np.flatnonzero(parts[c])
+            made = images(places[0]) if len(places) == 1 else sum(parts[c, place] * images(place) for place in places)
         for q in np.flatnonzero(hats[:, c]):
             for target, image in zip(out, made, strict=True):
                 target[q, :, d : d + width] += np.multiply(image, hats[q, c], out=scaled)
@@ -359,11 +363,7 @@ class Search:
 def find_model(
     search: Search, told: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
 ) -> CameraModel:
-    """The simplest model that clearly explains more of the blocks than simpler ones do, looked for around `start`.
-
-    Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
-    where it lowers the rest by 3 standard errors.
-    """
+    """The simplest model that clearly explains more of the blocks than simpler ones do, looked for around `start`."""
     given = CameraModel()
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
@@ -494,11 +494,7 @@ def _ladders(search: Search, model: CameraModel) -> list[list[CameraModel]]:
 
 
 def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
-    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and their rest.
-
-    Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
-    displacements costs little. Where the start explains as much, it stays.
-    """
+    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and the rest."""
     grid = _displaced_rest(search, start)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)

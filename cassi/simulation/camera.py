@@ -66,16 +66,8 @@ def side_photograph(
 
     Beyond the border of the scene its outermost pixels go on.
 
-    Args:
-        cube: x (C, H, W), >= 0.
-        response: R (K, C), >= 0.
-        size: (h, w) of the picture; the scene's times the scale if not given.
-        pose: where the scene lies in the picture.
-        full_well, read_noise, generator: see `detect`.
-
-    Example:
-        >>> side_photograph(torch.ones(3, 8, 8), torch.ones(1, 3), pose=Similarity(1.5)).shape
-        torch.Size([12, 12, 1])
+    The cube is x (C, H, W) >= 0, the response R (K, C) >= 0, the picture (h, w) = `size`, the scene's times the scale
+    if not given; `pose` says where the scene lies in it. The rest as for `detect`.
     """
     scene = torch.einsum("kc,chw->khw", response.to(cube), cube)
     if size is None:

@@ -92,11 +92,11 @@ def simulate_bench(
     Raises:
         ValueError: a number out of range, or more bands of `step` pixels than the dispersion holds.
     """
-    for name, value, low in (
-        ("height", height, 32), ("width", width, 32), ("num_bands", num_bands, 2), ("step", step, 1),
-    ):  # fmt: skip
-        if value < low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
+    if min(height, width) < 32 or num_bands < 2 or step < 1:
+        raise ValueError(
+            f"a bench has 32 x 32 pixels, 2 bands and a step of 1 px at least, got {height} x {width} pixels, "
+            f"{num_bands} bands and a step of {step} px"
+        )
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
     span = step * (num_bands - 1)
     columns = width + span
