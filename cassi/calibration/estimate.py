@@ -226,7 +226,11 @@ def calibrate(
     gain, read_noise = _noise(darks, flats, level, bad, scale)
 
     cleaned = np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in frames])
-    transmissions = _transmissions(cleaned)
+    means, brightest = cleaned.mean((1, 2)), np.percentile(cleaned, 99.5, axis=(1, 2))
+    if not ((means > 0) & (brightest > 0)).all():
+        raise InputError("a mask frame shows no light above the dark level; check its exposure")
+    # exposures made equal, and the open elements about 1
+    transmissions = cleaned / means[:, None, None] * float((means / brightest).mean())
     curve = fit_dispersion(transmissions, light, order=order)
     step, displacements = _place_bands(curve, step, num_bands)
     wavelengths = curve.wavelength(displacements)
@@ -392,15 +396,6 @@ def _place_bands(curve: Dispersion, step: float | None, num_bands: int | None) -
             "bands; check that the mask frames show dispersion, or take a smaller step"
         )
     return int(step), (1 if reach >= 0 else -1) * int(step) * np.arange(count)
-
-
-def _transmissions(images: np.ndarray) -> np.ndarray:
-    """Mask frames as transmissions: exposures made equal, and the open elements about 1."""
-    means = images.mean((1, 2))
-    brightest = np.percentile(images, 99.5, axis=(1, 2))
-    if not ((means > 0) & (brightest > 0)).all():
-        raise InputError("a mask frame shows no light above the dark level; check its exposure")
-    return np.asarray(images / means[:, None, None] * float((means / brightest).mean()))
 
 
 def _mask_at(

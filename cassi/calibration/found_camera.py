@@ -157,8 +157,7 @@ class FoundCamera:
         """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
 
         Raises:
-            InputError: no HDF5 suffix.
-            OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+            OutputError, InputError: see `cassi.files.write_arrays`.
         """
         whole = np.asarray(self.shifts, int) - min(map(int, self.shifts))
         masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))

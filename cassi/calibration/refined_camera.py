@@ -45,13 +45,9 @@ class RefinedCamera:
         return lines
 
 
-def _constant(terms: str) -> Callable[[FoundCamera], float]:
-    return lambda camera: float(getattr(camera.model, terms).get("1", 0.0))
-
-
 QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
-    "moved right [px]": _constant("right"),
-    "moved down [px]": _constant("down"),
+    "moved right [px]": lambda camera: camera.model.right.get("1", 0.0),
+    "moved down [px]": lambda camera: camera.model.down.get("1", 0.0),
     "turned [degree]": lambda camera: camera.turn,
     "magnified [%]": lambda camera: camera.magnification,
     "blurred, sharpest place [px]": lambda camera: camera.blur_range[0],

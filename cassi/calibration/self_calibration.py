@@ -90,11 +90,6 @@ class Blocks:
     t: Tensor  # (groups,) of the bands, -1 to 1
     spectra: int = COARSE.spectra
 
-    def only(self, some: Tensor) -> Blocks:
-        """Those marked, (blocks,) bool."""
-        fields = {name: getattr(self, name)[some] for name in ("gram", "right", "energy", "count", "x", "y", "parity")}
-        return replace(self, **fields)
-
     def regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """log of the rest of each block relative to its energy, (blocks,), and its a_c; arguments (blocks, groups).
 
@@ -325,7 +320,9 @@ def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
     """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
     colors = (~blocks.parity, blocks.parity)
-    families = [Family.of(blocks.only(color), used, blur) for color in colors]
+    parts = ("gram", "right", "energy", "count", "x", "y", "parity")
+    some = [replace(blocks, **{name: getattr(blocks, name)[color] for name in parts}) for color in colors]
+    families = [Family.of(one, used, blur) for one in some]
     values = side_by_side(Family.least, families)
     rest = torch.empty_like(blocks.energy)
     for color, family, other in zip(colors, families, values[::-1], strict=True):

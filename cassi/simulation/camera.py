@@ -36,13 +36,6 @@ def simulate(
 
     Raises:
         ValueError: shapes that do not fit (see `CASSI`) or a camera that cannot be (see `detect`).
-
-    Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> mask = random_mask(64, 64, generator=generator)
-        >>> shot = simulate(torch.rand(8, 64, 64), mask, range(0, 16, 2), full_well=1e4, generator=generator)
-        >>> shot.y.shape
-        torch.Size([64, 78])
     """
     masks = mask.to(cube)
     if shots == 1:

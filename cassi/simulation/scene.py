@@ -26,10 +26,6 @@ def procedural_scene(
 
     Raises:
         ValueError: a size below 1 or wavelengths that are not a list of finite numbers.
-
-    Example:
-        >>> procedural_scene(64, 64, [450, 550, 650], generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([3, 64, 64])
     """
     centers = torch.as_tensor(wavelengths, dtype=torch.float32)
     if height < 1 or width < 1:
