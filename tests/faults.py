@@ -235,7 +235,7 @@ FAULTS = [
     Fault("light that leaks is a black level", "optics/detector.py::black_level_of", "LEAKS", "0",
         "test_running_front_door.py", "leaks"),
     Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::find_camera",
-        "not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None))))", "False",
+        "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
         "test_calibration_found_camera.py", "does_not_show"),
     Fault("errors stay where the scene was laid", "choice/uncertainty.py::bootstrap",
         "(found - scene).roll(-turn, -2).flip(axes)", "found - scene", "test_choice_uncertainty.py", "come_back_to"),

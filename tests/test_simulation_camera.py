@@ -83,7 +83,6 @@ def test_dtype_and_batch_follow_the_cube():
 def test_cameras_that_cannot_be():
     light = torch.ones(4, 4)
     cases = [
-        ({"full_well": 0.0, "generator": seeded()}, "full_well must be positive"),
         ({"full_well": math.inf, "generator": seeded()}, "full_well must be positive"),
         ({"full_well": 100.0, "read_noise": -1, "generator": seeded()}, "read_noise must be >= 0"),
         ({"read_noise": 1.0}, "needs full_well"),
