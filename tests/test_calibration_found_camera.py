@@ -165,7 +165,7 @@ def with_contrast(mask, contrast):
     ("changed", "picture", "found"),
     [
         (lambda mask: ndimage.gaussian_filter(mask, 0.8), lambda mask: mask, {"blur": (0.64, 0.2)}),
-        (lambda mask: mask, lambda mask: ndimage.gaussian_filter(mask, 0.7), {"blur": (-0.55, 0.25)}),
+        (lambda mask: mask, lambda mask: ndimage.gaussian_filter(mask, 0.7), {"blur": (-0.7, 0.4)}),
         (lambda mask: with_contrast(mask, 0.6), lambda mask: mask, {"contrast": (0.6, 0.08)}),
         (lambda mask: with_contrast(mask, 1.4), lambda mask: mask, {"contrast": (1.4, 0.15)}),
     ],
