@@ -410,7 +410,7 @@ def _mask_at(
         if weight > 0:
             image = ndimage.shift(images[n], (row - curve.across[n], 0), order=3, mode="nearest")
             total += weight * _spread(image, displacement - curve.measured[n], width)
-    return total
+    return np.asarray(total)
 
 
 def _spread(image: np.ndarray, displacement: float, width: int) -> np.ndarray:
