@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from cassi.calibration.dispersion import Dispersion, fit_dispersion, image_shift
+from cassi.calibration.dispersion import Dispersion, image_shift
 from cassi.calibration.estimate import Calibration, calibrate, read_calibrated
 from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.cli.main import run
@@ -59,18 +59,15 @@ def test_image_shift_finds_real_displacements(shift):
 # dispersion
 
 
-@pytest.mark.parametrize("model", ["cauchy", "polynomial"])
-def test_the_dispersion_is_fitted_and_inverted(model):
+def test_the_dispersion_is_fitted_and_inverted():
     wavelengths = np.linspace(450, 650, 5)
-    scaled = (500 / wavelengths) ** 2 if model == "cauchy" else wavelengths / 500
-    sign = -1 if model == "cauchy" else 1
-    truth = 3 + sign * 30 * scaled + sign * 2 * scaled**2
-    coefficients = (3.0, sign * 30.0, sign * 2.0)
-    curve = Dispersion(model, coefficients, wavelengths, truth, np.zeros(5))
+    scaled = wavelengths / 500
+    truth = 3 + 30 * scaled + 2 * scaled**2
+    curve = Dispersion(np.array([3.0, 30.0, 2.0]), wavelengths, truth, np.zeros(5))
     np.testing.assert_allclose(curve(wavelengths), truth)
     np.testing.assert_allclose(curve.residuals, 0, atol=1e-12)
     np.testing.assert_allclose(curve.wavelength(truth), wavelengths, atol=1e-3)
-    left = replace(curve, coefficients=tuple(-a for a in coefficients))
+    left = replace(curve, coefficients=-curve.coefficients)
     np.testing.assert_allclose(left.wavelength(-truth), wavelengths, atol=1e-3)
     # a little beyond the captured wavelengths is fine, far beyond is not
     assert curve.wavelength(curve(np.array([655.0]))) == pytest.approx(655, abs=0.1)
@@ -80,15 +77,9 @@ def test_the_dispersion_is_fitted_and_inverted(model):
 
 def test_a_curve_that_turns_back_is_refused():
     wavelengths = np.array([450.0, 550.0, 650.0])
-    curve = Dispersion("polynomial", (-9.9, 18.0, -8.18), wavelengths, np.zeros(3), np.zeros(3))
+    curve = Dispersion(np.array([-9.9, 18.0, -8.18]), wavelengths, np.zeros(3), np.zeros(3))
     with pytest.raises(InputError, match="turns back between 450 and 650 nm"):
         curve.wavelength(np.array([0.0]))
-
-
-def test_the_order_is_limited_by_the_frames(bench):
-    light = bench.mask_wavelengths[[0, 4]]
-    curve = fit_dispersion(bench.mask_frames[[0, 4]].astype(float), light, order=3)
-    assert len(curve.coefficients) == 2
 
 
 # the whole
@@ -96,9 +87,8 @@ def test_the_order_is_limited_by_the_frames(bench):
 
 def test_the_camera_of_the_bench_is_recovered(bench, found):
     assert found.shifts == bench.shifts
-    assert not found.remainders.any()
     np.testing.assert_allclose(found.wavelengths, bench.wavelengths, atol=1.0)
-    true = dispersion(bench.mask_wavelengths, num_bands=8, first=450.0, last=650.0)
+    true = dispersion(bench.mask_wavelengths, 8)
     np.testing.assert_allclose(found.dispersion.measured, true, atol=0.05)
     np.testing.assert_allclose(found.dispersion.across, 0, atol=0.03)
     # each band's mask is the aperture as it lies, averaged over the two pixels that the band spreads over
@@ -108,17 +98,10 @@ def test_the_camera_of_the_bench_is_recovered(bench, found):
         ratio = mask[inner].mean() / spread[inner].mean()
         assert np.abs(mask / ratio - spread)[inner].mean() < 0.03
     assert found.mask.max() < 1.3
-
-
-def test_bad_pixels_are_found_and_others_are_not(bench, found):
     assert np.array_equal(found.bad_pixels, bench.hot_pixels | bench.dead_pixels)
-
-
-def test_gain_and_read_noise_are_those_of_the_bench(found):
     assert found.gain / found.scale == pytest.approx(15000 / 4095, rel=0.05)
     assert found.read_noise == pytest.approx(5.0, rel=0.1)
-    assert found.saturation == 4095
-    assert found.scale == pytest.approx(4095 - 60, abs=2)
+    assert found.saturation == 4095 and found.scale == pytest.approx(4095 - 60, abs=2)
 
 
 def test_one_frame_of_each_kind_tells_no_noise(bench):
@@ -131,7 +114,6 @@ def test_correction_by_hand():
     found = Calibration(
         mask=np.ones((1, 1, 3), np.float32),
         shifts=(0,),
-        remainders=np.zeros(1),
         wavelengths=np.array([500.0]),
         dark=np.array([[10.0, 20.0, 10.0]]),
         flat=np.array([[1.0, 0.5, 1.5]]),
@@ -140,7 +122,7 @@ def test_correction_by_hand():
         scale=100.0,
         gain=None,
         read_noise=None,
-        dispersion=Dispersion("polynomial", (0.0,), np.array([500.0]), np.zeros(1), np.zeros(1)),
+        dispersion=Dispersion(np.zeros(1), np.array([500.0]), np.zeros(1), np.zeros(1)),
     )
     y, bad = found.correct(np.array([[60, 45, 99]], dtype=np.uint16))
     assert y.tolist() == [[0.5, 0.5, 0.0]]
@@ -152,26 +134,12 @@ def test_correction_by_hand():
         found.correct(np.zeros((2, 3)))
 
 
-def test_the_operator_leaves_bad_pixels_out(bench, found):
-    A = found.operator()
-    assert A.measurement_shape == bench.snapshot.shape
-    y = A.forward(torch.ones(A.cube_shape))
-    assert torch.equal(y == 0, torch.as_tensor(found.bad_pixels) | (A.gram_diag() == 0))
-
-
-def test_the_order_of_the_mask_frames_does_not_matter(bench, found):
-    order = [3, 0, 4, 2, 1]
-    shuffled = calibrate(bench.dark, bench.flat, bench.mask_frames[order], bench.mask_wavelengths[order])
-    np.testing.assert_allclose(shuffled.mask, found.mask, atol=1e-6)
-
-
-def test_exposures_of_the_mask_frames_do_not_matter(bench, found):
-    level = bench.dark.mean(0)
+def test_exposures_and_the_order_of_the_mask_frames_do_not_matter(bench, found):
+    level, order = bench.dark.mean(0), [3, 0, 4, 2, 1]
     dimmed = bench.mask_frames.astype(float)
     dimmed[1] = level + 0.5 * (dimmed[1] - level)
-    again = calibrate(bench.dark, bench.flat, dimmed, bench.mask_wavelengths)
-    good = found.mask.mean()
-    assert np.abs(again.mask - found.mask).mean() < 0.01 * good
+    again = calibrate(bench.dark, bench.flat, dimmed[order], bench.mask_wavelengths[order])
+    assert np.abs(again.mask - found.mask).mean() < 0.01 * found.mask.mean()
 
 
 def test_a_mirrored_bench_disperses_to_the_left(bench, found):
@@ -182,22 +150,8 @@ def test_a_mirrored_bench_disperses_to_the_left(bench, found):
     np.testing.assert_allclose(mirrored.mask[..., ::-1], found.mask, atol=0.02)
 
 
-def test_bands_equally_far_apart_in_wavelength(bench):
-    even = calibrate(**frames(bench), spacing="wavelength", num_bands=9)
-    np.testing.assert_allclose(even.wavelengths, np.linspace(450, 650, 9))
-    np.testing.assert_allclose(even.shifts + even.remainders, even.dispersion(even.wavelengths))
-    assert np.abs(even.remainders).max() <= 0.5
-    cube = torch.zeros(even.mask.shape)
-    cube[3, 10, 20] = 1
-    np.testing.assert_allclose(
-        even.register(cube)[3].numpy(),
-        ndimage.shift(cube[3].numpy().astype(float), (0, -even.remainders[3]), order=3, mode="nearest"),
-        atol=1e-6,
-    )
-
-
 def test_the_step_and_the_number_of_bands_can_be_chosen(bench):
-    assert calibrate(**frames(bench), step=1).shifts == tuple(range(len(calibrate(**frames(bench), step=1).shifts)))
+    assert calibrate(**frames(bench), step=1).shifts == tuple(range(15))
     assert calibrate(**frames(bench), num_bands=4).shifts == (0, 5, 10, 15)
     assert calibrate(**frames(bench), num_bands=5, step=3).shifts == (0, 3, 6, 9, 12)
 
@@ -205,13 +159,9 @@ def test_the_step_and_the_number_of_bands_can_be_chosen(bench):
 def test_what_is_saved_is_loaded(found, tmp_path):
     found.save(tmp_path / "c.h5")
     again = Calibration.load(tmp_path / "c.h5")
-    for name in ("mask", "remainders", "wavelengths", "dark", "flat", "bad_pixels"):
+    for name in ("mask", "wavelengths", "dark", "flat", "bad_pixels"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    for name in ("shifts", "saturation", "scale", "gain", "read_noise"):
-        assert getattr(again, name) == getattr(found, name)
-    assert again.dispersion.model == found.dispersion.model
-    assert again.dispersion.coefficients == pytest.approx(found.dispersion.coefficients)
-    assert again.summary() == found.summary()
+    assert again.shifts == found.shifts and again.summary() == found.summary()
     with pytest.raises(InputError, match="exists already"):
         found.save(tmp_path / "c.h5")
 
@@ -221,15 +171,9 @@ def test_what_is_saved_is_loaded(found, tmp_path):
     [
         (lambda f: f.__delitem__("flat"), "no calibration, 'flat' is missing"),
         (lambda f: f["mask"].__setitem__(0, np.nan), "'mask'.*finite"),
-        (lambda f: f["wavelengths"].__setitem__(0, np.nan), "'wavelengths' must be finite"),
-        (
-            lambda f: (f.__delitem__("dark"), f.__setitem__("dark", np.ones((3, 3)))),
-            r"'dark' must be finite and \(64, 78\)",
-        ),
+        (lambda f: f.__setitem__("line_spread/sigma", [1.0]), "holds a blur"),
         (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one positive number"),
-        (lambda f: f.attrs.__setitem__("scale", 0.0), "'scale' must be one positive number"),
         (lambda f: f.attrs.__delitem__("saturation"), "no calibration, 'saturation' is missing"),
-        (lambda f: f.attrs.__setitem__("dispersion_model", np.bytes_(b"spline")), "unknown dispersion model 'spline'"),
     ],
 )
 def test_a_damaged_calibration_is_refused(found, tmp_path, damage, match):
@@ -260,12 +204,10 @@ def test_figures_are_drawn(found):
         ({"mask_frames": np.zeros((5, 64, 78))}, "a mask frame shows no light"),
         ({"bit_depth": 8}, "do not fit into 8 bits"),
         ({"step": -1.0}, "step between bands must be positive"),
-        ({"step": 1.5}, "equal dispersion need a whole step"),
+        ({"step": 1.5}, "step between bands must be positive and whole"),
         ({"step": 100.0}, "less than a step"),
         ({"num_bands": 1}, "number of bands must be at least 2"),
         ({"num_bands": 30, "step": 2.0}, "lie beyond the calibrated dispersion"),
-        ({"spacing": "even"}, "unknown spacing 'even'"),
-        ({"model": "spline"}, "unknown dispersion model 'spline'"),
         ({"order": 0}, "order of the dispersion model must be at least 1"),
     ],
 )
@@ -300,9 +242,6 @@ def test_a_stack_is_read_as_its_frames(tmp_path):
     np.save(tmp_path / "c.npy", np.ones((3, 3)))
     with pytest.raises(InputError, match="capture all with one region"):
         read_frames([tmp_path / "a.npy", tmp_path / "c.npy"])
-    np.save(tmp_path / "d.npy", np.full((2, 3), np.nan))
-    with pytest.raises(InputError, match="holds NaN or Inf"):
-        read_frames([tmp_path / "d.npy"])
     np.savez(tmp_path / "e.npz", a=np.ones((2, 3)), b=np.ones((2, 3)))
     with pytest.raises(InputError, match="expected one frame or one stack"):
         read_frames([tmp_path / "e.npz"])
@@ -413,39 +352,3 @@ def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path,
     other.save(night / "calibration.h5", overwrite=True)
     assert script("reconstruct", *stack) == 2
     assert "2 of 2 results" in capsys.readouterr().err
-
-
-def test_a_stack_for_bands_between_pixels_is_refused(bench, tmp_path, capsys):
-    even = calibrate(**frames(bench), spacing="wavelength", num_bands=9)
-    even.save(tmp_path / "even.h5")
-    np.save(tmp_path / "stack.npy", np.stack([bench.snapshot, bench.snapshot]))
-    told = ["--calibration", str(tmp_path / "even.h5"), "--measurement", str(tmp_path / "stack.npy")]
-    assert script("reconstruct", *told, "--output", str(tmp_path / "cubes")) == 2
-    assert "calibrate with --spacing dispersion" in capsys.readouterr().err
-
-
-def test_a_blurred_bench_goes_through_both_scripts(tmp_path, capsys):
-    blurred = simulate_bench(64, 64, num_bands=8, blur=(1.0, 1.5), generator=torch.Generator().manual_seed(0))
-    write_bench(tmp_path / "bench", blurred)
-    calibration, result = str(tmp_path / "c.h5"), str(tmp_path / "cube.h5")
-    assert script("calibrate", str(tmp_path / "bench"), "--output", calibration) == 0
-    assert "blur along the dispersion: sigma" in capsys.readouterr().out
-    for name in ("detector.png", "dispersion.png"):
-        assert (tmp_path / "c_figures" / name).stat().st_size > 10_000
-    told = ["--calibration", calibration, "--measurement", str(tmp_path / "bench" / "snapshot.png"), "--quiet"]
-    told += ["--figures", "none"]
-    assert script("reconstruct", *told, "--quality", "fast", "--output", result) == 0
-    with h5py.File(result) as file:
-        with_blur = likeness(torch.as_tensor(file["cube"][()]), torch.as_tensor(blurred.cube))
-    sharp = Calibration.load(calibration)
-    y, bad = sharp.correct(blurred.snapshot)
-    # the masks without their blur, and the camera without it: the blur is missing altogether
-    m = Measurement(y=y, mask=sharp.mask, shifts=sharp.shifts, bad_pixels=bad)
-    without = reconstruct(m, camera="as-given", quality="fast")
-    assert with_blur > likeness(without.cube, torch.as_tensor(blurred.cube)) + 0.1
-    assert script("reconstruct", *told, "--psf", "1") == 2
-    assert "leave out --psf" in capsys.readouterr().err
-    tiled = str(tmp_path / "tiled.h5")
-    assert script("reconstruct", *told, "--quality", "fast", "--tile", "64", "--output", tiled) == 0
-    with h5py.File(tiled) as file:
-        assert likeness(torch.as_tensor(file["cube"][()]), torch.as_tensor(blurred.cube)) > with_blur - 0.05

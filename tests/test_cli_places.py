@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import h5py
@@ -80,12 +81,18 @@ def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options)
     [
         ("calibrate", "refine", "--measurement", "m.h5", "--output", "m.h5"),
         ("calibrate", "refine", "--measurement", "m.h5", "--mask", "mask.h5", "--output", "mask.h5"),
+        ("calibrate", "frames", "--output", "frames/mask.h5"),
         ("simulate", "--mask", "mask.h5", "--output", "mask.h5"),
         ("simulate", "--cube", "spectra.h5", "--output", "spectra.h5"),
     ],
 )
 def test_no_other_command_replaces_what_it_reads(bench, capsys, argv):
     words = [str(bench / word) if word.endswith(".h5") else word for word in argv]
+    if argv[1] == "frames":
+        (bench / "frames").mkdir()
+        for name, source in (("dark", "white"), ("flat", "m"), ("mask", "two")):
+            shutil.copy(bench / f"{source}.h5", bench / "frames" / f"{name}.h5")
+        words[1:] = [str(bench / "frames"), "--wavelengths", "450,550", *words[2:]]
     before = Path(words[-1]).read_bytes()
     assert main([*words, "--overwrite", "--quiet"]) == 2
     assert "would replace an input" in error_of(capsys)

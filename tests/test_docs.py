@@ -284,4 +284,4 @@ def test_tables_with_words_of_their_own_leave_nothing_out() -> None:
     history = [name for name in rows_of("file-format.md", "| dataset |") if "history" in name or "/" not in name]
     assert [name.removeprefix("/history/") for name in history] == list(Record._fields)
     frames = [name.removesuffix("_*") for name in rows_of("own-camera.md", "| file | what") if name.endswith("_*")]
-    assert frames == ["dark", "flat", "mask", "slit"]
+    assert frames == ["dark", "flat", "mask"]

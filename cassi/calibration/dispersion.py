@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
+from numpy.polynomial import polynomial
 from scipy import ndimage
 
 from cassi.errors import InputError
 
-__all__ = ["Dispersion", "Model", "fit_dispersion", "image_shift"]
+__all__ = ["Dispersion", "fit_dispersion", "image_shift"]
 
-Model = Literal["cauchy", "polynomial"]
 REFERENCE = 500.0  # nm; wavelengths are scaled by it in the fits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dispersion:
     """Displacement of light on the detector against its wavelength.
 
-        "cauchy":      d(lambda) = sum_p a_p (500 nm / lambda)^(2 p)
-        "polynomial":  d(lambda) = sum_p a_p (lambda / 500 nm)^p
+        d(lambda) = sum_p a_p (lambda / 500 nm)^p
 
     Attributes:
-        model: one of the two.
-        coefficients: a_p [pixel], from p = 0.
+        coefficients: (P,) a_p [pixel], from p = 0.
         wavelengths: (L,) [nm] it was fitted to.
         measured: (L,) displacement of the mask's image from that of the first wavelength [pixel].
         across: (L,) the same across the dispersion, which should be 0 [pixel].
     """
 
-    model: str
-    coefficients: tuple[float, ...]
+    coefficients: np.ndarray
     wavelengths: np.ndarray
     measured: np.ndarray
     across: np.ndarray
 
     def __call__(self, wavelengths: np.ndarray) -> np.ndarray:
         """d(lambda) [pixel]."""
-        basis = _basis(self.model, np.asarray(wavelengths, dtype=float), len(self.coefficients))
-        return np.asarray(basis @ np.asarray(self.coefficients))
+        return np.asarray(polynomial.polyval(np.asarray(wavelengths, dtype=float) / REFERENCE, self.coefficients))
 
     @property
     def residuals(self) -> np.ndarray:
@@ -78,40 +73,28 @@ class Dispersion:
         return np.asarray(np.interp(wanted, d, w))
 
 
-def fit_dispersion(
-    images: np.ndarray, wavelengths: np.ndarray, *, model: Model = "polynomial", order: int = 3
-) -> Dispersion:
+def fit_dispersion(images: np.ndarray, wavelengths: np.ndarray, *, order: int = 3) -> Dispersion:
     """The dispersion from images of the coded aperture, corrected, at several wavelengths.
 
-    Args:
-        images: (L, H, W').
-        wavelengths: (L,) [nm].
-        model: see `Dispersion`.
-        order: highest power p; at most L - 1 is used.
-
-    Returns:
-        The `Dispersion`, 0 at the first wavelength up to the residual of the fit.
+    Images (L, H, W') of L wavelengths [nm]; `order` is the highest power p, of which at most L - 1 is used. The result
+    is 0 at the first wavelength up to the residual of the fit.
 
     Raises:
-        InputError: an unknown model or an order below 1.
+        InputError: an order below 1.
     """
-    if model not in get_args(Model):
-        raise InputError(f"unknown dispersion model {model!r}, expected {' or '.join(get_args(Model))}")
     if order < 1:
         raise InputError(f"the order of the dispersion model must be at least 1, got {order}")
     count = len(images)
     pairs = list(itertools.combinations(range(count), 2))
-    between = np.array([image_shift(images[a], images[b]) for a, b in pairs])
+    between = [image_shift(images[a], images[b]) for a, b in pairs]
     # least squares for the positions p, with p_0 = 0: p_b - p_a = between
-    rows = np.zeros((len(pairs), count))
-    for row, (a, b) in zip(rows, pairs, strict=True):
-        row[a], row[b] = -1, 1
+    rows = np.array([np.eye(count)[b] - np.eye(count)[a] for a, b in pairs])
     positions = np.zeros((count, 2))
-    positions[1:] = np.linalg.lstsq(rows[:, 1:], between, rcond=None)[0]
+    positions[1:] = np.linalg.lstsq(rows[:, 1:], np.array(between), rcond=None)[0]
     across, along = positions.T
-    basis = _basis(model, wavelengths, min(order, count - 1) + 1)
-    coefficients = np.linalg.lstsq(basis, along, rcond=None)[0]
-    return Dispersion(model, tuple(float(a) for a in coefficients), np.asarray(wavelengths), along, across)
+    powers = polynomial.polyvander(np.asarray(wavelengths) / REFERENCE, min(order, count - 1))
+    coefficients = np.linalg.lstsq(powers, along, rcond=None)[0]
+    return Dispersion(coefficients, np.asarray(wavelengths), along, across)
 
 
 def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
@@ -121,16 +104,7 @@ def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     plane through 0, phi(f) = -2 pi f . shift, fitted over the frequencies below 0.25 cycles per pixel with the cross
     spectrum's magnitude as weight. (Phase correlation: C. D. Kuglin and D. C. Hines, 1975.)
 
-    Args:
-        first, second: (H, W), of one size.
-
-    Returns:
-        (rows, columns).
-
-    Example:
-        >>> image = np.random.default_rng(0).random((64, 64))
-        >>> np.round(image_shift(image, np.roll(image, (1, 3), axis=(0, 1))), 1).tolist()
-        [1.0, 3.0]
+    Returns (rows, columns).
     """
     height, width = first.shape
     window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])
@@ -164,8 +138,3 @@ def image_shift(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
             break
         shift -= np.linalg.solve(left, right_side) / (2 * np.pi)
     return float(down + shift[0]), float(right + shift[1])
-
-
-def _basis(model: str, wavelengths: np.ndarray, count: int) -> np.ndarray:
-    scaled = (REFERENCE / wavelengths) ** 2 if model == "cauchy" else wavelengths / REFERENCE
-    return np.stack([scaled**p for p in range(count)], axis=-1)

@@ -7,40 +7,30 @@ on the detector and through which mask.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
-import torch
 from scipy import ndimage
-from torch import Tensor
 
-from cassi.calibration.camera_model import shift_columns
-from cassi.calibration.dispersion import Dispersion, Model, fit_dispersion
-from cassi.calibration.line_spread import SHARPEST, LineSpread, Slit, fit_line_spread, scatter, sharpen
+from cassi.calibration.dispersion import Dispersion, fit_dispersion
 from cassi.errors import InputError, Note
 from cassi.files import Container, Entry, file_sha256, open_container, write_arrays
 from cassi.files.names import MEASUREMENT, pick
 from cassi.files.scaling import BIT_DEPTHS, read_leading
-from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
 from cassi.optics.psf import local_mean
-from cassi.optics.single_disperser import CASSI
 
 __all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
 
-Spacing = Literal["dispersion", "wavelength"]
 # what the file of a calibration holds
-ARRAYS = ("mask", "shifts", "remainders", "wavelengths", "dark", "flat", "bad_pixels")
+ARRAYS = ("mask", "shifts", "wavelengths", "dark", "flat", "bad_pixels")
 DISPERSION = ("coefficients", "wavelengths", "measured", "across")
-LINE_SPREAD = ("wavelengths", "sigma", "offsets", "profiles")
-OPEN = 1.15  # transmission of an element wide open, at most: transmissions are relative to the brightest
+NUMBERS = ("saturation", "scale", "gain", "read_noise")
 CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
 
 
@@ -49,11 +39,8 @@ class Calibration:
     """A calibrated camera.
 
     Attributes:
-        mask: (C, H, W) float32, transmission of the aperture for each band, as it lies on the detector: as it is
-            imaged, or with the blur taken out where `psf` has it.
+        mask: (C, H, W) float32, transmission of the aperture for each band, as it is imaged on the detector.
         shifts: C whole displacements of the bands [pixel].
-        remainders: (C,) what they leave of the true displacements [pixel]: the bands of a reconstructed cube lie by so
-            much to the right, see `register`. All 0 where the bands are whole pixels apart.
         wavelengths: (C,) [nm], the bands' centers.
         dark: (H, W') counts without light.
         flat: (H, W') relative response of the pixels, mean 1.
@@ -63,12 +50,10 @@ class Calibration:
         gain: electrons per unit of the measurement, or None where a single flat frame did not tell.
         read_noise: standard deviation [electron], or None likewise.
         dispersion: the fitted curve.
-        line_spread: the optics' blur along the dispersion, where a slit was captured, else None.
     """
 
     mask: np.ndarray
     shifts: tuple[int, ...]
-    remainders: np.ndarray
     wavelengths: np.ndarray
     dark: np.ndarray
     flat: np.ndarray
@@ -78,39 +63,11 @@ class Calibration:
     gain: float | None
     read_noise: float | None
     dispersion: Dispersion
-    line_spread: LineSpread | None = None
-
-    @property
-    def psf(self) -> Tensor | None:
-        """Point-spread function along the dispersion for `BlurredCASSI`, (M,), or (C, M) where the bands' differ.
-
-        None where no slit was captured or the blur is negligible: the masks as they are imaged hold it.
-        """
-        if self.line_spread is None or self.line_spread.negligible:
-            return None
-        sigma = torch.as_tensor(self.line_spread.at(self.wavelengths))
-        if float(sigma.max()) < 1.2 * float(sigma.min()):  # one for all bands is several times faster
-            sigma = sigma.square().mean().sqrt()
-        reach = math.ceil(4 * float(sigma.max()))
-        # values, not means over pixels: the masks' images have been averaged over the pixels already
-        taps = torch.exp(-((torch.arange(-reach, reach + 1) / sigma[..., None]) ** 2) / 2)
-        return taps / taps.sum(-1, keepdim=True)
-
-    def operator(self, *, device: torch.device | str | None = None) -> CASSI | BlurredCASSI:
-        """The camera, with weight 0 at bad pixels."""
-        good, mask = torch.as_tensor(~self.bad_pixels, dtype=torch.float32), torch.as_tensor(self.mask)
-        if self.psf is None:
-            return CASSI(mask, self.shifts, good).to(device)
-        return BlurredCASSI(mask, tuple(map(float, self.shifts)), psf=self.psf, weights=good).to(device)
 
     def correct(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counts to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
+        """Counts (..., H, W') to a measurement: y = (k - dark) / (flat scale), 0 at bad pixels.
 
-        Args:
-            frame: (..., H, W') counts.
-
-        Returns:
-            y like `frame`, float32, and its bad pixels (..., H, W') bool, the saturated ones among them.
+        Returns y, float32, and its bad pixels, bool, the saturated ones among them.
 
         Raises:
             InputError: a frame of another size.
@@ -128,36 +85,21 @@ class Calibration:
     def summary(self) -> list[str]:
         """What was found, a line each."""
         curve = self.dispersion
-        reach, bands = np.ptp(curve.measured), np.asarray(self.shifts) + self.remainders
-        steps = np.abs(np.diff(bands))
-        apart = f"{steps.min():g}" if np.ptp(steps) < 1e-9 else f"{steps.min():.2f} to {steps.max():.2f}"
         lines = [
-            f"dispersion: {reach:.2f} px from {curve.wavelengths[0]:g} to {curve.wavelengths[-1]:g} nm, "
-            f"{curve.model} with {len(curve.coefficients)} coefficients leaves at most "
+            f"dispersion: {np.ptp(curve.measured):.2f} px from {curve.wavelengths[0]:g} to {curve.wavelengths[-1]:g} "
+            f"nm, polynomial with {len(curve.coefficients)} coefficients leaves at most "
             f"{np.abs(curve.residuals).max():.3f} px, across it {np.ptp(curve.across):.3f} px",
-            f"bands: {len(bands)} from {self.wavelengths[0]:.1f} to {self.wavelengths[-1]:.1f} nm, {apart} px apart",
+            f"bands: {len(self.shifts)} from {self.wavelengths[0]:.1f} to {self.wavelengths[-1]:.1f} nm, "
+            f"{abs(self.shifts[1] - self.shifts[0])} px apart",
             f"mask: {self.mask.shape[1]} x {self.mask.shape[2]} px, mean transmission {self.mask.mean():.3f}",
             f"detector: {np.count_nonzero(self.bad_pixels)} bad pixels, dark level {np.median(self.dark):.1f} of "
             f"{self.saturation:g} counts",
         ]
-        if self.line_spread is not None:
-            sigma = self.line_spread.sigma
-            used = "negligible" if self.line_spread.negligible else "taken out of the masks, part of the camera"
-            found = (
-                f"{sigma.min():.2f} to {sigma.max():.2f} px" if sigma.max() > SHARPEST else f"{SHARPEST:g} px or less"
-            )
-            lines.append(f"blur along the dispersion: sigma {found}, {used}")
         if self.gain is not None and self.read_noise is not None:
             lines.append(
                 f"noise: {self.gain / self.scale:.2f} electrons a count, read noise {self.read_noise:.1f} electrons"
             )
         return lines
-
-    def register(self, cube: Tensor) -> Tensor:
-        """Move the bands of a reconstructed cube (..., C, H, W) from where they lie to where they belong."""
-        if not np.abs(self.remainders).max() > 1e-6:
-            return cube
-        return shift_columns(cube, tuple(-self.remainders))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it to HDF5, whole or not at all.
@@ -165,15 +107,9 @@ class Calibration:
         Raises:
             OutputError: see `cassi.files.write_arrays`.
         """
-        curve = self.dispersion
         arrays = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
-        arrays |= {f"dispersion/{name}": np.asarray(getattr(curve, name)) for name in DISPERSION}
-        spread = self.line_spread
-        numbers = {name: getattr(self, name) for name in ("saturation", "scale", "gain", "read_noise")}
-        if spread is not None:
-            arrays |= {f"line_spread/{name}": getattr(spread, name) for name in LINE_SPREAD}
-            numbers["slit_width"] = spread.slit_width
-        attributes = {"kind": "cassi calibration", "dispersion_model": curve.model, **numbers}
+        arrays |= {f"dispersion/{name}": np.asarray(getattr(self.dispersion, name)) for name in DISPERSION}
+        attributes = {"kind": "cassi calibration", **{name: getattr(self, name) for name in NUMBERS}}
         return write_arrays(path, arrays, axes={"mask": "CHW"}, attributes=attributes, overwrite=overwrite)
 
     @classmethod
@@ -185,59 +121,38 @@ class Calibration:
         """
         container = open_container(Path(path))
         entries = {entry.name: entry for entry in container.entries}
-        blurred = "line_spread/sigma" in entries
         names = [*ARRAYS, *(f"dispersion/{name}" for name in DISPERSION)]
-        names += [f"line_spread/{name}" for name in LINE_SPREAD] if blurred else []
-        needed = ["saturation", "scale", "dispersion_model"] + ["slit_width"] * blurred
-        for name in [*(n for n in names if n not in entries), *(n for n in needed if n not in container.attributes)]:
-            what = f"{path}: no calibration, '{name}' is missing; make one with calibrate.py, or give a camera as mask"
-            raise InputError(what, cures=("mask",))
+        missing = [n for n in names if n not in entries] + [n for n in NUMBERS[:2] if n not in container.attributes]
+        if missing:
+            what = f"{path}: no calibration, '{missing[0]}' is missing; make one with calibrate.py, or give a camera"
+            raise InputError(f"{what} as mask", cures=("mask",))
+        if "line_spread/sigma" in entries or ("remainders" in entries and container.read(entries["remainders"]).any()):
+            raise InputError(f"{path}: holds a blur or bands between pixels, as earlier versions found; calibrate anew")
         values = {name: container.read(entries[name]) for name in names}
-        numbers: dict[str, float | None] = {"gain": None, "read_noise": None}
-        for name in ("saturation", "scale", "gain", "read_noise", "slit_width"):
+        numbers: dict[str, float | None] = dict.fromkeys(NUMBERS)
+        for name in NUMBERS:
             if name in container.attributes:
                 number = np.asarray(container.attributes[name])
                 if number.size != 1 or number.dtype.kind not in "iuf" or not 0 < number.item() < np.inf:
                     raise InputError(f"{path}: '{name}' must be one positive number, got {number!r}")
                 numbers[name] = float(number.item())
-        spread, width = None, numbers.pop("slit_width", None)
-        if width is not None:
-            spread = LineSpread(**{name: values[f"line_spread/{name}"] for name in LINE_SPREAD}, slit_width=width)
-        model = container.attributes["dispersion_model"]
-        found = cls(
-            **{name: values[name] for name in ("remainders", "wavelengths", "dark", "flat")},  # type: ignore[arg-type]
-            **numbers,  # type: ignore[arg-type]
-            mask=values["mask"].astype(np.float32),
-            shifts=tuple(int(d) for d in values["shifts"]),
+        mask, shifts = values["mask"].astype(np.float32), tuple(int(d) for d in values["shifts"])
+        if mask.ndim != 3 or not shifts:
+            raise InputError(f"{path}: mask must be (C, H, W) with C = {len(shifts)} shifts, got {mask.shape}")
+        height, width = mask.shape[1:]
+        expected: dict[str, tuple[int, ...]] = {"mask": (len(shifts), height, width), "wavelengths": (len(shifts),)}
+        expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), (height, width + max(shifts) - min(shifts)))
+        for name, shape in expected.items():
+            if values[name].shape != shape or not np.isfinite(values[name]).all():
+                raise InputError(f"{path}: '{name}' must be finite and {shape}, got {values[name].shape}")
+        return cls(
+            mask=mask,
+            shifts=shifts,
             bad_pixels=values["bad_pixels"].astype(bool),
-            dispersion=Dispersion(
-                model.decode(errors="replace") if isinstance(model, bytes) else str(model),
-                tuple(float(a) for a in values["dispersion/coefficients"]),
-                *(values[f"dispersion/{name}"] for name in DISPERSION[1:]),
-            ),
-            line_spread=spread,
+            dispersion=Dispersion(*(values[f"dispersion/{name}"] for name in DISPERSION)),
+            **{name: values[name] for name in ("wavelengths", "dark", "flat")},  # type: ignore[arg-type]
+            **numbers,  # type: ignore[arg-type]
         )
-        _check_loaded(path, found)
-        return found
-
-
-def _check_loaded(path: str | os.PathLike[str], c: Calibration) -> None:
-    bands = len(c.shifts)
-    if c.mask.ndim != 3 or bands == 0:
-        raise InputError(f"{path}: mask must be (C, H, W) with C = {bands} shifts, got {c.mask.shape}")
-    height, width = c.mask.shape[1:]
-    expected: dict[str, tuple[int, ...]] = {"remainders": (bands,), "wavelengths": (bands,)}
-    expected["mask"] = (bands, height, width)
-    expected |= dict.fromkeys(("dark", "flat", "bad_pixels"), (height, width + max(c.shifts) - min(c.shifts)))
-    arrays = {name: getattr(c, name) for name in expected}
-    if c.line_spread is not None:
-        arrays["line_spread/sigma"] = c.line_spread.sigma
-        expected["line_spread/sigma"] = c.line_spread.wavelengths.shape
-    for name, shape in expected.items():
-        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
-            raise InputError(f"{path}: '{name}' must be finite and {shape}, got {arrays[name].shape}")
-    if c.dispersion.model not in get_args(Model):
-        raise InputError(f"{path}: unknown dispersion model {c.dispersion.model!r}")
 
 
 def calibrate(
@@ -248,24 +163,16 @@ def calibrate(
     *,
     step: float | None = None,
     num_bands: int | None = None,
-    spacing: Spacing = "dispersion",
-    model: Model = "polynomial",
     order: int = 3,
     bit_depth: int | None = None,
-    slit: Slit | None = None,
 ) -> Calibration:
     """Make a calibrated camera of captured frames.
 
     Dark and flat frames are averaged; a pixel whose dark level or response lies far off its neighbors' is bad, and is
     filled from them wherever an image is needed. The displacement of the mask's image between every two
     wavelengths (`image_shift`) gives the dispersion, by least squares over all pairs, and the fit its curve. The mask
-    of a band is what the nearest two captured wavelengths show, moved to where the band falls, in proportion to how
-    near they are, and averaged over the band's width: the light of a band is spread over `step` pixels, and the mask's
-    image with it.
-
-    The masks so found are those imaged, blur and all, which serves a camera whose blur is small. With frames of a slit
-    the blur along the dispersion is measured (`fit_line_spread`); where it is 0.7 px or more on average it is
-    taken out of the mask frames (`sharpen`) and becomes part of the camera, so that it blurs mask and scene alike.
+    of a band is what the nearest two captured wavelengths show, blur of the optics and all, moved to where the band
+    falls, in proportion to how near they are, and averaged over the `step` pixels that its light spreads over.
 
     Args:
         dark: (H, W') or (N, H, W') counts without light.
@@ -273,18 +180,11 @@ def calibrate(
             gain and the read noise are estimated too.
         mask_frames: (L, H, W') counts of the coded aperture under narrow-band light, each with any exposure.
         mask_wavelengths: (L,) [nm], at least 2, different.
-        step: dispersion between neighboring bands [pixel], > 0; 2 where neither this nor `num_bands` is given. With
-            spacing "dispersion" a whole number, so that every band falls on whole pixels and the operator is exact.
+        step: dispersion between neighboring bands [pixel], whole and > 0, so that every band falls on whole pixels and
+            the operator is exact; 2 where neither this nor `num_bands` is given.
         num_bands: C; as many as cover the captured wavelengths if not given.
-        spacing: "dispersion", bands equally far apart on the detector, or "wavelength", equally far apart in nm from
-            the shortest to the longest captured wavelength.
-        model: of the dispersion, see `Dispersion`.
-        order: highest power p of the model; at most L - 1 is used.
+        order: highest power of the dispersion's polynomial; at most L - 1 is used.
         bit_depth: of the counts; without it the smallest of 8, 10, 12, 14, 16 that holds the brightest.
-        slit: frames of a narrow slit, for the blur.
-
-    Returns:
-        The `Calibration`.
 
     Raises:
         InputError: frames that do not fit together or show nothing, wavelengths that are unusable, or bands that the
@@ -297,13 +197,25 @@ def calibrate(
         >>> found.shifts
         (0, 2, 4, 6, 8, 10, 12, 14)
     """
-    darks, flats, frames, light = _checked_frames(dark, flat, mask_frames, mask_wavelengths)
-    slits, slit_light = _checked_slits(slit, mask_wavelengths, frames.shape[1:])
-    largest = float(max(stack.max() for stack in (darks, flats, frames, slits) if stack.size))
-    full_scale = _full_scale(largest, bit_depth)
+    frames = _stack("mask", mask_frames)
+    darks, flats = (_stack(name, one, frames.shape[1:]) for name, one in (("dark", dark), ("flat", flat)))
+    light = np.asarray(mask_wavelengths, dtype=np.float64).reshape(-1)
+    if len(light) != len(frames):
+        raise InputError(f"{len(frames)} mask frames but {len(light)} wavelengths; give one per frame")
+    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
+        raise InputError(f"the wavelengths of the mask frames must be positive and all different, got {light}")
+    if len(light) < 2:
+        raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
+    rising = np.argsort(light)
+    frames, light = frames[rising], light[rising]
+    largest = float(max(stack.max() for stack in (darks, flats, frames)))
+    depths = BIT_DEPTHS if bit_depth is None else (bit_depth,)
+    full_scale = next((float(2**depth - 1) for depth in depths if largest <= 2**depth - 1), None)
+    if full_scale is None:
+        raise InputError(f"counts up to {largest:g} do not fit into {depths[-1]} bits")
     level = darks.mean(0)
     response = flats.mean(0) - level
-    bad = _outliers(level, 6.0) | _unresponsive(response)
+    bad = _bad_pixels(level, response)
     if bad.mean() > 0.5:
         raise InputError(
             f"{100 * bad.mean():.0f} % of the pixels are hot or dead; the flat must be brighter than the dark"
@@ -313,34 +225,29 @@ def calibrate(
     response = response / response.mean()
     gain, read_noise = _noise(darks, flats, level, bad, scale)
 
-    def cleaned(stack: np.ndarray) -> np.ndarray:
-        return np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in stack])
-
-    transmissions = _transmissions(cleaned(frames))
-    curve = fit_dispersion(transmissions, light, model=model, order=order)
-    spread = None if slit is None else fit_line_spread(cleaned(slits), slit_light, slit_width=slit.width)
-    if spread is not None and not spread.negligible:
-        blurs = spread.at(light)
-        transmissions = np.stack(
-            [sharpen(t, float(s), largest=OPEN) for t, s in zip(transmissions, blurs, strict=True)]
-        )
-    displacements, wavelengths, widths = _place_bands(curve, step, num_bands, spacing)
-    whole = np.rint(displacements).astype(int)
-    remainders = displacements - whole
-    columns = frames.shape[-1] - int(np.ptp(whole))
+    cleaned = np.stack([_fill((frame - level) / response, bad | (frame >= full_scale)) for frame in frames])
+    means, brightest = cleaned.mean((1, 2)), np.percentile(cleaned, 99.5, axis=(1, 2))
+    if not ((means > 0) & (brightest > 0)).all():
+        raise InputError("a mask frame shows no light above the dark level; check its exposure")
+    # exposures made equal, and the open elements about 1
+    transmissions = cleaned / means[:, None, None] * float((means / brightest).mean())
+    curve = fit_dispersion(transmissions, light, order=order)
+    step, displacements = _place_bands(curve, step, num_bands)
+    wavelengths = curve.wavelength(displacements)
+    span = int(np.ptp(displacements))
+    columns = frames.shape[-1] - span
     if columns < 1:
-        raise InputError(f"the bands span {np.ptp(whole)} px, more than the detector's {frames.shape[-1]} columns")
+        raise InputError(f"the bands span {span} px, more than the detector's {frames.shape[-1]} columns")
     mask = np.stack(
         [
-            _mask_at(transmissions, curve, light, float(d), float(w), int(n - whole.min()), columns, float(width))
-            for d, w, n, width in zip(displacements, wavelengths, whole, widths, strict=True)
+            _mask_at(transmissions, curve, light, int(d), float(w), step)[:, first : first + columns].clip(0)
+            for d, w, first in zip(displacements, wavelengths, displacements - displacements.min(), strict=True)
         ]
     )
     mask[mask < CLOSED * mask.max()] = 0
     return Calibration(
         mask=mask.astype(np.float32),
-        shifts=tuple(int(n) for n in whole),
-        remainders=np.where(np.abs(remainders) < 1e-9, 0, remainders),
+        shifts=tuple(int(d) for d in displacements),
         wavelengths=wavelengths,
         dark=level,
         flat=response,
@@ -350,13 +257,12 @@ def calibrate(
         gain=gain,
         read_noise=read_noise,
         dispersion=curve,
-        line_spread=spread,
     )
 
 
 def read_calibrated(
     path: str | os.PathLike[str],
-    calibration: Calibration | str | os.PathLike[str],
+    calibration: Calibration,
     *,
     key: str | None = None,
     frames: int | slice | None = None,
@@ -365,7 +271,7 @@ def read_calibrated(
 
     Args:
         path: file with raw counts (H, W') or (N, H, W').
-        calibration: of the camera it was captured with, or its file, which is read once for all frames.
+        calibration: of the camera it was captured with.
         key: name of the array in its file, where it is none of the usual ones.
         frames: of a stack, one frame (an int, gives (H, W')) or a slice; only these are read.
 
@@ -375,20 +281,11 @@ def read_calibrated(
     Raises:
         InputError: a file that cannot be read, of another size than the calibration, or without such a frame.
     """
-    if not isinstance(calibration, Calibration):
-        stated = os.stat(calibration) if os.path.exists(calibration) else None
-        calibration = _loaded(os.fspath(calibration), stated and (stated.st_size, stated.st_mtime_ns))
     container, entry = _counts(path, key)
     counts = read_leading(container, entry, 0 if len(entry.shape) == 3 else None, frames)
     y, bad = calibration.correct(counts)
     bad = np.asarray(bad.any(axis=tuple(range(bad.ndim - 2))))
-    notes: list[str] = [
-        Note(f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated", "counts")
-    ]
-    if np.abs(calibration.remainders).max() > 1e-6:
-        notes.append(
-            f"bands up to {np.abs(calibration.remainders).max():.2f} px off whole pixels, moved back at the end"
-        )
+    note = Note(f"dark and flat corrected, {100 * bad.mean():.2f} % of the pixels are bad or saturated", "counts")
     m = Measurement(
         y=y,
         mask=calibration.mask,
@@ -399,7 +296,7 @@ def read_calibrated(
         scale=calibration.scale,
         gain=calibration.gain,
         read_noise=calibration.read_noise,
-        notes=tuple(notes),
+        notes=(note,),
         source=Path(path).name,
         sha256=file_sha256(path),
     )
@@ -410,12 +307,6 @@ def calibrated_frame_count(path: str | os.PathLike[str], *, key: str | None = No
     """The number of frames of a stack of raw counts, without reading them, or None for a single snapshot.
 
     Args and Raises as for `read_calibrated`.
-
-    Example:
-        >>> path = os.path.join(tempfile.mkdtemp(), "stack.npy")
-        >>> np.save(path, np.zeros((5, 8, 14), np.uint16))
-        >>> calibrated_frame_count(path)
-        5
     """
     _, entry = _counts(path, key)
     return entry.shape[0] if len(entry.shape) == 3 else None
@@ -428,38 +319,6 @@ def _counts(path: str | os.PathLike[str], key: str | None) -> tuple[Container, E
     if len(entry.shape) not in (2, 3):
         raise InputError(f"{path}: '{entry.name}' must be (H, W') or (N, H, W'), got {entry.shape}")
     return container, entry
-
-
-@functools.lru_cache(maxsize=2)
-def _loaded(path: str, stated: tuple[int, int] | None) -> Calibration:
-    """The calibration in a file of this size and time: loaded once, not once a snapshot."""
-    return Calibration.load(path)
-
-
-def _checked_frames(
-    dark: np.ndarray, flat: np.ndarray, mask_frames: np.ndarray, wavelengths: Sequence[float] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Stacks (N, H, W') in float64, mask frames in the order of rising wavelength."""
-    frames = _stack("mask", mask_frames)
-    darks, flats = (_stack(name, one, frames.shape[1:]) for name, one in (("dark", dark), ("flat", flat)))
-    light = _checked_light("mask", wavelengths, len(frames))
-    if len(light) < 2:
-        raise InputError("one mask frame says nothing about the dispersion; capture it at two wavelengths or more")
-    rising = np.argsort(light)
-    return darks, flats, frames[rising], light[rising]
-
-
-def _checked_slits(
-    slit: Slit | None, mask_wavelengths: Sequence[float] | np.ndarray, size: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Slit frames (S, H, W') in float64 and their wavelengths; S = 0 where there are none."""
-    if slit is None:
-        return np.zeros((0, *size)), np.zeros(0)
-    stack = _stack("slit", slit.frames, size)
-    wavelengths = slit.wavelengths
-    if wavelengths is None:
-        wavelengths = np.mean(mask_wavelengths, keepdims=True) if len(stack) == 1 else mask_wavelengths
-    return stack, _checked_light("slit", wavelengths, len(stack))
 
 
 def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -> np.ndarray:
@@ -477,34 +336,13 @@ def _stack(name: str, frames: np.ndarray, size: tuple[int, ...] | None = None) -
     return stack
 
 
-def _checked_light(name: str, wavelengths: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
-    light = np.asarray(wavelengths, dtype=np.float64).reshape(-1)
-    if len(light) != count:
-        raise InputError(f"{count} {name} frames but {len(light)} wavelengths; give one per frame")
-    if not np.isfinite(light).all() or (light <= 0).any() or len(np.unique(light)) != len(light):
-        raise InputError(f"the wavelengths of the {name} frames must be positive and all different, got {light}")
-    return light
-
-
-def _full_scale(largest: float, bit_depth: int | None) -> float:
-    depths = BIT_DEPTHS if bit_depth is None else (bit_depth,)
-    for depth in depths:
-        if largest <= 2**depth - 1:
-            return float(2**depth - 1)
-    raise InputError(f"counts up to {largest:g} do not fit into {depths[-1]} bits")
-
-
-def _outliers(level: np.ndarray, sigmas: float) -> np.ndarray:
-    """Pixels whose dark level is far off their neighbors'."""
+def _bad_pixels(level: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Dark levels 6 standard deviations off their neighbors', or 10 counts; responses half or one and a half theirs."""
     off = level - ndimage.median_filter(level, 5, mode="nearest")
-    return np.asarray(np.abs(off) > max(sigmas * scatter(off), 10.0))
-
-
-def _unresponsive(response: np.ndarray) -> np.ndarray:
-    """Pixels that respond less than half or more than one and a half times as much as their neighbors, or hardly."""
+    hot = np.abs(off) > max(6 * 1.4826 * float(np.median(np.abs(off - np.median(off)))), 10.0)
     usual = ndimage.median_filter(response, 7, mode="nearest")
     odd = (response < 0.5 * usual) | (response > 1.5 * usual)
-    return np.asarray(odd | (response < 0.02 * np.median(response)) | (response <= 0))
+    return np.asarray(hot | odd | (response < 0.02 * np.median(response)) | (response <= 0))
 
 
 def _fill(image: np.ndarray, bad: np.ndarray) -> np.ndarray:
@@ -538,60 +376,32 @@ def _noise(
     return per_count * scale, per_count * math.sqrt(dark_variance)
 
 
-def _place_bands(
-    curve: Dispersion, step: float | None, num_bands: int | None, spacing: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Displacement, wavelength and width on the detector of each band."""
-    if spacing not in get_args(Spacing):
-        raise InputError(f"unknown spacing {spacing!r}, expected {' or '.join(get_args(Spacing))}")
+def _place_bands(curve: Dispersion, step: float | None, num_bands: int | None) -> tuple[int, np.ndarray]:
+    """The step, and the displacement of each band, both whole."""
     first, last = curve.wavelengths[[0, -1]]
     reach = float(np.diff(curve(curve.wavelengths[[0, -1]]))[0])
-    span, direction = abs(reach), 1 if reach >= 0 else -1
     if num_bands is not None and num_bands < 2:
         raise InputError(f"the number of bands must be at least 2, got {num_bands}")
-    if step is not None and not (math.isfinite(step) and step > 0):
-        raise InputError(f"the step between bands must be positive [pixel], got {step}; its sign is measured")
     if step is None:
-        step = 2.0 if num_bands is None else max(1.0, float(round(span / (num_bands - 1))))
-    count = math.floor(span / step + 0.5) + 1 if num_bands is None else num_bands
+        step = 2 if num_bands is None else max(1, round(abs(reach) / (num_bands - 1)))
+    if not (step > 0 and float(step).is_integer()):
+        raise InputError(
+            f"the step between bands must be positive and whole, got {step:g} px: then no band falls between pixels; "
+            "its sign is measured"
+        )
+    count = math.floor(abs(reach) / step + 0.5) + 1 if num_bands is None else num_bands
     if count < 2:
         raise InputError(
-            f"the light moves {span:.2f} px from {first:g} to {last:g} nm, less than a step of {step:g} px: no bands; "
-            "check that the mask frames show dispersion, or take a smaller step"
+            f"the light moves {abs(reach):.2f} px from {first:g} to {last:g} nm, less than a step of {step:g} px: no "
+            "bands; check that the mask frames show dispersion, or take a smaller step"
         )
-    if spacing == "wavelength":
-        wavelengths = np.linspace(first, last, count)
-        displacements = curve(wavelengths)
-        return displacements, wavelengths, np.abs(np.gradient(displacements))
-    if not float(step).is_integer():
-        raise InputError(
-            f"bands of equal dispersion need a whole step, got {step:g} px: then no band falls between pixels; "
-            'round it, or use spacing "wavelength"'
-        )
-    displacements = direction * step * np.arange(count)
-    return displacements, curve.wavelength(displacements), np.full(count, step)
-
-
-def _transmissions(images: np.ndarray) -> np.ndarray:
-    """Mask frames as transmissions: exposures made equal, and the open elements about 1."""
-    means = images.mean((1, 2))
-    brightest = np.percentile(images, 99.5, axis=(1, 2))
-    if not ((means > 0) & (brightest > 0)).all():
-        raise InputError("a mask frame shows no light above the dark level; check its exposure")
-    return np.asarray(images / means[:, None, None] * float((means / brightest).mean()))
+    return int(step), (1 if reach >= 0 else -1) * int(step) * np.arange(count)
 
 
 def _mask_at(
-    images: np.ndarray,
-    curve: Dispersion,
-    light: np.ndarray,
-    displacement: float,
-    wavelength: float,
-    first_column: int,
-    columns: int,
-    width: float,
+    images: np.ndarray, curve: Dispersion, light: np.ndarray, displacement: int, wavelength: float, width: int
 ) -> np.ndarray:
-    """The mask of a band, on the columns that the band covers: (H, W)."""
+    """The mask of a band on the detector, (H, W')."""
     after = int(np.clip(np.searchsorted(light, wavelength), 1, len(light) - 1))
     share = float(np.clip((wavelength - light[after - 1]) / (light[after] - light[after - 1]), 0, 1))
     row = share * curve.across[after] + (1 - share) * curve.across[after - 1]
@@ -600,10 +410,10 @@ def _mask_at(
         if weight > 0:
             image = ndimage.shift(images[n], (row - curve.across[n], 0), order=3, mode="nearest")
             total += weight * _spread(image, displacement - curve.measured[n], width)
-    return np.asarray(total[:, first_column : first_column + columns].clip(0))
+    return np.asarray(total)
 
 
-def _spread(image: np.ndarray, displacement: float, width: float) -> np.ndarray:
+def _spread(image: np.ndarray, displacement: float, width: int) -> np.ndarray:
     """Rows moved to the right and averaged over `width` pixels, both real numbers, in the Fourier domain."""
     border = math.ceil(abs(displacement) + width) + 16
     padded = np.pad(image, ((0, 0), (border, border)), mode="edge")

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ from cassi.optics.imprint import imprint
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
-from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
@@ -68,7 +67,7 @@ class FoundCamera:
 
     Attributes:
         mask: (H, W) as given, or (C, H, W), the mask of each band as it was found.
-        shifts: displacement of each band [pixel].
+        shifts: displacement of each band [pixel], whole numbers where it was found.
         model: what was found; exact where the camera was left as given.
         accepted: whether that explains the snapshots clearly better.
         errors: held-out error of a short reconstruction with the camera as given and as found; None where none was run.
@@ -92,14 +91,6 @@ class FoundCamera:
     def as_given(cls, m: Measurement) -> FoundCamera:
         """That of a measurement, as it is believed."""
         return cls(m.mask, m.shifts, CameraModel(), False)
-
-    def operator(self) -> CASSI:
-        """The camera; a plain one with a mask per band.
-
-        Raises:
-            TypeError: shifts between pixels.
-        """
-        return CASSI(torch.as_tensor(self.mask), tuple(int(d) for d in self.shifts))
 
     @property
     def message(self) -> str:
@@ -166,15 +157,12 @@ class FoundCamera:
         """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
 
         Raises:
-            InputError: no HDF5 suffix.
-            OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+            OutputError, InputError: see `cassi.files.write_arrays`.
         """
-        whole = np.rint(np.asarray(self.shifts) - min(self.shifts)).astype(int)
+        whole = np.asarray(self.shifts, int) - min(map(int, self.shifts))
         masks = np.broadcast_to(self.mask, (len(whole), *self.mask.shape[-2:]))
-        height, width = masks.shape[-2:]
-        shifted = np.zeros((len(whole), height, width + int(whole.max())), np.float32)
-        for target, mask, d in zip(shifted, masks, whole, strict=True):
-            target[:, d : d + width] = mask
+        sides = [((0, 0), (d, max(whole) - d)) for d in whole]
+        shifted = np.stack([np.pad(mask, side) for mask, side in zip(masks, sides, strict=True)]).astype(np.float32)
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
         arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
@@ -186,26 +174,14 @@ class FoundCamera:
             container = open_container(Path(path))
         except (OSError, InputError):
             return False
-        held = {name: container.entry(name) for name in ("mask", "shifts")}
-        return all(
-            entry is not None and np.array_equal(container.read(entry), getattr(self, name))
-            for name, entry in held.items()
-        )
+        mask, shifts = (container.entry(name) for name in ("mask", "shifts"))
+        return bool(mask and shifts and np.array_equal(container.read(mask), self.mask))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
-        return {
-            "accepted": self.accepted,
-            "down": dict(self.model.down),
-            "right": dict(self.model.right),
-            "blur": dict(self.model.blur),
-            "contrast": self.model.contrast,
-            "tone": self.model.tone,
-            "continuous": self.model.continuous,
-            "dispersion": self.dispersion,
-            "held_out_errors": None if self.errors is None else list(self.errors),
-            "message": self.message,
-        }
+        told = {"accepted": self.accepted, "dispersion": self.dispersion, "message": self.message}
+        errors = None if self.errors is None else list(self.errors)
+        return told | {"held_out_errors": errors} | asdict(self.model)
 
 
 def find_camera(
@@ -229,8 +205,7 @@ def find_camera(
         told: called with the share of the work that is done.
 
     Returns:
-        The `FoundCamera`. As given where shifts lie between pixels or are all the same, where each scene has several
-        shots, where the snapshots are too small to tell, or where they show another mask altogether.
+        The `FoundCamera`, as given where nothing can be told.
 
     Raises:
         ValueError: no measurement, or snapshots of different sizes.
@@ -290,7 +265,7 @@ def find_camera(
     if not _clearly_better(as_given, as_found):
         return found
     taken = _taken(found, m, model, mask)
-    if not any(_shows(one) for one in (m, taken.in_place(replace(m, check=None)))):
+    if not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
         return replace(found, reason="the snapshot shows neither the mask as given nor another that is near it")
     return taken
 
@@ -304,17 +279,11 @@ def align(
     black_level: float | None = None,
     seed: int = 0,
 ) -> FoundCamera:
-    """Find the mask's place and the dispersion from a snapshot of an unknown scene: `find_camera` of arrays.
+    """Find the mask's place and the dispersion from a snapshot y (H, W') or (N, H, W'): `find_camera` of arrays.
 
     Rotation and the displacement across the dispersion are found best. Along it, what is seen is where the brightest
-    bands lie, and a spectrum that fades out looks much like a compressed one.
-
-    Args:
-        y: (H, W'), or (N, H, W').
-        mask: (H, W) as believed to lie, or (C, H, W).
-        shifts: C displacements as believed [pixel].
-        bad_pixels: (H, W') bool, pixels to leave out.
-        black_level, seed: see `find_camera`.
+    bands lie, and a spectrum that fades out looks much like a compressed one. The mask is (H, W) or (C, H, W), with C
+    shifts [pixel]; bad_pixels is (H, W') bool.
 
     Returns:
         The `FoundCamera`; check `accepted`. Its `register` belongs to the cube that is reconstructed with it.
@@ -323,8 +292,8 @@ def align(
         InputError: shapes that do not fit, or a snapshot of negative light.
 
     Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> mask = torch.rand(128, 128, generator=generator)
+        >>> from cassi import CASSI
+        >>> mask = torch.rand(128, 128, generator=torch.Generator().manual_seed(0))
         >>> y = CASSI(mask, (0, 2, 4, 6)).forward(torch.ones(4, 128, 128))
         >>> align(y, mask, (0, 2, 4, 6)).accepted
         False
@@ -339,7 +308,7 @@ def align(
 
 
 def _taken(found: FoundCamera, m: Measurement, model: CameraModel, mask: np.ndarray) -> FoundCamera:
-    """With a model, and its masks, in place of the camera of a measurement.
+    """With a model and its masks, accepted.
 
     A dispersion d'_c = n_c + f_c goes into whole shifts n_c, the outermost as given, for these mark the detector's
     ends, and masks that are moved by f_c: y[i, j + n_c] += m_c[i, j - f_c] x_c[i, j - f_c].
@@ -391,11 +360,6 @@ def _bad_pixels(m: Measurement) -> torch.Tensor | None:
     return None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
 
 
-def _shows(m: Measurement) -> bool:
-    """Whether a measurement shows its mask, or nothing can be told."""
-    return compared(m).matches
-
-
 def _clearly_better(as_given: list[_Trial], as_found: list[_Trial]) -> bool:
     """Whether a camera predicts clearly better than the given one, or as well without the mask's imprint."""
     if _error(as_found) > BLIND and _error(as_found) > (1 - UNBLINDED) * _error(as_given):
@@ -430,8 +394,7 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
 def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]]) -> tuple[CameraModel, list[_Trial]]:
     """Without what a scene is easily taken for, where that predicts about as well; and the trials of what is left.
 
-    That is another dispersion, and a pattern weaker than the mask's, deeper, or sharper. A mask that is too soft in the
-    model leaves its pattern on the cube, one that is too hard its negative: the imprint tells.
+    A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative.
     """
     options: list[tuple[dict[str, Any], float, float]] = []  # change, by how much the error may rise, the imprint left
     if "t" in model.right:

@@ -15,36 +15,26 @@ from cassi.files import open_container
 from cassi.files.frames import natural
 from cassi.files.wavelength_files import parse_wavelengths
 
-__all__ = ["BenchFrames", "find_frames", "mask_wavelengths", "read_frames", "slit_wavelengths"]
+__all__ = ["BenchFrames", "find_frames", "read_frames"]
 
 
 class BenchFrames(NamedTuple):
-    """Files of each kind of frame; `wavelengths` [nm] are those of the mask's, in their order.
-
-    `slit_wavelengths` are None where the slit's names do not say them: as many as of the mask, and the same, or one.
-    """
+    """Files of each kind of frame; `wavelengths` [nm] are those of the mask's, in their order."""
 
     dark: tuple[Path, ...]
     flat: tuple[Path, ...]
     mask: tuple[Path, ...]
     wavelengths: np.ndarray
-    slit: tuple[Path, ...] = ()
-    slit_wavelengths: np.ndarray | None = None
 
 
 def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) -> BenchFrames:
     """Find the frames of a calibration in a folder by their names.
 
-    Files whose names begin with dark, flat or white, mask, and slit (which may be missing) are taken, in the order of
-    the numbers in their names. The wavelengths of the mask frames are those given, or in wavelengths.txt or .csv, or in
-    their own names (mask_532nm.png).
+    Files whose names begin with dark, flat or white, and mask are taken, in the order of the numbers in them. The
+    wavelengths of the mask frames are those given, or in wavelengths.txt or .csv, or in their own names
+    (mask_532nm.png).
 
-    Args:
-        folder: where they are.
-        wavelengths: as for `cassi.files.wavelength_files.parse_wavelengths`.
-
-    Returns:
-        The `BenchFrames`.
+    `wavelengths` is as for `cassi.files.wavelength_files.parse_wavelengths`.
 
     Raises:
         InputError: no such folder, a kind of frame is missing, or the wavelengths are unknown or do not fit.
@@ -56,45 +46,34 @@ def find_frames(folder: str | os.PathLike[str], wavelengths: str | None = None) 
 
     def kind(*starts: str) -> tuple[Path, ...]:
         found = tuple(f for f in files if f.name.lower().startswith(starts))
-        if not found and starts != ("slit",):
+        if not found:
             raise InputError(
                 f"{place}: no file named {starts[0]}_*; it holds {', '.join(f.name for f in files[:12]) or 'nothing'}"
             )
         return found
 
     dark, flat, mask = kind("dark"), kind("flat", "white"), kind("mask")
-    slit = kind("slit")
     listing = next((f for f in files if f.name.lower() in ("wavelengths.txt", "wavelengths.csv")), None)
     if wavelengths is None and listing is not None:
         wavelengths = str(listing)
-    return BenchFrames(dark, flat, mask, mask_wavelengths(mask, wavelengths), slit, slit_wavelengths(slit))
+    return BenchFrames(dark, flat, mask, _mask_wavelengths(mask, wavelengths))
 
 
-def mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarray:
-    """The wavelength of each mask frame [nm]: as given, or from names like mask_532nm.png.
-
-    Raises:
-        InputError: unknown, or another number than there are frames.
-    """
+def _mask_wavelengths(files: Sequence[Path], wavelengths: str | None) -> np.ndarray:
+    """The wavelength of each mask frame [nm]: as given, or from names like mask_532nm.png."""
     count = len(files) if len(files) > 1 else len(read_frames(files))
     if wavelengths is not None:
         given = parse_wavelengths(wavelengths, count, of="mask frames")
         if given is None:
             raise InputError("the mask frames must be at known wavelengths")
         return given
-    named = slit_wavelengths(files)
-    if len(files) != count or named is None:
+    named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
+    if len(files) != count or not all(named):
         raise InputError(
             f"the wavelengths of {files[0].name} ... are unknown: name the files mask_532nm.png, write one number per "
             "frame into wavelengths.txt, or give --wavelengths"
         )
-    return named
-
-
-def slit_wavelengths(files: Sequence[Path]) -> np.ndarray | None:
-    """The wavelength of each frame [nm] from names like slit_532nm.png; None where they do not say."""
-    named = [re.search(r"(\d+(?:\.\d+)?)\s*nm", f.name, re.IGNORECASE) for f in files]
-    return np.array([float(match[1]) for match in named if match]) if named and all(named) else None
+    return np.array([float(match[1]) for match in named if match])
 
 
 def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
@@ -115,7 +94,5 @@ def read_frames(files: Sequence[str | os.PathLike[str]]) -> np.ndarray:
             raise InputError(
                 f"{file}: frames of {stack.shape[1:]} pixels after {stacks[0].shape[1:]}; capture all with one region"
             )
-        if not np.isfinite(stack).all():
-            raise InputError(f"{file}: holds NaN or Inf, expected counts")
         stacks.append(stack)
     return np.concatenate(stacks)

@@ -15,21 +15,13 @@ from cassi.optics.measurement import Measurement, without_scene
 
 @dataclass(frozen=True, eq=False)
 class RefinedCamera:
-    """A camera found from several captures together, beside those found from each of them alone.
-
-    Attributes:
-        together: the camera of all captures.
-        alone: that of each.
-        names: of the captures.
-        errors: (captures, 3) held-out error of each with the camera as given, as found from it alone, and from all.
-        given: (H, W) or (C, H, W), the mask as given.
-    """
+    """A camera found from several captures together, beside those found from each of them alone."""
 
     together: FoundCamera
     alone: tuple[FoundCamera, ...]
-    names: tuple[str, ...]
-    errors: np.ndarray
-    given: np.ndarray
+    names: tuple[str, ...]  # of the captures
+    errors: np.ndarray  # (captures, 3) held-out error with the camera as given, as found from it alone, and from all
+    given: np.ndarray  # (H, W) or (C, H, W), the mask as given
 
     def values(self) -> dict[str, tuple[float, ...]]:
         """What was fitted, in words with units: together, then from each capture alone."""
@@ -37,44 +29,25 @@ class RefinedCamera:
             name: tuple(look(camera) for camera in (self.together, *self.alone)) for name, look in QUANTITIES.items()
         }
 
-    def scatter(self) -> dict[str, float]:
-        """Standard error of each of the `values`: standard deviation over the captures / sqrt(number); nan of one."""
-        count = len(self.alone)
-        return {
-            name: float(np.std(values[1:], ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-            for name, values in self.values().items()
-        }
-
     def summary(self) -> list[str]:
-        """What was found and how sure it is, one line each."""
-        scatter, count = self.scatter(), len(self.names)
+        """What was found, one line each, +- the standard error over the captures, and the held-out errors."""
+        count = len(self.names)
         lines = [self.together.message, f"fitted to {count} {'capture' if count == 1 else 'captures'} together:"]
-        for name, (value, *_) in self.values().items():
-            sure = "" if count == 1 else f" +- {scatter[name]:.3f}"
+        for name, (value, *alone) in self.values().items():
+            sure = "" if count == 1 else f" +- {np.std(alone, ddof=1) / math.sqrt(count):.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
-        if count > 1:
-            lines.append("  (+- is the standard error over the captures: what misleads all of them is not in it)")
         lines.append("held-out error as given, found from the capture alone, found from all:")
         width = max(map(len, self.names))
-        lines += [
-            f"  {name:<{width}}  " + "  ".join(f"{error:.2%}" for error in row)
-            for name, row in zip(self.names, self.errors, strict=True)
-        ]
-        lines += [
-            f"{name} shows another mask than the others do: leave it out"
-            for name, (_, alone, together) in zip(self.names, self.errors, strict=True)
-            if together > 2 * alone
-        ]
+        for name, row in zip(self.names, self.errors, strict=True):
+            lines.append(f"  {name:<{width}}  " + "  ".join(f"{error:.2%}" for error in row))
+            if row[2] > 2 * row[1]:
+                lines.append("  it shows another mask than the others do: leave it out")
         return lines
 
 
-def _constant(terms: str) -> Callable[[FoundCamera], float]:
-    return lambda camera: float(getattr(camera.model, terms).get("1", 0.0))
-
-
 QUANTITIES: dict[str, Callable[[FoundCamera], float]] = {
-    "moved right [px]": _constant("right"),
-    "moved down [px]": _constant("down"),
+    "moved right [px]": lambda camera: camera.model.right.get("1", 0.0),
+    "moved down [px]": lambda camera: camera.model.down.get("1", 0.0),
     "turned [degree]": lambda camera: camera.turn,
     "magnified [%]": lambda camera: camera.magnification,
     "blurred, sharpest place [px]": lambda camera: camera.blur_range[0],
@@ -92,13 +65,8 @@ def refine_camera(
 ) -> RefinedCamera:
     """Fit one camera to many captures by the same camera, and one to each for comparison.
 
-    Args:
-        measurements: with the mask and the shifts as believed, of the first one; the scenes may differ.
-        black_level, seed: as for `find_camera`.
-        steps: runs the fits one after the other, to show progress; in turn if None.
-
-    Returns:
-        The `RefinedCamera`.
+    The mask and the shifts as believed are those of the first; the scenes may differ. `steps` runs the fits one after
+    the other, to show progress; the rest as for `find_camera`.
 
     Raises:
         InputError: no measurement, one without a scene, or snapshots of different sizes.

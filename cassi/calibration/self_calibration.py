@@ -17,6 +17,7 @@ with the blur as it was found, more spectra, and finer detail, which mistakes le
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ from cassi.calibration.camera_model import (
     CameraModel,
     band_positions,
     blur_weights,
+    blurred_masks,
+    mixture,
     polynomial,
 )
 from cassi.kernels.threads import side_by_side
@@ -87,64 +90,28 @@ class Blocks:
     t: Tensor  # (groups,) of the bands, -1 to 1
     spectra: int = COARSE.spectra
 
-    def __len__(self) -> int:
-        return len(self.count)
-
-    def only(self, some: Tensor) -> Blocks:
-        """Those marked, (blocks,) bool."""
-        fields = {name: getattr(self, name)[some] for name in ("gram", "right", "energy", "count", "x", "y", "parity")}
-        return replace(self, **fields)
-
-    def rest(self, down: Tensor, right: Tensor, variance: Tensor) -> Tensor:
-        """log of the rest of each block relative to its energy, (blocks,); arguments (blocks, groups).
+    def regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """log of the rest of each block relative to its energy, (blocks,), and its a_c; arguments (blocks, groups).
 
         Where the derivatives were left out, the masks are not displaced; where there is one image of each, they are
         blurred already.
         """
-        return self._regressed(down, right, variance)[0]
-
-    def contrast(self, down: Tensor, right: Tensor, variance: Tensor, light: float) -> float:
-        """That of the mask: sum_c a_c times its mean is 1 where the pattern is as deep as the light is bright.
-
-        The median over the half of the blocks that are explained best: edges of the scene make patterns, too. `light`
-        is the mean of the mask times the number of bands.
-        """
-        rest, fitted = self._regressed(down, right, variance)
-        best = rest <= rest.median()
-        return float(((fitted @ self._spectra()).mean(1) * light)[best].median())
-
-    def _spectra(self) -> Tensor:
-        """B_k, (K, groups)."""
-        return torch.as_tensor(cosines(len(self.t), self.spectra))
-
-    def _regressed(self, down: Tensor, right: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """The rest of each block, and its coefficients z_k, (blocks, K)."""
         count = self.gram.shape[1] // len(self.t)
         levels = variance.new_ones(variance.shape)[:, None] if count <= 3 else torch.stack(blur_weights(variance), 1)
         images = torch.cat([levels, levels * down[:, None], levels * right[:, None]], 1)  # (blocks, images, groups)
         images = images[:, :count]
-        spectra = self._spectra()
+        spectra = torch.as_tensor(cosines(len(self.t), self.spectra))  # B_k, (K, groups)
         with torch.no_grad():  # where the coefficients fit best, what is left changes with the images alone
             W = (images[:, None] * spectra[None, :, None, :]).flatten(2)  # (blocks, K, F)
-            target = (W @ self.right[..., None])[..., 0]
+            target = W @ self.right[..., None]
             ridge = 1e-3 * self.gram[:, : len(self.t)].diagonal(dim1=1, dim2=2).mean()
-            fitted = regressed(W @ self.gram @ W.mT, target, ridge)
+            gram = W @ self.gram @ W.mT + ridge * torch.eye(len(spectra), dtype=W.dtype)
+            fitted = torch.linalg.solve(gram, target)[..., 0]
         seen = (images * (fitted @ spectra)[:, None]).flatten(1)
         power = (seen * (self.gram @ seen[..., None])[..., 0]).sum(1) + ridge * fitted.square().sum(1)
-        left = self.energy - 2 * (seen * self.right).sum(1) + power
-        return log_rest(left, self.energy, 1e-4 * self.energy.mean()), fitted
-
-
-def regressed(gram: Tensor, target: Tensor, ridge: Tensor | float) -> Tensor:
-    """Coefficients of ridge regressions: (..., K, K) and (..., K) give (..., K)."""
-    ridged = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype)
-    coefficients: Tensor = torch.linalg.solve(ridged, target[..., None])
-    return coefficients[..., 0]
-
-
-def log_rest(left: Tensor, energy: Tensor, floor: Tensor | float) -> Tensor:
-    """log of what a regression leaves of the energy of a block."""
-    return torch.log((left.clamp(min=0) + floor) / (energy + floor))
+        left = (self.energy - 2 * (seen * self.right).sum(1) + power).clamp(min=0)
+        floor = 1e-4 * self.energy.mean()
+        return torch.log((left + floor) / (self.energy + floor)), fitted @ spectra
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,44 +151,33 @@ def features(
 ) -> np.ndarray:
     """Detail of the masks seen on the detector, at these `BLURS`, then -d/dy, then -d/dx of each, (F, rows, W').
 
-    Bands are taken together in groups, with hat functions between the groups' centers. All is linear in the few images
-    that the bands' masks are mixed from, so that filters are applied to those.
+    Bands are taken together in groups, with hat functions between the groups' centers.
     """
     num_bands = len(shifts)
     whole = np.rint(np.asarray(shifts) - min(shifts)).astype(int)
     centers = np.linspace(0, num_bands - 1, min(look.groups, num_bands))
     hats = np.array([np.interp(np.arange(num_bands), centers, row) for row in np.eye(len(centers))], np.float32)
-    height, width = masks.shape
+    height, width = masks[0][0].shape
     first, last, _ = rows.indices(height)
     out = np.zeros((len(blurs) * (3 if derivatives else 1), len(centers), last - first, columns), np.float32)
-    mixed = np.empty((len(out), last - first, width), np.float32)
-    scaled = np.empty(mixed.shape[1:], np.float32)
-    known: dict[int, np.ndarray] = {}
+    scaled = np.empty((last - first, width), np.float32)
+    top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
 
-    def images(source: int) -> np.ndarray:
-        """Of one of the masks that are mixed."""
-        if source not in known:
-            if masks.per_band:
-                known.clear()
-            top, bottom = max(0, first - FILTERED), min(height, last + FILTERED)
-            levels = [masks.levels[source][k][top:bottom] for k in blurs]
-            found = [(one - ndimage.gaussian_filter(one, look.smooth)).astype(np.float32) for one in levels]
-            if derivatives:
-                found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
-            known[source] = np.stack([image[first - top : last - top] for image in found])
-        return known[source]
+    @functools.lru_cache(maxsize=3)
+    def images(place: int) -> np.ndarray:
+        levels = [masks[place][k][top:bottom] for k in blurs]
+        found = [(one - ndimage.gaussian_filter(one, look.smooth)).astype(np.float32) for one in levels]
+        if derivatives:
+            found += [ndimage.correlate1d(image, SLOPE, axis=axis) for axis in (0, 1) for image in found]
+        return np.stack([image[first - top : last - top] for image in found])
 
-    before: list[tuple[int, float]] = []
+    parts = mixture(num_bands, len(masks)).astype(np.float32)
     for c, d in enumerate(whole):
-        parts = masks.mixture(c)
-        if parts != before:
-            before = parts
-            np.multiply(images(parts[0][0]), np.float32(parts[0][1]), out=mixed)
-            for source, weight in parts[1:]:
-                for image, total in zip(images(source), mixed, strict=True):
-                    total += np.multiply(image, np.float32(weight), out=scaled)
+        if not c or len(masks) > 1:
+            places = np.flatnonzero(parts[c])
+            made = images(places[0]) if len(places) == 1 else sum(parts[c, place] * images(place) for place in places)
         for q in np.flatnonzero(hats[:, c]):
-            for target, image in zip(out, mixed, strict=True):
+            for target, image in zip(out, made, strict=True):
                 target[q, :, d : d + width] += np.multiply(image, hats[q, c], out=scaled)
     return out.reshape(len(out) * len(centers), last - first, columns)
 
@@ -239,11 +195,11 @@ def tiles(good: np.ndarray) -> list[tuple[int, int]]:
 
 def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivatives: bool = True) -> Blocks:
     """The blocks of the snapshots, for masks nearby."""
-    height, width = masks.shape
+    height, width = masks[0][0].shape
     columns = snapshots.detail.shape[-1]
     num_bands, look = len(shifts), snapshots.look
     centers = np.linspace(0, num_bands - 1, min(look.groups, num_bands))
-    blurs = range(len(masks.levels[0]))
+    blurs = range(len(masks[0]))
     corners = [(n, i, j) for n, good in enumerate(snapshots.good) for i, j in tiles(good)]
     num_images = len(blurs) * (3 if derivatives else 1) * len(centers)
     gram = torch.zeros(len(corners), num_images, num_images, dtype=torch.float64)
@@ -265,9 +221,7 @@ def gather(snapshots: Snapshots, masks: BlurredMasks, shifts: Shifts, *, derivat
     tops = sorted({i for _, i, _ in corners})
     pieces = min(torch.get_num_threads(), max(1, len(tops) // FEWEST_ROWS))
     side_by_side(summed, [piece.tolist() for piece in np.array_split(tops, pieces) if len(piece)])
-    _, rows, cols = (
-        (np.array(values, dtype=float) for values in zip(*corners, strict=True)) if corners else np.zeros((3, 0))
-    )
+    rows, cols = np.array([corner[1:] for corner in corners], dtype=float).reshape(-1, 2).T
     return Blocks(
         gram,
         right,
@@ -324,8 +278,8 @@ class Family:
         return down.clamp(-1.5, 1.5), right.clamp(-1.5, 1.5), (self.blur + blur).clamp(SHARPEST, WIDEST)
 
     def rest(self, p: Tensor) -> Tensor:
-        """`Blocks.rest` at the values p of the directions."""
-        return self.blocks.rest(*self.at(p))
+        """The rest of each block at the values p of the directions."""
+        return self.blocks.regressed(*self.at(p))[0]
 
     def least(self) -> np.ndarray:
         """The values of the least mean of the rest, by pixels, by L-BFGS."""
@@ -366,7 +320,9 @@ def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:
     """The rest of each block with parameters fitted to the blocks of the other color of the checkerboard."""
     colors = (~blocks.parity, blocks.parity)
-    families = [Family.of(blocks.only(color), used, blur) for color in colors]
+    parts = ("gram", "right", "energy", "count", "x", "y", "parity")
+    some = [replace(blocks, **{name: getattr(blocks, name)[color] for name in parts}) for color in colors]
+    families = [Family.of(one, used, blur) for one in some]
     values = side_by_side(Family.least, families)
     rest = torch.empty_like(blocks.energy)
     for color, family, other in zip(colors, families, values[::-1], strict=True):
@@ -393,23 +349,18 @@ class Search:
     shifts: Shifts
 
     def blocks(self, model: CameraModel, *, derivatives: bool = True) -> Blocks:
-        images = BlurredMasks.of(model, self.mask, self.shifts)
+        images = blurred_masks(model, self.mask, self.shifts)
         return gather(self.snapshots, images, self.shifts, derivatives=derivatives)
 
-    def rest(self, model: CameraModel) -> tuple[Blocks, Tensor]:
+    def rest(self, model: CameraModel) -> Tensor:
         """The rest of each block with the model as it is."""
-        blocks = self.blocks(model, derivatives=False)
-        return blocks, rest_of(blocks, model)
+        return rest_of(self.blocks(model, derivatives=False), model)
 
 
 def find_model(
     search: Search, told: Callable[[float], None] = lambda share: None, start: CameraModel | None = None
 ) -> CameraModel:
-    """The simplest model that clearly explains more of the blocks than simpler ones do, looked for around `start`.
-
-    Each group of parameters is fitted to one color of a checkerboard of blocks and judged by the other; it is taken
-    where it lowers the rest by 3 standard errors.
-    """
+    """The simplest model that clearly explains more of the blocks than simpler ones do, looked for around `start`."""
     given = CameraModel()
     blocks = search.blocks(given)
     before = rest_of(blocks, given)
@@ -426,10 +377,8 @@ def find_model(
         model = _shaped(search, model, groups)
         told(0.8)
         model = _with_groups(search, model, groups)
-        blocks, after = search.rest(model)
-        if better(blocks, before, after):
+        if better(blocks, before, search.rest(model)):
             return model
-    blocks = search.blocks(given, derivatives=False)
     return _with_contrast(search, given, Family.of(blocks, (), {}), np.zeros(0))
 
 
@@ -454,7 +403,7 @@ def find_dispersion(
         for _ in range(2):
             values = descend(search.blocks(model), [*used, *groups["blur"]], {})
             model = moved(model, used, values[: len(used)])
-        return model, search.rest(model)[1]
+        return model, search.rest(model)
 
     model, after = fitted(starts[len(STRETCHES) // 2][0], pose)
     told(0.7)
@@ -468,7 +417,8 @@ def find_dispersion(
 
 def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraModel:
     """A model that was found, with its masks, its pose and contrast fitted once more by a search that looks closely."""
-    blocks = gather(search.snapshots, BlurredMasks.made(masks, search.shifts), search.shifts)
+    sharp = [[one.astype(np.float64)] for one in (masks[None] if masks.ndim == 2 else masks)]
+    blocks = gather(search.snapshots, sharp, search.shifts)
     used = pose_of(directions(search.mask.shape[-2:])) if model.down or model.right else []
     used += [STEP] * bool(model.right.get("t"))
     values = descend(blocks, used, {})
@@ -476,9 +426,14 @@ def settled(search: Search, model: CameraModel, masks: np.ndarray) -> CameraMode
 
 
 def _with_contrast(search: Search, model: CameraModel, family: Family, values: np.ndarray) -> CameraModel:
-    """With the contrast that its masks, of which the family is, want in place of the one that they have."""
+    """With the contrast that its masks, of which the family is, want in place of the one that they have.
+
+    sum_c a_c times the mask's mean is 1 where the pattern is as deep as the light is bright: the median over the half
+    of the blocks that are explained best, as edges of the scene make patterns, too.
+    """
     light = float((np.maximum(search.mask, 0) ** model.tone).mean()) * len(search.shifts)
-    contrast = model.contrast * family.blocks.contrast(*family.at(torch.as_tensor(values)), light)
+    rest, spectra = family.blocks.regressed(*family.at(torch.as_tensor(values)))
+    contrast = model.contrast * float((spectra.mean(1) * light)[rest <= rest.median()].median())
     as_deep = -SHALLOW < contrast - 1 < DEEP or abs(contrast) < FLATTEST
     return replace(model, contrast=1.0 if as_deep else contrast)
 
@@ -488,8 +443,7 @@ def _something_near(search: Search, near: Blocks, before: Tensor) -> bool:
     groups = directions(search.mask.shape[-2:])
     if better(near, before, crossed(near, [*pose_of(groups), *groups["blur"]], {})):
         return True
-    others = CameraModel(continuous=True), CameraModel(tone=TONES[0])
-    return any(better(near, before, search.rest(other)[1]) for other in others)
+    return any(better(near, before, search.rest(ladder[0])) for ladder in _ladders(search, CameraModel()))
 
 
 def _with_groups(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direction, ...]]) -> CameraModel:
@@ -511,33 +465,33 @@ def _shaped(search: Search, model: CameraModel, groups: Mapping[str, tuple[Direc
     """With light between the bands, and the exponent of the mask's values, where they explain more."""
     used = [*groups["blur"], *groups["blur by band"], *groups["blur over the field"]]
 
-    def rest(model: CameraModel) -> tuple[Blocks, Tensor]:
-        blocks = search.blocks(model, derivatives=False)
-        return blocks, crossed(blocks, used, {})
+    def rest(model: CameraModel) -> Tensor:
+        return crossed(search.blocks(model, derivatives=False), used, {})
 
-    ladders = []
-    if len(search.shifts) > 1 and np.median(np.diff(np.sort(search.shifts))) > 1:
-        ladders.append([replace(model, continuous=True)])
-    values = search.mask
-    if np.minimum(values, values.max() - values).mean() > 0.02 * values.max():  # of two values, all powers are alike
-        ladders.append([replace(model, tone=tone) for tone in TONES])
-    _, lowest = rest(model)
-    for ladder in ladders:
+    blocks = search.blocks(model, derivatives=False)
+    lowest = crossed(blocks, used, {})
+    for ladder in _ladders(search, model):
         for step in ladder:
             other = replace(step, continuous=model.continuous or step.continuous)
-            blocks, found = rest(other)
+            found = rest(other)
             if not better(blocks, lowest, found):
                 break
             model, lowest = other, found
     return model
 
 
-def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
-    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and their rest.
+def _ladders(search: Search, model: CameraModel) -> list[list[CameraModel]]:
+    """Steps away from a model: light between the bands; ever higher powers of the mask's values."""
+    values, ladders = search.mask, []
+    if len(search.shifts) > 1 and np.median(np.diff(np.sort(search.shifts))) > 1:
+        ladders.append([replace(model, continuous=True)])
+    if np.minimum(values, values.max() - values).mean() > 0.02 * values.max():  # of two values, all powers are alike
+        ladders.append([replace(model, tone=tone) for tone in TONES])
+    return ladders
 
-    Only the products with the snapshot change where it is displaced against the masks, so a whole grid of
-    displacements costs little. Where the start explains as much, it stays.
-    """
+
+def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraModel, float]:
+    """Displacement, rotation and magnification in steps of half a pixel, from the rest at whole ones; and the rest."""
     grid = _displaced_rest(search, start)
     height, width = search.mask.shape[-2:]
     h, w = height / max(height, width), width / max(height, width)
@@ -566,7 +520,7 @@ def _coarse(search: Search, blocks: Blocks, start: CameraModel) -> tuple[CameraM
 
 def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:
     """The rest of each block with the masks displaced by -REACH to REACH pixels down and right, (blocks, n, n)."""
-    masks = BlurredMasks.of(start, search.mask, search.shifts)
+    masks = blurred_masks(start, search.mask, search.shifts)
     detail, good = search.snapshots.detail, search.snapshots.good
     flat = features(masks, search.shifts, detail.shape[-1], blurs=(1,), derivatives=False)
     rests = []
@@ -577,8 +531,9 @@ def _displaced_rest(search: Search, start: CameraModel) -> np.ndarray:
         for i, j in tiles(inside):
             F = flat[:, i : i + BLOCK, j : j + BLOCK].reshape(len(flat), -1)
             v = windows[i : i + 2 * REACH + 1, j : j + 2 * REACH + 1].reshape(-1, BLOCK**2)
-            gram, target = torch.from_numpy(F @ F.T), torch.from_numpy(v @ F.T)
-            fitted = regressed(gram, target, 1e-3 * gram.diagonal().mean())
-            energy = torch.from_numpy((v**2).sum(1))
-            rests.append(log_rest(energy - (target * fitted).sum(1), energy, floor).numpy())
+            gram, target = F @ F.T, v @ F.T
+            ridged = gram + 1e-3 * gram.diagonal().mean() * np.eye(len(gram), dtype=gram.dtype)
+            energy = (v**2).sum(1)
+            left = energy - (target * np.linalg.solve(ridged, target.T).T).sum(1)
+            rests.append(np.log((left.clip(0) + floor) / (energy + floor)))
     return np.array(rests).reshape(-1, 2 * REACH + 1, 2 * REACH + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +26,8 @@ NOT_SEEN = -1.0  # for a correlation, where too little of the scene is seen
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
 
-@dataclass(frozen=True)
-class Registered:
-    """Where a picture shows the scene, and how well.
-
-    Attributes:
-        pose: the similarity.
-        correlation: of the picture's detail with that of the first cube, -1 to 1.
-    """
+class Registered(NamedTuple):
+    """Where a picture shows the scene, and the correlation of its detail with that of the first cube, -1 to 1."""
 
     pose: Similarity
     correlation: float
@@ -55,9 +49,6 @@ def register(picture: Tensor, A: Camera, y: Tensor, cube: Tensor, R: Tensor) -> 
         A, y: camera and snapshot.
         cube: x (C, H, W), a first reconstruction; blur and some noise do no harm.
         R: (K, C), roughly how the picture's channels weigh the bands.
-
-    Returns:
-        Similarity and correlation.
     """
     picture = picture.float().cpu().clamp(min=0)
     reference = torch.einsum("kc,chw->khw", R.to(cube), cube).float().cpu().clamp(min=0)
@@ -129,8 +120,7 @@ def sharpened(
     with L the sum of the photograph's channels sampled at the pose, and g the best gain. The snapshot is sharp where
     a first cube is not, and sees a displacement of a few hundredths of a pixel.
 
-    Returns:
-        The pose, and |misfit| / |y|, both weighted.
+    Returned with |misfit| / |y|, both weighted.
     """
     size = (int(cube.shape[-2]), int(cube.shape[-1]))
     picture, seen_cube = picture.to(cube), torch.einsum("kc,chw->hw", R, cube)[None]
@@ -150,9 +140,7 @@ def sharpened(
     return pose, float(misfit(pose).norm() / (y * w).norm().clamp(min=1e-30))
 
 
-def _fitted(
-    pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarity], Tensor], step: float = 0.02
-) -> Similarity:
+def _fitted(pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarity], Tensor]) -> Similarity:
     """The pose near this one with the least |misfit|^2, by Levenberg-Marquardt with finite differences."""
     unit = np.array([1.0, math.degrees(1.0), max(size) / 2, max(size) / 2]) * 2 / max(size)  # a pixel at the border
 

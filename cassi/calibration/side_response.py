@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -36,14 +36,7 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
     with D_2 the second difference over the bands. Errors of the cube are noise in x; nu keeps them from bending r, and
     its size is that of `fitted_gain`.
 
-    Args:
-        R: expected (K, C).
-        cube: x (C, H, W).
-        s: the photograph on the scene's grid (K, H, W).
-        w: 0 where it says nothing, like one of its channels (H, W).
-
-    Returns:
-        (K, C), of the dtype and on the device of the cube.
+    R is (K, C), x (C, H, W), the photograph on the scene's grid (K, H, W), and w (H, W), 0 where it says nothing.
     """
     near = fitted_gain(R, cube, s, w).double().cpu().numpy()
     x = (cube * w).flatten(1).double()
@@ -68,37 +61,17 @@ def misfit(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> float:
     return rest / max(whole, 1e-300)
 
 
-@dataclass(frozen=True, eq=False)
-class Tone:
-    """A rising curve from the values v of a photograph, in [0, 1], to light.
-
-        T(v) = sum_k a_k I_k(sqrt(v)),    a >= 0
-
-    with I_k rising from 0 to 1, integrals of B-splines (Ramsay, "Monotone regression splines in action", Statistical
-    Science 3, 425 (1988)). Linear values, those coded for a display, and what cameras do beyond that are near such
-    curves.
-
-    Attributes:
-        a: (n,), >= 0.
-    """
-
-    a: np.ndarray
-
-    def __call__(self, values: Tensor) -> Tensor:
-        return torch.from_numpy(np.tensordot(self.a, _rising(values.double().cpu().numpy()), 1)).to(values)
-
-
-def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Tone:
-    """The tone curve with which a photograph is most like what the scene should look like to it.
+def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Callable[[Tensor], Tensor]:
+    """The curve, from a photograph's values in [0, 1] to light, with which it is most like what is expected of it.
 
         min_{a >= 0}  sum_kij w ((<T(s)> - <e>) / (<e> + 0.1 mean <e>))^2  +  mu |D_2 a|^2,    <v> = G(w v) / G(w)
 
-    with G a Gaussian: the first cube is right about the light of a place, and not about its detail.
+        T(v) = sum_k a_k I_k(sqrt(v))
 
-    Args:
-        s: the photograph's values on the scene's grid (K, H, W), in [0, 1].
-        w: (H, W), 0 where it says nothing, else 1.
-        expected: e = R x (K, H, W).
+    with G a Gaussian, as the first cube is right about the light of a place and not about its detail, and I_k rising
+    from 0 to 1, integrals of B-splines (Ramsay, "Monotone regression splines in action", Statistical Science 3, 425
+    (1988)): linear values and those coded for a display are near such curves. s and e = R x are (K, H, W), w (H, W), 0
+    where the photograph says nothing, else 1.
     """
     known = w.double().cpu().numpy()
     share = gaussian_filter(known, BLUR)
@@ -115,7 +88,8 @@ def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Tone:
     power = max(float(np.trace(gram)) / len(gram), 1e-300)
     second = np.diff(np.eye(len(gram)), 2, axis=0)
     root = np.linalg.cholesky(gram + power * (TONE_ROUGHNESS * second.T @ second + 1e-6 * np.eye(len(gram)))).T
-    return Tone(nnls(root, np.linalg.solve(root.T, rows @ (e * weight).ravel()))[0])
+    a, _ = nnls(root, np.linalg.solve(root.T, rows @ (e * weight).ravel()))
+    return lambda v: torch.from_numpy(np.tensordot(a, _rising(v.double().cpu().numpy()), 1)).to(v)
 
 
 def _rising(values: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from cassi.calibration.estimate import calibrate
 from cassi.calibration.frames_on_disk import find_frames, read_frames
-from cassi.calibration.line_spread import Slit
 from cassi.cli.places import check_files, figures_folder
 from cassi.cli.shell import say
 from cassi.looking.style import Figure
@@ -18,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     from cassi.looking import calibration_figures as fig
 
     files = find_frames(args.folder, args.wavelengths)
-    check_files("calibrate", args, [*files.dark, *files.flat, *files.mask, *files.slit])
+    check_files("calibrate", args, [*files.dark, *files.flat, *files.mask])
     found = calibrate(
         read_frames(files.dark),
         read_frames(files.flat),
@@ -26,11 +25,8 @@ def run(args: argparse.Namespace) -> int:
         files.wavelengths,
         step=args.step,
         num_bands=args.num_bands,
-        spacing=args.spacing,
-        model=args.model,
         order=args.order,
         bit_depth=args.bit_depth,
-        slit=Slit(read_frames(files.slit), files.slit_wavelengths, args.slit_width) if files.slit else None,
     )
     found.save(args.output, overwrite=args.overwrite)
     tell(args, found.summary(), {"dispersion": fig.dispersion(found), "detector": fig.detector(found)})

@@ -288,9 +288,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "frames": (
             Option("folder", "where the frames are: dark_* without light, flat_* of even white light with the aperture "
-                "taken out, mask_* of the aperture under narrow-band light, and perhaps slit_* of a narrow slit across "
-                "the dispersion under the same light, or one frame, which tells the blur", value="FOLDER"),
-            Option("--slit-width", "of the slit's image, sharp (default: 1)", value="PX", type=number, default=1.0),
+                "taken out, mask_* of the aperture under narrow-band light", value="FOLDER"),
             Option("--wavelengths", "of the mask frames: a list 450,500,..., start:stop:count, or a file (default: "
                 "wavelengths.txt in the folder, or the files' names, mask_532nm.png)", value="NM"),
             Option("--bit-depth", "bits of the counts (default: what holds them)", value="N", type=whole),
@@ -298,11 +296,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "bands": (
             Option("--step", "dispersion between neighboring bands (default: 2)", value="PX", type=number),
             Option("--num-bands", "bands (default: what covers the wavelengths)", value="C", type=whole),
-            Option("--spacing", "bands equally far apart on the detector (default: exact, on whole pixels) or in "
-                "wavelength", choices=("dispersion", "wavelength"), default="dispersion"),
-            Option("--model", "of the dispersion: in the wavelength (default) or in its inverse square, for a prism",
-                choices=("polynomial", "cauchy"), default="polynomial"),
-            Option("--order", "its highest power (default: 3)", value="P", type=whole, default=3),
+            Option("--order", "highest power of the dispersion's polynomial (default: 3)",
+                value="P", type=whole, default=3),
         ),
     },
     "refine": {

@@ -30,7 +30,7 @@ class Reading:
     """How a scene is read, the same for one and for many: each of its shots, with a calibration only by its key."""
 
     each: tuple[ReadOptions, ...]
-    calibrations: tuple[str, ...] = ()  # one for each shot, or none
+    calibrations: tuple[Calibration, ...] = ()  # one for each shot, or none
     turn_mask: bool = False
     gain: float | None = None  # electrons per stored count, or per unit of floats that are no counts
     read_noise: float | None = None  # electrons
@@ -82,7 +82,6 @@ class Task:
     many: bool  # each gets a cube of its own, in one place
     read: Reading
     method: dict[str, Any]
-    calibration: Calibration | None  # of the first shot
 
     @property
     def finds(self) -> bool:
@@ -116,12 +115,7 @@ def settle(args: argparse.Namespace) -> Task:
     frames = _frames(args, files, read) if many or shots > 1 else [_scene(files)]
     many = many or len(frames) > 1
     check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
-    calibration = Calibration.load(args.calibration[0]) if args.calibration else None
-    method = _method(args, calibration)
-    if calibration is not None and many and any(calibration.remainders):
-        what = "its bands lie between pixels, which is put right for single snapshots only"
-        raise InputError(f"{args.calibration[0]}: {what}; calibrate with --spacing dispersion")
-    return Task(frames, many, read, method, calibration)
+    return Task(frames, many, read, _method(args))
 
 
 def _stated(path: str) -> int | None:
@@ -133,17 +127,13 @@ def _stated(path: str) -> int | None:
         return None  # what is wrong with the file is told when it is read
 
 
-def _method(args: argparse.Namespace, calibration: Calibration | None) -> dict[str, Any]:
+def _method(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a request that have an option of their name, but for those that reading has taken care of."""
     taken = {"side", *(field.name for cls in (Reading, ReadOptions, Levels) for field in fields(cls))}
     method = {name: value for name, value in values_for(Request, args).items() if name not in taken}
     method["black_level"] = None if args.black_level is None else 0.0  # reading took it off
     if args.align or args.calibration:
         method["camera"] = "as-given"
-    if calibration is not None and calibration.psf is not None:
-        if args.psf is not None:
-            raise InputError(f"{args.calibration[0]}: the camera's blur is part of the calibration; leave out --psf")
-        method["psf"] = calibration.psf
     Request(**method)
     CameraNoise(args.gain, None if args.gain is None else args.read_noise)
     return method
@@ -161,7 +151,8 @@ def _reading(args: argparse.Namespace, files: Sequence[str], shots: int, *, toge
         with suppress(InputError):  # none can be read, which is told of each when its turn comes
             levels = replace(levels, bit_depth=common_bit_depth(files, each[0]))
         each = tuple(replace(one, levels=levels) for one in each)
-    return Reading(each, tuple(args.calibration), args.turn_mask, args.gain, args.read_noise)
+    calibrations = tuple(Calibration.load(path) for path in args.calibration)
+    return Reading(each, calibrations, args.turn_mask, args.gain, args.read_noise)
 
 
 def _frames(args: argparse.Namespace, files: Sequence[str], read: Reading) -> list[Frame]:

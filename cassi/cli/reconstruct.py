@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cassi.calibration.estimate import Calibration
-from cassi.calibration.found_camera import FoundCamera, find_camera
+from cassi.calibration.found_camera import find_camera
 from cassi.choice.asked_for import Progress
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.cli import words
@@ -113,19 +112,17 @@ def solve(
 ) -> tuple[Measurement, Reconstruction | TiledResult]:
     """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
     side = None if args.side is None else read_side_picture(args.side, args.side_response, m.wavelengths)
-    aligned = m
-    cameras: list[Calibration | FoundCamera] = [] if task.calibration is None else [task.calibration]
+    aligned, alignment = m, None
     if args.align:
         told = partial(steps, "align")
         alignment = find_camera(m, black_level=task.method["black_level"], seed=args.seed, dispersion=True, told=told)
         aligned = replace(alignment.in_place(m), notes=(*m.notes, alignment.message))
         say(args, f"  {alignment.message}")
-        cameras.append(alignment)
         check = words.compare_with_mask(args, task, aligned) if alignment.accepted else check
     m = replace(aligned, check=check)
     facts: dict[str, Any] = {"attributes": provenance(args), "overwrite": args.overwrite}
     if args.tile is not None:
-        if any(any(camera.remainders) for camera in cameras):
+        if alignment is not None and any(alignment.remainders):
             raise InputError("bands between pixels are put in place at the end, which tiles are not; leave out --tile")
         method = {name: value for name, value in task.method.items() if name not in ("budget", "uncertainty")}
         noted = replace(m, notes=(*m.notes, check.verdict))
@@ -136,9 +133,9 @@ def solve(
     if white is not None:  # what is known of the truth is radiance
         m = replace(m, cube=None, mean_band=None)
     result = front_door.reconstruct(m, **task.method, side=side, progress=steps)
-    for camera in cameras:
-        spread = None if result.uncertainty is None else camera.register(result.uncertainty)
-        result = replace(result, cube=camera.register(result.cube), uncertainty=spread)
+    if alignment is not None:
+        spread = None if result.uncertainty is None else alignment.register(result.uncertainty)
+        result = replace(result, cube=alignment.register(result.cube), uncertainty=spread)
     if white is not None:
         method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}  # one camera, one solver
         light = front_door.reconstruct(white, **method, progress=lambda step, share: steps(WHITE + step, share))

@@ -21,9 +21,9 @@ def dispersion(calibration: Calibration) -> Figure:
     grid = np.linspace(min(ends), max(ends), 400)
     width = 6.8 - LEFT - EDGE
     figure, ((upper,), (lower,)) = page(Row((width,), 2.7, right=EDGE, below=0), Row((width,), 0.95, right=EDGE))
-    upper.plot(grid, curve(grid), color=PALETTE[0], label=f"{curve.model}, {len(curve.coefficients)} coefficients")
-    bands = np.asarray(calibration.shifts) + calibration.remainders
-    upper.plot(calibration.wavelengths, bands, "|", color=PALETTE[0], markersize=9, label=f"{len(bands)} bands")
+    upper.plot(grid, curve(grid), color=PALETTE[0], label=f"polynomial, {len(curve.coefficients)} coefficients")
+    count = len(calibration.shifts)
+    upper.plot(calibration.wavelengths, calibration.shifts, "|", color=PALETTE[0], markersize=9, label=f"{count} bands")
     upper.plot(curve.wavelengths, curve.measured, "o", color=PALETTE[1], label="measured")
     upper.set(ylabel="displacement [px]", title="Dispersion")
     upper.tick_params(labelbottom=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,22 +31,11 @@ def simulate(
 ) -> Snapshot:
     """Photograph a cube through a coded aperture and a disperser: `detect(Phi x)`, (..., H, W') or (..., K, H, W').
 
-    Args:
-        cube: (..., C, H, W) >= 0, spectral cube; its dtype and device are those of the result.
-        mask: (H, W) or (C, H, W), transmission of the coded aperture; of several shots one each, (K, ...).
-        shifts: (C,) displacement of each band [px].
-        shots: K, snapshots of the scene.
-        full_well, read_noise, bit_depth, generator: see `detect`. Without them the result is exact.
+    The cube is (..., C, H, W) >= 0, and its dtype and device are those of the result; the mask (H, W) or (C, H, W), of
+    K `shots` one each, (K, ...); `shifts` [px]. The rest as for `detect`: without it the result is exact.
 
     Raises:
         ValueError: shapes that do not fit (see `CASSI`) or a camera that cannot be (see `detect`).
-
-    Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> mask = random_mask(64, 64, generator=generator)
-        >>> shot = simulate(torch.rand(8, 64, 64), mask, range(0, 16, 2), full_well=1e4, generator=generator)
-        >>> shot.y.shape
-        torch.Size([64, 78])
     """
     masks = mask.to(cube)
     if shots == 1:
@@ -70,16 +59,8 @@ def side_photograph(
 
     Beyond the border of the scene its outermost pixels go on.
 
-    Args:
-        cube: x (C, H, W), >= 0.
-        response: R (K, C), >= 0.
-        size: (h, w) of the picture; the scene's times the scale if not given.
-        pose: where the scene lies in the picture.
-        full_well, read_noise, generator: see `detect`.
-
-    Example:
-        >>> side_photograph(torch.ones(3, 8, 8), torch.ones(1, 3), pose=Similarity(1.5)).shape
-        torch.Size([12, 12, 1])
+    The cube is x (C, H, W) >= 0, the response R (K, C) >= 0, the picture (h, w) = `size`, the scene's times the scale
+    if not given; `pose` says where the scene lies in it. The rest as for `detect`.
     """
     scene = torch.einsum("kc,chw->khw", response.to(cube), cube)
     if size is None:
@@ -112,11 +93,6 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     return torch.stack(found)
 
 
-def stacked(masks: Sequence[Tensor]) -> Tensor:
-    """The masks (H, W) of several shots as (K, H, W)."""
-    return torch.stack(tuple(masks))
-
-
 def random_mask(
     height: int,
     width: int,
@@ -131,19 +107,13 @@ def random_mask(
     - ``"grey"``: u^((1 - t) / t) with u uniform in (0, 1): independent transmissions in [0, 1] of mean t, uniform at
       t = 1/2 (a printed film, or a binary mask seen through blur).
 
-    Args:
-        height, width: size [px].
-        kind: one of the two.
-        transmission: t, mean transmission, in (0, 1).
-        generator: source of randomness (CPU).
+    Transmission t lies in (0, 1); the generator is on the CPU.
 
     Raises:
-        ValueError: a size below 1, transmission outside (0, 1), or an unknown kind.
+        ValueError: a size below 1 or transmission outside (0, 1).
     """
     if height < 1 or width < 1:
         raise ValueError(f"a mask needs at least 1 x 1 elements, got {height} x {width}")
-    if kind not in get_args(MaskKind):
-        raise ValueError(f"kind must be one of {', '.join(get_args(MaskKind))}, got {kind!r}")
     if not 0 < transmission < 1:
         raise ValueError(f"transmission must lie between 0 and 1, got {transmission}: it is a mean over elements")
     drawn = torch.rand(height, width, generator=generator)

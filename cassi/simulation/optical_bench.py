@@ -25,6 +25,10 @@ from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
 
+FIRST, LAST = 450.0, 650.0  # shortest and longest wavelength of the mask frames [nm]
+MASK_FRAMES = 5  # evenly spaced in wavelength
+FRAMES = 4  # dark and flat ones each
+MISALIGNED = 0.4, -0.3  # the coded aperture against the pixel grid, to the right and down [pixel]
 FINE = 2  # points per pixel, each way
 PER_BAND = 4  # wavelengths per band
 BIT_DEPTH = 12
@@ -35,51 +39,34 @@ DARK_LEVEL = 60.0  # counts
 
 @dataclass(frozen=True)
 class Bench:
-    """The frames of a simulated bench, 12-bit counts in uint16, and what they were made from.
+    """The frames of a simulated bench, 12-bit counts in uint16, and what they were made from."""
 
-    Attributes:
-        dark: (N, H, W') frames without light.
-        flat: (N, H, W') frames of even white light with the coded aperture taken out.
-        mask_frames: (L, H, W'), the coded aperture under narrow-band light of `mask_wavelengths` (L,) [nm].
-        slit_frames: (L, H, W'), a slit across the dispersion, 1 pixel wide, in place of the aperture under that light.
-        snapshot: (H, W'), the scene.
-        cube: (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's.
-        wavelengths: (C,) [nm] of the bands, displaced by `shifts` [pixel].
-        mask: (H, W), the coded aperture as it lies on the detector; `design` as drawn.
-        counts_per_unit: of the cube's light through an open element, in counts.
-        hot_pixels, dead_pixels: (H, W') bool.
-        blur: standard deviation along the dispersion at the shortest and the longest wavelength [pixel].
-    """
-
-    dark: np.ndarray
-    flat: np.ndarray
-    mask_frames: np.ndarray
-    mask_wavelengths: np.ndarray
-    slit_frames: np.ndarray
-    snapshot: np.ndarray
-    cube: np.ndarray
-    wavelengths: np.ndarray
-    shifts: tuple[int, ...]
-    mask: np.ndarray
-    design: np.ndarray
-    counts_per_unit: float
-    hot_pixels: np.ndarray
+    dark: np.ndarray  # (N, H, W') without light
+    flat: np.ndarray  # (N, H, W') of even white light with the coded aperture taken out
+    mask_frames: np.ndarray  # (L, H, W'), the coded aperture under narrow-band light
+    mask_wavelengths: np.ndarray  # (L,) [nm], of that light
+    snapshot: np.ndarray  # (H, W'), the scene
+    cube: np.ndarray  # (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's
+    wavelengths: np.ndarray  # (C,) [nm] of the bands
+    shifts: tuple[int, ...]  # their displacements [pixel]
+    mask: np.ndarray  # (H, W), the coded aperture as it lies on the detector
+    design: np.ndarray  # (H, W), as drawn
+    counts_per_unit: float  # of the cube's light through an open element
+    hot_pixels: np.ndarray  # (H, W') bool
     dead_pixels: np.ndarray
-    blur: tuple[float, float]
 
 
-def dispersion(wavelengths: np.ndarray, *, num_bands: int, first: float, last: float) -> np.ndarray:
-    """Displacement of light of these wavelengths [nm] from that of the `first` [pixel].
+def dispersion(wavelengths: np.ndarray, num_bands: int) -> np.ndarray:
+    """Displacement of light of these wavelengths [nm] from that of 450 nm [pixel].
 
-        d(lambda) = a (lambda - first) + b (1 / first^2 - 1 / lambda^2)
+        d(lambda) = a (lambda - 450) + b (1 / 450^2 - 1 / lambda^2)
 
-    A grating and a prism in one: a and b make 2.3 pixels a band at `first` and 1.8 at `last`, a band being
-    (last - first) / (num_bands - 1).
+    A grating and a prism in one: a and b make 2.3 pixels a band at 450 nm and 1.8 at 650 nm, a band being
+    200 / (num_bands - 1).
     """
-    width = (last - first) / (num_bands - 1)
-    slopes = np.array([2.3, 1.8]) / width
-    a, b = np.linalg.solve(np.array([[1, 2 / first**3], [1, 2 / last**3]]), slopes)
-    return np.asarray(a * (wavelengths - first) + b * (1 / first**2 - 1 / wavelengths**2))
+    slopes = np.array([2.3, 1.8]) * (num_bands - 1) / (LAST - FIRST)
+    a, b = np.linalg.solve(np.array([[1, 2 / FIRST**3], [1, 2 / LAST**3]]), slopes)
+    return np.asarray(a * (wavelengths - FIRST) + b * (1 / FIRST**2 - 1 / wavelengths**2))
 
 
 def simulate_bench(
@@ -88,12 +75,6 @@ def simulate_bench(
     *,
     num_bands: int = 28,
     step: int = 2,
-    first: float = 450.0,
-    last: float = 650.0,
-    num_mask_frames: int = 5,
-    misalignment: tuple[float, float] = (0.4, -0.3),
-    num_frames: int = 4,
-    blur: tuple[float, float] = (0.0, 0.0),
     generator: torch.Generator,
 ) -> Bench:
     """Build a bench and capture everything on it.
@@ -106,29 +87,23 @@ def simulate_bench(
         height, width: of the scene [pixel], at least 32.
         num_bands: C, at least 2.
         step: dispersion between the bands that the truth is given in [pixel], at least 1.
-        first, last: shortest and longest wavelength of the mask frames [nm].
-        num_mask_frames: L, at least 2, evenly spaced in wavelength.
-        misalignment: (dx, dy) of the coded aperture against the pixel grid [pixel].
-        num_frames: N dark and flat frames each, at least 1.
-        blur: standard deviation of the Gaussian by which the optics behind the aperture smear light along the
-            dispersion, at `first` and at `last`, linear in between [pixel], >= 0.
         generator: source of randomness (CPU).
 
     Raises:
         ValueError: a number out of range, or more bands of `step` pixels than the dispersion holds.
     """
-    for name, value, low in (
-        ("height", height, 32), ("width", width, 32), ("num_bands", num_bands, 2), ("step", step, 1),
-    ):  # fmt: skip
-        if value < low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
+    if min(height, width) < 32 or num_bands < 2 or step < 1:
+        raise ValueError(
+            f"a bench has 32 x 32 pixels, 2 bands and a step of 1 px at least, got {height} x {width} pixels, "
+            f"{num_bands} bands and a step of {step} px"
+        )
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
     span = step * (num_bands - 1)
     columns = width + span
 
     # wavelengths: those of the bands and, finer, those that light comes in; the filter passes half a band more
-    grid = np.linspace(first - 60, last + 60, 20_001)
-    travel = dispersion(grid, num_bands=num_bands, first=first, last=last)
+    grid = np.linspace(FIRST - 60, LAST + 60, 20_001)
+    travel = dispersion(grid, num_bands)
     if span > travel[-1]:
         raise ValueError(f"{num_bands} bands of {step} px span {span} px, dispersion only {travel[-1]:.0f} px")
     centers = np.interp(step * np.arange(num_bands), travel, grid)
@@ -141,33 +116,28 @@ def simulate_bench(
     scene = procedural_scene(FINE * height, FINE * width, torch.as_tensor(light), generator=generator).numpy()
     design = random_mask(height, width, generator=generator).numpy()
     aperture = np.kron(design, np.ones((FINE, FINE)))
-    dx, dy = misalignment
+    dx, dy = MISALIGNED
     moved = ndimage.shift(
         ndimage.gaussian_filter(aperture, 0.5 * FINE), (FINE * dy, FINE * dx), order=3, mode="nearest"
     )
     aperture = moved.clip(0, 1)
 
     def image(pictures: Sequence[np.ndarray], wavelengths: np.ndarray) -> np.ndarray:
-        """What falls on the detector when each picture (fine grid) is moved by its dispersion, and smeared; (H, W')."""
+        """What falls on the detector when each picture (fine grid) is moved by its dispersion, (H, W')."""
         length = FINE * columns + 64
         frequencies = np.fft.rfftfreq(length)
         total = np.zeros((FINE * height, len(frequencies)), dtype=complex)
-        moves = FINE * dispersion(wavelengths, num_bands=num_bands, first=first, last=last)
-        sigmas = FINE * np.interp(wavelengths, (first, last), blur)
-        for picture, move, sigma in zip(pictures, moves, sigmas, strict=True):
-            transfer = np.exp(-2j * np.pi * frequencies * move - 2 * (np.pi * frequencies * sigma) ** 2)
-            total += np.fft.rfft(picture, n=length) * transfer
+        moves = FINE * dispersion(wavelengths, num_bands)
+        for picture, move in zip(pictures, moves, strict=True):
+            total += np.fft.rfft(picture, n=length) * np.exp(-2j * np.pi * frequencies * move)
         fine = np.fft.irfft(total, n=length)[:, : FINE * columns]
         return np.asarray(_bin(fine).clip(0))
 
     bands = np.digitize(light, edges) - 1
     cube = np.stack([_bin(scene[bands == c].sum(0)) * share for c in range(num_bands)])
     snapshot = image([aperture * picture * share for picture in scene], light)
-    mask_wavelengths = np.linspace(first, last, num_mask_frames)
+    mask_wavelengths = np.linspace(FIRST, LAST, MASK_FRAMES)
     mask_frames = [image([aperture], wavelength[None]) for wavelength in mask_wavelengths]
-    slit = np.zeros_like(aperture)
-    slit[:, FINE * (width // 2) : FINE * (width // 2 + 1)] = 1
-    slit_frames = [image([slit], wavelength[None]) for wavelength in mask_wavelengths]
 
     response = _response(height, columns, random)
     dead = random.random(response.shape) < 5e-4
@@ -185,8 +155,8 @@ def simulate_bench(
 
     black, white = np.zeros((height, columns)), np.ones((height, columns))
     return Bench(
-        dark=np.stack([capture(black, peak=0.0) for _ in range(num_frames)]),
-        flat=np.stack([capture(white, peak=0.8) for _ in range(num_frames)]),
+        dark=np.stack([capture(black, peak=0.0) for _ in range(FRAMES)]),
+        flat=np.stack([capture(white, peak=0.8) for _ in range(FRAMES)]),
         mask_frames=np.stack([capture(frame, peak=0.8) for frame in mask_frames]),
         mask_wavelengths=mask_wavelengths,
         snapshot=capture(snapshot, peak=0.85),
@@ -198,19 +168,15 @@ def simulate_bench(
         counts_per_unit=0.85 * (2**BIT_DEPTH - 1) / float(snapshot.max()),
         hot_pixels=hot,
         dead_pixels=dead,
-        blur=blur,
-        # captured last: the frames before it do not depend on it
-        slit_frames=np.stack([capture(frame, peak=0.8) for frame in slit_frames]),
     )
 
 
 def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
     """Write a bench as its owner would find it, whole or not at all: a file a frame, wavelengths in a text file.
 
-    dark_*, flat_*, mask_* and slit_* (a PNG of 16 bits a frame; the last two in the order of wavelengths.txt [nm]) and
-    snapshot. Apart from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands
-    where the design has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths. Returns the
-    files.
+    dark_*, flat_*, mask_* (a PNG of 16 bits a frame; the last in the order of wavelengths.txt [nm]) and snapshot. Apart
+    from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands where the design
+    has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths. Returns the files.
 
     Raises:
         InputError: a folder with something in it.
@@ -219,7 +185,7 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
     if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
         raise InputError(f"{whole}: exists and is not an empty folder; choose another name")
     whole.parent.mkdir(parents=True, exist_ok=True)
-    named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames, "slit": bench.slit_frames}
+    named = {"dark": bench.dark, "flat": bench.flat, "mask": bench.mask_frames}
     pictures = {f"{kind}_{number:02d}": one for kind, frames in named.items() for number, one in enumerate(frames, 1)}
     y = bench.snapshot.astype(np.float32)
     design = Measurement(y, bench.design, bench.shifts, unit="counts")

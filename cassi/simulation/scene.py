@@ -21,23 +21,11 @@ def procedural_scene(
 
         x(lambda) = rho(lambda) (0.85 max(n . l, 0) + 0.3 s(lambda)) + highlight,   clipped to [0, 1]
 
-    Sizes follow the shorter side, so that one seed gives nearly the same picture at any size.
-
-    Args:
-        height, width: size [px].
-        wavelengths: (C,) band centers [nm]; pigments are defined for 380-1000 nm.
-        generator: source of randomness (CPU): arrangement, pigments, grain.
-
-    Returns:
-        (C, H, W) float32 in [0, 1].
+    Sizes follow the shorter side, so that one seed gives nearly the same picture at any size. Pigments are defined for
+    380-1000 nm. The generator, on the CPU, draws arrangement, pigments and grain; the cube is (C, H, W), float32.
 
     Raises:
         ValueError: a size below 1 or wavelengths that are not a list of finite numbers.
-
-    Example:
-        >>> cube = procedural_scene(64, 64, [450, 550, 650], generator=torch.Generator().manual_seed(0))
-        >>> cube.shape
-        torch.Size([3, 64, 64])
     """
     centers = torch.as_tensor(wavelengths, dtype=torch.float32)
     if height < 1 or width < 1:

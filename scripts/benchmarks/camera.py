@@ -136,7 +136,7 @@ def alignment_table(data: Path, trials: int, report: Callable[[str], None]) -> s
             found = align(y, mask, shifts)
             seconds = time.perf_counter() - start
             before = _gap_tv_psnr(CASSI(mask, shifts), y, cube)
-            after = _gap_tv_psnr(found.operator(), y, cube, found)
+            after = _gap_tv_psnr(CASSI(torch.as_tensor(found.mask), found.shifts), y, cube, found)
             shares.append((after - before) / (best - before))
             errors = {
                 "dx": found.model.right.get("1", 0.0) - dx,
