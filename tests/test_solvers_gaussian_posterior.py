@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi.errors import InputError
-from cassi.files.spectral_libraries import read_spectral_prior
+from cassi.files.spectral_libraries import as_spectral_prior
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.gaussian_spectra import library_spectral_prior, resampling, smooth_spectral_prior
@@ -238,7 +238,7 @@ def test_a_library_of_the_scene_itself_helps(snapshot, tmp_path):
     learnt = reconstruct(y, A.mask, spectral_prior=[path], **settings)
     assert psnr(learnt.cube, truth) > psnr(plain.cube, truth)
     assert learnt.parameters["spectral_prior"] == ["a.h5"]
-    same = reconstruct(y, A.mask, spectral_prior=read_spectral_prior([path], 8, wavelengths), **settings)
+    same = reconstruct(y, A.mask, spectral_prior=as_spectral_prior([path], 8, wavelengths), **settings)
     torch.testing.assert_close(learnt.cube, same.cube)
     names = [c["basis"] for c in reconstruct(
         y, A.mask, **{**settings, "solver": "auto"}, spectral_prior=[path], num_iters=2
@@ -254,9 +254,9 @@ def test_errors_of_the_library(snapshot, tmp_path):
     with pytest.raises(InputError, match="has 5 bands, the measurement 8"):
         reconstruct(y, A.mask, step=2, solver="gaussian", spectral_prior=[path], device="cpu")
     with pytest.raises(InputError, match="take a cube that covers them"):
-        read_spectral_prior([path], 8, wavelengths)
+        as_spectral_prior([path], 8, wavelengths)
     with pytest.raises(InputError, match="at least one file"):
-        read_spectral_prior([], 8)
+        as_spectral_prior([], 8)
     with pytest.raises(InputError, match="takes no spectral prior"):
         reconstruct(y, A.mask, step=2, solver="gap-tv", spectral_prior=[path], device="cpu")
     with pytest.raises(InputError, match="the spectral prior has 5 bands"):

@@ -42,16 +42,12 @@ def solve(
     noise: CameraNoise,
     method: Method,
     run: Run,
-    gram: float | None = None,
-    variance: Tensor | None = None,
 ) -> Outcome:
     """Solve one snapshot.
 
     Args:
         A, y: camera and measurement, at brightness 1 for the hyper-parameters to mean what they say.
         wavelengths, noise, method, run: as for `cassi.choice.automatic.reconstruct_auto`.
-        gram: mean of gram_diag that weights are relative to; of A if not given.
-        variance: of y for "gaussian", like y or a number; by `gaussian_variance` if not given.
     """
     if method.solver == "auto":
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
@@ -60,9 +56,10 @@ def solve(
     watched = any(value is not None for value in (run.budget, run.monitor, run.progress))
     monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0) if watched else None
     if method.solver == "gaussian":
-        variance = gaussian_variance(y, noise) if variance is None else variance
+        known = noise.variance(y)
+        variance = (GAUSSIAN_NOISE * y.mean()).square().reshape(1) if known is None else known
         return _gaussian(A, y, wavelengths, variance, method, run.seed, n, monitor)
-    gram = float(A.gram_diag().mean()) if gram is None else gram
+    gram = float(A.gram_diag().mean())
     if method.solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
         damping = 0.0 if A.exact else BLURRED_DAMPING * gram
@@ -79,12 +76,6 @@ def solve(
         weight *= 1.0 if method.solver == "gap-tv" else gram  # ADMM weighs TV against the squared misfit
         result = solvers[method.solver](A, y, tv_weight=weight, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)
-
-
-def gaussian_variance(y: Tensor, noise: CameraNoise) -> Tensor:
-    """The noise that "gaussian" assumes: of the camera where known, else 3 % of the mean of y. Like y, or (1,)."""
-    known = noise.variance(y)
-    return (GAUSSIAN_NOISE * y.mean()).square().reshape(1) if known is None else known
 
 
 def _gaussian(

@@ -172,7 +172,7 @@ def read_side(args: argparse.Namespace, m: Measurement) -> SidePicture | None:
     """The photograph, where one is given."""
     if args.side is None:
         return None
-    return read_side_picture(args.side, args.side_response, m.wavelengths)
+    return read_side_picture(args.side)
 
 
 def _size(shape: tuple[int, ...]) -> str:

@@ -15,12 +15,7 @@ from cassi.files.scaling import BIT_DEPTHS
 
 
 def natural(path: PathLike) -> list[tuple[str, int]]:
-    """A key that sorts names by the numbers in them.
-
-    Example:
-        >>> sorted(["frame10.h5", "frame2.h5"], key=natural)
-        ['frame2.h5', 'frame10.h5']
-    """
+    """A key that sorts names by the numbers in them."""
     parts = re.split(r"(\d+)", os.fspath(path).lower())
     return [(text, int(number)) for text, number in zip(parts[::2], [*parts[1::2], "-1"], strict=True)]
 
@@ -80,14 +75,6 @@ def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | N
 
     Returns:
         The bit depth; None where some are floats, which have a unit of their own, or none can be read.
-
-    Example:
-        >>> import h5py, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.full((3, 8, 14), 300, np.uint16), np.ones((8, 8), np.float32)
-        >>> common_bit_depth([path], ReadOptions())
-        10
     """
     highest = None
     for path in files:

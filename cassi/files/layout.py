@@ -85,7 +85,7 @@ def unshear_mask(
 ) -> tuple[Shifts, np.ndarray] | None:
     """Bring a mask stored as it lies on the detector (C, H, W') back to one mask (C, H, W) per band.
 
-    m_c[i, j] = M_c[i, j + d_c - min d].  The step is the file's, the user's, or found by matching neighboring bands.
+    m_c[i, j] = M_c[i, j + d_c - min d].  The step is the file's, the user's, or 2 where the mask's name has "shift".
 
     Returns:
         Shifts and masks, or None where the bands are not displaced (one mask per video frame).
@@ -96,11 +96,10 @@ def unshear_mask(
     shifts = stored
     if shifts is None:
         if step is None:
-            step = _lag_between_bands(mask)
-            if step is None and not named_shift:
+            if not named_shift:
                 return None
-            step = DEFAULT_STEP if step is None else step
-            notes.append(f"'{name}' is as wide as the measurement: step {step:g} px found between its bands")
+            step = DEFAULT_STEP
+            notes.append(f"'{name}' is as wide as the measurement: a step of {step:g} px is taken")
         shifts = np.arange(mask.shape[0]) * float(step)
     if stored is not None and stored.size != mask.shape[0]:
         raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
@@ -121,22 +120,3 @@ def unshear_mask(
     )
     same = all(np.array_equal(bands[0], band) for band in bands[1:])
     return as_shifts(shifts), bands[0] if same else bands
-
-
-def _lag_between_bands(mask: np.ndarray, reach: int = 16) -> int | None:
-    """The displacement of each band against the one before that correlates best; None below 0.5, which is no copy."""
-    reach = min(reach, (mask.shape[-1] - 1) // (mask.shape[0] - 1))
-    rows = mask[:, :: max(1, mask.shape[1] // 128)]  # some rows are enough
-    first, second = rows[:-1].astype(np.float64), rows[1:].astype(np.float64)
-    first -= first.mean()
-    second -= second.mean()
-    best_lag, best = 0, -1.0
-    for lag in range(-reach, reach + 1):
-        cut = mask.shape[-1] - abs(lag)
-        a = first[..., max(-lag, 0) : max(-lag, 0) + cut]
-        b = second[..., max(lag, 0) : max(lag, 0) + cut]
-        norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
-        score = float((a * b).sum()) / norm if norm > 0 else -1.0
-        if score > best + 1e-9:
-            best_lag, best = lag, score
-    return best_lag if best > 0.5 and best_lag != 0 else None

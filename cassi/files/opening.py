@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cassi.errors import InputError
-from cassi.files.container import Container, regular_file
+from cassi.files.container import Container
 from cassi.files.formats.hdf5 import open_hdf5
 from cassi.files.formats.table import FORMATS
 
@@ -12,13 +12,13 @@ def open_container(path: str | Path) -> Container:
     """Open a file as named arrays; the format is told from its first bytes, not from its name.
 
     Args:
-        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG, ENVI (.hdr).
+        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG.
 
     Returns:
         The container; its arrays are read on demand.
 
     Raises:
-        InputError: no such file, unknown format, damaged file, or an optional package that is missing.
+        InputError: no such file, unknown format, or a damaged file.
 
     Example:
         >>> import numpy as np, tempfile, os
@@ -29,9 +29,12 @@ def open_container(path: str | Path) -> Container:
     """
     import h5py
 
-    path = regular_file(path)
-    with path.open("rb") as file:
-        head = file.read(32)
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(32)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error})") from error
     for known in FORMATS:
         if head.startswith(known.signatures):
             return known.read(path)

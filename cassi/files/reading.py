@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -276,14 +276,6 @@ def _geometry(
             raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if options.num_bands not in (None, stored.size):
             raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were asked for")
-    elif options.step is None and (step := _number(container, "step")) is not None:
-        options = replace(options, step=step)
-        notes.append(f"step {step:g} px, from the file")
-    if options.num_bands is None and stored is None and mask.ndim == 2:
-        bands = _number(container, "num_bands")
-        if bands is not None and not bands.is_integer():
-            raise InputError(f"{container.path}: 'num_bands' must be a whole number, got {bands:g}")
-        options = options if bands is None else replace(options, num_bands=int(bands))
     step, num_bands = options.step, options.num_bands
     if mask.ndim == 3 and mask.shape[-1] == image[1] and mask.shape[0] > 1:
         sheared = unshear_mask(mask, stored, step, "shift" in mask_entry.name.lower(), mask_entry.name, notes)

@@ -60,15 +60,9 @@ def read_scene(
 
 
 def stated_shots(path: PathLike) -> int | None:
-    """What a file says of its camera in the attribute `num_shots`; None where it says nothing.
-
-    Raises:
-        InputError: it cannot be read, or is of a camera that is no single disperser.
-    """
-    stated = open_container(Path(path)).attributes
-    if stated.get("optics", "sd") == "dd":
-        raise InputError(f"{path}: of a double disperser, whose operator is cassi.double_disperser", kind="optics")
-    return None if "num_shots" not in stated else int(float(str(stated["num_shots"])))
+    """What a file says of its camera in the attribute `num_shots`; None where it says nothing."""
+    stated = open_container(Path(path)).attributes.get("num_shots")
+    return None if stated is None else int(float(str(stated)))
 
 
 def options_of_shots(

@@ -13,28 +13,36 @@ from cassi.files.cubes import read_cube
 from cassi.priors.gaussian_spectra import SpectralPrior, library_spectral_prior, resampling
 
 
-def read_spectral_prior(
-    paths: Sequence[str | os.PathLike[str]], num_bands: int, wavelengths: Sequence[float] | np.ndarray | None = None
-) -> SpectralPrior:
-    """Mean and covariance of the spectra of a library of cubes, on the bands of a measurement.
+def as_spectral_prior(
+    given: SpectralPrior | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    num_bands: int,
+    wavelengths: Sequence[float] | np.ndarray | None = None,
+) -> SpectralPrior | None:
+    """The prior as given, or mean and covariance of the spectra in files of cubes, on the bands of a measurement.
 
     Where file and measurement both know their wavelengths, the spectra are interpolated linearly; otherwise the file
     must have as many bands as the measurement.
 
     Args:
-        paths: cubes in any format that `cassi.files.read_cube` reads; each counts alike.
+        given: a prior, or cubes in any format that `cassi.files.read_cube` reads; each counts alike.
         num_bands: C of the measurement.
         wavelengths: (C,) of the measurement [nm], where known.
 
     Returns:
-        SpectralPrior, at mean level 1.
+        SpectralPrior, at mean level 1; None where none is given.
 
     Raises:
-        InputError: a file that cannot be read, has another number of bands, does not cover the wavelengths, or whose
-            mean is not positive.
+        InputError: a prior or a file of another number of bands; a file that cannot be read, does not cover the
+            wavelengths, or whose mean is not positive.
     """
+    if given is None:
+        return None
+    if isinstance(given, SpectralPrior):
+        if len(given.mean) != num_bands:
+            raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
+        return given
     priors = []
-    for path in paths:
+    for path in [given] if isinstance(given, str | os.PathLike) else given:
         cube, known = read_cube(path)
         R = None
         try:
@@ -53,17 +61,3 @@ def read_spectral_prior(
     mean = torch.stack([prior.mean for prior in priors]).mean(0)
     moment = torch.stack([prior.covariance + torch.outer(prior.mean, prior.mean) for prior in priors]).mean(0)
     return SpectralPrior(mean, moment - torch.outer(mean, mean))
-
-
-def as_spectral_prior(
-    given: SpectralPrior | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
-    num_bands: int,
-    wavelengths: np.ndarray | None,
-) -> SpectralPrior | None:
-    """The prior as given, or learned from the file or files named."""
-    if given is None or isinstance(given, SpectralPrior):
-        if given is not None and len(given.mean) != num_bands:
-            raise InputError(f"the spectral prior has {len(given.mean)} bands, the measurement {num_bands}")
-        return given
-    files = [given] if isinstance(given, str | os.PathLike) else given
-    return read_spectral_prior(files, num_bands, wavelengths)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ from cassi.errors import InputError, OutputError
 from cassi.files.atomic import PathLike, check_place, replacing, signals_held
 from cassi.files.container import CubeContent
 from cassi.files.formats.hdf5 import write_hdf5_arrays
-from cassi.files.formats.table import PACKAGES, WRITERS
+from cassi.files.formats.table import WRITERS
 from cassi.optics.measurement import Measurement
 
 Attributes = Mapping[str, object]
-MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 keeps attributes in object headers of at most 64 KiB
 
 
 def write_cube(
@@ -29,9 +27,9 @@ def write_cube(
     attributes: Attributes | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .hdr (ENVI), .tif, .tiff.
+    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .tif, .tiff.
 
-    HDF5 and .mat take everything, ENVI and TIFF cube and wavelengths.
+    HDF5 and .mat take everything, TIFF cube and wavelengths.
 
     Args:
         path: file to make.
@@ -43,7 +41,7 @@ def write_cube(
         overwrite: replace an existing file.
 
     Raises:
-        InputError: the cube is no array of 3 or 4 axes, the wavelengths do not fit, or ENVI cannot hold a stack.
+        InputError: the cube is no array of 3 or 4 axes, or the wavelengths do not fit.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
 
     Example:
@@ -150,8 +148,6 @@ def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bo
             value = value.item()
         if not isinstance(value, str | int | float | bool):
             value = json.dumps(value, default=_jsonable)
-        if isinstance(value, str) and len(value.encode()) > MAX_ATTRIBUTE_BYTES:
-            raise InputError(f"attribute '{name}' is longer than {MAX_ATTRIBUTE_BYTES} bytes; write it as a dataset")
         plain[name] = value
     return plain
 
@@ -164,18 +160,9 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
     """Return the path after checking that a file can be made there: to be called before a long computation.
 
     Raises:
-        OutputError: unknown suffix, a format whose package is not installed, no such folder, no right to write, or the
-            file exists and `overwrite` is False.
-
-    Example:
-        >>> check_output("cube.docx")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        cassi.errors.OutputError: cube.docx: unknown output format '.docx', expected .h5, .hdf5, .hdr, .mat, ...
+        OutputError: unknown suffix, no such folder, no right to write, or the file exists and `overwrite` is False.
     """
     path = Path(path)
     if path.suffix.lower() not in WRITERS:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
-    package = PACKAGES.get(path.suffix.lower())
-    if package is not None and find_spec(package) is None:
-        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install "cassi[formats]"')
     return check_place(path, overwrite)

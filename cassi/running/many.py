@@ -1,7 +1,7 @@
 """Many snapshots: every frame's cube is written whole or not at all, and a run that was killed goes on where it was.
 
 A frame is finished when its cube is on the disk beside the fingerprint of all it was made from: the input's hash and
-every parameter. Nothing else is kept between runs; `index.jsonl` beside the cubes is a log to read, not to trust.
+every parameter. Nothing else is kept between runs; `index.jsonl` beside the cubes, made in the end, is to be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import file_sha256
+from cassi.files.atomic import file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
@@ -34,8 +34,9 @@ from cassi.optics.mask_match import check_masks
 from cassi.running.evidence import of_measurement
 from cassi.running.front_door import reconstruct
 from cassi.running.progress import StepBar
+from cassi.running.request import Request
 from cassi.running.result import Reconstruction, write_result
-from cassi.running.stores import Frame, Log, locked, remove_unfinished, what_is_known
+from cassi.running.stores import Frame, locked, remove_unfinished, what_is_known
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM
 
@@ -75,10 +76,6 @@ def find_frames(
 
     Raises:
         InputError: nothing found, or two files whose results would have one name.
-
-    Example:
-        >>> [frame.name for frame in find_frames("run.h5", count=2)]
-        ['run_000000', 'run_000001']
     """
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
@@ -141,7 +138,6 @@ def reconstruct_many(
     common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
     with locked(root):
         finished, todo = _plan(root, frames, common, overwrite)
-        log = Log(root / "index.jsonl", finished)
         failed: dict[str, str] = {}
         if todo:
             remove_unfinished(root)
@@ -153,16 +149,16 @@ def reconstruct_many(
                     name, error = jobs[future].frame.name, future.exception()
                     if isinstance(error, OutputError):
                         raise error
-                    if error is not None:
+                    if error is None:
+                        finished[name] = future.result()
+                    else:
                         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
                         failed[name] = kind + one_line(error)
-                        log.add(name, "failed", {"reason": failed[name]})
-                    else:
-                        finished[name] = future.result()
-                        log.add(name, "done", finished[name])
                     bar(what, number / len(todo))
-        log.close([frame.name for frame in frames])
-    done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
+        done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
+        lines = [{"frame": name, "status": "done", **known} for name, known in done.items()]
+        lines += [{"frame": name, "status": "failed", "reason": reason} for name, reason in failed.items()]
+        write_text(root / "index.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
     doubts = {name: known["against"] for name, known in done.items() if known["against"]}
     computed = len(todo) - len(failed)
@@ -225,10 +221,15 @@ def _described(function: object) -> dict[str, Any]:
     if dataclasses.is_dataclass(inner):
         keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
     if inner is reconstruct or "device" in keywords:
-        device = keywords.get("device", "auto")
-        keywords = {**keywords, "device": str(pick_device(device) if device == "auto" else device)}
+        keywords = {**keywords, "device": _device(keywords.get("device", "auto"))}
+    if isinstance(keywords.get("request"), Request):
+        keywords["request"] = replace(keywords["request"], device=_device(keywords["request"].device))
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     return {"function": f"{inner.__module__}.{name}", **_content(keywords)}
+
+
+def _device(named: object) -> str:
+    return str(pick_device("auto") if named == "auto" else named)
 
 
 def _content(value: object) -> Any:

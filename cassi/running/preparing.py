@@ -17,14 +17,14 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
-from cassi.files.options import MAX_BANDS, ReadOptions
+from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
-from cassi.optics.geometry import check_step, infer_shifts
+from cassi.optics.geometry import infer_shifts
 from cassi.optics.mask_match import MaskCheck, compared
 from cassi.optics.measurement import Measurement, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
@@ -268,13 +268,7 @@ def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | 
     if stored is not None and not np.isfinite(stored).all():
         raise InputError("the shifts hold NaN or Inf")
     check_number("step", step)
-    check_step(step)
-    if num_bands is not None and not isinstance(num_bands, int | np.integer):
-        raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
-    if num_bands is not None and not 1 <= num_bands <= MAX_BANDS:
-        raise InputError(f"the number of bands must lie in 1..{MAX_BANDS}, got {num_bands}")
-    if stored is not None and num_bands is not None and stored.size != num_bands:
-        raise InputError(f"{stored.size} shifts were given for {num_bands} bands; give one per band")
+    ReadOptions(step=step, num_bands=num_bands)  # checks both
     return stored, step, num_bands
 
 

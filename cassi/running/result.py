@@ -20,7 +20,6 @@ from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
-    import xarray
     from matplotlib.figure import Figure
 
 
@@ -94,7 +93,7 @@ class Reconstruction:
         """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
 
         Args:
-            path: the suffix chooses the format: .h5, .mat, .hdr (ENVI) or .tif.
+            path: the suffix chooses the format: .h5, .mat or .tif.
             overwrite: replace an existing file.
 
         Raises:
@@ -160,25 +159,6 @@ class Reconstruction:
         from cassi.looking.report_data import report_of
 
         return inline_html(report_of(self, self.measurement))
-
-    def to_xarray(self) -> xarray.DataArray:
-        """The cube as a labelled array with dimensions (frame,) wavelength [nm] or band, y, x (needs xarray).
-
-        Raises:
-            ImportError: xarray is not installed.
-        """
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError(f'to_xarray needs xarray: python -m pip install "cassi[formats]" ({error})') from error
-        band = "band" if self.wavelengths is None else "wavelength"
-        values = self.cube.detach().cpu().numpy()
-        dims = ("frame", band, "y", "x")[-values.ndim :]
-        labels = {name: np.arange(length) for name, length in zip(dims, values.shape, strict=True)}
-        labels[band] = np.arange(1, values.shape[-3] + 1) if self.wavelengths is None else self.wavelengths
-        coords = {name: (name, labels[name], {"units": "nm"} if name == "wavelength" else {}) for name in dims}
-        facts = {"unit": self.unit, "source": PROGRAM, "status": self.status, "residual": self.residual}
-        return xarray.DataArray(values, dims=dims, coords=coords, name="cube", attrs=facts)
 
 
 def write_result(

@@ -6,9 +6,8 @@ moved into place whole: a run killed at any moment leaves no half frame.
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cassi.errors import OutputError, one_line
-from cassi.files.atomic import DISK_FULL, write_text
+from cassi.files.atomic import DISK_FULL
 
 KNOWN = {
     "fingerprint": "",
@@ -68,23 +67,6 @@ def remove_unfinished(root: Path) -> None:
     """Remove what a killed run left of a file it was writing."""
     for left in root.glob(".*.part"):
         shutil.rmtree(left, ignore_errors=True)
-
-
-class Log:
-    """`index.jsonl`: a line for each frame done or failed; in the end one line per frame, in order."""
-
-    def __init__(self, path: Path, finished: Mapping[str, dict[str, Any]]) -> None:
-        self._path = path
-        self._last = {name: {"frame": name, "status": "done", **known} for name, known in finished.items()}
-
-    def add(self, name: str, status: str, what: Mapping[str, Any]) -> None:
-        self._last[name] = {"frame": name, "status": status, **what}
-        with self._path.open("a") as file:
-            file.write(json.dumps(self._last[name]) + "\n")
-
-    def close(self, order: Sequence[str]) -> None:
-        lines = [json.dumps(self._last[name]) for name in order if name in self._last]
-        write_text(self._path, "\n".join(lines) + "\n")
 
 
 @contextmanager
