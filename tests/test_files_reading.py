@@ -169,15 +169,6 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
     assert any("dispersion runs down the columns" in note for note in m.notes)
 
 
-def test_only_one_of_the_two_is_transposed(tmp_path, arrays):
-    m = read_measurement(write_h5(tmp_path / "a.h5", measurement=arrays["measurement"].T, mask=arrays["mask"]))
-    assert np.array_equal(m.y, arrays["measurement"])
-    assert any("measurement is stored transposed" in note for note in m.notes)
-    m = read_measurement(write_h5(tmp_path / "b.h5", measurement=arrays["measurement"], mask=arrays["mask"].T))
-    assert np.array_equal(m.mask, arrays["mask"])
-    assert any("mask is stored transposed" in note for note in m.notes)
-
-
 # --- geometry
 
 

@@ -19,7 +19,7 @@ from cassi import CASSI, InputError, reconstruct
 from cassi.cli.main import main
 from cassi.errors import OutputError
 from cassi.files import read_measurement
-from cassi.running import many, stores
+from cassi.running import many
 from cassi.running.many import Frame, find_frames, reconstruct_many
 
 SOLVE = partial(reconstruct, solver="gap-tv", num_iters=6)
@@ -202,8 +202,9 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(folder, tmp_path, monkeypat
 def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, monkeypatch):
     out = tmp_path / "out"
 
-    def interrupted(*_):
-        raise KeyboardInterrupt
+    def interrupted(self, step, share=0.0):
+        if "snapshots" in step:  # one has ended
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(many.StepBar, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -218,7 +219,7 @@ def test_an_interrupt_leaves_finished_frames_and_no_others(folder, tmp_path, mon
 
 def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
     pytest.importorskip("fcntl", reason="file locks are a POSIX matter")
-    with stores.locked(tmp_path / "out"), pytest.raises(OutputError, match="another run is writing there"):
+    with many.locked(tmp_path / "out"), pytest.raises(OutputError, match="another run is writing there"):
         run(folder, tmp_path / "out")
 
 

@@ -184,10 +184,6 @@ def test_tiles_are_solved_with_the_camera_that_is_found(tmp_path, monkeypatch):
 def test_errors(tmp_path):
     A, y, _ = frame()
     m = measurement(A, y)
-    with pytest.raises(ValueError, match="at least 1"):
-        tile_grid(A, 0)
-    with pytest.raises(ValueError, match="one snapshot"):
-        solve_tiled(A, y[None], lambda a, b: a.pinv(b), lambda r, c, v: None, tile=48)
     for settings, words in (
         ({"tile": 0}, "all border; take 32 px or more"),
         ({"tile": 8, "reach": 9}, "all border; take 9 px or more"),
@@ -238,7 +234,7 @@ def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
     x, _ = read_cube(tmp_path / "m_cube.h5")
     assert not (tmp_path / "m_figures").exists()
-    write_measurement(tmp_path / "m.h5", replace(measurement(A, y), cube=x), overwrite=True)
+    write_measurement(tmp_path / "m.h5", replace(measurement(A, y), cube=x + 0.01), overwrite=True)
     assert main([*settings, "--overwrite"]) == 0
     said = capsys.readouterr().out
     assert "Held-out error " in said and re.search(r"residual [\d.]+%, [\d.]+ s, PSNR [\d.]+ dB", said)

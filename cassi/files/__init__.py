@@ -7,9 +7,8 @@ from cassi.errors import InputError, OutputError
 from cassi.files.atomic import file_sha256, replacing, write_text
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import read_cube
-from cassi.files.description import describe
 from cassi.files.frames import common_bit_depth
-from cassi.files.opening import open_container
+from cassi.files.opening import describe, open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import frame_count, read_measurement
 from cassi.files.writing import check_output, write_arrays, write_cube, write_measurement

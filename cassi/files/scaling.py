@@ -64,11 +64,6 @@ def plan_counts(
 
     y = (counts - black_level) / (2^bits - 1 - black_level) for integers, y = counts - black_level for floats.
 
-    Args:
-        dtype, minimum, maximum: type and range of what is stored.
-        bits: bit depth the file states, or None.
-        levels: as the user states them.
-
     Raises:
         InputError: levels out of order, integers beyond the bit depth, negative counts of unknown black level.
     """
@@ -99,11 +94,7 @@ def plan_counts(
 
 
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
-    """Return a mask as float32, and a note where it was divided by its maximum: integers, and floats of no usual size.
-
-    Raises:
-        InputError: NaN, Inf, negative values, nothing but zeros, a single row or column, or one value far above all.
-    """
+    """Return a mask as float32, and a note where it was divided by its maximum: integers, floats of no usual size."""
     if min(values.shape[-2:]) < 2:
         raise InputError(f"{name} {values.shape} is a single row or column, expected the picture of a mask")
     whole = values.dtype.kind in "iu"
@@ -136,7 +127,7 @@ def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
 def band_axis(
     container: Container, entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None
 ) -> int | None:
-    """Return which axis of a 3-D array counts the bands (or frames), or None where nothing fits.
+    """Which axis of a 3-D array counts the bands (or frames), or None where nothing fits.
 
     What the file states about its axes decides; then the sizes that are known (`num_bands`, `image` = the other two
     axes); then the shortest of the first and the last axis; then the habit of the format.

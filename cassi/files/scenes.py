@@ -35,14 +35,6 @@ def read_scene(
 
     Raises:
         InputError: anything that cannot be used, in one line.
-
-    Example:
-        >>> import tempfile, os
-        >>> from cassi.files import write_measurement
-        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
-        >>> m = Measurement(y=np.ones((2, 4, 6)), mask=np.ones((2, 4, 4)), shifts=(0, 2), shots=2)
-        >>> read_scene(write_measurement(path, m)).shots
-        2
     """
     count = shots or (len(paths) if len(paths) > 1 else stated_shots(paths[0])) or 1
     if len(paths) not in (1, count):

@@ -49,11 +49,7 @@ def _image(path: Path) -> np.ndarray:
 
 
 def write_side_picture(path: str | os.PathLike[str], picture: np.ndarray, *, overwrite: bool = False) -> None:
-    """A picture (h, w, K) in [0, 1] of one or three channels as a PNG of 8 bits, coded for a display (sRGB).
-
-    Raises:
-        OutputError: the file exists, or its folder does not. InputError: another number of channels.
-    """
+    """A picture (h, w, K) in [0, 1] of one or three channels as a PNG of 8 bits, coded for a display (sRGB)."""
     from PIL import Image
 
     if picture.shape[-1] not in (1, 3):

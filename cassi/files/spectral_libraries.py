@@ -18,18 +18,10 @@ def as_spectral_prior(
     num_bands: int,
     wavelengths: Sequence[float] | np.ndarray | None = None,
 ) -> SpectralPrior | None:
-    """The prior as given, or mean and covariance of the spectra in files of cubes, on the bands of a measurement.
+    """The prior as given, or mean and covariance of the spectra in files of cubes, each counting alike.
 
-    Where file and measurement both know their wavelengths, the spectra are interpolated linearly; otherwise the file
-    must have as many bands as the measurement.
-
-    Args:
-        given: a prior, or cubes in any format that `cassi.files.read_cube` reads; each counts alike.
-        num_bands: C of the measurement.
-        wavelengths: (C,) of the measurement [nm], where known.
-
-    Returns:
-        SpectralPrior, at mean level 1; None where none is given.
+    Where file and measurement both know their wavelengths (C,) [nm], the spectra are interpolated linearly; otherwise
+    the file must have as many bands as the measurement. At mean level 1.
 
     Raises:
         InputError: a prior or a file of another number of bands; a file that cannot be read, does not cover the

@@ -43,12 +43,6 @@ def write_cube(
     Raises:
         InputError: the cube is no array of 3 or 4 axes, or the wavelengths do not fit.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> write_cube(path, np.zeros((3, 4, 5)), wavelengths=[450, 550, 650]).name
-        'cube.h5'
     """
     cube = np.ascontiguousarray(cube, dtype=np.float32)
     if cube.ndim not in (3, 4) or cube.size == 0:
@@ -72,17 +66,7 @@ def write_cube(
 def write_measurement(
     path: PathLike, measurement: Measurement, *, attributes: Attributes | None = None, overwrite: bool = False
 ) -> Path:
-    """Write a measurement as `read_measurement` reads it, see `write_arrays`.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> from cassi.files import read_measurement
-        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
-        >>> m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
-        >>> _ = write_measurement(path, m)
-        >>> read_measurement(path).shifts
-        (0, 2)
-    """
+    """Write a measurement as `read_measurement` reads it, see `write_arrays`."""
     arrays = {
         "measurement": measurement.y,
         "mask": measurement.mask,
@@ -122,12 +106,11 @@ def write_arrays(
         path: .h5 or .hdf5 file to make.
         arrays: by name.
         axes: the letters of an array's axes by its name (N frame, C band, H row, W column).
-        attributes: numbers and text as they are, None is left out, anything else as JSON.
-        overwrite: replace an existing file.
+        attributes, overwrite: as for `write_cube`.
 
     Raises:
         InputError: no HDF5 suffix.
-        OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+        OutputError: as of `write_cube`.
     """
     path = Path(path)
     if path.suffix.lower() not in (".h5", ".hdf5"):

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import file_sha256, write_text
+from cassi.files.atomic import DISK_FULL, file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
@@ -36,7 +37,6 @@ from cassi.running.front_door import reconstruct
 from cassi.running.progress import StepBar
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction, write_result
-from cassi.running.stores import Frame, locked, remove_unfinished, what_is_known
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM
 
@@ -46,6 +46,35 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
+KNOWN = {
+    "fingerprint": "",
+    "residual": float("nan"),
+    "seconds": float("nan"),
+    "verdict": "",
+    "ok": True,
+    "against": "",
+}  # of a finished frame
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One scene among many: the name of its result, its file, which of a stack it is (None: all), and the files of its
+    further shots."""
+
+    name: str
+    path: str
+    index: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its files."""
+        return (self.path, *self.others)
+
+    @property
+    def where(self) -> str | tuple[str, ...]:
+        """What is read: the file, or all of several."""
+        return self.paths if self.others else self.path
 
 
 @dataclass(frozen=True)
@@ -67,12 +96,9 @@ class BatchReport:
 def find_frames(
     source: PathLike | Sequence[PathLike], *, count: int | None = None, leave_out: Sequence[PathLike] = ()
 ) -> list[Frame]:
-    """The snapshots that a folder, a pattern, a list of files or a stack stands for; frame2 comes before frame10.
+    """The snapshots that a folder, a pattern, a list of files (see `cassi.files.frames.find_files`) or a stack hold.
 
-    Args:
-        source: see `cassi.files.frames.find_files`; or one file with a stack.
-        count: frames in that one file, see `cassi.files.frame_count`; None for a single snapshot.
-        leave_out: files that are not snapshots, such as the mask's.
+    `count`: frames of one file with a stack, see `cassi.files.frame_count`. `leave_out`: files that are no snapshots.
 
     Raises:
         InputError: nothing found, or two files whose results would have one name.
@@ -140,7 +166,8 @@ def reconstruct_many(
         finished, todo = _plan(root, frames, common, overwrite)
         failed: dict[str, str] = {}
         if todo:
-            remove_unfinished(root)
+            for left in root.glob(".*.part"):  # of a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
             count = batch or _at_once(read, solve, [job.frame for job in todo])
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
@@ -186,7 +213,7 @@ def _plan(
     changed: list[str] = []
     for frame in frames:
         cube = root / f"{frame.name}_cube.h5"
-        known, fingerprint = what_is_known(cube), _fingerprint(common, frame)
+        known, fingerprint = _what_is_known(cube), _fingerprint(common, frame)
         if known is not None and known["fingerprint"] == fingerprint:
             finished[frame.name] = known
             continue
@@ -247,6 +274,49 @@ def _content(value: object) -> Any:
     if isinstance(value, np.ndarray):
         return {"sha256": hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest(), "shape": value.shape}
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _what_is_known(cube: Path) -> dict[str, Any] | None:
+    """What the file of a cube says of itself, None if there is none; a foreign file has an empty fingerprint."""
+    import h5py
+
+    if not cube.exists():
+        return None
+    try:
+        with h5py.File(cube) as file:
+            stated = {name: file.attrs.get(name, usual) for name, usual in KNOWN.items()}
+    except OSError:
+        return KNOWN
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[Path]:
+    """Make the folder and hold it against a second run; the lock goes with the process, however that ends.
+
+    Raises:
+        OutputError: it cannot be made or written to, or another run holds it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / ".lock").open("a")
+    except OSError as error:
+        raise OutputError(f"{root}: cannot be written: {one_line(error)}") from error
+    with lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass  # no such locks on this system
+        except OSError as error:
+            raise OutputError(f"{root}: another run is writing there; wait for it or choose another output") from error
+        try:
+            yield root
+        except OSError as error:  # what goes wrong with a snapshot's own files is told of that snapshot
+            full = error.errno in DISK_FULL
+            cure = "the disk is full; free some space and start again" if full else one_line(error)
+            raise OutputError(f"{root}: cannot be written: {cure}") from error
 
 
 # The work

@@ -98,11 +98,7 @@ def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
 
 
 def prepare(m: Measurement, request: Request) -> Scene:
-    """The camera of a measurement on its device, and the snapshots less their black levels.
-
-    Raises:
-        InputError: what the measurement holds cannot be used, or is negative.
-    """
+    """The camera of a measurement on its device, and the snapshots less their black levels."""
     check_arrays(m)
     on = pick_device(request.device)
     A: Camera = camera_of(m, on, request.psf)
@@ -188,11 +184,7 @@ def load(
     mask: Array | str | os.PathLike[str] | None,
     request: Request,
 ) -> Measurement:
-    """What a call was given as one Measurement: a file is read once, arrays are checked, hot pixels are left out.
-
-    Raises:
-        InputError: anything that cannot be used.
-    """
+    """What a call was given as one Measurement: a file is read once, arrays are checked, hot pixels are left out."""
     if isinstance(measurement, str | os.PathLike):
         m = _read(measurement, mask, request)
     elif isinstance(measurement, Camera):

@@ -90,15 +90,7 @@ class Reconstruction:
         return self.outcomes[0].explain(verbose=verbose, scale=scale)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
-
-        Args:
-            path: the suffix chooses the format: .h5, .mat or .tif.
-            overwrite: replace an existing file.
-
-        Raises:
-            OutputError: the file exists, its folder does not, its suffix is unknown, or the disk is full.
-        """
+        """Write the cube with its measurement, history and provenance to .h5, .mat or .tif; see `write_result`."""
         write_result(path, self.measurement, self, overwrite=overwrite)
 
     def contents(self, measurement: Measurement | None) -> dict[str, Any]:
@@ -130,14 +122,7 @@ class Reconstruction:
         }
 
     def plot(self, *, frame: int = 0) -> Figure:
-        """The cube at a glance: picture, snapshot, spectra, numbers (`cassi.looking.figures.summary`).
-
-        Args:
-            frame: which of a stack, from 0.
-
-        Returns:
-            A matplotlib figure, which a notebook shows by itself; `.savefig(path)` writes it.
-        """
+        """The cube at a glance, of a stack that of a frame: a matplotlib figure (`cassi.looking.figures.summary`)."""
         from cassi.looking.figures import summary
         from cassi.looking.report_data import report_of
 
@@ -169,20 +154,10 @@ def write_result(
     attributes: Mapping[str, object] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a reconstruction with the measurement it came from and its provenance, whole or not at all.
+    """Write a reconstruction with the measurement it came from and its provenance, see `cassi.files.write_cube`.
 
     Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and where they are known
-    `/truth`, `/uncertainty` and `/visibility`. The suffix chooses the format, see `cassi.files.write_cube`.
-
-    Args:
-        path: the file to make.
-        measurement: what was reconstructed, where it is at hand.
-        result: its reconstruction.
-        attributes: further provenance by name (command line, name of the mask's file ...).
-        overwrite: replace an existing file.
-
-    Raises:
-        OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+    `/truth`, `/uncertainty` and `/visibility`; `attributes` are further provenance by name.
     """
     contents = result.contents(measurement)
     contents["attributes"] |= attributes or {}

@@ -24,10 +24,10 @@ from cassi.optics.detector import brightness
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.running.front_door import as_in, assembled, reconstructed
+from cassi.running.many import Frame
 from cassi.running.preparing import as_found, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
-from cassi.running.stores import Frame
 from cassi.solvers.loop import Monitor
 
 REACH = 2  # frames before and after that take part

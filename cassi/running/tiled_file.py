@@ -92,24 +92,13 @@ def reconstruct_tiled(
         output: .h5 or .hdf5 file to make, as a result's, with a line of `/history` a tile.
         tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
-        num_iters, quality, prior, weights, spectral_prior, psf, black_level, plan, camera, device, seed: as for
-            `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
-        progress: as for `cassi.reconstruct`, which also says what is warned of.
+        num_iters, quality ... progress: as for `cassi.reconstruct`, which also says what is warned of.
 
     Raises:
         InputError: a stack of snapshots, or tile or reach too small.
         OutputError: the file cannot be written; nothing is left behind.
-
-    Example:
-        >>> from cassi.optics.measurement import Measurement
-        >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
-        >>> y = A.forward(torch.ones(3, 8, 40)).numpy()
-        >>> m = Measurement(y=y, mask=A.mask.numpy(), shifts=A.shifts)
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> reconstruct_tiled(m, path, tile=20, reach=4, num_iters=3).shape
-        (3, 8, 40)
     """
     start = time.perf_counter()
     if measurement.y.ndim != (2 if measurement.shots is None else 3):
@@ -177,12 +166,7 @@ def tile_solver(
     method: Method = Method(),  # noqa: B008  frozen
     run: Run = Run(),  # noqa: B008  frozen
 ) -> tuple[Solve, Outcome]:
-    """A solver for blocks by one plan, that of the frame, and what was chosen.
-
-    Args:
-        A, y: camera and measurement of the whole frame, at brightness 1.
-        wavelengths, noise, method, run: as for `cassi.choice.automatic.choose_plan`.
-    """
+    """A solver for blocks by one plan, that of the whole frame at brightness 1, and what was chosen."""
     plan, evidence = method.plan, None
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)

@@ -19,13 +19,7 @@ MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups in which MATLAB keeps the
 
 
 def open_hdf5(path: Path) -> Container:
-    """Open an HDF5 file (also MATLAB v7.3) as a `Container`.
-
-    MATLAB stores its arrays with reversed axes; they are listed and read in MATLAB's own order.
-
-    Raises:
-        InputError: damaged file.
-    """
+    """Open an HDF5 file as a `Container`; the arrays of MATLAB v7.3, stored reversed, come in MATLAB's own order."""
     import h5py
 
     with path.open("rb") as head:

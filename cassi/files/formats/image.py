@@ -14,13 +14,7 @@ BITS, WHITE_IS_ZERO, DESCRIPTION, ORIENTATION = 258, 262, 270, 274  # tags of TI
 
 
 def open_image(path: Path) -> Container:
-    """Open a PNG or TIFF as a `Container`: its pages, all of one size, are one entry (N, H, W), or (H, W) for one page.
-
-    Pages are read one by one, so a long stack need not fit in memory.
-
-    Raises:
-        InputError: pages of unequal size, in color, turned, or with white as zero; damaged file.
-    """
+    """Open a PNG or TIFF as a `Container`: its pages are one entry (N, H, W), or (H, W) for one page."""
     from PIL import Image
 
     kind = "PNG" if path.open("rb").read(1) == b"\x89" else "TIFF"

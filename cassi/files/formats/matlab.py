@@ -32,13 +32,7 @@ HEADER_BYTES = 4096
 
 
 def open_matlab(path: Path) -> Container:
-    """Open a MATLAB v5 file as a `Container`.
-
-    Whole numbers of class double may be stored as integers by MATLAB; they are listed and read as such.
-
-    Raises:
-        InputError: damaged file.
-    """
+    """Open a MATLAB v5 file as a `Container`; doubles that are stored as integers are read as such."""
     with damage_as_input_error(path, "MATLAB v5"):
         entries = _variables(path)
 
