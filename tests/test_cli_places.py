@@ -62,7 +62,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("--white", "white.h5", "--save-camera", "white.h5"),
         ("--spectral-prior", "fewer.h5", "spectra.h5", "--output", "spectra.h5"),
         ("--weights", "w.h5", "--output", "w.h5"),
-        ("--side", "m.h5", "--side-response", "spectra.h5", "--output", "spectra.h5"),
+        ("--side", "spectra.h5", "--output", "spectra.h5"),
         ("--bad-pixels", "white.h5", "--output", "white.h5"),
         ("--save-camera", "cube.h5", "--output", "cube.h5"),
         ("--output", "cube.h5", "--report", "cube.h5"),
@@ -101,7 +101,7 @@ def test_names_that_are_none(bench, capsys):
     assert "a measurement's name is empty" in error_of(capsys)
     (bench / "loop.h5").symlink_to("loop.h5")
     assert main(["reconstruct", str(bench / "loop.h5")]) == 2
-    assert "loop.h5: no such file" in error_of(capsys)
+    assert "loop.h5: too many levels of symbolic links" in error_of(capsys)
     assert main(["reconstruct", str(bench / "m.h5"), "--spectral-prior", "none.h5"]) == 2
     assert "none.h5: no such file" in error_of(capsys)
 
@@ -142,7 +142,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         ),
         (("--batch", 2), "--batch needs several snapshots"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
-        (("--side-response", "rgb"), "--side-response needs --side"),
         (
             ("--tile", 32, "--white", "white.h5", "--uncertainty"),
             "--tile does not go with --white, --uncertainty: tiles",

@@ -56,7 +56,7 @@ def test_from_a_file(camera, y, tmp_path):
     for beside in (mask, camera.mask):
         apart = reconstruct(alone, mask=beside, num_bands=C, wavelengths="450:650:4", **ways)
         assert torch.equal(apart.cube, expected.cube) and apart.wavelengths[-1] == 650
-    with pytest.raises(InputError, match=r"No such file"):
+    with pytest.raises(InputError, match=r"no such file"):
         reconstruct(tmp_path / "none.h5")
 
 

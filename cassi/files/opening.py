@@ -26,7 +26,7 @@ def open_container(path: PathLike) -> Container:
         with path.open("rb") as file:
             head = file.read(32)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(f"{path}: {str(getattr(error, 'strerror', error)).lower()}") from error
     for known in FORMATS:
         if head.startswith(known.signatures):
             return known.read(path)

@@ -13,11 +13,10 @@ TYPES = {"1": "bool", "L": "uint8", "I;16": "uint16", "I;16B": "uint16", "I": "i
 BITS, WHITE_IS_ZERO, DESCRIPTION, ORIENTATION = 258, 262, 270, 274  # tags of TIFF
 
 
-def open_image(path: Path) -> Container:
-    """Open a PNG or TIFF as a `Container`: its pages are one entry (N, H, W), or (H, W) for one page."""
+def open_image(path: Path, kind: str) -> Container:
+    """Open a "PNG" or "TIFF" as a `Container`: its pages are one entry (N, H, W), or (H, W) for one page."""
     from PIL import Image
 
-    kind = "PNG" if path.open("rb").read(1) == b"\x89" else "TIFF"
     with damage_as_input_error(path, kind), Image.open(path, formats=[kind]) as image:
         mode, (width, height), count = image.mode, image.size, getattr(image, "n_frames", 1)
         tags = dict(getattr(image, "tag_v2", {}))

@@ -1,6 +1,7 @@
 """The formats there are: how each is recognized, read and written. A new one needs a file here and a line below."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +27,14 @@ FORMATS = (
     Format("MATLAB .mat (v5, v7.3)", (b"MATLAB 5.0 MAT-file",), (".mat",), open_matlab, write_matlab),
     Format(".npz", (b"PK\x03\x04", b"PK\x05\x06"), (".npz",), open_npz),
     Format(".npy", (b"\x93NUMPY",), (".npy",), open_npy),
-    Format("TIFF", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), (".tif", ".tiff"), open_image, write_tiff),
-    Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), open_image),
+    Format(
+        "TIFF",
+        (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+        (".tif", ".tiff"),
+        partial(open_image, kind="TIFF"),
+        write_tiff,
+    ),
+    Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), partial(open_image, kind="PNG")),
 )
 SUFFIXES = {suffix for one in FORMATS for suffix in one.suffixes}
 WRITERS = {suffix: one.write for one in FORMATS if one.write is not None for suffix in one.suffixes}
