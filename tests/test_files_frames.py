@@ -52,19 +52,6 @@ def test_a_frame_is_read_alone_and_has_the_scale_of_all(stack, monkeypatch):
     assert np.allclose(m.y, counts[5] / 4095) and m.cube[0, 0, 0] == 5
 
 
-def test_the_last_frame_by_a_negative_number_in_every_reader(stack, tmp_path):
-    path, counts = stack
-    last = read_measurement(path, frames=-1, levels=TWELVE)
-    assert np.allclose(last.y, counts[-1] / 4095)
-    assert last.cube[0, 0, 0] == 11
-    np.save(tmp_path / "one.npy", counts[0])
-    one = read_measurement(tmp_path / "one.npy", mask=MASK, frames=-1)
-    assert one.y.shape == (H, 14)
-    for frames in (12, -13):
-        with pytest.raises(InputError, match=f"there is no frame {frames}"):
-            read_measurement(path, frames=frames)
-
-
 def test_saturation_belongs_to_its_frame(stack):
     levels = Levels(bit_depth=12, saturation=4000)
     assert read_measurement(stack[0], frames=7, levels=levels).bad_pixels.sum() == 1

@@ -184,21 +184,6 @@ def test_content_that_cannot_be_written(tmp_path, arguments, message):
 # --- interrupted and failed writes
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupt_leaves_nothing_behind(tmp_path, error):
-    (tmp_path / "c.h5").write_bytes(b"old")
-
-    def interrupted():
-        with replacing(tmp_path / "c.h5", overwrite=True) as temporary:
-            temporary.write_bytes(b"half")
-            raise error
-
-    with pytest.raises(error):
-        interrupted()
-    assert [p.name for p in tmp_path.iterdir()] == ["c.h5"]
-    assert (tmp_path / "c.h5").read_bytes() == b"old"
-
-
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
     def overtaken():
         with replacing(tmp_path / "c.h5") as temporary:

@@ -18,7 +18,6 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.errors import InputError, OutputError
 from cassi.files import read_cube
-from cassi.files.cube_store import cube_store
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
@@ -194,14 +193,6 @@ def test_errors(tmp_path):
         reconstruct_tiled(Measurement(y=y.numpy()[None], mask=A.mask.numpy(), shifts=A.shifts), tmp_path / "a.h5")
     with pytest.raises(OutputError, match="only HDF5"):
         reconstruct_tiled(m, tmp_path / "a.tif", num_iters=2)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupted_file_leaves_nothing(tmp_path):
-    with pytest.raises(KeyboardInterrupt), cube_store(tmp_path / "cube.h5") as store:  # noqa: PT012
-        store.make("cube", (1, 2, 2))
-        store.add("cube", np.s_[:], np.ones((1, 2, 2), np.float32))
-        raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
 

@@ -1,7 +1,4 @@
-"""Level 2: read measurements and cubes from the files users hold, write results: whole or not at all.
-
-`formats` has a file for each format, `reading` makes a measurement of its arrays, `writing` writes cubes.
-"""
+"""Level 2: read measurements and cubes from the files users hold, write results: whole or not at all."""
 
 from cassi.errors import InputError, OutputError
 from cassi.files.atomic import file_sha256, replacing, write_text

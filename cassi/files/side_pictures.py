@@ -35,17 +35,15 @@ def read_side_picture(path: str | os.PathLike[str]) -> SidePicture:
 
 
 def _image(path: Path) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         with Image.open(path) as file:
             if file.mode in ("P", "RGBA", "CMYK", "YCbCr"):
                 return np.asarray(file.convert("RGB"))
             return np.asarray(file.convert("L") if file.mode in ("1", "LA") else file)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise InputError(
-            f"{path}: no picture that can be read, expected PNG, JPEG, TIFF ({one_line(error)})"
-        ) from error
+    except (OSError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path}: no picture that can be read as PNG, JPEG, TIFF ({one_line(error)})") from error
 
 
 def write_side_picture(path: str | os.PathLike[str], picture: np.ndarray, *, overwrite: bool = False) -> None:

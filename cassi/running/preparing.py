@@ -42,16 +42,12 @@ class Scene:
     """Snapshots and the camera they were taken with: every step is handed it, and none changes it.
 
     Attributes:
-        A: the camera, row weight 0 at bad pixels.
-        y: (..., *A.measurement_shape) float32, less the black levels; 0 at bad pixels.
+        A: the camera, row weight 0 at bad pixels; `fit` as it was found, None where it was not looked for.
+        y: (..., *A.measurement_shape) float32 in `unit`, less the black levels; 0 at bad pixels.
         wavelengths: (C,) float64 [nm], or None.
-        noise: of the camera.
-        unit: of y, in words.
         check: how snapshot and mask compare; None where the camera has no mask.
-        black_levels: one for each snapshot, in the unit of y.
-        told: whether the snapshots themselves told them.
+        black_levels: one for each snapshot, in the unit of y; `told` by the snapshots themselves.
         measurement: what it was made of, with the camera as given; None where a camera took the mask's place.
-        fit: the camera as it was found; None where it was not looked for.
     """
 
     A: Camera

@@ -61,11 +61,8 @@ def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Pro
 class StepBar:
     """On a terminal a bar: which step of how many, how much of all is done, how long the rest may take.
 
-    Where stderr is no terminal, a line when a step begins that takes its time.
-
-    Args:
-        expected: the steps in order, by name, and the share of the time that each is expected to take.
-        shown: draw it.
+    Where stderr is no terminal, a line when a step begins that takes its time. `expected`: the steps in order, by name,
+    and the share of the time that each is expected to take.
     """
 
     def __init__(self, expected: Mapping[str, float], *, shown: bool = True) -> None:

@@ -1,7 +1,6 @@
-"""Frames of one camera that follow each other, each reconstructed with the frames beside it, streaming and resumable.
+"""Frames of one camera that follow each other, each reconstructed with the frames beside it.
 
-A frame depends on its neighbors' snapshots alone, not on their results, so that each is computed, finished and resumed
-by itself (`cassi.running.many`), with no more than its neighbors in memory.
+A frame depends on its neighbors' snapshots alone, not on their results: each is finished and resumed by itself.
 """
 
 from __future__ import annotations

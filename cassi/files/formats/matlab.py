@@ -1,9 +1,8 @@
 """Read the numeric arrays of MATLAB v5 files (saved with -v6 or -v7) with scipy, and write them.
 
 A file is a list of elements, each a tag (type, bytes) and its data, packed with zlib or not (MathWorks, "MAT-File
-Format", level 5). Here only the header of each variable is looked at: scipy lists neither the type that numbers are
-stored in nor whether they are complex, and crashes the process on a type of numbers that there is not. Cells, structs
-and objects are listed, not opened.
+Format", level 5). Only the header of each variable is looked at here: scipy lists neither the type that numbers are
+stored in nor whether they are complex, and crashes the process on a type of numbers that there is not.
 """
 
 import math
