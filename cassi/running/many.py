@@ -46,14 +46,10 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
-KNOWN = {
-    "fingerprint": "",
-    "residual": float("nan"),
-    "seconds": float("nan"),
-    "verdict": "",
-    "ok": True,
-    "against": "",
-}  # of a finished frame
+UNKNOWN = float("nan")
+KNOWN = {  # of a finished frame
+    "fingerprint": "", "residual": UNKNOWN, "seconds": UNKNOWN, "verdict": "", "ok": True, "against": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
