@@ -20,7 +20,7 @@ SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end of table -->)",
 PARTS = (
     ("measurement y", MEASUREMENT, "(H, W') or (N, H, W')", "see Counts"),
     ("mask m", MASK, "(H, W) or (C, H, W)", "transmission, >= 0"),
-    ("shifts d_c", SHIFTS, "(C,), or the attribute `step`", "pixel"),
+    ("shifts d_c", SHIFTS, "(C,)", "pixel"),
     ("wavelengths", WAVELENGTHS, "(C,)", "nm; values below 10 are micrometers"),
     ("truth", TRUTH, "(C, H, W) or (N, C, H, W)", "as y"),
     ("true mean over bands", MEAN_BAND, "(H, W)", "as y"),
@@ -55,7 +55,7 @@ def names() -> str:
         (what, f"`/{known[0]}` {layout}", ", ".join(f"`{name}`" for name in known[1:]), unit)
         for what, known, layout, unit in PARTS
     ]
-    rows.append(("attributes", "`unit`, `scale`, `gain`, `read_noise`, `num_bands`, `step`", "", "see Counts"))
+    rows.append(("attributes", "`unit`, `scale`, `gain`, `read_noise`", "", "see Counts"))
     head = ("what", "HDF5 layout, as `write_measurement` writes it", "also found under (any case, any group)", "unit")
     return table(head, rows)
 

@@ -13,7 +13,7 @@ from cassi import CASSI, InputError, SidePicture
 from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, register
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
-from cassi.files.side_pictures import read_response, read_side_picture, write_side_picture
+from cassi.files.side_pictures import read_side_picture, write_side_picture
 from cassi.optics.similarity import Similarity
 from cassi.simulation.camera import side_photograph
 
@@ -92,36 +92,11 @@ def test_a_picture_without_noise_has_none(rounding):
 def test_an_eight_bit_picture_comes_back_as_it_was_written(tmp_path):
     light = np.random.default_rng(0).random((20, 30, 3))
     write_side_picture(tmp_path / "p.png", light)
-    side = read_side_picture(tmp_path / "p.png", "rgb")
+    side = read_side_picture(tmp_path / "p.png")
     assert side.channels == 3 and side.linear is None and side.clip == 255
     coded = side.picture / 255
     linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
     np.testing.assert_allclose(linear, light, atol=0.006)
-
-
-def test_a_table_of_curves_is_read_at_the_bands(tmp_path):
-    table = tmp_path / "curves.csv"
-    table.write_text("nm,red,blue\n400,0,1\n500,0.5,0.5\n700,1,0\n")
-    R = read_response(table, np.array([400.0, 450.0, 600.0]))
-    np.testing.assert_allclose(R[0], np.array([0, 0.25, 0.75]) / 1.0)
-    np.testing.assert_allclose(R[1], np.array([1, 0.75, 0.25]) / 2.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("400,1\n500,2\n", "go from 400 to 500 nm"),
-        ("400,1\n900,-2\n", "finite and >= 0"),
-        ("400\n900\n", "one value for each channel"),
-        ("400,1\nred,2\n", "expected numbers"),
-        ("400,0\n900,0\n", "is 0 at all bands"),
-    ],
-)
-def test_tables_that_cannot_be_used(tmp_path, text, said):
-    table = tmp_path / "curves.csv"
-    table.write_text(text)
-    with pytest.raises(InputError, match=said):
-        read_response(table, WAVELENGTHS)
 
 
 def test_files_that_cannot_be_used(tmp_path):
@@ -131,10 +106,6 @@ def test_files_that_cannot_be_used(tmp_path):
     with pytest.raises(InputError, match="no picture that can be read"):
         read_side_picture(tmp_path / "text.png")
     Image.fromarray(9 * np.eye(20, dtype=np.uint8)).save(tmp_path / "grey.png")
-    with pytest.raises(InputError, match="does not have the response rgb"):
-        read_side_picture(tmp_path / "grey.png", "rgb")
-    with pytest.raises(InputError, match="an existing table"):
-        read_side_picture(tmp_path / "grey.png", "silicon")
     with pytest.raises(InputError, match="one channel or three"):
         write_side_picture(tmp_path / "two.png", np.ones((20, 20, 2)))
     assert isinstance(read_side_picture(tmp_path / "grey.png"), SidePicture)

@@ -13,6 +13,7 @@ from cassi.choice.plan import Plan, Run
 from cassi.choice.stages import NonLocal
 from cassi.optics.measurement import Measurement
 from cassi.optics.moving_scene import MovingScene
+from cassi.running.request import Request
 from cassi.running.sequence import InSequence, ReadWindow, beside, sequence_plan
 
 C, SIZE = 5, 40
@@ -90,7 +91,7 @@ def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
     from cassi.errors import InputError
 
     frames = [Measurement(y=one.numpy(), mask=MASK.numpy(), shifts=A.shifts) for one in film[1]]
-    solve = InSequence(film[2], device="cpu")
+    solve = InSequence(film[2], Request(camera="as-given", device="cpu"))
     lone = solve(Measurement(y=frames[0].y[None], mask=MASK.numpy(), shifts=A.shifts))
     assert lone.parameters["together"] == 0
     assert torch.equal(lone.cube, reconstruct(frames[0], camera="as-given", device="cpu").cube)

@@ -62,7 +62,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("--white", "white.h5", "--output", "white.h5"),
         ("--white", "white.h5", "--save-camera", "white.h5"),
         ("--weights", "w.h5", "--output", "w.h5"),
-        ("--side", "m.h5", "--side-response", "spectra.h5", "--output", "spectra.h5"),
+        ("--side", "spectra.h5", "--output", "spectra.h5"),
         ("--bad-pixels", "white.h5", "--output", "white.h5"),
         ("--save-camera", "cube.h5", "--output", "cube.h5"),
         ("--output", "cube.h5", "--report", "cube.h5"),
@@ -105,7 +105,7 @@ def test_names_that_are_none(bench, capsys):
     assert "a measurement's name is empty" in error_of(capsys)
     (bench / "loop.h5").symlink_to("loop.h5")
     assert main(["reconstruct", str(bench / "loop.h5")]) == 2
-    assert "loop.h5: no such file" in error_of(capsys)
+    assert "loop.h5: too many levels of symbolic links" in error_of(capsys)
 
 
 def test_the_cubes_of_the_folder_one_is_in_lie_beside_it(bench, capsys, monkeypatch):
@@ -149,7 +149,6 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--bit-depth", 40), "bit depth"),
         (("--iterations", 0), "at least 1"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
-        (("--side-response", "rgb"), "--side-response needs --side"),
         (
             ("--tile", 32, "--white", "white.h5", "--uncertainty"),
             "--tile does not go with --white, --uncertainty: tiles",

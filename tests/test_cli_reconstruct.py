@@ -68,9 +68,8 @@ def attributes(path: Path) -> dict[str, object]:
 def test_the_gain_is_electrons_a_count_for_counts_and_per_unit_for_floats(raw):
     options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, levels=Levels(bit_depth=12))
     assert Reading((options,), gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
-    levels = Levels(black_level=95, white_level=1095)
-    white = Reading((replace(options, levels=levels),), gain=GAIN)
-    assert white(str(raw)).gain == pytest.approx(GAIN * 1000)
+    levels = Levels(bit_depth=12, black_level=95)
+    assert Reading((replace(options, levels=levels),), gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4000)
     floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
     assert Reading((replace(options, levels=Levels()),), gain=GAIN)(str(floats)).gain == GAIN
 

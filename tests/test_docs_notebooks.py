@@ -13,7 +13,6 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "docs" / "notebooks").
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, monkeypatch):
-    pytest.importorskip("xarray", reason="xarray is an extra")
     notebook = json.loads(path.read_text(encoding="utf-8"))
     assert notebook["nbformat"] == 4
     monkeypatch.chdir(path.parent)

@@ -11,7 +11,7 @@ import scipy.io
 
 from cassi.files import InputError, Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
-from cassi.optics.geometry import fitting_geometries, infer_shifts
+from cassi.optics.geometry import infer_shifts
 
 SHARED = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared captures are not at {SHARED}")
@@ -56,7 +56,7 @@ def test_hdf5_with_everything(tmp_path, arrays):
     bad[2, 3] = True
     path = write_h5(
         tmp_path / "m.h5",
-        {"step": STEP, "gain": 100.0, "read_noise": 2.5, "unit": np.bytes_("reflectance")},
+        {"gain": 100.0, "read_noise": 2.5, "unit": np.bytes_("reflectance")},
         wavelengths=wavelengths,
         bad_pixels=bad,
         mean_band=arrays["cube"].mean(0),
@@ -76,8 +76,9 @@ def test_hdf5_with_everything(tmp_path, arrays):
     assert any("4 bands inferred" in note for note in m.notes)
 
 
-@pytest.mark.parametrize("key", ["meas", "meas_real", "y", "measurement", "Meas"])
-@pytest.mark.parametrize("suffix", [".h5", ".mat", "73.mat", ".npz"])
+@pytest.mark.parametrize(
+    ("key", "suffix"), [("Meas", ".h5"), ("meas_real", ".mat"), ("y", "73.mat"), ("measurement", ".npz")]
+)
 def test_keys_of_the_field_in_every_format(tmp_path, arrays, key, suffix):
     content = {key: arrays["measurement"], "mask": arrays["mask"]}
     path = tmp_path / f"m{suffix}"
@@ -149,7 +150,7 @@ def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
     with pytest.raises(InputError, match="picks none of them"):
         read_measurement(path, frames=slice(5, 9))
     path = write_h5(tmp_path / "m.h5", **arrays)
-    assert read_measurement(path, frames=0).y.shape == (H, DETECTOR)
+    assert read_measurement(path, frames=0).y.shape == read_measurement(path, frames=-1).y.shape == (H, DETECTOR)
     with pytest.raises(InputError, match="single snapshot"):
         read_measurement(path, frames=1)
 
@@ -166,15 +167,6 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
     assert np.array_equal(m.mask, arrays["mask"])
     assert np.array_equal(m.cube, arrays["cube"])
     assert any("dispersion runs down the columns" in note for note in m.notes)
-
-
-def test_only_one_of_the_two_is_transposed(tmp_path, arrays):
-    m = read_measurement(write_h5(tmp_path / "a.h5", measurement=arrays["measurement"].T, mask=arrays["mask"]))
-    assert np.array_equal(m.y, arrays["measurement"])
-    assert any("measurement is stored transposed" in note for note in m.notes)
-    m = read_measurement(write_h5(tmp_path / "b.h5", measurement=arrays["measurement"], mask=arrays["mask"].T))
-    assert np.array_equal(m.mask, arrays["mask"])
-    assert any("mask is stored transposed" in note for note in m.notes)
 
 
 # --- geometry
@@ -212,10 +204,6 @@ def test_what_does_not_fit_says_what_would():
         infer_shifts((8, 14), (3, 8, 8), None, None, 4, [])
 
 
-def test_fitting_geometries_by_hand():
-    assert fitting_geometries(54, limit=9) == [(28, 2), (55, 1), (19, 3), (10, 6), (7, 9), (4, 18), (3, 27), (2, 54)]
-
-
 def test_shifts_of_the_file_any_order(tmp_path, arrays):
     path = write_h5(tmp_path / "m.h5", shifts=np.array([6, 0, 3]), **arrays)
     assert read_measurement(path).shifts == (6, 0, 3)
@@ -229,7 +217,7 @@ def test_shifts_of_the_file_any_order(tmp_path, arrays):
 
 
 def test_the_user_overrules_the_file(tmp_path, arrays):
-    path = write_h5(tmp_path / "m.h5", {"step": 3}, shifts=np.array([0, 6]), **arrays)
+    path = write_h5(tmp_path / "m.h5", shifts=np.array([0, 6]), **arrays)
     assert read_measurement(path, step=1).shifts == tuple(range(7))
 
 
@@ -242,24 +230,22 @@ def sheared(masks, step):
     return out
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, -2])
-@pytest.mark.parametrize("name", ["mask_3d_shift", "mask3d"])
+@pytest.mark.parametrize(("step", "name"), [(1, "mask3d"), (-2, "mask3d"), (None, "mask_3d_shift")])
 def test_sheared_masks_are_cut_out_at_their_shift(tmp_path, step, name):
+    """A step of 2 px is taken where nothing but the name says that they are sheared."""
     mask = (np.random.default_rng(3).random((32, 24)) > 0.5).astype(np.float32)
-    stored = sheared(np.stack([mask] * 5), step)
+    stored = sheared(np.stack([mask] * 5), step or 2)
     y = np.ones((32, stored.shape[-1]), np.float32)
-    path = tmp_path / "m.mat"
-    scipy.io.savemat(path, {"meas": y, name: np.moveaxis(stored, 0, -1)})
-    m = read_measurement(path)
-    assert m.shifts == tuple(c * step for c in range(5))
+    scipy.io.savemat(tmp_path / "m.mat", {"meas": y, name: np.moveaxis(stored, 0, -1)})
+    m = read_measurement(tmp_path / "m.mat", step=step)
+    assert m.shifts == tuple(c * (step or 2) for c in range(5))
     assert np.array_equal(m.mask, mask)
-    assert any(f"step {step} px found between its bands" in note for note in m.notes)
     assert any("not zero outside" in note for note in m.notes)
 
 
 def test_sheared_masks_that_differ_by_band_stay_one_per_band(tmp_path):
     masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
-    path = write_h5(tmp_path / "m.h5", {"step": 2}, y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2))
+    path = write_h5(tmp_path / "m.h5", y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2))
     m = read_measurement(path)
     assert m.shifts == (0, 2, 4)
     assert np.array_equal(m.mask, masks)
@@ -276,7 +262,7 @@ def test_one_mask_per_video_frame_is_not_cut(tmp_path):
 # --- counts
 
 
-@pytest.mark.parametrize(("maximum", "full"), [(200, 255), (256, 1023), (4000, 4095), (4096, 16383), (60000, 65535)])
+@pytest.mark.parametrize(("maximum", "full"), [(200, 255), (256, 1023), (60000, 65535)])
 def test_integers_are_scaled_by_the_smallest_bit_depth(tmp_path, arrays, maximum, full):
     counts = np.zeros((H, DETECTOR), np.uint16)
     counts[1, 1] = maximum
@@ -298,12 +284,10 @@ def test_levels_and_saturation(tmp_path, arrays):
     assert m.y[1, 1] == pytest.approx(900 / 3995)
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0]]
     assert any("1 saturated pixels" in note for note in m.notes)
-    m = read_measurement(path, levels=Levels(black_level=100, white_level=2100, saturation=4000))
-    assert m.y[1, 1] == pytest.approx(0.45)
-    assert m.unit == "fraction of white level (2100 counts)"
+    m = read_measurement(path, levels=Levels(black_level=100, saturation=4000))
     assert np.argwhere(m.bad_pixels).tolist() == [[0, 0], [3, 4]]
-    with pytest.raises(InputError, match=r"white level 50 must be above black level 100"):
-        read_measurement(path, levels=Levels(black_level=100, white_level=50))
+    with pytest.raises(InputError, match=r"full scale 4095 must be above black level 5000"):
+        read_measurement(path, levels=Levels(black_level=5000))
     with pytest.raises(InputError, match=r"largest count 4095 does not fit 10 bits \(1023\)"):
         read_measurement(path, levels=Levels(bit_depth=10))
     with pytest.raises(InputError, match=r"bit depth must lie in 1\.\.32"):
@@ -315,8 +299,8 @@ def test_levels_and_saturation(tmp_path, arrays):
 def test_floats_keep_their_unit():
     counts = plan_counts(np.dtype("float64"), 0.0, 3000.0, None)
     assert (counts.scale, counts.black, counts.unit, counts.saturation) == (1, 0, "as in the file", None)
-    counts = plan_counts(np.dtype("float32"), 0.0, 3000.0, None, Levels(black_level=64, white_level=3064))
-    assert counts.apply(np.array([64.0, 3064.0]), "y")[0].tolist() == [0.0, 1.0]
+    counts = plan_counts(np.dtype("float32"), 0.0, 3000.0, None, Levels(black_level=64))
+    assert counts.apply(np.array([64.0, 3064.0]), "y")[0].tolist() == [0.0, 3000.0]
 
 
 def test_integer_masks_are_divided_by_their_maximum(tmp_path, arrays):
@@ -410,9 +394,8 @@ def test_cube_errors(tmp_path):
 
 
 @needs_shared
-@pytest.mark.parametrize("scene", ["scene1", "scene2", "scene3"])
-def test_tsa_captures_open(scene):
-    m = read_measurement(SHARED / f"tsa_real/{scene}.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=28)
+def test_tsa_captures_open():
+    m = read_measurement(SHARED / "tsa_real/scene1.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=28)
     assert m.y.shape == (660, 714)
     assert m.mask.shape == (660, 660)
     assert m.shifts == tuple(range(0, 56, 2))

@@ -51,9 +51,6 @@ def test_what_is_wrong_is_told(tmp_path):
         read_scene(y, masks=[one], shots=3, options=FIVE)
     with pytest.raises(InputError, match="2 files for a scene of 3 shots"):
         read_scene(y, y, masks=[one], shots=3)
-    double = write_arrays(tmp_path / "dd.h5", {"measurement": Y[0]}, attributes={"optics": "dd"})
-    with pytest.raises(InputError, match="double disperser"):
-        read_scene(double, masks=[one])
 
 
 def test_shots_that_do_not_belong_together_are_refused():

@@ -137,8 +137,6 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     for bad, said in (
         (["--side", str(tmp_path / "none.png")], "does not exist"),
         (["--side", str(m)], "no picture that can be read"),
-        (["--side", str(p), "--side-response", "pan"], "does not have the response pan"),
-        (["--side-response", "rgb"], "--side-response needs --side"),
         (["--side", str(p), "--tile", "32"], "does not go with --tile"),
         (["--side", str(p), "--solver", "gap-tv"], "--side does not go with --solver"),
     ):

@@ -178,25 +178,6 @@ def test_a_black_measurement_gives_a_black_cube(camera, y):
     assert result.residual == 0
 
 
-def test_input_tensors_are_left_alone(camera, y):
-    before, mask = y.clone(), camera.mask.clone()
-    reconstruct(y, mask, num_bands=C, num_iters=3)
-    assert torch.equal(y, before)
-    assert torch.equal(mask, camera.mask)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_to_xarray_labels_the_axes(camera, y, known):
-    pytest.importorskip("xarray", reason="xarray is an extra")
-    nm = [450.0, 500.0, 560.0, 650.0]
-    result = reconstruct(torch.stack([y, y]), camera.mask, num_bands=C, num_iters=2, wavelengths=nm if known else None)
-    labelled = result.to_xarray()
-    band = "wavelength" if known else "band"
-    assert labelled.dims == ("frame", band, "y", "x")
-    assert labelled[band].values.tolist() == (nm if known else [1, 2, 3, 4])
-    np.testing.assert_array_equal(labelled.isel(frame=1, y=3, x=4).values, result.cube[1, :, 3, 4].numpy())
-
-
 ARRAYS = {
     "no mask": ({"mask": None}, "a mask is needed"),
     "rank": ({"measurement": torch.ones(5)}, r"the measurement must be \(H, W'\)"),
@@ -209,7 +190,7 @@ ARRAYS = {
     "dark mask": ({"mask": torch.zeros(H, W)}, "zero everywhere"),
     "width": ({"num_bands": 6}, r"6 bands do not fit.*what fits: 4 bands with step 2"),
     "twice": ({"step": 2, "shifts": (0, 2, 4, 6)}, "give one of them"),
-    "count": ({"num_bands": 3, "shifts": (0, 2, 4, 6)}, "4 shifts were given for 3 bands"),
+    "count": ({"num_bands": 3, "shifts": (0, 2, 4, 6)}, "has 3 bands, 'shifts' holds 4"),
     "wavelengths": ({"wavelengths": [450.0, 550.0]}, "wavelengths"),
     "solver": ({"solver": "magic"}, "unknown solver 'magic', expected one of auto"),
     "quality": ({"quality": "superb"}, "unknown quality"),
@@ -230,7 +211,7 @@ ARRAYS = {
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
     "noise of no gain": ({"read_noise": 5.0}, "needs the gain too"),
     "black level": ({"black_level": math.nan}, "black level must be a finite number"),
-    "bands": ({"num_bands": -1}, "number of bands must lie in"),
+    "bands": ({"num_bands": -1}, "number of bands must be at least 1"),
     "shifts": ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
     "blur": ({"psf": -1}, "must be a positive standard deviation"),
     "device": ({"device": "toaster"}, "unknown device 'toaster'"),
@@ -377,13 +358,6 @@ def test_light_that_leaks_through_closed_elements_is_no_black_level():
     good = torch.ones_like(y)
     good[30, 30], y[30, 30] = 0, torch.nan
     assert black_level_of(A.weighted(good), y) == 0
-
-
-def test_an_uneven_scene_behind_a_grey_mask_hides_no_black_level():
-    A = CASSI.from_step(torch.rand(96, 96, generator=torch.Generator().manual_seed(0)), step=2, num_bands=14)
-    y = A.forward(torch.linspace(1, 0.2, 96).expand(14, 96, 96) * torch.linspace(1, 0.5, 96)[:, None])
-    for black in 0.05 * y.mean(), 0.1 * y.mean():
-        assert black_level_of(A, y + black) == pytest.approx(float(black), rel=0.1)
 
 
 def test_light_is_no_black_level(dim):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 
@@ -105,8 +104,3 @@ def test_numbers_that_cannot_be(solver, case):
 @pytest.mark.parametrize("factor", [1e-5, 1e5])
 def test_a_mask_in_another_unit(cubes, solver, factor):
     assert apart(factor * solve(solver, mask=factor * MASK).cube, cubes[solver]) < 1e-2
-
-
-def test_the_numbers_are_told_of_arrays_too():
-    with pytest.raises(InputError, match="expected a transmission"):
-        reconstruct(Y.numpy(), np.full((H, W), 1e-12, np.float32), num_bands=C)

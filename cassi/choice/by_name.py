@@ -36,14 +36,12 @@ def solve(
     noise: CameraNoise,
     method: Method,
     run: Run,
-    gram: float | None = None,
 ) -> Outcome:
     """Solve one snapshot.
 
     Args:
         A, y: camera and measurement, at brightness 1 for the hyper-parameters to mean what they say.
         wavelengths, noise, method, run: as for `cassi.choice.automatic.reconstruct_auto`.
-        gram: mean of gram_diag that weights are relative to; of A if not given.
     """
     if method.solver == "auto":
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
@@ -51,7 +49,7 @@ def solve(
     deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
     watched = any(value is not None for value in (run.budget, run.monitor, run.progress))
     monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0) if watched else None
-    gram = float(A.gram_diag().mean()) if gram is None else gram
+    gram = float(A.gram_diag().mean())
     if method.solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound
         damping = 0.0 if A.exact else BLURRED_DAMPING * gram

@@ -10,7 +10,6 @@ from typing import Any
 
 from cassi.calibration import found_camera
 from cassi.calibration.found_camera import FRAMES, FoundCamera
-from cassi.choice.plan import Method
 from cassi.cli.reading import Task, provenance
 from cassi.cli.shell import say, warn
 from cassi.errors import InputError
@@ -19,6 +18,7 @@ from cassi.files.formats.table import SUFFIXES
 from cassi.running import front_door
 from cassi.running.many import BatchReport, reconstruct_many
 from cassi.running.progress import CAMERA, StepBar
+from cassi.running.request import Request
 from cassi.running.result import Reconstruction
 from cassi.running.sequence import LOOKED_AT, InSequence, ReadWindow, sequence_plan, windows
 
@@ -84,10 +84,11 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
     looked_at = [task.measurement(task.frames[t]) for t in spread]
     if not isinstance(camera, str):
         looked_at = [camera.in_place(m) for m in looked_at]
-    same: dict[str, Any] = {name: task.method[name] for name in ("psf", "black_level", "device", "seed")}
-    plan = sequence_plan(looked_at, method=Method(prior=args.prior), **same)
+    same = {name: task.method[name] for name in ("psf", "black_level", "device", "seed")}
+    request = Request(prior=args.prior, camera="as-given" if isinstance(camera, str) else camera, **same)
+    plan = sequence_plan(looked_at, request)
     say(args, f"  one plan for {count} frames, from {len(looked_at)} of them: {plan.basis}")
-    return InSequence(plan, args.prior, "as-given" if isinstance(camera, str) else camera, **same)
+    return InSequence(plan, request)
 
 
 def _parts(args: argparse.Namespace) -> Path:

@@ -194,7 +194,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("files", "the same as --measurement", value="FILE", nargs="*", reads=True),
         ),
         "files": (
-            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF, PNG or ENVI; may hold mask, "
+            Option("--measurement", "the snapshot: HDF5, .mat, .npz, .npy, TIFF or PNG; may hold mask, "
                 "shifts and truth too. Or many: files, a folder, a pattern, or a stack",
                 value="FILE", default=[], nargs="+", reads=True),
             Option("--mask", "the coded aperture, where it is not in the measurement's file; of several shots one each",
@@ -202,8 +202,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--calibration", "corrects the raw counts, brings mask, bands and bad pixels; see the subcommand "
                 "calibrate", value="FILE", default=[], nargs="+", reads=True, why="it brings these along",
                 excludes=("--mask", "--mask-key", "--turn-mask", "--num-bands", "--step", "--wavelengths",
-                    "--bad-pixels", "--bit-depth", "--black-level", "--white-level", "--saturation")),
-            Option("--output", "the result: .h5, .mat, .hdr (ENVI) or .tif (default: NAME_cube.h5); of many "
+                    "--bad-pixels", "--bit-depth", "--black-level", "--saturation")),
+            Option("--output", "the result: .h5, .mat or .tif (default: NAME_cube.h5); of many "
                 "snapshots a folder", value="FILE"),
             Option("--overwrite", "replace an existing result"),
             Option("--figures", 'where the figures go, or "none" (default: NAME_figures beside the result)',
@@ -223,7 +223,6 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             BAD_PIXELS, BIT_DEPTH,
             Option("--black-level", "value of a dark pixel as stored, subtracted (default: told from pixels that no "
                 "light reaches; 0 keeps it)", value="VALUE", type=number),
-            Option("--white-level", "count that becomes 1", value="COUNTS", type=number),
             Option("--white", "capture of a white reference by the same camera under the same light: the cube becomes "
                 "reflectance", value="FILE", excludes=(MANY,), reads=True),
             Option("--saturation", "count from which on a pixel is bad", value="COUNTS", type=number),
@@ -255,16 +254,13 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--tv-weight", "weight of TV, relative to the cube's mean level (not for auto)",
                 value="W", type=number),
             Option("--tile", "frames larger than memory: reconstruct in tiles of this size",
-                value="PX", type=whole, excludes=("--figures", "--white", "--budget", "--uncertainty", MANY),
-                why="tiles never see the whole cube"),
+                value="PX", type=whole, excludes=("--figures", "--white", "--budget", "--uncertainty", "--solver",
+                MANY), why="tiles never see the whole cube"),
             Option("--side", "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, "
                 ".npy), of any size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do "
                 "not speak against it",
                 value="FILE", excludes=(MANY, "--tile", "--budget", "--uncertainty", "--iterations", "--solver"),
                 reads=True),
-            Option("--side-response", "how its channels weigh the bands: a preset, adapted to the scene (default: by "
-                "its channels), or a table (.csv) of a wavelength and one value a channel in each line",
-                value="rgb|pan|FILE", needs=("--side",), reads=True),
             Option("--device", "auto, cpu, cuda, cuda:1 ... (default: auto)", value="DEVICE", default="auto"),
             Option("--seed", "seed of random choices (default: 0)", value="SEED", type=whole, default=0),
         ),
@@ -324,7 +320,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             OVERWRITE, QUIET, DEBUG,
         ),
         "scene": (
-            Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF, ENVI", value="FILE", reads=True),
+            Option("--cube", "a spectral cube: HDF5, .mat, .npz, .npy, TIFF", value="FILE", reads=True),
             Option("--key", "the cube's name in its file, if it is an unusual one", value="NAME"),
             Option("--size", "pixels (default: 256x256, or those of the cube or the mask file)",
                 value="HxW", type=size),
@@ -357,8 +353,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         "a photograph beside it": (
             Option("--side", "also photograph the scene with a second camera: a PNG of 8 bits",
                 value="FILE", writes=(".png",), excludes=("--frames",)),
-            Option("--side-response", "its curves: a preset or a table (default: rgb)",
-                value="rgb|pan|FILE", default="rgb"),
+            Option("--side-response", "its channels (default: rgb)", choices=("rgb", "pan"), default="rgb"),
         ),
     },
     "view": {

@@ -25,11 +25,10 @@ def check_files(command: str, args: argparse.Namespace, read: Iterable[str | Pat
         if not name or not (option.writes or (option.name == "--output" and (not many or args.sequence))):
             continue
         path = Path(name)
-        for file in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
-            place = os.path.realpath(file)
-            if place in taken:
-                raise InputError(f"{file}: would replace {taken[place]}; choose another {option.name}")
-            taken[place] = f"the file of {option.name}"
+        place = os.path.realpath(path)
+        if place in taken:
+            raise InputError(f"{path}: would replace {taken[place]}; choose another {option.name}")
+        taken[place] = f"the file of {option.name}"
         if not option.writes:
             check_output(path, args.overwrite)
         elif path.suffix.lower() not in option.writes:

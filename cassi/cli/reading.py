@@ -21,8 +21,8 @@ from cassi.files.reading import open_measurement
 from cassi.files.scenes import is_stack, options_of_shots, stated_shots
 from cassi.optics.mask_match import TURNS, check_masks
 from cassi.optics.measurement import Measurement, check_arrays, join_shots
+from cassi.running.many import Frame
 from cassi.running.request import Request
-from cassi.running.stores import Frame
 
 
 @dataclass(frozen=True)

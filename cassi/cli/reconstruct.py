@@ -95,7 +95,7 @@ def run_single(args: argparse.Namespace, task: Task) -> int:
 def steps_of(args: argparse.Namespace, task: Task, figures: Path | None, frames: int = 1) -> dict[str, float]:
     """The steps of a run on one snapshot, or a stack, and the share of the time that each usually takes."""
     if args.tile is not None:
-        solving = tiled_steps(args.solver, find=task.finds)
+        solving = tiled_steps(find=task.finds)
     else:
         side = args.side is not None
         solving = usual_steps(
@@ -111,7 +111,7 @@ def solve(
     args: argparse.Namespace, task: Task, m: Measurement, check: MaskCheck, steps: Progress
 ) -> tuple[Measurement, Reconstruction | TiledResult]:
     """The cube, in its file, with its camera as it is found to be; the measurement gets what was found out of it."""
-    side = None if args.side is None else read_side_picture(args.side, args.side_response, m.wavelengths)
+    side = None if args.side is None else read_side_picture(args.side)
     aligned, alignment = m, None
     if args.align:
         told = partial(steps, "align")
@@ -124,7 +124,8 @@ def solve(
     if args.tile is not None:
         if alignment is not None and any(alignment.remainders):
             raise InputError("bands between pixels are put in place at the end, which tiles are not; leave out --tile")
-        method = {name: value for name, value in task.method.items() if name not in ("budget", "uncertainty")}
+        lacking = ("solver", "tv_weight", "budget", "uncertainty")
+        method = {name: value for name, value in task.method.items() if name not in lacking}
         noted = replace(m, notes=(*m.notes, check.verdict))
         tiles = reconstruct_tiled(noted, args.output, tile=args.tile, **method, **facts, progress=steps)
         tell_result(args, task, m, tiles, of_result(tiles.residual))

@@ -17,9 +17,10 @@ from cassi.errors import InputError, one_line
 from cassi.files import open_container, read_cube, write_measurement
 from cassi.files.names import MASK, pick
 from cassi.files.scaling import mask_to_float32
-from cassi.files.side_pictures import response_curves, write_side_picture
+from cassi.files.side_pictures import write_side_picture
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
+from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
 from cassi.simulation.camera import moving, random_mask, side_photograph, simulate
 from cassi.simulation.optical_bench import simulate_bench, write_bench
@@ -88,7 +89,8 @@ def run_scene(args: argparse.Namespace) -> int:
     }
     write_measurement(args.output, measurement, attributes=attributes, overwrite=args.overwrite)
     if args.side is not None:  # the second camera counts as many electrons as the first
-        curves = torch.from_numpy(response_curves(args.side_response, wavelengths, cube.shape[-3]))
+        channels = 3 if args.side_response == "rgb" else 1
+        curves = torch.from_numpy(expected_response(channels, wavelengths, cube.shape[-3]))
         camera = {"full_well": args.full_well, "read_noise": args.read_noise, "generator": side_source}
         picture = side_photograph(cube, curves, pose=Similarity(*SIDE_POSE), **camera)
         write_side_picture(args.side, picture.numpy(), overwrite=args.overwrite)

@@ -128,7 +128,7 @@ def dry_run(args: argparse.Namespace, task: Task) -> None:
     warn_of_measurement(args, m)
     read_white(args, task, m)
     if args.side is not None:
-        read_side_picture(args.side, args.side_response, m.wavelengths)
+        read_side_picture(args.side)
     names = [frame.name for frame in task.frames]
     many = f"{len(names)} snapshots, {names[0]} to {names[-1]}, " if task.many else ""
     beside = ", each with the frames beside it," if args.sequence else ""

@@ -1,15 +1,11 @@
-"""Level 2: read measurements and cubes from the files users hold, write results: whole or not at all.
-
-`formats` has a file for each format, `reading` makes a measurement of its arrays, `writing` writes cubes.
-"""
+"""Level 2: read measurements and cubes from the files users hold, write results: whole or not at all."""
 
 from cassi.errors import InputError, OutputError
 from cassi.files.atomic import file_sha256, replacing, write_text
 from cassi.files.container import Container, Entry
 from cassi.files.cubes import read_cube
-from cassi.files.description import describe
 from cassi.files.frames import common_bit_depth
-from cassi.files.opening import open_container
+from cassi.files.opening import describe, open_container
 from cassi.files.options import Levels, ReadOptions
 from cassi.files.reading import frame_count, read_measurement
 from cassi.files.writing import check_output, write_arrays, write_cube, write_measurement

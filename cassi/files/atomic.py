@@ -48,68 +48,32 @@ def check_place(path: PathLike, overwrite: bool = False) -> Path:
         raise OutputError(f"{path}: the folder {path.parent} may not be written to")
     if path.is_dir():
         raise OutputError(f"{path}: is a folder, expected the name of a file")
-    for existing in (path, path.with_suffix(".img")) if path.suffix.lower() == ".hdr" else (path,):
-        if existing.exists() and not overwrite:
-            raise OutputError(
-                f"{existing}: exists already; choose another name or allow overwriting", cures=("overwrite",)
-            )
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path}: exists already; choose another name or allow overwriting", cures=("overwrite",))
     return path
 
 
 @contextmanager
 def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a path of the same name in a new hidden folder beside `path`; what is written there is moved into place.
+    """Yield a path of the same name in a new hidden folder beside `path`; what is made there is moved into place.
 
-    The files reach the disk (fsync) before they are moved. On any exception, an interrupt from the keyboard among
-    them, the folder is removed and nothing is left behind.
+    A file, or a folder. It reaches the disk (fsync) before it is moved. On any exception, an interrupt from the
+    keyboard among them, nothing is left behind.
 
     Raises:
         OutputError: see `check_place`; or the disk is full.
-
-    Example:
-        >>> import tempfile
-        >>> with replacing(Path(tempfile.mkdtemp(), "page.html")) as temporary:
-        ...     _ = temporary.write_bytes(b"<html>")
     """
     path = check_place(path, overwrite)
-    with _hidden_folder(path) as folder:
-        yield folder / path.name
-        # The named file goes last: it is there only when all that belongs to it is.
-        files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
-        for file in files:
-            _flush(file)
-        with signals_held():
-            check_place(path, overwrite)
-            if len(files) > 1:  # killed between the moves, the old one would be there with what belongs to the new
-                path.unlink(missing_ok=True)
-            for file in files:
-                os.replace(file, path.parent / file.name)
-            _flush(path.parent)
-            shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
-
-
-@contextmanager
-def replacing_folder(path: PathLike) -> Iterator[Path]:
-    """The same of a folder `path`, which is not there or empty."""
-    path = Path(path)
-    with _hidden_folder(path) as folder:
-        yield folder
-        for file in folder.iterdir():
-            _flush(file)
-        with signals_held():
-            if path.exists():
-                path.rmdir()
-            os.replace(folder, path)
-            _flush(path.parent)
-
-
-@contextmanager
-def _hidden_folder(path: Path) -> Iterator[Path]:
-    """Yield a new hidden folder beside `path`; in the end it is removed, with what is left in it."""
     folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
     try:
         folder.mkdir()
-        yield folder
+        yield folder / path.name
+        _flush(folder / path.name)
+        with signals_held():
+            check_place(path, overwrite)
+            os.replace(folder / path.name, path)
+            _flush(path.parent)
+            shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
     except OSError as error:
         # numpy says only "... requested and ... written".
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))

@@ -7,14 +7,12 @@ unpickled. What the arrays mean is decided in `reading.py`.
 
 import math
 import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -123,33 +121,3 @@ def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
     except Exception as error:
         detail = one_line(error) or type(error).__name__
         raise InputError(f"{path}: cannot be read as {file_format}, it is damaged or cut short ({detail})") from error
-
-
-def optional(path: Path, module: str) -> Any:
-    """Import a module of an optional package; InputError says what to install where it is missing."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        needs = f'needs {module.partition(".")[0]}: python -m pip install "cassi[formats]"'
-        raise InputError(f"{path}: reading or writing this format {needs} ({error})") from error
-
-
-def regular_file(path: str | Path) -> Path:
-    """Raise InputError for a path that does not exist, is a folder or a device, is empty, or may not be read."""
-    path = Path(path)
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no such file ({getattr(error, 'strerror', None) or error})") from error
-    if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"{path}: is a folder, expected a file")
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: is no regular file (a pipe or a device), expected a file")
-    if status.st_size == 0:
-        raise InputError(f"{path}: the file is empty")
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise InputError(f"{path}: cannot be opened ({error.strerror})") from error
-    return path

@@ -58,21 +58,8 @@ class CubeStore:
 def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[CubeStore]:
     """Yield a `CubeStore` to fill; at the end of the block the file is moved into place, whole or not at all.
 
-    Args:
-        path: the .h5 or .hdf5 file to make.
-        overwrite: replace an existing file.
-
     Raises:
         OutputError: no HDF5 suffix; the file exists, its folder does not, or the disk is full; nothing is left behind.
-
-    Example:
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> with cube_store(path) as store:
-        ...     store.make("cube", (2, 3, 4), axes="CHW")
-        ...     store.add("cube", np.s_[:, 0:2, 1:4], np.ones((2, 2, 3), np.float32))
-        >>> from cassi.files import read_cube
-        >>> read_cube(path)[0].sum()
-        np.float32(12.0)
     """
     import h5py
 
@@ -101,21 +88,12 @@ def gather_cubes(
         path: .h5 or .hdf5 file to make: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
             `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each; the
             attributes `ok` and `verdict` say whether all of them fit the mask.
-        results: files as `cassi.running.result.write_result` makes them, in the order of time. The first says what
-            there is, its unit and its scale.
-        attributes: provenance by name.
-        overwrite: replace an existing file.
+        results: files of `cassi.running.result.write_result`, in the order of time. The first says what there is.
+        attributes, overwrite: as for `write_arrays`.
 
     Raises:
         InputError: no results, or cubes that differ in size.
         OutputError: see `cube_store`.
-
-    Example:
-        >>> from cassi.files import read_cube, write_cube
-        >>> folder = tempfile.mkdtemp()
-        >>> frames = [write_cube(os.path.join(folder, f"{t}.h5"), np.full((2, 3, 4), t)) for t in (1, 2)]
-        >>> read_cube(gather_cubes(os.path.join(folder, "film.h5"), frames))[0].shape
-        (2, 2, 3, 4)
     """
     import h5py
 

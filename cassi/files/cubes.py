@@ -27,15 +27,6 @@ def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[
 
     Raises:
         InputError: no such file or array, wrong rank, no real numbers, NaN, Inf.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> from cassi.files import write_cube
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> _ = write_cube(path, np.ones((3, 4, 5), np.float32), wavelengths=[450, 550, 650])
-        >>> cube, wavelengths = read_cube(path)
-        >>> cube.shape, wavelengths
-        ((3, 4, 5), array([450., 550., 650.]))
     """
     container = open_container(Path(path))
     entry, _ = pick(container, TRUTH, "cube", key)

@@ -15,26 +15,15 @@ from cassi.files.scaling import BIT_DEPTHS
 
 
 def natural(path: PathLike) -> list[tuple[str, int]]:
-    """A key that sorts names by the numbers in them.
-
-    Example:
-        >>> sorted(["frame10.h5", "frame2.h5"], key=natural)
-        ['frame2.h5', 'frame10.h5']
-    """
+    """A key that sorts names by the numbers in them."""
     parts = re.split(r"(\d+)", os.fspath(path).lower())
     return [(text, int(number)) for text, number in zip(parts[::2], [*parts[1::2], "-1"], strict=True)]
 
 
 def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLike] = ()) -> list[Path]:
-    """The files that a folder, a pattern such as "run/*.tif", a name or a list of names stands for.
+    """The files that a folder, a pattern such as "run/*.tif", a name or a list of names stands for, 2 before 10.
 
-    Args:
-        source: of a folder, the files of a known format are taken; a list, also of folders, is taken in its order.
-        leave_out: files that are not snapshots, such as the mask's.
-
-    Returns:
-        The files in natural order (2 before 10). Of several, hidden ones, results (`*_cube.*`) and those to leave out
-        are none; a shell expands a pattern to them, too.
+    Of several, hidden ones, results (`*_cube.*`) and those to leave out (the mask's) are none.
 
     Raises:
         InputError: nothing found.
@@ -70,24 +59,10 @@ def frame_name(stack: str, frame: int) -> str:
 
 
 def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | None:
-    """Return the smallest usual bit depth that holds every integer count of these files, so that all have one unit.
+    """The smallest usual bit depth that holds every integer count of these files, so that all have one unit.
 
-    Every frame is looked through once, one in memory at a time; what cannot be read says so when it is.
-
-    Args:
-        files: snapshots and stacks.
-        options: how all of them are read.
-
-    Returns:
-        The bit depth; None where some are floats, which have a unit of their own, or none can be read.
-
-    Example:
-        >>> import h5py, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.full((3, 8, 14), 300, np.uint16), np.ones((8, 8), np.float32)
-        >>> common_bit_depth([path], ReadOptions())
-        10
+    Every frame is looked through once, one in memory at a time; what cannot be read says so when it is. None where some
+    are floats, which have a unit of their own, or none can be read.
     """
     highest = None
     for path in files:

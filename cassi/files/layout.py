@@ -11,13 +11,11 @@ from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts
 
 @dataclass(frozen=True)
 class Layout:
-    """Which axis counts frames or bands, and what must be transposed so that the dispersion runs along the rows."""
+    """Which axis counts frames or bands, and whether all is transposed so that the dispersion runs along the rows."""
 
     stack_axis: int | None
     mask_axis: int | None
-    measurement_transposed: bool
-    mask_transposed: bool
-    notes: tuple[str, ...] = ()
+    transposed: bool
 
 
 def _axis_candidates(container: Container, entry: Entry) -> tuple[int | None, ...]:
@@ -43,28 +41,18 @@ def match_layout(
 ) -> Layout:
     """Find the axes for which mask and measurement have equally many rows and the measurement is no narrower.
 
-    Tried in this order: as stored; dispersion down the columns (both are transposed); only the measurement
-    transposed; only the mask transposed. The first that fits is taken, all but the first with a note.
-
-    Raises:
-        InputError: nothing fits; the message says what would.
+    As stored, or else with the dispersion down the columns: both are transposed then.
     """
     stacks, planes = _axis_candidates(container, entry), _axis_candidates(mask_container, mask_entry)
     pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
     if not pairs:
         raise InputError(f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of the {num_bands} bands asked for")
-    turns = (
-        (False, False, ()),
-        (True, True, ("the dispersion runs down the columns: measurement and mask are transposed",)),
-        (True, False, ("the measurement is stored transposed to the mask: it is transposed",)),
-        (False, True, ("the mask is stored transposed to the measurement: it is transposed",)),
-    )
-    for turn_y, turn_mask, notes in turns:
+    for transposed in (False, True):
         for stack, plane in pairs:
-            rows, columns = _image(entry.shape, stack)[:: -1 if turn_y else 1]
-            mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if turn_mask else 1]
+            rows, columns = _image(entry.shape, stack)[:: -1 if transposed else 1]
+            mask_rows, mask_columns = _image(mask_entry.shape, plane)[:: -1 if transposed else 1]
             if rows == mask_rows and columns >= mask_columns:
-                return Layout(stack, plane, turn_y, turn_mask, tuple(notes))
+                return Layout(stack, plane, transposed)
     image, mask = _image(entry.shape, stacks[0]), _image(mask_entry.shape, planes[0])
     text = f"mask '{mask_entry.name}' {mask_entry.shape} does not fit measurement '{entry.name}' {entry.shape}: "
     if image[0] == mask[0]:
@@ -83,24 +71,18 @@ def unshear_mask(
     name: str,
     notes: list[str],
 ) -> tuple[Shifts, np.ndarray] | None:
-    """Bring a mask stored as it lies on the detector (C, H, W') back to one mask (C, H, W) per band.
+    """Bring a mask stored as it lies on the detector (C, H, W') back to shifts and one mask (C, H, W) per band.
 
-    m_c[i, j] = M_c[i, j + d_c - min d].  The step is the file's, the user's, or found by matching neighboring bands.
-
-    Returns:
-        Shifts and masks, or None where the bands are not displaced (one mask per video frame).
-
-    Raises:
-        InputError: the shifts leave no column, or are not whole.
+    m_c[i, j] = M_c[i, j + d_c - min d].  The step is the file's, the user's, or 2 where the mask's name has "shift".
+    None where the bands are not displaced (one mask per video frame).
     """
     shifts = stored
     if shifts is None:
         if step is None:
-            step = _lag_between_bands(mask)
-            if step is None and not named_shift:
+            if not named_shift:
                 return None
-            step = DEFAULT_STEP if step is None else step
-            notes.append(f"'{name}' is as wide as the measurement: step {step:g} px found between its bands")
+            step = DEFAULT_STEP
+            notes.append(f"'{name}' is as wide as the measurement: a step of {step:g} px is taken")
         shifts = np.arange(mask.shape[0]) * float(step)
     if stored is not None and stored.size != mask.shape[0]:
         raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
@@ -121,22 +103,3 @@ def unshear_mask(
     )
     same = all(np.array_equal(bands[0], band) for band in bands[1:])
     return as_shifts(shifts), bands[0] if same else bands
-
-
-def _lag_between_bands(mask: np.ndarray, reach: int = 16) -> int | None:
-    """The displacement of each band against the one before that correlates best; None below 0.5, which is no copy."""
-    reach = min(reach, (mask.shape[-1] - 1) // (mask.shape[0] - 1))
-    rows = mask[:, :: max(1, mask.shape[1] // 128)]  # some rows are enough
-    first, second = rows[:-1].astype(np.float64), rows[1:].astype(np.float64)
-    first -= first.mean()
-    second -= second.mean()
-    best_lag, best = 0, -1.0
-    for lag in range(-reach, reach + 1):
-        cut = mask.shape[-1] - abs(lag)
-        a = first[..., max(-lag, 0) : max(-lag, 0) + cut]
-        b = second[..., max(lag, 0) : max(lag, 0) + cut]
-        norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
-        score = float((a * b).sum()) / norm if norm > 0 else -1.0
-        if score > best + 1e-9:
-            best_lag, best = lag, score
-    return best_lag if best > 0.5 and best_lag != 0 else None

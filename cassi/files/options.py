@@ -14,12 +14,11 @@ MAX_BANDS = 10_000
 
 @dataclass(frozen=True)
 class Levels:
-    """What a detector's numbers mean: y = (counts - black_level) / (white_level - black_level).
+    """What a detector's numbers mean: y = (counts - black_level) / (full scale - black_level).
 
     Attributes:
         bit_depth: bits of integer counts; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
         black_level: count of a dark pixel, subtracted.
-        white_level: count that becomes y = 1; default full scale for integers.
         saturation: count from which a pixel is bad; default full scale for integers, none for floats.
 
     Raises:
@@ -28,13 +27,12 @@ class Levels:
 
     bit_depth: int | None = None
     black_level: float | None = None
-    white_level: float | None = None
     saturation: float | None = None
 
     def __post_init__(self) -> None:
         if self.bit_depth is not None and not 1 <= self.bit_depth <= 32:
             raise InputError(f"bit depth must lie in 1..32, got {self.bit_depth}")
-        for name in ("black_level", "white_level", "saturation"):
+        for name in ("black_level", "saturation"):
             level = getattr(self, name)
             if level is not None and not math.isfinite(level):
                 raise InputError(f"{name.replace('_', ' ')} must be finite, got {level}")

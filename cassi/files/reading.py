@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,7 @@ def read_measurement(
     (C = 1 + (W' - W) / step, step 2 where nothing says otherwise), the orientation, the scale of integer counts.
 
     Args:
-        path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF, PNG or ENVI file with the snapshot.
+        path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF or PNG file with the snapshot.
         mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels: what the user says of it, see
             `ReadOptions`.
         frames: of a stack, one frame (an int, gives (H, W'); -1 is the last) or a slice; only these are read.
@@ -64,14 +64,6 @@ def read_measurement(
 
     Raises:
         InputError: anything that cannot be used, in one line: what, expected, found, cure.
-
-    Example:
-        >>> import h5py, numpy as np, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["measurement"], file["mask"] = np.ones((8, 14), np.float32), np.ones((8, 8), np.float32)
-        >>> read_measurement(path).shifts
-        (0, 2, 4, 6)
     """
     options = ReadOptions(mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels)
     return open_measurement(path, options).read(frames)
@@ -101,7 +93,7 @@ class OpenedMeasurement:
     def counts(self, frames: int | slice | None) -> np.ndarray:
         """Return the stored numbers of the frames, turned so that the dispersion runs along the rows."""
         raw = read_leading(self.container, self.entry, self.layout.stack_axis, frames)
-        return np.swapaxes(raw, -1, -2) if self.layout.measurement_transposed else raw
+        return np.swapaxes(raw, -1, -2) if self.layout.transposed else raw
 
     def read(self, frames: int | slice | None = None) -> Measurement:
         """Read frames and what belongs to them; see `read_measurement`."""
@@ -160,12 +152,13 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     container.check_readable(entry)
     mask_container.check_readable(mask_entry)
     layout = match_layout(container, entry, mask_container, mask_entry, options.num_bands)
-    notes += layout.notes
+    if layout.transposed:
+        notes.append("the dispersion runs down the columns: measurement and mask are transposed")
     rows, columns = (n for i, n in enumerate(entry.shape) if i != layout.stack_axis)
-    image = (columns, rows) if layout.measurement_transposed else (rows, columns)
-    marked = _bad_pixel_map(container, options.bad_pixels, image, layout.measurement_transposed)
+    image = (columns, rows) if layout.transposed else (rows, columns)
+    marked = _bad_pixel_map(container, options.bad_pixels, image, layout.transposed)
     array = read_leading(mask_container, mask_entry, layout.mask_axis)
-    array = np.swapaxes(array, -1, -2) if layout.mask_transposed else array
+    array = np.swapaxes(array, -1, -2) if layout.transposed else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
     if mask.ndim == 3 and mask_container is not container:  # a camera's file says which pixels it does not explain
@@ -276,14 +269,6 @@ def _geometry(
             raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if options.num_bands not in (None, stored.size):
             raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were asked for")
-    elif options.step is None and (step := _number(container, "step")) is not None:
-        options = replace(options, step=step)
-        notes.append(f"step {step:g} px, from the file")
-    if options.num_bands is None and stored is None and mask.ndim == 2:
-        bands = _number(container, "num_bands")
-        if bands is not None and not bands.is_integer():
-            raise InputError(f"{container.path}: 'num_bands' must be a whole number, got {bands:g}")
-        options = options if bands is None else replace(options, num_bands=int(bands))
     step, num_bands = options.step, options.num_bands
     if mask.ndim == 3 and mask.shape[-1] == image[1] and mask.shape[0] > 1:
         sheared = unshear_mask(mask, stored, step, "shift" in mask_entry.name.lower(), mask_entry.name, notes)
@@ -319,7 +304,7 @@ def _truth(
     entry = find(container, TRUTH)
     if entry is None or entry in (opened.entry, opened.mask_entry):
         return None
-    image, values = size[::-1] if layout.measurement_transposed else size, None
+    image, values = size[::-1] if layout.transposed else size, None
     if len(entry.shape) == 4:
         order = stack_order(container, entry)
         found = tuple(entry.shape[i] for i in order)
@@ -333,7 +318,7 @@ def _truth(
     if values is None:
         notes.append(f"'{entry.name}' {entry.shape} is not the truth of {num_bands} bands of {image}: not used")
         return None
-    values = np.swapaxes(values, -1, -2) if layout.measurement_transposed else values
+    values = np.swapaxes(values, -1, -2) if layout.transposed else values
     cube, note = scale_cube(values, f"{container.path}: '{entry.name}'")
     notes += [note] if note else []
     return cube
@@ -344,7 +329,7 @@ def _mean_band(container: Container, layout: Layout, size: tuple[int, int], note
     if entry is None:
         return None
     values = container.read(entry)
-    values = values.T if layout.measurement_transposed else values
+    values = values.T if layout.transposed else values
     if values.shape != size:
         notes.append(f"'{entry.name}' {entry.shape} does not fit the image {size}: not used")
         return None

@@ -62,22 +62,12 @@ def plan_counts(
 ) -> Counts:
     """Decide how stored numbers are scaled: integers by the full scale of their bit depth, floats not at all.
 
-    y = (counts - black_level) / (white_level - black_level), white_level = 2^bits - 1 for integers.
-
-    Args:
-        dtype, minimum, maximum: type and range of what is stored.
-        bits: bit depth the file states, or None.
-        levels: as the user states them.
+    y = (counts - black_level) / (2^bits - 1 - black_level) for integers, y = counts - black_level for floats.
 
     Raises:
         InputError: levels out of order, integers beyond the bit depth, negative counts of unknown black level.
-
-    Example:
-        >>> plan_counts(np.dtype("uint16"), 0.0, 4000.0, None).unit
-        'fraction of full scale (4095 counts)'
     """
-    bit_depth, black_level, white_level = levels.bit_depth, levels.black_level, levels.white_level
-    saturation = levels.saturation
+    bit_depth, black_level, saturation = levels.bit_depth, levels.black_level, levels.saturation
     black = 0.0 if black_level is None else float(black_level)
     if dtype.kind == "b":
         raise InputError("values of one bit are no counts: expected the numbers that the detector read out")
@@ -87,36 +77,24 @@ def plan_counts(
             f"them unsigned"
         )
     if dtype.kind == "f" and bit_depth is None:
-        if white_level is None and black_level is None:
+        if black_level is None:
             return Counts(0.0, 1.0, saturation, "as in the file", "float data, left in the file's own unit")
-        white = black + 1.0 if white_level is None else float(white_level)
-        unit = "as in the file, above black" if white_level is None else f"fraction of white level ({white:g})"
-    else:
-        stated = bit_depth or bits
-        depth = stated or next((b for b in BIT_DEPTHS if maximum <= 2**b - 1), 32)
-        full = 2.0**depth - 1
-        if maximum > full:
-            raise InputError(f"the largest count {maximum:g} does not fit {depth} bits ({full:g}); give the bit depth")
-        white = full if white_level is None else float(white_level)
-        saturation = full if saturation is None else saturation
-        kind = "fraction of full scale" if white_level is None else "fraction of white level"
-        unit = f"{kind} ({white:g} counts)"
-    if white <= black:
-        raise InputError(f"white level {white:g} must be above black level {black:g}")
-    source = (
-        "given" if bit_depth else "stated by the file" if bits and dtype.kind != "f" else "guessed from the maximum"
-    )
-    depth_note = f", bit depth {source}" if dtype.kind != "f" else ""
-    note = f"counts scaled to y = (counts - {black:g}) / {white - black:g}, unit: {unit}{depth_note}"
-    return Counts(black, white - black, saturation, unit, Note(note, "counts"))
+        note = f"counts scaled to y = counts - {black:g}"
+        return Counts(black, 1.0, saturation, "as in the file, above black", Note(note, "counts"))
+    depth = bit_depth or bits or next((b for b in BIT_DEPTHS if maximum <= 2**b - 1), 32)
+    full = 2.0**depth - 1
+    if maximum > full:
+        raise InputError(f"the largest count {maximum:g} does not fit {depth} bits ({full:g}); give the bit depth")
+    if full <= black:
+        raise InputError(f"full scale {full:g} must be above black level {black:g}")
+    unit = f"fraction of full scale ({full:g} counts)"
+    source = "given" if bit_depth else "stated by the file" if bits else "guessed from the maximum"
+    note = f"counts scaled to y = (counts - {black:g}) / {full - black:g}, unit: {unit}, bit depth {source}"
+    return Counts(black, full - black, full if saturation is None else saturation, unit, Note(note, "counts"))
 
 
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
-    """Return a mask as float32, and a note where it was divided by its maximum: integers, and floats of no usual size.
-
-    Raises:
-        InputError: NaN, Inf, negative values, nothing but zeros, a single row or column, or one value far above all.
-    """
+    """Return a mask as float32, and a note where it was divided by its maximum: integers, floats of no usual size."""
     if min(values.shape[-2:]) < 2:
         raise InputError(f"{name} {values.shape} is a single row or column, expected the picture of a mask")
     whole = values.dtype.kind in "iu"
@@ -149,7 +127,7 @@ def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
 def band_axis(
     container: Container, entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None
 ) -> int | None:
-    """Return which axis of a 3-D array counts the bands (or frames), or None where nothing fits.
+    """Which axis of a 3-D array counts the bands (or frames), or None where nothing fits.
 
     What the file states about its axes decides; then the sizes that are known (`num_bands`, `image` = the other two
     axes); then the shortest of the first and the last axis; then the habit of the format.

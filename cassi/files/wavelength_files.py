@@ -67,11 +67,7 @@ def _from_range(text: str) -> np.ndarray:
 
 
 def read_table(path: Path, expected: str) -> list[list[float]]:
-    """The numbers of a short text file, line by line, between blanks, commas or semicolons; a heading is passed over.
-
-    Raises:
-        InputError: a long file, no numbers, or a line after the heading that holds anything else.
-    """
+    """The numbers of a short text file, line by line, between blanks, commas or semicolons, after a heading."""
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of numbers")
     rows: list[list[float]] = []

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ from cassi.errors import InputError, OutputError
 from cassi.files.atomic import PathLike, check_place, replacing, signals_held
 from cassi.files.container import CubeContent
 from cassi.files.formats.hdf5 import write_hdf5_arrays
-from cassi.files.formats.table import PACKAGES, WRITERS
+from cassi.files.formats.table import WRITERS
 from cassi.optics.measurement import Measurement
 
 Attributes = Mapping[str, object]
-MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 keeps attributes in object headers of at most 64 KiB
 
 
 def write_cube(
@@ -29,9 +27,9 @@ def write_cube(
     attributes: Attributes | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .hdr (ENVI), .tif, .tiff.
+    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .tif, .tiff.
 
-    HDF5 and .mat take everything, ENVI and TIFF cube and wavelengths.
+    HDF5 and .mat take everything, TIFF cube and wavelengths.
 
     Args:
         path: file to make.
@@ -43,14 +41,8 @@ def write_cube(
         overwrite: replace an existing file.
 
     Raises:
-        InputError: the cube is no array of 3 or 4 axes, the wavelengths do not fit, or ENVI cannot hold a stack.
+        InputError: the cube is no array of 3 or 4 axes, or the wavelengths do not fit.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> write_cube(path, np.zeros((3, 4, 5)), wavelengths=[450, 550, 650]).name
-        'cube.h5'
     """
     cube = np.ascontiguousarray(cube, dtype=np.float32)
     if cube.ndim not in (3, 4) or cube.size == 0:
@@ -74,17 +66,7 @@ def write_cube(
 def write_measurement(
     path: PathLike, measurement: Measurement, *, attributes: Attributes | None = None, overwrite: bool = False
 ) -> Path:
-    """Write a measurement as `read_measurement` reads it, see `write_arrays`.
-
-    Example:
-        >>> import numpy as np, tempfile, os
-        >>> from cassi.files import read_measurement
-        >>> path = os.path.join(tempfile.mkdtemp(), "m.h5")
-        >>> m = Measurement(y=np.ones((4, 6), np.float32), mask=np.ones((4, 4), np.float32), shifts=(0, 2))
-        >>> _ = write_measurement(path, m)
-        >>> read_measurement(path).shifts
-        (0, 2)
-    """
+    """Write a measurement as `read_measurement` reads it, see `write_arrays`."""
     arrays = {
         "measurement": measurement.y,
         "mask": measurement.mask,
@@ -124,12 +106,11 @@ def write_arrays(
         path: .h5 or .hdf5 file to make.
         arrays: by name.
         axes: the letters of an array's axes by its name (N frame, C band, H row, W column).
-        attributes: numbers and text as they are, None is left out, anything else as JSON.
-        overwrite: replace an existing file.
+        attributes, overwrite: as for `write_cube`.
 
     Raises:
         InputError: no HDF5 suffix.
-        OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+        OutputError: as of `write_cube`.
     """
     path = Path(path)
     if path.suffix.lower() not in (".h5", ".hdf5"):
@@ -150,8 +131,6 @@ def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bo
             value = value.item()
         if not isinstance(value, str | int | float | bool):
             value = json.dumps(value, default=_jsonable)
-        if isinstance(value, str) and len(value.encode()) > MAX_ATTRIBUTE_BYTES:
-            raise InputError(f"attribute '{name}' is longer than {MAX_ATTRIBUTE_BYTES} bytes; write it as a dataset")
         plain[name] = value
     return plain
 
@@ -164,18 +143,9 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
     """Return the path after checking that a file can be made there: to be called before a long computation.
 
     Raises:
-        OutputError: unknown suffix, a format whose package is not installed, no such folder, no right to write, or the
-            file exists and `overwrite` is False.
-
-    Example:
-        >>> check_output("cube.docx")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        cassi.errors.OutputError: cube.docx: unknown output format '.docx', expected .h5, .hdf5, .hdr, .mat, ...
+        OutputError: unknown suffix, no such folder, no right to write, or the file exists and `overwrite` is False.
     """
     path = Path(path)
     if path.suffix.lower() not in WRITERS:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
-    package = PACKAGES.get(path.suffix.lower())
-    if package is not None and find_spec(package) is None:
-        raise OutputError(f'{path}: writing this format needs {package}: python -m pip install "cassi[formats]"')
     return check_place(path, overwrite)

@@ -51,14 +51,7 @@ def check_side(side: SidePicture, task: Scene, method: Method, run: Run) -> None
 def solve_beside(
     A: Camera, y: Tensor, alone: Outcome, side: SidePicture, wavelengths: np.ndarray | None, quality: str, run: Run
 ) -> Outcome:
-    """The default solver's outcome for a snapshot, or a better one with the photograph.
-
-    Args:
-        A, y: camera and snapshot, at brightness 1.
-        alone: what the default solver made of it; its noise model serves here too.
-        side: the photograph.
-        wavelengths: of the bands [nm], or None.
-        quality, run: as for `cassi.reconstruct`.
+    """The default solver's outcome `alone` for a snapshot at brightness 1, or a better one with the photograph.
 
     Returns:
         `alone` with a word on why the photograph was left out, or the joint cube.
@@ -103,25 +96,16 @@ def solve_beside(
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """A side picture in place.
-
-    Attributes:
-        picture: (K, h, w), linear, brightest value 1; clipped: (1, h, w), 1 where saturated.
-        values: what its values were taken to be, empty where that was stated.
-        fixed: whether its response is known but for a gain.
-        pose, correlation: see `Registered`.
-        photograph: the same on the scene's grid.
-        rest: of it that a first cube does not explain, see `misfit`.
-    """
+    """A side picture in place: itself (K, h, w), linear, brightest value 1, and the same on the scene's grid."""
 
     picture: Tensor
-    clipped: Tensor
-    values: str
-    fixed: bool
+    clipped: Tensor  # (1, h, w), 1 where saturated
+    values: str  # what they were taken to be, empty where that was stated
+    fixed: bool  # its response is known but for a gain
     pose: Similarity
     correlation: float
     photograph: Photograph
-    rest: float
+    rest: float  # of it that a first cube does not explain, see `misfit`
 
 
 def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengths: np.ndarray | None) -> _Placed:

@@ -9,8 +9,7 @@ import numpy as np
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import Note
 from cassi.optics.measurement import Measurement
-from cassi.running.preparing import Scene, prepare
-from cassi.running.request import Request
+from cassi.running.preparing import Scene
 from cassi.running.result import Reconstruction
 
 PLATEAU = 0.01  # share of the pixels; the brightest of a scene are hardly ever as many and all alike
@@ -19,13 +18,8 @@ UNEVEN = 1.5  # times as bright, for its mask, as another shot of the scene
 
 
 def of_measurement(m: Measurement) -> tuple[str, ...]:
-    """All that speaks against one before it is reconstructed.
-
-    Example:
-        >>> of_measurement(Measurement(np.array([[9.0, 10.0, -2.0]]), np.ones((1, 3)), (0,)))[0][:31]
-        'what lies below 0 is 10% of |y|'
-    """
-    told = (_below_zero(m), _shots_differ(m), _cut_off(m), _in_one_place(m), _noisy(m))
+    """All that speaks against one before it is reconstructed."""
+    told = (_below_zero(m), _shots_differ(m), _cut_off(m), _noisy(m))
     return tuple(text for text in told if text is not None)
 
 
@@ -82,18 +76,6 @@ def _shots_differ(m: Measurement) -> str | None:
     )
 
 
-def _in_one_place(m: Measurement) -> str | None:
-    """Bands that lie at one place behind one mask: the sum of them is all that is seen."""
-    places = len(set(m.shifts))
-    if places == len(m.shifts) or m.mask.ndim - (m.shots is not None) == 3:
-        return None
-    at = "1 place" if places == 1 else f"{places} places"
-    return (
-        f"{len(m.shifts)} bands lie at {at} behind one mask: nothing tells those at one place apart; check step and "
-        "number of bands, or give one mask per band"
-    )
-
-
 def _noisy(m: Measurement) -> str | None:
     """sqrt(mean(max(y, 0) / gain + (read noise / gain)^2)) > sqrt(mean(y^2)),  over the good pixels: a gain that cannot
     be."""
@@ -116,12 +98,3 @@ def of_cube(result: Reconstruction, *, finished: bool) -> tuple[str, ...]:
     """All that speaks against a result. Of a mask that is wrong anyway, or a run cut short, no imprint is expected."""
     fits = result.check is None or result.check.matches
     return (*of_result(result.residual), *(of_imprint(result.imprint) if fits and finished else ()))
-
-
-def black_level_left(m: Measurement, psf: float | np.ndarray | None = None, black_level: float | None = None) -> float:
-    """The black level that a reconstruction would find in the (first) snapshot and take off, in the unit of y.
-
-    Raises:
-        InputError: what a reconstruction would refuse of the snapshot, with the black level told, if any.
-    """
-    return prepare(m, Request(psf=psf, black_level=black_level, device="cpu")).black_levels[0]

@@ -128,13 +128,25 @@ def reconstruct(
         >>> result.cube.shape
         torch.Size([4, 16, 16])
     """
-    start = time.perf_counter()
     request = Request(
         shifts=shifts, step=step, num_bands=num_bands, wavelengths=wavelengths, solver=solver, num_iters=num_iters,
         tv_weight=tv_weight, quality=quality, prior=prior, weights=weights, budget=budget, uncertainty=uncertainty,
         psf=psf, bad_pixels=bad_pixels, black_level=black_level, gain=gain,
         read_noise=read_noise, plan=plan, camera=camera, side=side, device=device, seed=seed,
     )  # fmt: skip
+    return reconstructed(measurement, mask, request, monitor=monitor, progress=progress)
+
+
+def reconstructed(
+    measurement: Array | Measurement | str | os.PathLike[str],
+    mask: Array | Camera | str | os.PathLike[str] | None,
+    request: Request,
+    *,
+    monitor: Monitor | None = None,
+    progress: bool | Progress = False,
+) -> Reconstruction:
+    """The same for a `Request`."""
+    start = time.perf_counter()
     loaded: Measurement | Scene
     if isinstance(mask, Tensor | np.ndarray | str | os.PathLike | None):
         loaded = load(measurement, mask, request)
@@ -173,7 +185,7 @@ def prepare_found(m: Measurement, request: Request, told: Progress) -> Scene:
 
 def _warn(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        warnings.warn(sentence, stacklevel=3)
+        warnings.warn(sentence, stacklevel=4)
 
 
 def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Outcome]:
@@ -185,13 +197,17 @@ def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Ou
         check_side(side, scene, request.method, run)
     outcomes = []
     for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
-        level, tell = brightness(scene.A, y), partial(_numbered, told, one_of(k, scene.num_scenes))
+        level, number = brightness(scene.A, y), one_of(k, scene.num_scenes)
         method, noise = method_for(request, level), scene.noise.scaled(1 / level)
+
+        def tell(step: str, share: float, number: str = number) -> None:
+            told(number + step, share)
+
         one = replace(run, progress=tell)
         found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
         if side is not None:
-            tell(SIDE, 0.0)
-            one = replace(run, progress=partial(_as_side, tell))
+            told(SIDE, 0.0)
+            one = replace(run, progress=lambda _, share: told(SIDE, share))  # no step that is over goes on
             found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, one)
         outcomes.append(as_in(scene, found.scaled(level), black))
     return outcomes
@@ -205,14 +221,6 @@ def as_in(scene: Scene, found: Outcome, black_level: float) -> Outcome:
 def method_for(request: Request, level: float) -> Method:
     """The method for a scene divided by its level."""
     return replace(request.method, plan=None if request.plan is None else request.plan.scaled(1 / level))
-
-
-def _numbered(told: Progress, before: str, step: str, share: float) -> None:
-    told(before + step, share)
-
-
-def _as_side(told: Progress, step: str, share: float) -> None:
-    told(SIDE, share)  # no step that is over goes on
 
 
 def assembled(scene: Scene, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:

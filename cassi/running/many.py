@@ -1,7 +1,7 @@
 """Many snapshots: every frame's cube is written whole or not at all, and a run that was killed goes on where it was.
 
 A frame is finished when its cube is on the disk beside the fingerprint of all it was made from: the input's hash and
-every parameter. Nothing else is kept between runs; `index.jsonl` beside the cubes is a log to read, not to trust.
+every parameter. Nothing else is kept between runs; `index.jsonl` beside the cubes, made in the end, is to be read.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
-from cassi.files.atomic import file_sha256
+from cassi.files.atomic import DISK_FULL, file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
@@ -34,8 +35,8 @@ from cassi.optics.mask_match import check_masks
 from cassi.running.evidence import of_measurement
 from cassi.running.front_door import reconstruct
 from cassi.running.progress import StepBar
+from cassi.running.request import Request
 from cassi.running.result import Reconstruction, write_result
-from cassi.running.stores import Frame, Log, locked, remove_unfinished, what_is_known
 from cassi.solvers.loop import Record
 from cassi.version import PROGRAM
 
@@ -45,6 +46,31 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 CUBES_AT_ONCE = 24  # working memory of a reconstruction, in cubes, generously
 GROUPS_ON_DEVICE = 1 << 29  # bytes that `cassi.priors.nonlocal_lowrank` works in besides, on a GPU, at most
+UNKNOWN = float("nan")
+KNOWN = {  # of a finished frame
+    "fingerprint": "", "residual": UNKNOWN, "seconds": UNKNOWN, "verdict": "", "ok": True, "against": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One scene among many: the name of its result, its file, which of a stack it is (None: all), and the files of its
+    further shots."""
+
+    name: str
+    path: str
+    index: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its files."""
+        return (self.path, *self.others)
+
+    @property
+    def where(self) -> str | tuple[str, ...]:
+        """What is read: the file, or all of several."""
+        return self.paths if self.others else self.path
 
 
 @dataclass(frozen=True)
@@ -66,19 +92,12 @@ class BatchReport:
 def find_frames(
     source: PathLike | Sequence[PathLike], *, count: int | None = None, leave_out: Sequence[PathLike] = ()
 ) -> list[Frame]:
-    """The snapshots that a folder, a pattern, a list of files or a stack stands for; frame2 comes before frame10.
+    """The snapshots that a folder, a pattern, a list of files (see `cassi.files.frames.find_files`) or a stack hold.
 
-    Args:
-        source: see `cassi.files.frames.find_files`; or one file with a stack.
-        count: frames in that one file, see `cassi.files.frame_count`; None for a single snapshot.
-        leave_out: files that are not snapshots, such as the mask's.
+    `count`: frames of one file with a stack, see `cassi.files.frame_count`. `leave_out`: files that are no snapshots.
 
     Raises:
         InputError: nothing found, or two files whose results would have one name.
-
-    Example:
-        >>> [frame.name for frame in find_frames("run.h5", count=2)]
-        ['run_000000', 'run_000001']
     """
     if count is not None:
         path = Path(source if isinstance(source, str | os.PathLike) else source[0])
@@ -141,10 +160,10 @@ def reconstruct_many(
     common = {"version": PROGRAM, "read": _described(read), "solve": _described(solve)}
     with locked(root):
         finished, todo = _plan(root, frames, common, overwrite)
-        log = Log(root / "index.jsonl", finished)
         failed: dict[str, str] = {}
         if todo:
-            remove_unfinished(root)
+            for left in root.glob(".*.part"):  # of a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
             count = batch or _at_once(read, solve, [job.frame for job in todo])
             work = partial(_solve_and_write, read=read, solve=solve, attributes=dict(attributes or {}))
             what = f"{len(todo)} snapshot{'s' * (len(todo) != 1)}"
@@ -153,16 +172,16 @@ def reconstruct_many(
                     name, error = jobs[future].frame.name, future.exception()
                     if isinstance(error, OutputError):
                         raise error
-                    if error is not None:
+                    if error is None:
+                        finished[name] = future.result()
+                    else:
                         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
                         failed[name] = kind + one_line(error)
-                        log.add(name, "failed", {"reason": failed[name]})
-                    else:
-                        finished[name] = future.result()
-                        log.add(name, "done", finished[name])
                     bar(what, number / len(todo))
-        log.close([frame.name for frame in frames])
-    done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
+        done = {frame.name: finished[frame.name] for frame in frames if frame.name in finished}
+        lines = [{"frame": name, "status": "done", **known} for name, known in done.items()]
+        lines += [{"frame": name, "status": "failed", "reason": reason} for name, reason in failed.items()]
+        write_text(root / "index.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     misfits = {name: known["verdict"] for name, known in done.items() if not known["ok"]}
     doubts = {name: known["against"] for name, known in done.items() if known["against"]}
     computed = len(todo) - len(failed)
@@ -190,7 +209,7 @@ def _plan(
     changed: list[str] = []
     for frame in frames:
         cube = root / f"{frame.name}_cube.h5"
-        known, fingerprint = what_is_known(cube), _fingerprint(common, frame)
+        known, fingerprint = _what_is_known(cube), _fingerprint(common, frame)
         if known is not None and known["fingerprint"] == fingerprint:
             finished[frame.name] = known
             continue
@@ -225,10 +244,15 @@ def _described(function: object) -> dict[str, Any]:
     if dataclasses.is_dataclass(inner):
         keywords = {field.name: getattr(inner, field.name) for field in dataclasses.fields(inner)}
     if inner is reconstruct or "device" in keywords:
-        device = keywords.get("device", "auto")
-        keywords = {**keywords, "device": str(pick_device(device) if device == "auto" else device)}
+        keywords = {**keywords, "device": _device(keywords.get("device", "auto"))}
+    if isinstance(keywords.get("request"), Request):
+        keywords["request"] = replace(keywords["request"], device=_device(keywords["request"].device))
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     return {"function": f"{inner.__module__}.{name}", **_content(keywords)}
+
+
+def _device(named: object) -> str:
+    return str(pick_device("auto") if named == "auto" else named)
 
 
 def _content(value: object) -> Any:
@@ -246,6 +270,49 @@ def _content(value: object) -> Any:
     if isinstance(value, np.ndarray):
         return {"sha256": hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest(), "shape": value.shape}
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _what_is_known(cube: Path) -> dict[str, Any] | None:
+    """What the file of a cube says of itself, None if there is none; a foreign file has an empty fingerprint."""
+    import h5py
+
+    if not cube.exists():
+        return None
+    try:
+        with h5py.File(cube) as file:
+            stated = {name: file.attrs.get(name, usual) for name, usual in KNOWN.items()}
+    except OSError:
+        return KNOWN
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in stated.items()}
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[Path]:
+    """Make the folder and hold it against a second run; the lock goes with the process, however that ends.
+
+    Raises:
+        OutputError: it cannot be made or written to, or another run holds it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / ".lock").open("a")
+    except OSError as error:
+        raise OutputError(f"{root}: cannot be written: {one_line(error)}") from error
+    with lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass  # no such locks on this system
+        except OSError as error:
+            raise OutputError(f"{root}: another run is writing there; wait for it or choose another output") from error
+        try:
+            yield root
+        except OSError as error:  # what goes wrong with a snapshot's own files is told of that snapshot
+            full = error.errno in DISK_FULL
+            cure = "the disk is full; free some space and start again" if full else one_line(error)
+            raise OutputError(f"{root}: cannot be written: {cure}") from error
 
 
 # The work

@@ -17,14 +17,14 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import check_number
 from cassi.errors import InputError
-from cassi.files.options import MAX_BANDS, ReadOptions
+from cassi.files.options import ReadOptions
 from cassi.files.scenes import read_scene
 from cassi.files.wavelength_files import parse_wavelengths
 from cassi.kernels.dispatch import pick_device, pin_float32
 from cassi.optics.building import camera_of
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
-from cassi.optics.geometry import check_step, infer_shifts
+from cassi.optics.geometry import infer_shifts
 from cassi.optics.mask_match import MaskCheck, compared
 from cassi.optics.measurement import Measurement, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
@@ -42,16 +42,12 @@ class Scene:
     """Snapshots and the camera they were taken with: every step is handed it, and none changes it.
 
     Attributes:
-        A: the camera, row weight 0 at bad pixels.
-        y: (..., *A.measurement_shape) float32, less the black levels; 0 at bad pixels.
+        A: the camera, row weight 0 at bad pixels; `fit` as it was found, None where it was not looked for.
+        y: (..., *A.measurement_shape) float32 in `unit`, less the black levels; 0 at bad pixels.
         wavelengths: (C,) float64 [nm], or None.
-        noise: of the camera.
-        unit: of y, in words.
         check: how snapshot and mask compare; None where the camera has no mask.
-        black_levels: one for each snapshot, in the unit of y.
-        told: whether the snapshots themselves told them.
+        black_levels: one for each snapshot, in the unit of y; `told` by the snapshots themselves.
         measurement: what it was made of, with the camera as given; None where a camera took the mask's place.
-        fit: the camera as it was found; None where it was not looked for.
     """
 
     A: Camera
@@ -98,11 +94,7 @@ def as_found(check: MaskCheck, m: Measurement) -> MaskCheck:
 
 
 def prepare(m: Measurement, request: Request) -> Scene:
-    """The camera of a measurement on its device, and the snapshots less their black levels.
-
-    Raises:
-        InputError: what the measurement holds cannot be used, or is negative.
-    """
+    """The camera of a measurement on its device, and the snapshots less their black levels."""
     check_arrays(m)
     on = pick_device(request.device)
     A: Camera = camera_of(m, on, request.psf)
@@ -188,11 +180,7 @@ def load(
     mask: Array | str | os.PathLike[str] | None,
     request: Request,
 ) -> Measurement:
-    """What a call was given as one Measurement: a file is read once, arrays are checked, hot pixels are left out.
-
-    Raises:
-        InputError: anything that cannot be used.
-    """
+    """What a call was given as one Measurement: a file is read once, arrays are checked, hot pixels are left out."""
     if isinstance(measurement, str | os.PathLike):
         m = _read(measurement, mask, request)
     elif isinstance(measurement, Camera):
@@ -268,13 +256,7 @@ def _geometry(request: Request) -> tuple[np.ndarray | None, float | None, int | 
     if stored is not None and not np.isfinite(stored).all():
         raise InputError("the shifts hold NaN or Inf")
     check_number("step", step)
-    check_step(step)
-    if num_bands is not None and not isinstance(num_bands, int | np.integer):
-        raise InputError(f"the number of bands must be a whole number, got {num_bands!r}")
-    if num_bands is not None and not 1 <= num_bands <= MAX_BANDS:
-        raise InputError(f"the number of bands must lie in 1..{MAX_BANDS}, got {num_bands}")
-    if stored is not None and num_bands is not None and stored.size != num_bands:
-        raise InputError(f"{stored.size} shifts were given for {num_bands} bands; give one per band")
+    ReadOptions(step=step, num_bands=num_bands)  # checks both
     return stored, step, num_bands
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import builtins
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import NoReturn
 
 from tqdm.auto import tqdm
 
@@ -19,11 +17,9 @@ CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
 )  # fmt: skip
 # Shares of the time that steps usually take, measured on frames of 256 x 256 pixels and 28 bands.
 USUAL = {CAMERA: 0.05, TRIALS: 0.05, FINAL: 0.5, ERRORS: 0.35, SIDE: 1.5}
-DRAWN = 0.1  # [s] between two states of the bar
-LOGGED = 60.0  # [s] after which a log gets a line although no step begins; twice that, and so on
+DRAWN = 0.1  # [s] before the bar is drawn
 WORTH_A_LINE = 0.05  # share of the time from which on a step is a line in a log
-TELLS = 0.02  # share from which on the time that is left can be told
-BAR = "{desc} |{bar}| {percentage:2.0f}%{postfix}"
+BAR = "{desc} |{bar}| {percentage:2.0f}%, {elapsed} so far, about {remaining} left"
 
 
 def usual_steps(
@@ -35,10 +31,6 @@ def usual_steps(
         solver, uncertainty, side: what is asked for; `find`: the camera is looked for.
         frames: snapshots, one after the other.
         of: what is reconstructed, where that has to be told.
-
-    Example:
-        >>> list(usual_steps(solver="auto", find=True, frames=2))[:3]
-        ['find the camera', 'run 1 of 2, trials', 'run 1 of 2, final run']
     """
     wanted = {TRIALS: solver == "auto", FINAL: True, ERRORS: uncertainty, SIDE: side}
     each = [name for name, so in wanted.items() if so]
@@ -46,10 +38,9 @@ def usual_steps(
     return steps | {f"{of}{one_of(k, frames)}{name}": USUAL[name] for k in range(frames) for name in each}
 
 
-def tiled_steps(solver: str, *, find: bool = False) -> dict[str, float]:
+def tiled_steps(*, find: bool = False) -> dict[str, float]:
     """The same of a frame that is reconstructed in tiles."""
-    wanted = {CAMERA: find, TRIALS: solver == "auto"}
-    return {name: USUAL[name] for name, so in wanted.items() if so} | {TILES: 2.0}
+    return {name: USUAL[name] for name in ((CAMERA, TRIALS) if find else (TRIALS,))} | {TILES: 2.0}
 
 
 def one_of(k: int, frames: int) -> str:
@@ -70,29 +61,18 @@ def shown(progress: bool | Progress, steps: Mapping[str, float]) -> Iterator[Pro
 class StepBar:
     """On a terminal a bar: which step of how many, how much of all is done, how long the rest may take.
 
-    Where stderr is no terminal, a line when a step begins that takes its time, and each time the run is twice as old.
-
-    Args:
-        expected: the steps in order, by name, and the share of the time that each is expected to take.
-        shown: draw it.
-
-    Example:
-        >>> with StepBar({"read": 1, "solve": 3}, shown=False) as bar:
-        ...     bar("read", 1.0)
-        ...     bar("solve", 0.5)
-        ...     bar.done
-        0.625
-        >>> bar.done
-        1.0
+    Where stderr is no terminal, a line when a step begins that takes its time. `expected`: the steps in order, by name,
+    and the share of the time that each is expected to take.
     """
 
     def __init__(self, expected: Mapping[str, float], *, shown: bool = True) -> None:
         self._step, self.done = "", 0.0
-        self._start = time.monotonic()
-        self._drawn = shown and on_screen()
-        self._next = 0.0 if self._drawn else LOGGED  # [s] after the start, when the next line is due
-        self._logged = shown and not self._drawn
-        self._bar: tqdm[NoReturn] | None = None
+        self._logged = shown and not on_screen()
+        # what fails at once is one line without a bar
+        self._bar = tqdm(
+            total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR, smoothing=0, delay=DRAWN, miniters=0,
+            disable=not shown or self._logged,
+        )  # fmt: skip
         self.expect(expected)
 
     def expect(self, expected: Mapping[str, float]) -> None:
@@ -109,31 +89,10 @@ class StepBar:
         begins, self._step = step != self._step, step
         several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: "
         what = f"{several if len(self._share) > 1 else ''}{step}"
-        if self._drawn:
-            self._draw(what)
-        elif self._logged and (self._age() > self._next or (begins and self._share[step] >= WORTH_A_LINE)):
-            self._next = max(self._next, 2 * self._age())
-            said = [what, f"{self.done:.0%} done", *self._time_left()]
-            print(", ".join(said), file=sys.stderr, flush=True)
-
-    def _age(self) -> float:
-        return time.monotonic() - self._start
-
-    def _time_left(self) -> list[str]:
-        if self.done < TELLS:
-            return []
-        so_far, left = (tqdm.format_interval(t) for t in (self._age(), self._age() * (1 / self.done - 1)))
-        return [f"{so_far} so far, about {left} left"]
-
-    def _draw(self, what: str) -> None:
-        if self.done == 0 or (self._bar is not None and what == self._bar.desc and self._age() < self._next):
-            return  # what fails at once is one line without a bar
-        if self._bar is None:
-            self._bar = tqdm(total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR)
-        self._next = self._age() + DRAWN
-        self._bar.n = self.done
-        self._bar.set_postfix_str(*self._time_left(), refresh=False)
-        self._bar.set_description_str(what)
+        if self._logged and begins and self._share[step] >= WORTH_A_LINE:
+            print(f"{what}, {self.done:.0%} done", file=sys.stderr, flush=True)
+        self._bar.set_description_str(what, refresh=False)
+        self._bar.update(self.done - self._bar.n)
 
     def __enter__(self) -> StepBar:
         return self
@@ -141,10 +100,7 @@ class StepBar:
     def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
         if failed is None:
             self.done = 1.0
-        if self._bar is not None:
-            self._bar.n = self.done
-            self._bar.refresh()
-            self._bar.close()
+        self._bar.close()
 
 
 def on_screen() -> bool:

@@ -20,7 +20,6 @@ from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
 
 if TYPE_CHECKING:
-    import xarray
     from matplotlib.figure import Figure
 
 
@@ -85,15 +84,7 @@ class Reconstruction:
         return self.outcomes[0].explain(verbose=verbose, scale=scale)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the cube with its measurement, history and provenance, whole or not at all; see `write_result`.
-
-        Args:
-            path: the suffix chooses the format: .h5, .mat, .hdr (ENVI) or .tif.
-            overwrite: replace an existing file.
-
-        Raises:
-            OutputError: the file exists, its folder does not, its suffix is unknown, or the disk is full.
-        """
+        """Write the cube with its measurement, history and provenance to .h5, .mat or .tif; see `write_result`."""
         write_result(path, self.measurement, self, overwrite=overwrite)
 
     def contents(self, measurement: Measurement | None) -> dict[str, Any]:
@@ -124,14 +115,7 @@ class Reconstruction:
         }
 
     def plot(self, *, frame: int = 0) -> Figure:
-        """The cube at a glance: picture, snapshot, spectra, numbers (`cassi.looking.figures.summary`).
-
-        Args:
-            frame: which of a stack, from 0.
-
-        Returns:
-            A matplotlib figure, which a notebook shows by itself; `.savefig(path)` writes it.
-        """
+        """The cube at a glance, of a stack that of a frame: a matplotlib figure (`cassi.looking.figures.summary`)."""
         from cassi.looking.figures import summary
         from cassi.looking.report_data import report_of
 
@@ -154,25 +138,6 @@ class Reconstruction:
 
         return inline_html(report_of(self, self.measurement))
 
-    def to_xarray(self) -> xarray.DataArray:
-        """The cube as a labelled array with dimensions (frame,) wavelength [nm] or band, y, x (needs xarray).
-
-        Raises:
-            ImportError: xarray is not installed.
-        """
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError(f'to_xarray needs xarray: python -m pip install "cassi[formats]" ({error})') from error
-        band = "band" if self.wavelengths is None else "wavelength"
-        values = self.cube.detach().cpu().numpy()
-        dims = ("frame", band, "y", "x")[-values.ndim :]
-        labels = {name: np.arange(length) for name, length in zip(dims, values.shape, strict=True)}
-        labels[band] = np.arange(1, values.shape[-3] + 1) if self.wavelengths is None else self.wavelengths
-        coords = {name: (name, labels[name], {"units": "nm"} if name == "wavelength" else {}) for name in dims}
-        facts = {"unit": self.unit, "source": PROGRAM, "status": self.status, "residual": self.residual}
-        return xarray.DataArray(values, dims=dims, coords=coords, name="cube", attrs=facts)
-
 
 def write_result(
     path: str | os.PathLike[str],
@@ -182,20 +147,10 @@ def write_result(
     attributes: Mapping[str, object] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a reconstruction with the measurement it came from and its provenance, whole or not at all.
+    """Write a reconstruction with the measurement it came from and its provenance, see `cassi.files.write_cube`.
 
     Beside `/cube`, `/wavelengths` and `/history`: `/measurement`, `/residual` (y - Phi x), and where they are known
-    `/truth`, `/uncertainty` and `/visibility`. The suffix chooses the format, see `cassi.files.write_cube`.
-
-    Args:
-        path: the file to make.
-        measurement: what was reconstructed, where it is at hand.
-        result: its reconstruction.
-        attributes: further provenance by name (command line, name of the mask's file ...).
-        overwrite: replace an existing file.
-
-    Raises:
-        OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
+    `/truth`, `/uncertainty` and `/visibility`; `attributes` are further provenance by name.
     """
     contents = result.contents(measurement)
     contents["attributes"] |= attributes or {}

@@ -1,7 +1,6 @@
-"""Frames of one camera that follow each other, each reconstructed with the frames beside it, streaming and resumable.
+"""Frames of one camera that follow each other, each reconstructed with the frames beside it.
 
-A frame depends on its neighbors' snapshots alone, not on their results, so that each is computed, finished and resumed
-by itself (`cassi.running.many`), with no more than its neighbors in memory.
+A frame depends on its neighbors' snapshots alone, not on their results: each is finished and resumed by itself.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ import torch
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.neighbors import Alone, alone, common_plan, together
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Plan, Run
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
-from cassi.running.front_door import as_in, assembled, reconstruct
+from cassi.running.front_door import as_in, assembled, reconstructed
+from cassi.running.many import Frame
 from cassi.running.preparing import as_found, prepare
 from cassi.running.request import Request
 from cassi.running.result import Reconstruction
-from cassi.running.stores import Frame
 from cassi.solvers.loop import Monitor
 
 REACH = 2  # frames before and after that take part
@@ -35,12 +34,7 @@ LOOKED_AT = 3  # frames that the common plan is chosen on
 
 
 def windows(frames: Sequence[Frame], reach: int = REACH) -> list[Frame]:
-    """Each frame with the files of its neighbors, so that a result is made anew where one of them changes.
-
-    Example:
-        >>> [w.others for w in windows([Frame("a", "a.h5"), Frame("b", "b.h5"), Frame("c", "c.h5")], reach=1)]
-        [('b.h5',), ('a.h5', 'c.h5'), ('b.h5',)]
-    """
+    """Each frame with the files of its neighbors, so that a result is made anew where one of them changes."""
     if any(frame.index is not None for frame in frames):
         return list(frames)  # of one stack
     return [
@@ -97,19 +91,11 @@ class InSequence:
 
     Attributes:
         plan: common to all frames, see `sequence_plan`.
-        prior, quality, weights: as for `cassi.reconstruct`, of frames that stay alone.
-        camera, psf, black_level, device, seed: as there.
+        request: of which prior, quality and weights are those of frames that stay alone.
     """
 
     plan: Plan
-    prior: str = "auto"
-    camera: FoundCamera | str = "as-given"
-    psf: Any = None
-    black_level: float | None = None
-    device: str = "auto"
-    seed: int = 0
-    quality: str = "default"
-    weights: str | None = None
+    request: Request
 
     def __post_init__(self) -> None:
         known: dict[str, Alone] = {}  # of the frames looked at last; no part of the value
@@ -120,17 +106,15 @@ class InSequence:
         start = time.perf_counter()
         own = replace(m, y=m.y[0], check=None)
         check = compared(own)
-        own, fit = replace(own, check=check), self.camera if isinstance(self.camera, FoundCamera) else None
+        camera, seed = self.request.camera, self.request.seed
+        own, fit = replace(own, check=check), camera if isinstance(camera, FoundCamera) else None
         check = check if fit is None else as_found(check, fit.in_place(own))
         in_place = replace(m if fit is None else fit.in_place(m), check=check)
-        scene = prepare(in_place, Request(psf=self.psf, black_level=self.black_level, device=self.device))
+        scene = prepare(in_place, self.request)
         frames = [self._alone(scene.A, y) for y in scene.frames]
-        joined = together(frames[0], frames[1:], self.plan, Run(self.seed, monitor=monitor))
+        joined = together(frames[0], frames[1:], self.plan, Run(seed, monitor=monitor))
         if joined is None:
-            result = reconstruct(
-                own, psf=self.psf, black_level=self.black_level, camera=self.camera, device=self.device,
-                seed=self.seed, monitor=monitor, prior=self.prior, quality=self.quality, weights=self.weights,
-            )  # fmt: skip
+            result = reconstructed(own, None, self.request, monitor=monitor)
             alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
@@ -141,7 +125,7 @@ class InSequence:
         return assembled(
             first,
             [as_in(scene, outcome, scene.black_levels[0])],
-            {"solver": "auto", "seed": self.seed, **settings},
+            {"solver": "auto", "seed": seed, **settings},
             start,
         )
 
@@ -150,31 +134,28 @@ class InSequence:
         known: dict[str, Alone] = self._known  # type: ignore[attr-defined]
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
         if key not in known:
-            made = alone(A, y, self.plan, seed=self.seed)
+            made = alone(A, y, self.plan, seed=self.request.seed)
             while len(known) > 2 * REACH:
                 known.pop(next(iter(known)), None)
             known[key] = made
         return known[key]
 
 
-def sequence_plan(
-    measurements: Sequence[Measurement],
-    *,
-    method: Method = Method(),  # noqa: B008  frozen
-    psf: Any = None,
-    black_level: float | None = None,
-    device: str = "auto",
-    seed: int = 0,
-) -> Plan:
+def sequence_plan(measurements: Sequence[Measurement], request: Request = Request()) -> Plan:  # noqa: B008  frozen
     """Noise and spectral basis for a whole sequence, from some of its frames.
 
     Args:
         measurements: two frames or more, spread over the sequence, of one camera.
-        method, psf, black_level, device, seed: as for `cassi.reconstruct`.
+        request: as for `cassi.reconstruct`.
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
-    scene = prepare(_stacked(measurements), Request(psf=psf, black_level=black_level, device=device))
+    scene = prepare(_stacked(measurements), request)
     return common_plan(
-        scene.A, scene.frames, wavelengths=scene.wavelengths, noise=scene.noise, method=method, seed=seed
+        scene.A,
+        scene.frames,
+        wavelengths=scene.wavelengths,
+        noise=scene.noise,
+        method=request.method,
+        seed=request.seed,
     )

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.automatic import choose_plan
-from cassi.choice.by_name import solve
 from cassi.choice.chain import repeated
 from cassi.choice.doubts import of_result
 from cassi.choice.noise import CameraNoise
@@ -67,9 +66,7 @@ def reconstruct_tiled(
     *,
     tile: int = 512,
     reach: int = REACH,
-    solver: str = "auto",
     num_iters: int | None = None,
-    tv_weight: float | None = None,
     quality: str = "default",
     prior: str = "auto",
     weights: str | os.PathLike[str] | LearnedPrior | None = None,
@@ -83,7 +80,7 @@ def reconstruct_tiled(
     overwrite: bool = False,
     progress: bool | Progress = False,
 ) -> TiledResult:
-    """Reconstruct a frame larger than memory: in overlapping tiles, written to an HDF5 file one by one.
+    """Reconstruct a frame larger than memory by the default solver: in tiles, written to an HDF5 file one by one.
 
     Camera, scale, noise, spectral basis and stages are chosen once, as `cassi.reconstruct` does it for the whole frame,
     and are the same everywhere. The memory taken depends on the tile, and on the measurement, but not on the cube; a
@@ -94,24 +91,13 @@ def reconstruct_tiled(
         output: .h5 or .hdf5 file to make, as a result's, with a line of `/history` a tile.
         tile: size of a tile [pixel]; margins of twice the dispersion and of `reach` come on top.
         reach: how far a prior carries information [pixel].
-        solver, num_iters, tv_weight, quality, prior, weights, psf, black_level, plan, camera, device,
-            seed: as for `cassi.reconstruct`.
         attributes: further provenance by name.
         overwrite: replace an existing file.
-        progress: as for `cassi.reconstruct`, which also says what is warned of.
+        num_iters, quality ... progress: as for `cassi.reconstruct`, which also says what is warned of.
 
     Raises:
-        InputError: a stack of snapshots, an unknown solver, settings that it does not take, or tile or reach too small.
+        InputError: a stack of snapshots, or tile or reach too small.
         OutputError: the file cannot be written; nothing is left behind.
-
-    Example:
-        >>> from cassi.optics.measurement import Measurement
-        >>> A = CASSI.from_step(torch.ones(8, 40), step=1, num_bands=3)
-        >>> y = A.forward(torch.ones(3, 8, 40)).numpy()
-        >>> m = Measurement(y=y, mask=A.mask.numpy(), shifts=A.shifts)
-        >>> path = os.path.join(tempfile.mkdtemp(), "cube.h5")
-        >>> reconstruct_tiled(m, path, tile=20, reach=4, solver="least-squares").shape
-        (3, 8, 40)
     """
     start = time.perf_counter()
     if measurement.y.ndim != (2 if measurement.shots is None else 3):
@@ -124,12 +110,11 @@ def reconstruct_tiled(
             "the faster"
         )
     request = Request(
-        solver=solver, num_iters=num_iters, tv_weight=tv_weight, quality=quality, prior=prior, weights=weights,
-        psf=psf, black_level=black_level, plan=plan, camera=camera, device=device,
-        seed=seed,
+        num_iters=num_iters, quality=quality, prior=prior, weights=weights, psf=psf,
+        black_level=black_level, plan=plan, camera=camera, device=device, seed=seed,
     )  # fmt: skip
     m = load(measurement, None, request)
-    with shown(progress, tiled_steps(request.method.solver, find=request.finds)) as told:
+    with shown(progress, tiled_steps(find=request.finds)) as told:
         scene = prepare_found(m, request, told)
         for text in () if m.check else of_scene(scene):
             warnings.warn(text, stacklevel=2)
@@ -141,7 +126,7 @@ def reconstruct_tiled(
             store.make("cube", A.cube_shape, axes="CHW")
             if scene.wavelengths is not None:
                 store.put("wavelengths", scene.wavelengths)
-            run = Run(seed, progress=told if method.solver == "auto" else None)
+            run = Run(seed, progress=told)
             noise = scene.noise.scaled(1 / level)
             one, found = tile_solver(A, y, wavelengths=scene.wavelengths, noise=noise, method=method, run=run)
             chosen = as_in(scene, found.scaled(level), scene.black_levels[0])
@@ -180,30 +165,17 @@ def tile_solver(
     method: Method = Method(),  # noqa: B008  frozen
     run: Run = Run(),  # noqa: B008  frozen
 ) -> tuple[Solve, Outcome]:
-    """A solver for blocks whose settings are those of the frame, and what it says of itself.
+    """A solver for blocks by one plan, that of the whole frame at brightness 1, and what was chosen."""
+    plan, evidence = method.plan, None
+    if plan is None:
+        plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
+    level = brightness(A, y)
 
-    Args:
-        A, y: camera and measurement of the whole frame, at brightness 1.
-        wavelengths, noise, method, run: as for `cassi.choice.by_name.solve`.
-    """
-    if method.solver == "auto":
-        plan, evidence = method.plan, None
-        if plan is None:
-            plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
-        level = brightness(A, y)
+    def planned(a: Block, b: Tensor) -> Tensor:
+        return repeated(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
 
-        def planned(a: Block, b: Tensor) -> Tensor:
-            return repeated(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
-
-        nothing = Result(y.new_zeros(()), (), "max_iters")
-        return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)
-    gram = float(A.gram_diag().mean())
-
-    def by_name(a: Block, b: Tensor) -> Tensor:
-        return solve(a, b, wavelengths=wavelengths, noise=noise, method=method, run=run, gram=gram).result.x
-
-    settings = {"num_iters": method.num_iters, "tv_weight": method.tv_weight}
-    return by_name, Outcome(Result(y.new_zeros(()), (), "max_iters"), method.solver, settings)
+    nothing = Result(y.new_zeros(()), (), "max_iters")
+    return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)
 
 
 def _misfit(A: Block, y: Tensor, store: CubeStore) -> tuple[np.ndarray, float]:

@@ -20,7 +20,7 @@ from scipy import ndimage
 
 from cassi.errors import InputError
 from cassi.files import write_measurement
-from cassi.files.atomic import replacing_folder
+from cassi.files.atomic import replacing
 from cassi.optics.measurement import Measurement
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -191,7 +191,10 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
     design = Measurement(y, bench.design, bench.shifts, unit="counts")
     truth = Measurement(y, bench.mask, bench.shifts, bench.wavelengths, cube=bench.cube, unit="counts")
     stated = {"counts_per_unit": bench.counts_per_unit, "bit_depth": BIT_DEPTH}
-    with replacing_folder(whole) as place:
+    if whole.exists():
+        whole.rmdir()
+    with replacing(whole) as place:
+        place.mkdir()
         for name, frame in (pictures | {"snapshot": bench.snapshot}).items():
             Image.fromarray(frame).save(place / f"{name}.png")
         (place / "wavelengths.txt").write_text("".join(f"{w:.3f}\n" for w in bench.mask_wavelengths))

@@ -16,11 +16,13 @@ from cassi.optics.detector import detect
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.running.front_door import reconstruct
+from cassi.running.request import Request
 from cassi.running.sequence import LOOKED_AT, REACH, InSequence, beside, sequence_plan
 from cassi.simulation.camera import random_mask
 
 FULL_WELL, READ_NOISE = 1e4, 5.0  # electrons
 BANDS = np.linspace(450, 720, 28)
+ON_CPU = Request(camera="as-given", device="cpu")
 
 
 def sequences(
@@ -57,7 +59,7 @@ def sequences(
         )
         frames = [Measurement(y=y.numpy(), mask=A.mask.numpy(), shifts=A.shifts, wavelengths=BANDS) for y in shot.y]
         spread = [round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)]
-        solve = InSequence(sequence_plan([frames[t] for t in spread], device="cpu"), device="cpu")
+        solve = InSequence(sequence_plan([frames[t] for t in spread], ON_CPU), ON_CPU)
         single, joined, used = [], [], 0
         for t, m in enumerate(frames):
             near = np.stack([m.y, *(frames[s].y for s in beside(t, count, REACH))])

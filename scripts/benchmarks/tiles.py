@@ -33,7 +33,6 @@ def tiles(
     num_bands: int = 28,
     step: int = 2,
     num_iters: int | None = None,
-    solvers: tuple[str, ...] = ("auto", "gap-tv"),
     report: Callable[[str], None] = print,
 ) -> str:
     """Run the comparison and return it as Markdown.
@@ -44,31 +43,29 @@ def tiles(
         size, tile: of the frame that is also solved whole [pixel].
         large, large_tile: of the frame that is only solved in tiles, for its memory; 0 leaves it out.
         num_bands, step: of the camera.
-        num_iters: of each solver; its own choice if not given.
-        solvers: names, as for `cassi.reconstruct`.
+        num_iters: of the default solver; its own choice if not given.
         report: called with one line of progress at a time.
     """
     lines = [
         f"{size} x {size} x {num_bands}, tiles of {tile}, margins {2 * step * (num_bands - 1) + REACH}\n",
-        "| solver | tiles | whole [s] | tiled [s] | interior PSNR [dB] | seam |",
-        "|---|---|---|---|---|---|",
+        "| tiles | whole [s] | tiled [s] | interior PSNR [dB] | seam |",
+        "|---|---|---|---|---|",
     ]
-    for solver in solvers:
-        A, y = _frame(size, num_bands, step)
-        solve, count = tile_solver(A, y, method=Method(solver, num_iters))[0], len(tile_grid(A, tile))
-        start = time.perf_counter()
-        whole = solve(A.weighted(None), y)
-        middle = time.perf_counter()
-        x = _in_tiles(A, y, solve, tile)
-        end = time.perf_counter()
-        lines.append(
-            f"| {solver} | {count} | {middle - start:.1f} | {end - middle:.1f} | {interior_psnr(x, whole):.1f} | "
-            f"{seam(x, whole, tile):.4f} |"
-        )
-        report(lines[-1])
+    A, y = _frame(size, num_bands, step)
+    solve, count = tile_solver(A, y, method=Method(num_iters=num_iters))[0], len(tile_grid(A, tile))
+    start = time.perf_counter()
+    whole = solve(A.weighted(None), y)
+    middle = time.perf_counter()
+    x = _in_tiles(A, y, solve, tile)
+    end = time.perf_counter()
+    lines.append(
+        f"| {count} | {middle - start:.1f} | {end - middle:.1f} | {interior_psnr(x, whole):.1f} | "
+        f"{seam(x, whole, tile):.4f} |"
+    )
+    report(lines[-1])
     if large:
         lines.append(f"\n{large} x {large} x {num_bands}, tiles of {large_tile}: " + _large(
-            large, large_tile, num_bands, step, num_iters, solvers[0]
+            large, large_tile, num_bands, step, num_iters
         ))  # fmt: skip
         report(lines[-1])
     return "\n".join(lines)
@@ -110,7 +107,7 @@ def _frame(size: int, num_bands: int, step: int) -> tuple[CASSI, Tensor]:
     return A, A.forward(truth)
 
 
-def _large(size: int, tile: int, num_bands: int, step: int, num_iters: int | None, solver: str) -> str:
+def _large(size: int, tile: int, num_bands: int, step: int, num_iters: int | None) -> str:
     """Reconstruct a frame made of copies of a small scene: its cube never lies in memory."""
     generator = torch.Generator().manual_seed(0)
     small = procedural_scene(256, 256, np.linspace(450, 650, num_bands).tolist(), generator=generator)
@@ -124,10 +121,10 @@ def _large(size: int, tile: int, num_bands: int, step: int, num_iters: int | Non
     A = CASSI.from_step(mask, step, num_bands)
     m = Measurement(y=torch.cat(y).numpy(), mask=mask.numpy(), shifts=A.shifts)
     with tempfile.TemporaryDirectory() as folder:
-        result = reconstruct_tiled(m, Path(folder) / "cube.h5", tile=tile, solver=solver, num_iters=num_iters)
+        result = reconstruct_tiled(m, Path(folder) / "cube.h5", tile=tile, num_iters=num_iters)
     per_unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * per_unit / 2**30
     return (
-        f"{solver}, {len(result.history)} tiles, {result.seconds:.0f} s, residual {result.residual:.2%}, "
+        f"{len(result.history)} tiles, {result.seconds:.0f} s, residual {result.residual:.2%}, "
         f"peak memory of the process {peak:.2f} GiB"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,7 @@ MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups in which MATLAB keeps the
 
 
 def open_hdf5(path: Path) -> Container:
-    """Open an HDF5 file (also MATLAB v7.3 and NetCDF-4) as a `Container`.
-
-    MATLAB stores its arrays with reversed axes; they are listed and read in MATLAB's own order.
-
-    Raises:
-        InputError: damaged file.
-    """
+    """Open an HDF5 file as a `Container`; the arrays of MATLAB v7.3, stored reversed, come in MATLAB's own order."""
     import h5py
 
     with path.open("rb") as head:
@@ -35,13 +29,21 @@ def open_hdf5(path: Path) -> Container:
 
     def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes are no UTF-8
         if isinstance(name, str) and isinstance(node, h5py.Dataset) and not name.startswith(MATLAB_PRIVATE):
-            entries.extend(_entry(name, node))
+            entries.append(_entry(name, node))
 
     with damage_as_input_error(path, file_format), h5py.File(path, "r", locking="best-effort") as file:
         attributes = _attributes(file)
         file.visititems(visit)
     matlab = matlab or any("MATLAB_class" in entry.attributes for entry in entries)
-    return Container(path, file_format, tuple(entries), _reader(path), attributes, bands_last=matlab)
+
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        reverse = "MATLAB_class" in entry.attributes
+        with h5py.File(path, "r", locking="best-effort") as file:
+            values = np.asarray(file[entry.name][picked[::-1] if reverse else picked])
+        values = values.T if reverse else values
+        return values.astype(bool) if entry.dtype == np.dtype(bool) else values
+
+    return Container(path, file_format, tuple(entries), read, attributes, bands_last=matlab)
 
 
 def _attributes(node: h5py.HLObject) -> dict[str, object]:
@@ -56,25 +58,20 @@ def _attributes(node: h5py.HLObject) -> dict[str, object]:
     return found
 
 
-def _entry(name: str, dataset: h5py.Dataset) -> Iterator[Entry]:
-    """One dataset; none where it only names a dimension of NetCDF."""
+def _entry(name: str, dataset: h5py.Dataset) -> Entry:
     import h5py
 
     if dataset.is_virtual or dataset.external or dataset.shape is None:
-        yield Entry(name, (), None, problem="without data, or with data stored in another file, which is not read")
-        return
+        return Entry(name, (), None, problem="without data, or with data stored in another file, which is not read")
     attributes = _attributes(dataset)
     if "MATLAB_class" in dataset.attrs:
         attributes.setdefault("MATLAB_class", "")
-    if str(attributes.get("NAME", "")).startswith("This is a netCDF dimension but not a netCDF variable"):
-        return
     shape, dtype = dataset.shape, dataset.dtype
     if dtype.names is not None and [n.lower() for n in dtype.names] == ["real", "imag"]:
         dtype = np.dtype(complex)  # MATLAB's complex numbers
     is_text = h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char"
     if is_text or dtype.kind not in "biufc":
-        yield Entry(name, shape, None, problem="text" if is_text else "a table, cell or reference")
-        return
+        return Entry(name, shape, None, problem="text" if is_text else "a table, cell or reference")
     if "MATLAB_class" in attributes:
         # An empty MATLAB array is stored as its own size vector.
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
@@ -83,20 +80,7 @@ def _entry(name: str, dataset: h5py.Dataset) -> Iterator[Entry]:
     # The axis letters that this project writes beside its arrays.
     axes = attributes.get("axes")
     known = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
-    yield Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
-
-
-def _reader(path: Path) -> Callable[[Entry, Selection], np.ndarray]:
-    def read(entry: Entry, picked: Selection) -> np.ndarray:
-        import h5py
-
-        reverse = "MATLAB_class" in entry.attributes
-        with h5py.File(path, "r", locking="best-effort") as file:
-            values = np.asarray(file[entry.name][picked[::-1] if reverse else picked])
-        values = values.T if reverse else values
-        return values.astype(bool) if entry.dtype == np.dtype(bool) else values
-
-    return read
+    return Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
 
 
 def write_hdf5_arrays(

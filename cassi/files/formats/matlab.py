@@ -1,16 +1,14 @@
 """Read the numeric arrays of MATLAB v5 files (saved with -v6 or -v7) with scipy, and write them.
 
 A file is a list of elements, each a tag (type, bytes) and its data, packed with zlib or not (MathWorks, "MAT-File
-Format", level 5). Here only the header of each variable is looked at: scipy lists neither the type that numbers are
-stored in nor whether they are complex, and crashes the process on a type of numbers that there is not. Cells, structs
-and objects are listed, not opened.
+Format", level 5). Only the header of each variable is looked at here: scipy lists neither the type that numbers are
+stored in nor whether they are complex, and crashes the process on a type of numbers that there is not.
 """
 
 import math
 import os
 import struct
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +19,11 @@ from cassi.files.container import Container, CubeContent, Entry, Selection, dama
 MATRIX, COMPRESSED = 14, 15
 # Number types by their code in the file, and what the classes are that hold no plain numbers.
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8", 16: "u1"}
-TEXT, NUMERIC, OPAQUE = 4, range(6, 16), 17
+NUMERIC, OPAQUE = range(6, 16), 17
 OTHER_CLASSES = {
     1: "a cell array (save its elements as variables)",
     2: "a struct (save its fields as variables)",
-    TEXT: "text",
+    4: "text",
     5: "a sparse matrix (save it as full)",
 }
 LOGICAL, COMPLEX = 0x200, 0x800  # flags
@@ -33,22 +31,9 @@ HEADER_BYTES = 4096
 
 
 def open_matlab(path: Path) -> Container:
-    """Open a MATLAB v5 file as a `Container`.
-
-    Whole numbers of class double may be stored as integers by MATLAB; they are listed and read as such. A text
-    variable `<name>_axes`, as this project writes it, says what the axes of another mean.
-
-    Raises:
-        InputError: damaged file.
-    """
+    """Open a MATLAB v5 file as a `Container`; doubles that are stored as integers are read as such."""
     with damage_as_input_error(path, "MATLAB v5"):
-        found = _variables(path)
-        axes = {name.removesuffix("_axes"): text for name, (_, text) in found.items() if text}
-        known = {name: letters for name, letters in axes.items() if len(letters) == len(set(letters) & set("NCHW"))}
-        entries = tuple(
-            replace(entry, axes=known[name]) if len(known.get(name, "")) == len(entry.shape) else entry
-            for name, (entry, _) in found.items()
-        )
+        entries = _variables(path)
 
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         from scipy.io import loadmat
@@ -59,9 +44,9 @@ def open_matlab(path: Path) -> Container:
     return Container(path, "MATLAB v5", entries, read, bands_last=True)
 
 
-def _variables(path: Path) -> dict[str, tuple[Entry, str]]:
-    """Walk the elements of the file and read the header of each variable, and short texts."""
-    found: dict[str, tuple[Entry, str]] = {}
+def _variables(path: Path) -> tuple[Entry, ...]:
+    """Walk the elements of the file and read the header of each variable."""
+    found: dict[str, Entry] = {}
     stored = path.stat().st_size
     with path.open("rb") as file:
         order = "<" if file.read(128)[126:] == b"IM" else ">"
@@ -75,14 +60,14 @@ def _variables(path: Path) -> dict[str, tuple[Entry, str]]:
                 if struct.unpack_from(order + "I", head)[0] != MATRIX:
                     raise ValueError("a packed element that is no variable")
                 head = head[8:]
-            entry, text = _header(head, order)
-            found.setdefault(entry.name, (entry, text))  # of several of one name scipy reads the first
+            entry = _header(head, order)
+            found.setdefault(entry.name, entry)  # of several of one name scipy reads the first
             file.seek(position + 8 + size)
-    return found
+    return tuple(found.values())
 
 
-def _header(head: bytes, order: str) -> tuple[Entry, str]:
-    """A variable, from its first bytes, and its text if it is a short one."""
+def _header(head: bytes, order: str) -> Entry:
+    """A variable, from its first bytes."""
     _, at, size, after = _element(head, 0, order)
     flags = struct.unpack_from(order + "I", head, at)[0]
     kind = flags & 0xFF
@@ -95,22 +80,17 @@ def _header(head: bytes, order: str) -> tuple[Entry, str]:
     if any(n < 0 for n in shape) or len(shape) > 32:
         raise ValueError(f"'{name}' of shape {shape}")
     if kind not in NUMERIC:
-        text = b""
-        if kind == TEXT:
-            _, at, size, _ = _element(head, after, order)
-            text = head[at : at + size] if size <= 16 else b""
-        entry = Entry(name, shape, None, problem=OTHER_CLASSES.get(kind, "a MATLAB object or function"))
-        return entry, text.decode("latin-1").replace("\0", "")
+        return Entry(name, shape, None, problem=OTHER_CLASSES.get(kind, "a MATLAB object or function"))
     if flags & COMPLEX:
-        return Entry(name, shape, np.dtype(complex)), ""
+        return Entry(name, shape, np.dtype(complex))
     type_, _, size, _ = _element(head, after, order)
     if type_ not in TYPES or math.prod(shape) * np.dtype(TYPES[type_]).itemsize != size:
         raise ValueError(f"'{name}' of shape {shape} holds {size} bytes of type {type_}")
-    return Entry(name, shape, np.dtype(bool if flags & LOGICAL else TYPES[type_])), ""
+    return Entry(name, shape, np.dtype(bool if flags & LOGICAL else TYPES[type_]))
 
 
 def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
-    """Return type, place, bytes of the element whose tag is at `at`, and the place of the next one."""
+    """Type, place and bytes of the element whose tag is at `at`, and the place of the next one."""
     kind, size = struct.unpack_from(order + "II", head, at)
     if kind >> 16:  # the short form has its data in the tag
         return kind & 0xFFFF, at + 4, kind >> 16, at + 8
@@ -129,5 +109,5 @@ def write_matlab(path: Path, content: CubeContent) -> None:
     if content.wavelengths is not None:
         arrays["wavelengths"] = content.wavelengths
     arrays |= {name.replace("/", "_"): values for name, values in content.datasets.items()}
-    rest = {"cube_axes": "HWC" if cube.ndim == 3 else "HWCN", "attributes": dict(content.attributes) or {"none": 0}}
+    rest = {"attributes": dict(content.attributes) or {"none": 0}}
     savemat(path, arrays | rest, do_compression=False, long_field_names=True, oned_as="row")

@@ -1,16 +1,15 @@
 """The formats there are: how each is recognized, read and written. A new one needs a file here and a line below."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from cassi.files.container import Container, CubeContent
-from cassi.files.formats.envi import open_envi, write_envi
 from cassi.files.formats.hdf5 import SIGNATURE, open_hdf5, write_hdf5
+from cassi.files.formats.image import open_image, write_tiff
 from cassi.files.formats.matlab import open_matlab, write_matlab
 from cassi.files.formats.npy import open_npy, open_npz
-from cassi.files.formats.png import open_png
-from cassi.files.formats.tiff import open_tiff, write_tiff
 
 
 class Format(NamedTuple):
@@ -21,7 +20,6 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]
     read: Callable[[Path], Container]
     write: Callable[[Path, CubeContent], None] | None = None
-    package: str | None = None  # optional, needed to write
 
 
 FORMATS = (
@@ -29,10 +27,14 @@ FORMATS = (
     Format("MATLAB .mat (v5, v7.3)", (b"MATLAB 5.0 MAT-file",), (".mat",), open_matlab, write_matlab),
     Format(".npz", (b"PK\x03\x04", b"PK\x05\x06"), (".npz",), open_npz),
     Format(".npy", (b"\x93NUMPY",), (".npy",), open_npy),
-    Format("TIFF", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), (".tif", ".tiff"), open_tiff, write_tiff, "tifffile"),
-    Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), open_png),
-    Format("ENVI .hdr", (b"ENVI",), (".hdr",), open_envi, write_envi, "spectral"),
+    Format(
+        "TIFF",
+        (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+        (".tif", ".tiff"),
+        partial(open_image, kind="TIFF"),
+        write_tiff,
+    ),
+    Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), partial(open_image, kind="PNG")),
 )
 SUFFIXES = {suffix for one in FORMATS for suffix in one.suffixes}
 WRITERS = {suffix: one.write for one in FORMATS if one.write is not None for suffix in one.suffixes}
-PACKAGES = {suffix: one.package for one in FORMATS if one.package is not None for suffix in one.suffixes}
