@@ -107,14 +107,16 @@ def settle(args: argparse.Namespace) -> Task:
     several = len(args.files) > 1 or source.is_dir() or (glob.has_magic(args.files[0]) and not source.exists())
     place = bool(args.output) and (output.is_dir() or not output.suffix)
     many = args.sequence or place or (several and shots == 1)
+    check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
     files = [args.files[0]]
     if many or shots > 1:  # of one shot in the order of the numbers in their names
         others = [*args.mask, *args.calibration, *filter(None, [args.bad_pixels])]
         files = [str(file) for file in find_files(args.files, others)]
     read = _reading(args, files, shots, together=many or shots > 1)
     frames = _frames(args, files, read) if many or shots > 1 else [_scene(files)]
-    many = many or len(frames) > 1
-    check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY] * many)
+    if len(frames) > 1 and not many:
+        many = True
+        check("reconstruct", args, [SHOTS] * (shots > 1) + [MANY])
     return Task(frames, many, read, _method(args))
 
 

@@ -22,7 +22,7 @@ from cassi.files.wavelength_files import parse_wavelengths
 from cassi.optics.measurement import Measurement
 from cassi.optics.side_picture import expected_response
 from cassi.optics.similarity import Similarity
-from cassi.simulation.camera import moving, random_mask, side_photograph, simulate
+from cassi.simulation.camera import moving, random_mask, side_photograph, simulate, stacked
 from cassi.simulation.optical_bench import simulate_bench, write_bench
 from cassi.simulation.scene import procedural_scene
 from cassi.version import PROGRAM
@@ -171,7 +171,7 @@ def make_masks(
         raise InputError(f"{args.mask} holds masks {tuple(given.shape)}, expected a stack of {count}, one each")
     else:
         each = [middle(one, (height, width), args.mask).contiguous() for one in (given if count > 1 else [given])]
-    return each[0] if count == 1 else torch.stack(each)
+    return each[0] if count == 1 else stacked(each)
 
 
 def middle(picture: Any, wanted: Sequence[int], name: str) -> Any:

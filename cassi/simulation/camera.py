@@ -93,6 +93,11 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     return torch.stack(found)
 
 
+def stacked(masks: Sequence[Tensor]) -> Tensor:
+    """The masks (H, W) of several shots as (K, H, W)."""
+    return torch.stack(tuple(masks))
+
+
 def random_mask(
     height: int,
     width: int,
