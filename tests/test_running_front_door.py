@@ -15,7 +15,7 @@ import torch
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
-from cassi.choice.plan import SOLVERS
+from cassi.choice.asked_for import SOLVERS
 from cassi.choice.stages import NonLocal, Tv
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI

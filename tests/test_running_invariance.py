@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cassi import CASSI, InputError, Reconstruction, reconstruct
-from cassi.choice.plan import SOLVERS
+from cassi.choice.asked_for import SOLVERS
 
 H, W, C = 24, 20, 4
 MASK = (torch.rand(H, W, generator=torch.Generator().manual_seed(1)) > 0.5).float()

@@ -153,8 +153,9 @@ def choose_plan(
 ) -> tuple[Plan, Evidence]:
     """The plan of a frame that is too large to be solved at once: its stages, too, are chosen on the `window`.
 
-    Arguments as for `reconstruct_auto`; the monitor is not called.
+    Arguments as for `reconstruct_auto`; the monitor is not called. No network is adapted: tiles would differ by it.
     """
+    method = replace(method, quality="default") if method.quality == "best" else method
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
     split = _held_out(*((A, y) if part is None else crop(A, y, *part)), run)
@@ -228,15 +229,7 @@ def explored(
     *,
     frame: tuple[Camera, Tensor] | None = None,
 ) -> Found:
-    """Noise, spectra and level of a snapshot, or of several frames of one scene that are a batch.
-
-    Args:
-        split: camera and snapshots.
-        axis: bands or wavelengths.
-        noise: of the camera, where known.
-        method: the learned prior.
-        frame: that the snapshot is a part of.
-    """
+    """Noise, spectra and level of a snapshot, a part of `frame`, or of several frames of one scene that are a batch."""
     A, y = split.A, split.y
     estimated, x = estimate_noise(split, pilot_basis(A, axis))
     model = estimated if noise.gain is None else noise.model()

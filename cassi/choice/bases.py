@@ -54,13 +54,7 @@ def scene_basis(x: Tensor) -> Tensor:
 def best_basis(
     split: Split, problem: Problem, bases: Mapping[str, Tensor]
 ) -> tuple[str, Tensor, tuple[BasisError, ...]]:
-    """The basis whose short run predicts the held-out pixels best; a later one must be better by more than chance.
-
-    Args:
-        split: the snapshot.
-        problem: noise and brightness; its basis is not looked at.
-        bases: (K, C) by name, at least one.
-    """
+    """The basis whose short run predicts held-out pixels best; a later one must be better by more than chance."""
     if len(bases) == 1:
         ((name, vectors),) = bases.items()
         return name, vectors, (BasisError(name, None),)

@@ -37,12 +37,7 @@ def solve(
     method: Method,
     run: Run,
 ) -> Outcome:
-    """Solve one snapshot.
-
-    Args:
-        A, y: camera and measurement, at brightness 1 for the hyper-parameters to mean what they say.
-        wavelengths, noise, method, run: as for `cassi.choice.automatic.reconstruct_auto`.
-    """
+    """Solve one snapshot, at brightness 1 for the hyper-parameters to mean what they say; see `reconstruct_auto`."""
     if method.solver == "auto":
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
     n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters

@@ -76,13 +76,9 @@ def final_run(
     A chain that the watch stops is kept as far as it came where nothing judges it, else its cube is thrown away.
 
     Args:
-        split: the snapshot.
-        problem: noise, basis, network.
-        begun: the stages that led to the cube to begin with.
-        state: that cube.
+        begun, state, verdict: the stages that led to the cube to begin with, where they ended, and the judge's verdict
+            on it, which it compares others with; None: the first chain is taken in any case.
         chains: in order of preference.
-        watch: sees the iterations of all chains; stops the loop.
-        verdict: on that cube, which the judge compares others with; None: the first chain is taken in any case.
     """
     A, y = split.A_train, split.y_train
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)

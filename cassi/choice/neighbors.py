@@ -81,14 +81,7 @@ def common_plan(
     method: Method = Method(),  # noqa: B008  frozen
     seed: int = 0,
 ) -> Plan:
-    """Noise, spectral basis and priors that serve a whole sequence, the first two chosen on some of its frames.
-
-    Args:
-        A: the camera.
-        frames: (n, H, W'), n >= 2.
-        wavelengths, noise, method: as for `cassi.choice.automatic.reconstruct_auto`.
-        seed: of the held-out pixels.
-    """
+    """Noise, spectral basis and priors that serve a whole sequence, chosen on some frames (n, H, W') of it."""
     split = Split.of(A, frames, A.majorizer() > 0, seed)
     found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method)
     plan = found.plan
@@ -100,14 +93,7 @@ def common_plan(
 
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
-    """A frame by itself, with total variation, as a plan says.
-
-    Args:
-        A: the camera.
-        y: a snapshot of it.
-        plan: complete, for measurements of this brightness.
-        seed: of the held-out pixels.
-    """
+    """A frame by itself, with total variation, as a plan for measurements of this brightness says."""
     split = Split.of(A, y, A.majorizer() > 0, seed, HELD_OUT)
     state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(y), None, Watch())
     x = state.x.clamp(min=0)
@@ -121,16 +107,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
     frame whether it is still this frame. Once taken, it ends as several shots do, with the non-local prior, where that
     predicts all of them no worse. The network, which was trained on single shots, lost up to 1.4 dB after it.
-
-    Args:
-        frame: the one to reconstruct.
-        neighbors: of the same camera.
-        plan: as for `alone`.
-        run: seed, monitor, bar.
-
-    Returns:
-        The result, its cube >= 0, and the errors; None where the frame's own held-out pixels are predicted worse than
-        by chance, or all of them no better.
+    None where the frame's own held-out pixels are predicted worse than by chance, or all of them no better.
     """
     B = plan.vectors.to(frame.x)
     followed = [(other, v) for other in neighbors if (v := _followed(frame, other, plan, B)) is not None]

@@ -59,11 +59,7 @@ class CameraNoise:
         return None if self.gain is None else self.model().variance(y)
 
     def model(self) -> NoiseModel:
-        """As a `NoiseModel`.
-
-        Raises:
-            ValueError: the gain is unknown.
-        """
+        """As a `NoiseModel`; ValueError where the gain is unknown."""
         if self.gain is None:
             raise ValueError("the gain is unknown, so the noise is too")
         return NoiseModel(

@@ -163,7 +163,6 @@ def _basis_in_words(name: str, components: int) -> str:
     kind = name.rpartition("-")[0]
     spectra = "spectrum" if components == 1 else "spectra"
     return {
-        "smooth": f"{components} smooth {spectra}",
         "scene": f"{components} {spectra} learned from the scene itself",
         "narrow": f"{components} {spectra} learned from the scene itself with all bands free, for light of one color",
     }.get(kind, f"{components} {spectra}")

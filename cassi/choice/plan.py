@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.asked_for import PRIORS as PRIORS
-from cassi.choice.asked_for import QUALITIES as QUALITIES
-from cassi.choice.asked_for import SOLVERS as SOLVERS
-from cassi.choice.asked_for import Prior as Prior
-from cassi.choice.asked_for import Progress as Progress
-from cassi.choice.asked_for import Quality as Quality
-from cassi.choice.asked_for import Solver as Solver
+from cassi.choice.asked_for import PRIORS, QUALITIES, SOLVERS, Progress
 from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
 from cassi.choice.stages import Learned, Problem

@@ -55,16 +55,7 @@ def bootstrap(
     R is total variation with the plan's basis and noise, T_s lays the rows of the scene elsewhere on the mask (upside
     down, rolled by a third, both): where they are, R finds x again because x explains y. (Efron & Tibshirani, "An
     Introduction to the Bootstrap" (1993), chapter 6.) It sees noise, what the mask hides and what the prior bends, but
-    of a scene as smooth as the cube that was found.
-
-    Args:
-        A: the camera.
-        y: its snapshot, of which the cube was found.
-        x: (C, H, W), the cube.
-        plan: with which it was found, complete.
-        lit: like y, where light arrives.
-        seed: of noise and held-out pixels.
-        told: called with the share that is done.
+    of a scene as smooth as the cube that was found. `lit` is like y, where light arrives.
     """
     split = Split.of(A, y, lit, seed + 1, HELD_OUT)
     keep = (~split.held).to(y)
@@ -111,8 +102,6 @@ def standard_deviation(
     most probable ones (errors / sigma with Student's distribution, 10 degrees of freedom) on 54 snapshots of 9 scenes,
     which `python scripts/benchmark.py coverage` leaves out; the first is 0.06 more than that: errors have longer tails
     than a normal distribution, so that of one and two sigma either holds a little too much or the other too little.
-
-    Arguments as for `bootstrap`.
     """
     found = bootstrap(A, y, x, plan, lit=lit, seed=seed, told=told)
     level = brightness(A, y)

@@ -18,17 +18,8 @@ def flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
 
         v <- v + (G * sum_k g_k g_k^T + eps)^-1 (G * sum_k g_k (reference_k - moved_k(p + v)))
 
-    with g_k = grad moved_k(p + v), G a Gaussian window and k over the images. (B. D. Lucas and T. Kanade, IJCAI 1981.)
-
-    Args:
-        reference, moved: (K, H, W), images of one unit.
-        window: standard deviation of G [pixel].
-
-    Returns:
-        v (2, H, W), down and to the right [pixel]; 0 where the images are flat.
-
-    Raises:
-        ValueError: shapes that differ.
+    with g_k = grad moved_k(p + v), G a Gaussian window of this standard deviation [pixel] and k over the images
+    (K, H, W). v (2, H, W) is down and to the right, 0 where they are flat. (B. D. Lucas and T. Kanade, IJCAI 1981.)
     """
     if reference.ndim != 3 or reference.shape != moved.shape:
         raise ValueError(f"both pictures must be (K, H, W), got {tuple(reference.shape)} and {tuple(moved.shape)}")
@@ -61,12 +52,7 @@ def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tens
 
 
 def carried(picture: Tensor, v: Tensor) -> Tensor:
-    """picture(p + v(p)) by bicubic interpolation; beyond its border the border's value.
-
-    Args:
-        picture: (K, H, W).
-        v: (2, H, W) [pixel], down and to the right.
-    """
+    """picture(p + v(p)), (K, H, W), by bicubic interpolation; beyond its border the border's value."""
     grid = _grid(v)
     return F.grid_sample(picture[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera, find_camera
+from cassi.choice.asked_for import Prior, Progress, Quality, Solver
 from cassi.choice.by_name import solve
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Prior, Progress, Quality, Run, Solver
+from cassi.choice.plan import Method, Plan, Run
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compared

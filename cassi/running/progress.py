@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from tqdm.auto import tqdm
 
-from cassi.choice.plan import Progress
+from cassi.choice.asked_for import Progress
 
 CAMERA, TRIALS, FINAL, ERRORS, SIDE, TILES = (
     "find the camera", "trials", "final run", "error bars", "side picture", "tiles",

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.asked_for import Progress
 from cassi.choice.automatic import choose_plan
 from cassi.choice.chain import repeated
 from cassi.choice.doubts import of_result
 from cassi.choice.noise import CameraNoise
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Progress, Run
+from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Watch
 from cassi.errors import InputError
 from cassi.files.cube_store import CubeStore, cube_store

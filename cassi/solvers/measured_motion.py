@@ -29,15 +29,8 @@ def measured_motion(A: Camera, y: Tensor, x: Tensor, v: Tensor, variance: Tensor
     d_k x is the derivative of x along axis k, U interpolates between nodes, D takes differences of neighboring nodes,
     and <r^2> is the misfit nearby: where something has come into sight, the snapshot says little of the motion.
 
-    Args:
-        A: camera Phi of one snapshot; row weights of 0 leave pixels out.
-        y: (H, W'), weighted as the camera.
-        x: cube before (C, H, W).
-        v: start (2, H, W), down and to the right [pixel].
-        variance: of y, (H, W').
-
-    Returns:
-        v (2, H, W); no step moves a pixel by more than 1.
+    y is like its variance (H, W'), x (C, H, W), v (2, H, W), down and to the right [pixel]. No step moves a pixel by
+    more than 1.
     """
     rows, columns = (_hats(n, x) for n in v.shape[-2:])
 
