@@ -242,8 +242,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "method": (
             Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
-            Option("--quality", "fast: half the time, 2 dB less; best: more iterations of total variation first, "
-                "half as long again, for little", choices=QUALITIES, default="default"),
+            Option("--quality", "fast: half the time, 2 dB less; best: the network is trained on for this "
+                "snapshot, ten times as long, half a decibel better", choices=QUALITIES, default="default"),
             Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: what "
                 "predicts best)", choices=PRIORS, default="auto"),
             Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
