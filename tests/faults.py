@@ -235,7 +235,7 @@ FAULTS = [
         "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
         "test_calibration_found_camera.py", "does_not_show"),
     Fault("errors stay where the scene was laid", "choice/uncertainty.py::bootstrap",
-        "(found - scene).roll(-turn, -2).flip(axes)", "found - scene", "test_choice_uncertainty.py", "come_back_to"),
+        "elsewhere(found - scene, s, back=True)", "found - scene", "test_choice_uncertainty.py", "come_back_to"),
     Fault("uncertainty in units of its square", "choice/uncertainty.py::standard_deviation", "power / 2", "power",
         "test_choice_uncertainty.py", "by_hand or within"),
     Fault("compiled row kernels are not reversed", "kernels/cpu.py::_correlate_rows", "m - one - k", "k",

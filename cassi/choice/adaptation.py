@@ -18,7 +18,9 @@ from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.unrolled import unrolled
 
 PHOTOGRAPHS = 3
-RATE, WARM = 2e-4, 10  # of learning, at most, and steps until it is reached
+# Of learning with Adam, at most, and steps until it is reached. On two windows of CAVE scenes (128 x 128 pixels) with and
+# without noise, 36 steps and the stages after them gain 0.4 to 0.65 dB over the default; Muon at 1e-4 gains 0.1 less.
+RATE, WARM = 2e-4, 10
 PIXELS = 1 << 14  # of an example
 
 
@@ -59,7 +61,7 @@ class Adapt:
     sigma: float
     num_steps: int
 
-    STEP = 60.0  # cost
+    STEP = 100.0  # cost
 
     @property
     def name(self) -> str:
@@ -99,16 +101,21 @@ class Adapt:
         return replace(state, learned=prior.requires_grad_(False))
 
 
+def elsewhere(t: Tensor, s: int, *, back: bool = False) -> Tensor:
+    """T_s: rows laid elsewhere on the mask, upside down, rolled by a third, or both; light moves along rows only."""
+    axes, turn = ([-2] if s % 2 == 0 else []), s * t.shape[-2] // PHOTOGRAPHS
+    return t.roll(-turn, -2).flip(axes) if back else t.flip(axes).roll(turn, -2)
+
+
 def _photographs(
     A: Camera, y: Tensor, problem: Problem, x: Tensor, stages: Sequence[Stage], watch: Watch
 ) -> Iterator[Example]:
     """Photographs of a cube, each with two starts: those of the two networks of the default solver."""
-    B, rows = problem.smooth.to(y), x.shape[-2]
+    B = problem.smooth.to(y)
     variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
     generator = torch.Generator().manual_seed(0)
     for s in range(PHOTOGRAPHS):
-        axes, turn = ([-2] if s % 2 == 0 else []), s * rows // PHOTOGRAPHS  # light moves along rows only
-        truth, expected = (t.flip(axes).roll(turn, -2) for t in (x, variance))
+        truth, expected = elsewhere(x, s), elsewhere(variance, s)
         noise = expected.sqrt() * torch.randn(y.shape, generator=generator).to(y)
         light = A.forward(truth)
         seen = torch.where(A.majorizer() > 0, light + noise, 0)

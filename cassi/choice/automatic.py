@@ -55,7 +55,9 @@ from cassi.solvers.loop import Result
 USUAL_CONTRAST = 4.0
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
 OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
-ADAPT_STEPS = 60  # of training of the network, for quality "best"
+ADAPT_STEPS = (
+    60  # for quality "best": 0.71 dB better than the default on the example; 100 steps, 0.78 in 1.6 times the time
+)
 SOLVER = "subspace-tv"
 
 
@@ -160,14 +162,9 @@ def choose_plan(
     part = window(A, y)
     split = _held_out(*((A, y) if part is None else crop(A, y, *part)), run)
     found = explored(split, axis, noise, method, frame=(A, y))
-    watch = Watch(progress=partial(_as_trials, run))
+    watch = Watch(progress=lambda step, share: run.tell("trials", OF_WINDOW * share))  # it only serves the choice
     _, plan, evidence = _staged(split, found.brightness, found, noise, method, run, watch)
     return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, run)), replace(evidence, part=part)
-
-
-def _as_trials(run: Run, step: str, share: float) -> None:
-    """What is done to a window only serves the choice."""
-    run.tell("trials", OF_WINDOW * share)
 
 
 def _with_spectra_of_all(plan: Plan, A: Block, y: Tensor, axis: int | Sequence[float] | np.ndarray, run: Run) -> Plan:

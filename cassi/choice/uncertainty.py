@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.choice.adaptation import PHOTOGRAPHS, elsewhere
 from cassi.choice.held_out import Split
 from cassi.choice.plan import Plan
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 
-REPEATS = 3
 ITERATIONS = 100
 HELD_OUT = 0.05  # fraction of detector pixels on which snapshot and repeats are compared
 FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
@@ -59,7 +59,6 @@ def bootstrap(
     """
     split = Split.of(A, y, lit, seed + 1, HELD_OUT)
     keep = (~split.held).to(y)
-    rows = x.shape[-2]
 
     def solved(seen: Tensor) -> Tensor:
         """The cube of a snapshot without the held-out pixels."""
@@ -68,16 +67,14 @@ def bootstrap(
     missed = split.error(solved(y))
     generator = torch.Generator().manual_seed(seed)
     errors = []
-    for s in range(REPEATS):
+    for s in range(PHOTOGRAPHS):
         if told is not None:
-            told((s + 1) / (REPEATS + 1))
-        turn = s * rows // REPEATS
-        axes = [-2] if s % 2 == 0 else []  # elsewhere on the mask: light moves along rows only
-        scene = x.flip(axes).roll(turn, -2)
+            told((s + 1) / (PHOTOGRAPHS + 1))
+        scene = elsewhere(x, s)
         light = A.forward(scene)
         deviation = plan.problem(light).variance.sqrt()
         found = solved(light + deviation * torch.randn(light.shape, generator=generator).to(light))
-        errors.append((found - scene).roll(-turn, -2).flip(axes))
+        errors.append(elsewhere(found - scene, s, back=True))
     each = torch.stack(errors)
     return Bootstrap(each.square().mean(0), float(each.abs().median()), missed)
 
