@@ -18,7 +18,7 @@ from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.unrolled import unrolled
 
 PHOTOGRAPHS = 3
-# Of learning with Adam, at most, and steps until it is reached. On two windows of CAVE scenes (128 x 128 pixels) with and
+# Of learning with Adam, at most, and steps until it is reached. On two windows of CAVE scenes (128 x 128 px), with and
 # without noise, 36 steps and the stages after them gain 0.4 to 0.65 dB over the default; Muon at 1e-4 gains 0.1 less.
 RATE, WARM = 2e-4, 10
 PIXELS = 1 << 14  # of an example
