@@ -257,7 +257,7 @@ FAULTS = [
     Fault("MATLAB's reversed axes left as they are", "files/formats/hdf5.py::open_hdf5.read",
         "values.T if reverse else values", "values.reshape(entry.shape)", "test_files_reading.py",
         "keys_of_the_field or matlab"),
-    Fault("checksums of a PNG passed over", "files/formats/image.py::open_image", "image.verify()", "image.load()",
+    Fault("checksums of a PNG passed over", "files/formats/png.py::open_png", "image.verify()", "image.load()",
         "test_files_hostile.py", "checksum"),
     Fault("names with control characters are printed", "errors.py::one_line", "c if c.isprintable() else repr(c)[1:-1]",
         "c", "test_files_hostile.py", "terminal"),

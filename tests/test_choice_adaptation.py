@@ -14,6 +14,7 @@ from cassi.choice.automatic import stages_of
 from cassi.choice.chain import as_list, from_list, repeated
 from cassi.choice.plan import Method
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch
+from cassi.errors import InputError
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.unrolled import unrolled
@@ -106,3 +107,5 @@ def test_best_adapts_where_there_is_a_network(case):
     assert all(Adapt not in chain and Learned not in chain for chain in names[1:])
     with pytest.raises(ValueError, match="no network, or no cube"):
         Adapt(0.5, 1).run(case.shot.A, case.shot.y, case.shot.problem, case.state, Watch())
+    with torch.inference_mode(), pytest.raises(InputError, match=r"take torch\.no_grad"):
+        case.adapted(1)

@@ -3,9 +3,10 @@
 import h5py
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
-from cassi.files import InputError, Levels, ReadOptions, common_bit_depth, describe, read_measurement
+from cassi.files import InputError, Levels, ReadOptions, common_bit_depth, describe, open_container, read_measurement
 from cassi.files.container import Container
 from cassi.files.frames import find_files, natural
 from cassi.files.reading import open_measurement
@@ -110,3 +111,17 @@ def test_describe_lists_arrays(tmp_path):
     (tmp_path / "broken.h5").write_text("nothing")
     with pytest.raises(InputError, match="not HDF5"):
         describe(tmp_path / "broken.h5")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.float32, np.float64])
+@pytest.mark.parametrize("options", [{}, {"byteorder": ">", "compression": "zlib"}, {"imagej": True, "truncate": True}])
+def test_what_other_programs_write_as_tiff_is_read_as_it_is(tmp_path, dtype, options):
+    """Big-endian and packed; a stack that ImageJ keeps in one page, which is not one frame."""
+    if "imagej" in options and dtype not in (np.uint8, np.uint16, np.float32):
+        pytest.skip("a type that ImageJ has not")
+    values = (np.arange(5 * 8 * 10).reshape(5, 8, 10) % 200).astype(dtype)
+    tifffile.imwrite(tmp_path / "a.tif", values, **options)
+    container = open_container(tmp_path / "a.tif")
+    found = container.read(container.entries[0])
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, values)

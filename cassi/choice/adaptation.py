@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.errors import InputError
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.protocol import Camera
 from cassi.priors.spectral_basis import analyse, synthesise
@@ -79,6 +80,8 @@ class Adapt:
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
             raise ValueError("there is no network, or no cube, to train it on with")
+        if torch.is_inference_mode_enabled():
+            raise InputError("quality best trains a network, which torch.inference_mode forbids; take torch.no_grad")
         examples = list(_photographs(A, y, problem, state.x.clamp(min=0), self.before, watch))
         if watch.over:
             return state

@@ -1,15 +1,15 @@
 """The formats there are: how each is recognized, read and written. A new one needs a file here and a line below."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from cassi.files.container import Container, CubeContent
 from cassi.files.formats.hdf5 import SIGNATURE, open_hdf5, write_hdf5
-from cassi.files.formats.image import open_image, write_tiff
 from cassi.files.formats.matlab import open_matlab, write_matlab
 from cassi.files.formats.npy import open_npy, open_npz
+from cassi.files.formats.png import open_png
+from cassi.files.formats.tiff import open_tiff, write_tiff
 
 
 class Format(NamedTuple):
@@ -27,14 +27,8 @@ FORMATS = (
     Format("MATLAB .mat (v5, v7.3)", (b"MATLAB 5.0 MAT-file",), (".mat",), open_matlab, write_matlab),
     Format(".npz", (b"PK\x03\x04", b"PK\x05\x06"), (".npz",), open_npz),
     Format(".npy", (b"\x93NUMPY",), (".npy",), open_npy),
-    Format(
-        "TIFF",
-        (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
-        (".tif", ".tiff"),
-        partial(open_image, kind="TIFF"),
-        write_tiff,
-    ),
-    Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), partial(open_image, kind="PNG")),
+    Format("TIFF", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), (".tif", ".tiff"), open_tiff, write_tiff),
+    Format("PNG", (b"\x89PNG\r\n\x1a\n",), (".png",), open_png),
 )
 SUFFIXES = {suffix for one in FORMATS for suffix in one.suffixes}
 WRITERS = {suffix: one.write for one in FORMATS if one.write is not None for suffix in one.suffixes}

@@ -1,0 +1,99 @@
+"""Read TIFF stacks as counts, and write cubes as TIFF."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.errors import InputError
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+
+KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
+ALPHA = {1, 2}  # samples that say how opaque a pixel is
+LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # axes as tifffile calls them
+
+
+def open_tiff(path: Path) -> Container:
+    """Open a TIFF as a `Container`: its pages, all of one size, are one entry (N, H, W), or (H, W) for one page.
+
+    Pages are read one by one, so a long stack need not fit in memory. Files that an OME header names are ignored.
+
+    Raises:
+        InputError: pages of unequal size, in color, turned, with white as zero, or of unknown
+            compression; damaged file.
+    """
+    with damage_as_input_error(path, "TIFF"), _opened(path) as tiff:
+        page, series = tiff.pages.first, tiff.series[0]
+        _check(path, page)
+        if len(tiff.series) > 1:
+            raise InputError(f"{path}: pages of unequal size or kind; save frames of one size as a plain TIFF stack")
+        axes, dtype, bits = series.axes.translate(LETTERS), np.dtype(series.dtype), int(page.bitspersample)
+        entry = Entry(
+            "pages",
+            tuple(int(n) for n in series.shape),
+            dtype,
+            axes=axes if len(axes) > 2 and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) else None,
+            bits=bits if bits < dtype.itemsize * 8 else None,
+        )
+        stated = tiff.shaped_metadata[0].get("wavelengths") if tiff.shaped_metadata else None
+        wavelengths = None if stated is None else np.asarray(stated, dtype=float).reshape(-1)
+    entries = [entry]
+    if wavelengths is not None:
+        entries.append(Entry("wavelengths", wavelengths.shape, wavelengths.dtype))
+
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        if entry.name == "wavelengths" and wavelengths is not None:
+            return wavelengths
+        with _opened(path) as tiff:
+            series = tiff.series[0]
+            rank = len(entry.shape) - len(series.keyframe.shape)
+            if np.prod(entry.shape[:rank], dtype=int) != len(series.pages):  # all in one page, as ImageJ may keep them
+                return np.asarray(series.asarray()).reshape(entry.shape)[picked]
+            numbers = np.arange(len(series.pages)).reshape(entry.shape[:rank])[picked[:rank]]
+            out = np.empty((numbers.size, *series.keyframe.shape), dtype=entry.dtype)
+            for values, number in zip(out, numbers.reshape(-1), strict=True):
+                values[...] = series.pages[int(number)].asarray()
+        return out.reshape(*numbers.shape, *out.shape[1:])[(slice(None),) * rank + picked[rank:]]
+
+    return Container(path, "TIFF", tuple(entries), read)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file; what is wrong with a damaged one is not logged, as the error says it in one line."""
+    import tifffile
+
+    logger = logging.getLogger("tifffile")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
+            yield tiff
+    finally:
+        logger.disabled = before
+
+
+def _check(path: Path, page: Any) -> None:
+    turned, colors = page.tags.valueof("Orientation", 1), int(page.photometric)
+    if int(page.compression) not in KNOWN_COMPRESSION:
+        raise InputError(f"{path}: TIFF compression {page.compression!r} is not read; save it plain or with deflate")
+    if page.dtype is None:
+        raise InputError(f"{path}: TIFF of an unknown number type")
+    if colors == 0:
+        raise InputError(f"{path}: a TIFF in which 0 is white, expected 0 to be dark; save it as min-is-black")
+    if colors != 1 or set(page.extrasamples) & ALPHA:
+        raise InputError(f"{path}: a color TIFF; a snapshot has no colors, save grey")
+    if turned != 1:
+        raise InputError(f"{path}: a TIFF that asks to be turned (orientation {turned}); save it as it is to be read")
+
+
+def write_tiff(path: Path, content: CubeContent) -> None:
+    """Write cube and wavelengths, one page a band."""
+    import tifffile
+
+    metadata: dict[str, object] = {"axes": "TCYX"[-content.cube.ndim :]}
+    if content.wavelengths is not None:
+        metadata["wavelengths"] = [float(w) for w in content.wavelengths]
+    tifffile.imwrite(path, content.cube, photometric="minisblack", metadata=metadata)
