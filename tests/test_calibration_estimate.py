@@ -43,9 +43,6 @@ def frames(bench: Bench) -> dict[str, np.ndarray]:
     }
 
 
-# displacement between two images
-
-
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.3, -0.4), (-1.5, 2.25), (0.1, 13.7), (0.0, -27.5)])
 def test_image_shift_finds_real_displacements(shift):
     random = np.random.default_rng(0)
@@ -54,9 +51,6 @@ def test_image_shift_finds_real_displacements(shift):
     cut = (slice(32, -32), slice(32, -32))
     noise = 0.02 * wide.std() * random.standard_normal((2, 64, 136))
     assert image_shift(wide[cut] + noise[0], moved[cut] + noise[1]) == pytest.approx(shift, abs=0.03)
-
-
-# dispersion
 
 
 def test_the_dispersion_is_fitted_and_inverted():
@@ -80,9 +74,6 @@ def test_a_curve_that_turns_back_is_refused():
     curve = Dispersion(np.array([-9.9, 18.0, -8.18]), wavelengths, np.zeros(3), np.zeros(3))
     with pytest.raises(InputError, match="turns back between 450 and 650 nm"):
         curve.wavelength(np.array([0.0]))
-
-
-# the whole
 
 
 def test_the_camera_of_the_bench_is_recovered(bench, found):
@@ -216,9 +207,6 @@ def test_errors_say_what_is_wrong(bench, change, match):
         calibrate(**{**frames(bench), **change})
 
 
-# files
-
-
 def test_frames_are_found_by_their_names(bench, tmp_path):
     write_bench(tmp_path / "bench", bench)
     files = find_frames(tmp_path / "bench")
@@ -281,9 +269,6 @@ def test_a_snapshot_is_read_through_its_calibration(bench, found, tmp_path):
         read_calibrated(tmp_path / "stack.npy", found, frames=3)
     with pytest.raises(InputError, match=r"single snapshot .*it has no frame 1"):
         read_calibrated(tmp_path / "snapshot.npy", found, frames=1)
-
-
-# from the bench to the cube
 
 
 def script(name: str, *words: object) -> int:

@@ -11,13 +11,7 @@ from cases import moved
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
-from cassi.calibration.found_camera import (
-    _clearly_better,
-    _Trial,
-    align,
-    find_camera,
-    predictions,
-)
+from cassi.calibration.found_camera import _clearly_better, _Trial, align, find_camera, predictions
 from cassi.calibration.self_calibration import Search, Snapshots, descend, directions, gather
 from cassi.cli.main import run
 from cassi.errors import InputError
@@ -314,9 +308,6 @@ def test_an_exact_model_hands_the_mask_back(mask):
     assert CameraModel().masks(mask, SHIFTS) is mask
     tone = CameraModel(tone=2.0).masks(mask, SHIFTS)
     assert np.allclose(tone[3], mask.astype(np.float64) ** 2, atol=1e-6)
-
-
-# place and dispersion
 
 
 @pytest.fixture(scope="module")

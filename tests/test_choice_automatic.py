@@ -32,12 +32,7 @@ def reconstruct_auto(A, y, *, wavelengths=None, gain=None, read_noise=None, **se
     """`automatic.reconstruct_auto` with the fields of its values as arguments."""
     run = Run(**{name: settings.pop(name) for name in ("seed", "budget", "monitor", "progress") if name in settings})
     return automatic.reconstruct_auto(
-        A,
-        y,
-        wavelengths=wavelengths,
-        noise=CameraNoise(gain, read_noise),
-        method=Method(**settings),
-        run=run,
+        A, y, wavelengths=wavelengths, noise=CameraNoise(gain, read_noise), method=Method(**settings), run=run
     )
 
 
@@ -72,9 +67,6 @@ def small():
 def plain(choice: dict) -> object:
     """A choice to five digits: sums of a few thousand numbers may differ in the last from run to run."""
     return json.loads(json.dumps(choice), parse_float=lambda digits: f"{float(digits):.4e}")
-
-
-# --- how good ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("noise", ["clean", "noisy"])
@@ -151,9 +143,6 @@ def test_gain_alone_means_no_read_noise(small):
     assert reconstruct_auto(A, y, gain=250.0, num_iters=5).as_dict()["noise"]["beta"] == 0
 
 
-# --- what it says --------------------------------------------------------------------------------------------------
-
-
 def test_the_choice_is_complete_and_json_can_hold_it(found):
     for each in found.values():
         choice = each.as_dict()
@@ -222,9 +211,6 @@ def test_the_spectra_of_a_large_frame_are_learned_from_all_of_it(monkeypatch):
     assert float((arched - B.T @ (B @ arched)).norm() / arched.norm()) < 0.05
 
 
-# --- what must not matter ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scale", [4096.0, 2.0**-10, 1000.0])
 def test_counts_or_unit_interval(small, scale):
     """A power of two changes no digit; another constant changes rounding only."""
@@ -263,9 +249,6 @@ def test_monitor_and_num_iters(small):
     assert len(reconstruct_auto(A, y, num_iters=7).result.history) == 7
 
 
-# --- odd measurements ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [(1, 16, 20), (2, 4, 4), (4, 4, 4), (1, 1, 1), (9, 1, 1), (3, 1, 5)])
 def test_tiny_cameras(size):
     A = camera(*size)
@@ -279,10 +262,7 @@ def test_tiny_cameras(size):
 @pytest.mark.parametrize("kind", ["dark", "negative", "all bad", "closed mask"])
 def test_measurements_that_say_nothing(small, kind):
     A, y, _ = small
-    A = {
-        "all bad": A.weighted(torch.zeros_like(y)),
-        "closed mask": CASSI(torch.zeros(16, 20), A.shifts),
-    }.get(kind, A)
+    A = {"all bad": A.weighted(torch.zeros_like(y)), "closed mask": CASSI(torch.zeros(16, 20), A.shifts)}.get(kind, A)
     y = -y if kind == "negative" else torch.zeros_like(y)
     each = reconstruct_auto(A, y, num_iters=20)
     json.dumps(each.as_dict(), allow_nan=False)
@@ -337,9 +317,6 @@ def test_errors(small):
             reconstruct_auto(**{"A": A, "y": y, "num_iters": 3, **changed})
 
 
-# --- parts ---------------------------------------------------------------------------------------------------------
-
-
 def test_hold_out():
     lit = torch.rand(40, 50, generator=torch.Generator().manual_seed(0)) < 0.7
     held = hold_out(lit, 3)
@@ -347,9 +324,6 @@ def test_hold_out():
     assert torch.equal(held, hold_out(lit, 3)) and not torch.equal(held, hold_out(lit, 4))
     assert int(hold_out(lit, 3, 0.5).sum()) == round(0.5 * int(lit.sum()))
     assert int(hold_out(torch.ones(2, 2, dtype=torch.bool), 0).sum()) == 1
-
-
-# --- several shots ---------------------------------------------------------------------------------------------------
 
 
 def test_bad_pixels_of_several_shots_are_left_out(monkeypatch):

@@ -75,9 +75,6 @@ def auto(shot, **choices):
     return reconstruct_auto(shot.A, shot.y, method=Method(**choices))
 
 
-# --- stages ----------------------------------------------------------------------------------------------------------
-
-
 def test_total_variation_goes_on_where_it_was_left(shot):
     once = Tv(30).run(shot.A, shot.y, shot.problem, None, Watch())
     twice = Tv(20).run(shot.A, shot.y, shot.problem, Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), Watch())
@@ -130,9 +127,6 @@ def test_stages_are_plain_values():
             from_list(wrong)
 
 
-# --- the judge -------------------------------------------------------------------------------------------------------
-
-
 def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdict:
     misfit = error * torch.randn(400, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return Verdict(error, misfit.square(), imprint)
@@ -168,9 +162,6 @@ def test_a_verdict_by_hand():
     found = Judge(split).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
     assert found.error == pytest.approx(0.6)  # |(0, 3)| / |(3, 4)|
     assert found.squared.tolist() == [0.0, 9.0]
-
-
-# --- the loop --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -246,9 +237,6 @@ def test_the_deadline_ends_the_run(shot):
     watch = Watch(deadline=0.0)
     found = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
     assert watch.late and len(found.state.history) == 1 and found.stages == (Tv(50),)
-
-
-# --- in the default solver -------------------------------------------------------------------------------------------
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):

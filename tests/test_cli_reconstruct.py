@@ -62,9 +62,6 @@ def attributes(path: Path) -> dict[str, object]:
         return dict(file.attrs)
 
 
-# The gain
-
-
 def test_the_gain_is_electrons_a_count_for_counts_and_per_unit_for_floats(raw):
     options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, levels=Levels(bit_depth=12))
     assert Reading((options,), gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
@@ -96,9 +93,6 @@ def test_a_black_level_that_is_too_high_is_told(raw, capsys):
     assert "of |y|: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
 
 
-# The mask
-
-
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(1, -1), (-1, 1), (-1, -1)])
 def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, transpose, rows, columns):
@@ -128,9 +122,6 @@ def test_nothing_is_aligned_to_a_mask_that_does_not_belong(raw, capsys):
     assert not raw.with_name("raw_cube.h5").exists()
 
 
-# The dry run
-
-
 def test_a_dry_run_says_what_the_run_says(raw, capsys):
     options = ("--bit-depth", 12, "--black-level", BLACK, "--wavelengths", "450:650:5", *FAST)
     assert call(raw, *options, "--dry-run") == 0
@@ -149,9 +140,6 @@ def test_a_black_level_that_is_found_is_told_in_counts(raw, capsys):
     assert call(raw, "--bit-depth", 12, "--quality", "fast") == 0
     said = re.search(r"black level of \S+ \((\S+) counts\) was taken off", capsys.readouterr().out)
     assert float(said[1]) == pytest.approx(BLACK, abs=3)
-
-
-# A folder
 
 
 @pytest.fixture
@@ -228,9 +216,6 @@ def test_a_folder_gets_a_page_and_many_cubes_a_place(night, capsys):
     assert names == ["snap10_cube.h5", "snap1_cube.h5", "snap2_cube.h5"]
 
 
-# What is said
-
-
 def test_what_the_library_says_gets_its_option_here(raw, capsys):
     assert call(raw, *FAST, "--quiet") == 0
     assert call(raw, *FAST, "--quiet") == 2
@@ -243,9 +228,6 @@ def test_what_the_library_says_gets_its_option_here(raw, capsys):
     assert "--" not in str(caught.value)
     assert call(raw, *FAST, "--read-noise", 5, "--overwrite") == 2
     assert "(--gain)" in capsys.readouterr().err
-
-
-# What is no snapshot
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,6 @@ def one_line(call, *arguments, **options):
     return message
 
 
-# --- the corpus of good files
-
-
 def write_hdf5(path):
     with h5py.File(path, "w") as file:
         file.create_dataset("measurement", data=Y, compression="gzip", shuffle=True, chunks=(8, 30))
@@ -102,9 +99,6 @@ def test_random_bytes_changed(tmp_path, name):
     assert seen > 5
 
 
-# --- no file, wrong kind of file
-
-
 def test_what_is_no_file(tmp_path):
     assert "no such file" in one_line(read_measurement, tmp_path / "missing.h5")
     assert "is a directory" in one_line(read_measurement, tmp_path)
@@ -118,9 +112,6 @@ def test_what_is_no_data_file(tmp_path):
     assert "not HDF5 and no other format known here" in one_line(read_measurement, tmp_path / "m.h5")
     (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
     assert "found nothing" in one_line(read_measurement, tmp_path / "zip.npz")
-
-
-# --- wrong content
 
 
 @pytest.mark.parametrize(
@@ -166,9 +157,6 @@ def test_matlab_content_that_is_no_array(tmp_path):
     assert "'meas' is complex" in one_line(read_measurement, tmp_path / "m.mat")
 
 
-# --- nothing is executed
-
-
 class Payload:
     def __init__(self, path):
         self.path = path
@@ -189,9 +177,6 @@ def test_objects_are_never_unpickled(tmp_path, name):
     (tmp_path / "raw.npy").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
     one_line(read_measurement, tmp_path / "raw.npy", mask=MASK)
     assert not (tmp_path / "executed").exists()
-
-
-# --- nothing outside the file is read
 
 
 def external_link(file, secret):
@@ -232,9 +217,6 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
     assert message in one_line(read_measurement, tmp_path / "m.h5")
 
 
-# --- bombs: the sizes declared are far beyond what is stored
-
-
 def bomb_npz_header(path):
     with zipfile.ZipFile(path, "w") as archive, archive.open("measurement.npy", "w") as member:
         np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
@@ -263,9 +245,6 @@ def test_bombs_are_refused(tmp_path, name, bomb, message):
     container = open_container(tmp_path / name)
     with pytest.raises(InputError, match=message):
         container.read(container.entries[-1])
-
-
-# --- pictures that are no snapshot
 
 
 def counts_of(y=Y):
@@ -331,9 +310,6 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
     assert np.array_equal(read_measurement(path, mask=tmp_path / "mask.png").mask, MASK)
 
 
-# --- numbers that are not what they look like
-
-
 def test_negative_counts_need_a_word(tmp_path):
     counts = (Y * 4000 - 500).astype(np.int16)
     path = write_h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
@@ -364,9 +340,6 @@ def test_attributes_that_cannot_be(tmp_path, attributes, message):
     assert message in one_line(read_measurement, path)
 
 
-# --- names
-
-
 def printable(text):
     return all(c.isprintable() for c in text)
 
@@ -387,9 +360,6 @@ def test_hdf5_behind_a_block_of_the_user(tmp_path):
         file.create_dataset("measurement", data=Y, compression="gzip")
         file["mask"] = MASK
     assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
-
-
-# --- packing and size
 
 
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):

@@ -118,9 +118,6 @@ def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
     assert read_measurement(path).shifts == (0, 2, 4, 6)
 
 
-# --- axes
-
-
 def test_matlab_cube_and_masks_have_bands_last(tmp_path, arrays):
     masks = np.random.default_rng(0).random((C, H, W)).astype(np.float32)
     content = {
@@ -167,9 +164,6 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
     assert np.array_equal(m.mask, arrays["mask"])
     assert np.array_equal(m.cube, arrays["cube"])
     assert any("dispersion runs down the columns" in note for note in m.notes)
-
-
-# --- geometry
 
 
 @pytest.mark.parametrize(
@@ -259,9 +253,6 @@ def test_one_mask_per_video_frame_is_not_cut(tmp_path):
     assert np.array_equal(m.mask, masks)
 
 
-# --- counts
-
-
 @pytest.mark.parametrize(("maximum", "full"), [(200, 255), (256, 1023), (60000, 65535)])
 def test_integers_are_scaled_by_the_smallest_bit_depth(tmp_path, arrays, maximum, full):
     counts = np.zeros((H, DETECTOR), np.uint16)
@@ -330,9 +321,6 @@ def test_bad_pixels_from_a_file_and_nan_under_them(tmp_path, arrays):
         read_measurement(path, bad_pixels=tmp_path / "bad.npy")
 
 
-# --- wavelengths and truth
-
-
 def test_wavelengths_given_beside_the_file(tmp_path, arrays):
     path = write_h5(tmp_path / "m.h5", wavelengths=[0.45, 0.5, 0.55, 0.6], **arrays)
     assert np.allclose(read_measurement(path).wavelengths, [450, 500, 550, 600])  # micrometers
@@ -388,9 +376,6 @@ def test_cube_errors(tmp_path):
     np.savez(tmp_path / "c.npz", mask=np.ones((4, 4)))
     with pytest.raises(InputError, match=r"no cube found.*found mask \(4, 4\) float64"):
         read_cube(tmp_path / "c.npz")
-
-
-# --- real captures
 
 
 @needs_shared

@@ -90,9 +90,6 @@ def opened(browser: Browser, page: Path) -> Browser:  # noqa: F811
     return browser
 
 
-# Files
-
-
 def test_read_report_takes_everything_from_the_file(result_file: Path) -> None:
     data = read_report(result_file)
     cube, truth, uncertainty = scene()
@@ -193,9 +190,6 @@ def test_a_full_size_result_stays_below_10_megabytes(tmp_path: Path) -> None:
     data = ReportData(cube, np.linspace(450, 650, 28), truth, np.abs(cube - truth), snapshot, snapshot - 0.5)
     size = write_report(tmp_path / "report.html", data).stat().st_size
     assert 2e6 < size < 9e6
-
-
-# In the browser
 
 
 def click_pixel(opened: Browser, plot: str, row: int, column: int, drag_to: tuple[int, int] | None = None) -> None:

@@ -12,15 +12,7 @@ import torch
 from oracle import matrix
 from torch import Tensor
 
-from cassi import (
-    CASSI,
-    MultiShot,
-    admm_tv,
-    double_disperser,
-    gap_tv,
-    least_squares,
-    video_camera,
-)
+from cassi import CASSI, MultiShot, admm_tv, double_disperser, gap_tv, least_squares, video_camera
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.plan import Method
 from cassi.optics.blurred import BlurredCASSI
@@ -179,9 +171,6 @@ def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
     return bool((a - b).norm() <= tol * max(1.0, float(b.norm())))
 
 
-# the two directions
-
-
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
 def test_both_directions_are_the_matrix(case, batch):
     A, matrix = case
@@ -201,9 +190,6 @@ def test_arguments_are_not_modified(case):
     ):  # fmt: skip
         call()
         assert torch.equal(x, before[0]) and torch.equal(y, before[1])
-
-
-# what is known of A A^T
 
 
 def test_the_diagonal_and_its_bound(case):
@@ -274,9 +260,6 @@ def test_modes_are_those_of_the_gram_matrix_or_bound_it(case):
         assert np.abs(rest).max() < 1e-9
 
 
-# weights
-
-
 def test_weights_scale_the_rows_and_are_copied(case):
     A, matrix = case.A.weighted(None), case.matrix
     w = torch.rand(A.measurement_shape, dtype=F64, generator=torch.Generator().manual_seed(6)) + 0.5
@@ -320,9 +303,6 @@ def test_weights_are_checked(case, change, words):
         case.A.weighted(change(torch.ones(case.A.measurement_shape, dtype=F64)))
 
 
-# inverses
-
-
 @pytest.mark.parametrize("rho", [0.03, 2.0])
 def test_solve_and_prox_are_the_inverse(case, rho):
     A, matrix = case
@@ -352,9 +332,6 @@ def test_the_pseudo_inverse_is_that_of_moore_and_penrose(case):
 def test_prox_needs_a_positive_penalty(case, rho):
     with pytest.raises(ValueError, match="rho must be positive"):
         case.A.prox(*pair(case.A), rho)
-
-
-# the data step
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -392,9 +369,6 @@ def test_the_data_step_of_admm(case):
         u = x_hand - z_hand
 
 
-# gradients
-
-
 def test_derivatives_in_cube_and_measurement(case):
     A = case.A
     x, y = (t.requires_grad_() for t in pair(A))
@@ -418,9 +392,6 @@ def test_an_iterated_inverse_has_no_derivative_in_the_mask():
     for A in (BlurredCASSI(mask, (0.0, 1.5)), MultiShot((CASSI(mask, (0, 1)), CASSI(mask, (0, -1))))):
         with pytest.raises(RuntimeError, match="no derivative in the mask"):
             A.pinv(torch.ones(A.measurement_shape, dtype=F64))
-
-
-# errors
 
 
 def test_wrong_arguments_are_named(case):
@@ -447,9 +418,6 @@ def test_wrong_arguments_are_named(case):
         A.data_step_(x, x, y, y, y, rho=-1.0)
     with pytest.raises(ValueError, match="same batch axes"):
         A.data_step_(x[None], x[None], y, y, y)
-
-
-# every solver takes every camera
 
 
 def bands(A: object) -> int:

@@ -9,13 +9,7 @@ import torch.nn.functional as F
 from cases import tv_prox
 
 from cassi.kernels.dispatch import eager
-from cassi.priors.nonlocal_lowrank import (
-    GroupFilters,
-    NonlocalDenoiser,
-    _features,
-    _match,
-    singular_value_gain,
-)
+from cassi.priors.nonlocal_lowrank import GroupFilters, NonlocalDenoiser, _features, _match, singular_value_gain
 
 
 def denoised_once(z, sigma, **options):

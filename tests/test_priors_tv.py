@@ -31,9 +31,6 @@ def differences_adjoint(q: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad((differences(x) * q).sum(), x)[0]
 
 
-# closed forms of the prox
-
-
 @pytest.mark.parametrize("axis", ["width", "height"])
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, (0.0, 4.0)), (1.0, (1.0, 3.0)), (2.0, (2, 2)), (9.0, (2, 2))])
 def test_two_pixels(axis, weight, expected, path):
@@ -70,9 +67,6 @@ def test_a_huge_weight_leaves_the_mean_of_each_band(path):
     v = randn(3, 7, 6)
     u, _ = tv_prox(v, 1e3, num_iters=2500)
     torch.testing.assert_close(u, v.mean((-2, -1), keepdim=True).expand_as(v), rtol=0, atol=1e-9)
-
-
-# against an outside solver, and certified
 
 
 @pytest.mark.parametrize("size", SIZES[1:], ids=str)
@@ -113,9 +107,6 @@ def test_the_compiled_path_equals_the_eager_one():
                 torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
 
 
-# invariances
-
-
 def prox(v: torch.Tensor, weight: float | torch.Tensor = 0.3, **options) -> torch.Tensor:
     return tv_prox(v, weight, num_iters=40, **options)[0]
 
@@ -145,9 +136,6 @@ def test_the_prox_does_not_expand(path):
     a, b = randn(2, 6, 7), randn(2, 6, 7, seed=1)
     difference = tv_prox(a, 0.3, num_iters=3000)[0] - tv_prox(b, 0.3, num_iters=3000)[0]
     assert float(difference.square().sum()) <= float((difference * (a - b)).sum()) + 1e-6
-
-
-# batches, weights per band, warm start, buffers
 
 
 def test_leading_axes_are_a_batch(path):
@@ -202,9 +190,6 @@ def test_any_memory_layout(path):
     torch.testing.assert_close(prox(sliced), prox(sliced.contiguous()), rtol=0, atol=1e-13)
 
 
-# the denoiser of the solvers
-
-
 def test_the_denoiser_is_the_warm_started_prox(path):
     """The dual of call k is that of call k - 1, gone on with in place."""
     denoise = TVDenoiser(0.2, num_iters=3)
@@ -215,9 +200,6 @@ def test_the_denoiser_is_the_warm_started_prox(path):
         x = v.clone()
         assert denoise(x, k) is x
         torch.testing.assert_close(x, expected, rtol=0, atol=1e-13)
-
-
-# errors
 
 
 def test_what_is_refused():

@@ -299,9 +299,6 @@ def test_knowing_the_blur_is_worth_3_db():
     assert psnr(right, truth) > psnr(wrong, truth) + 3
 
 
-# --- the black level -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def dim():
     """A camera with many pixels that no light reaches, and a snapshot of a scene through it."""

@@ -80,9 +80,6 @@ def index(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
 
 
-# What a run makes
-
-
 @pytest.mark.parametrize("at_once", [1, 3, None])
 def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
     threads = torch.get_num_threads()
@@ -105,9 +102,6 @@ def test_a_stack_and_a_folder_agree(stack, folder, tmp_path):
     for k in range(N):
         expected = cube_of(tmp_path / "out", f"frame{k}")
         np.testing.assert_array_equal(cube_of(tmp_path / "frames", f"stack_{k:06d}"), expected)
-
-
-# Going on where a run stopped
 
 
 def test_only_what_is_missing_is_computed(folder, tmp_path):
@@ -223,9 +217,6 @@ def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
         run(folder, tmp_path / "out")
 
 
-# Which frames, how many at a time
-
-
 def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
     names = [f"frame{k}" for k in range(N)]
     assert [frame.name for frame in find_frames(folder, leave_out=[folder / "frame0.h5"])] == names[1:]
@@ -244,9 +235,6 @@ def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").unlink()
     with pytest.raises(InputError, match="at least 1"):
         run(folder, tmp_path / "out", batch=0)
-
-
-# The command line
 
 
 def command(folder: Path, *options: object) -> list[str]:

@@ -70,9 +70,6 @@ def test_from_a_file_that_says_how_many_shots_it_holds(tmp_path):
     assert found.measurement.shots == 2
 
 
-# A mask that does not belong
-
-
 SIDE = 48  # pixels; on much smaller frames a mask may fit by chance
 
 

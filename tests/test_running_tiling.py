@@ -196,9 +196,6 @@ def test_errors(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# the benchmark and the program
-
-
 def test_the_benchmark_sees_a_seam():
     from benchmarks.tiles import interior_psnr, seam, tiles
 

@@ -71,9 +71,6 @@ def refused(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
     return err
 
 
-# What it writes
-
-
 def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     assert program.main(["--measurement", str(snapshot), "--solver", "gap-tv"]) == 0
     captured = capsys.readouterr()
@@ -166,9 +163,6 @@ def test_durations():
         assert duration(text) == seconds
 
 
-# What it refuses
-
-
 def test_a_result_that_cannot_be_written_is_refused_before_computing(snapshot, capsys, monkeypatch):
     result = snapshot.with_name("m_cube.h5")
     result.write_bytes(b"precious")
@@ -213,9 +207,6 @@ def test_nothing_to_reconstruct(capsys):
     assert "what follows --mask is taken for more of them, name the measurement before" in refused(capsys)
 
 
-# As a user runs it
-
-
 LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "10000000")
 RUNNING = b": final run"  # the step in which it iterates
 
@@ -238,9 +229,6 @@ def test_interrupted_it_leaves_no_half_file(snapshot):
         assert run.wait(30) == 130
     assert b"Traceback" not in rest
     assert [p.name for p in snapshot.parent.iterdir()] == ["m.h5"]
-
-
-# Real captures, where they are
 
 
 def test_a_benchmark_scene_reaches_its_quality(shared_data, tmp_path, capsys):

@@ -22,9 +22,6 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# The camera
-
-
 def test_without_a_camera_the_measurement_is_exact():
     cube, mask = torch.rand(3, 5, 4, generator=seeded()), torch.rand(5, 4, generator=seeded(1))
     shot = simulate(cube, mask, (0, 2, 5))
@@ -99,9 +96,6 @@ def test_cameras_that_cannot_be():
         detect(0 * light, bit_depth=8)
 
 
-# Masks
-
-
 @pytest.mark.parametrize("kind", ["binary", "grey"])
 @pytest.mark.parametrize("transmission", [0.3, 0.8])
 def test_mask_range_and_mean(kind, transmission):
@@ -121,9 +115,6 @@ def test_masks_that_cannot_be():
     for transmission in (0.0, 1.0):
         with pytest.raises(ValueError, match="between 0 and 1"):
             random_mask(4, 4, transmission=transmission, generator=seeded())
-
-
-# The painted scene
 
 
 def test_scene_range_and_reproducibility():
@@ -162,9 +153,6 @@ def test_scenes_that_cannot_be():
     for wavelengths in ([], [math.nan], [[450.0]]):
         with pytest.raises(ValueError, match="list of finite numbers"):
             procedural_scene(8, 8, wavelengths, generator=seeded())
-
-
-# The program
 
 
 SCRIPT = str(ROOT / "scripts" / "simulate.py")

@@ -95,9 +95,6 @@ SOLVERS = {
 every_solver = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS.keys())
 
 
-# the update lines, against dense loops
-
-
 def dense_gap(phi, y, v, denoise, num_iters, accelerate):
     pinv, b, history = torch.linalg.pinv(phi), y.clone(), []
     for k in range(num_iters):
@@ -171,9 +168,6 @@ def test_a_denoiser_may_work_in_place_or_not(solve, dense):
     flat = solve(A, y, lambda x, k: x.mean(0, keepdim=True).expand(3, -1, -1), num_iters=4)
     same = solve(A, y, lambda x, k: x.mean(0, keepdim=True).expand(3, -1, -1).contiguous(), num_iters=4)
     torch.testing.assert_close(flat.x, same.x, rtol=0, atol=1e-14)
-
-
-# theorems
 
 
 @pytest.mark.parametrize("kind", ["binary", "grey", "dark-column", "per-band"])
@@ -333,9 +327,6 @@ def test_tv_weight_zero_keeps_the_pseudo_inverse():
         torch.testing.assert_close(result.x, A.pinv(y), rtol=0, atol=1e-13)
 
 
-# monitor, tolerance, failure
-
-
 @every_solver
 def test_the_monitor_sees_the_history_and_may_stop(solve):
     A, _ = camera()
@@ -415,9 +406,6 @@ def test_a_wanted_gradient_never_gives_a_stale_cube(solve, which):
         solve(A, y, num_iters=5)
     with torch.no_grad():
         assert torch.equal(solve(A, y, num_iters=5).x, expected)
-
-
-# least squares
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])

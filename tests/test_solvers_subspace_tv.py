@@ -56,9 +56,6 @@ def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
     return torch.from_numpy(x).to(A.mask)
 
 
-# --- bases ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bands", [1, 2, 5, 28])
 @pytest.mark.parametrize("K", [1, 3, 40])
 def test_equal_spacing_is_the_dct(bands, K):
@@ -142,8 +139,6 @@ def test_analyse_and_synthesise_are_an_adjoint_pair_and_span_the_subspace(genera
     np.testing.assert_allclose(synthesise(z, B)[1, :, 2, 3].numpy(), B.numpy().T @ z[1, :, 2, 3].numpy())
     assert analyse(x.float(), B).dtype == torch.float32
 
-
-# --- the solver: one step, two ways --------------------------------------------------------------------------------
 
 CAMERAS = {
     "grey": {},
@@ -230,9 +225,6 @@ def test_compiled_equals_eager_on_a_larger_camera():
     with eager():
         slow = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
     torch.testing.assert_close(fast.x, slow.x, rtol=1e-4, atol=1e-4)
-
-
-# --- what it converges to ------------------------------------------------------------------------------------------
 
 
 def objective(z, y, sees, sigma2, w, kappa) -> float:
@@ -353,9 +345,6 @@ def test_without_noise_it_is_accelerated_gap_in_the_subspace(kind, path):
     np.testing.assert_allclose([r.residual for r in found.history], [r.residual for r in expected.history], rtol=1e-7)
 
 
-# --- properties ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("dtype", "scale", "rtol"), [(F64, 1000.0, 1e-9), (torch.float32, 1024.0, 1e-6)])
 def test_scale_equivariance(dtype, scale, rtol, path):
     A = camera((4, 8, 9), dtype=dtype)
@@ -460,9 +449,6 @@ def test_errors():
     for u in (torch.zeros(3, 8, 9), torch.zeros(1, 1, 1), torch.zeros(7), torch.zeros(2, 4, 8, 9)):
         with pytest.raises(ValueError, match="state must hold z"):
             subspace_tv(A, y, B, state=replace(state, u=u.double()))
-
-
-# --- other cameras -------------------------------------------------------------------------------------------------
 
 
 def dense(A) -> np.ndarray:
