@@ -135,15 +135,12 @@ def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdic
 @pytest.mark.parametrize(
     ("new", "old", "accepted"),
     [
-        (verdict(0.02), verdict(0.02), True),
-        (verdict(0.0219), verdict(0.02), True),
-        (verdict(0.0221), verdict(0.02), False),
-        (verdict(math.nan), verdict(0.02), False),
-        (verdict(0.02, 0.1), verdict(0.02, 0.01), True),
-        (verdict(0.02, 0.13), verdict(0.02, 0.01), False),
+        (verdict(0.02), verdict(0.02), True), (verdict(0.0219), verdict(0.02), True),
+        (verdict(0.0221), verdict(0.02), False), (verdict(math.nan), verdict(0.02), False),
+        (verdict(0.02, 0.1), verdict(0.02, 0.01), True), (verdict(0.02, 0.13), verdict(0.02, 0.01), False),
         (verdict(0.02, 0.21), verdict(0.02, 0.2), True),
     ],
-)
+)  # fmt: skip
 def test_a_cube_passes_that_harms_little(shot, new, old, accepted):
     assert Judge(shot.split).accepts(new, old) == accepted
 

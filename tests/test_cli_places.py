@@ -57,17 +57,12 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--save-camera", "m.h5"),
-        ("--save-camera", "mask.h5"),
-        ("--white", "white.h5", "--output", "white.h5"),
-        ("--white", "white.h5", "--save-camera", "white.h5"),
-        ("--weights", "w.h5", "--output", "w.h5"),
-        ("--side", "spectra.h5", "--output", "spectra.h5"),
-        ("--bad-pixels", "white.h5", "--output", "white.h5"),
-        ("--save-camera", "cube.h5", "--output", "cube.h5"),
-        ("--output", "cube.h5", "--report", "cube.h5"),
+        ("--save-camera", "m.h5"), ("--save-camera", "mask.h5"), ("--white", "white.h5", "--output", "white.h5"),
+        ("--white", "white.h5", "--save-camera", "white.h5"), ("--weights", "w.h5", "--output", "w.h5"),
+        ("--side", "spectra.h5", "--output", "spectra.h5"), ("--bad-pixels", "white.h5", "--output", "white.h5"),
+        ("--save-camera", "cube.h5", "--output", "cube.h5"), ("--output", "cube.h5", "--report", "cube.h5"),
     ],
-)
+)  # fmt: skip
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options):
     monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}

@@ -109,10 +109,8 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def as_program(arguments: list[str]) -> Iterator[None]:
     """Arguments, signal handlers and threads as a program of its own would have them, and put back afterwards."""
     before = (
-        sys.argv,
-        [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)],
-        torch.get_num_threads(),
-    )
+        sys.argv, [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads(),
+    )  # fmt: skip
     sys.argv = arguments
     try:
         yield

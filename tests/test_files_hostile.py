@@ -202,12 +202,10 @@ def external_storage(file, secret):
 @pytest.mark.parametrize(
     ("way_out", "message"),
     [
-        (external_link, "no measurement found"),
-        (soft_link_through_an_external_one, "no measurement found"),
-        (virtual_dataset, "stored in another file"),
-        (external_storage, "stored in another file"),
+        (external_link, "no measurement found"), (soft_link_through_an_external_one, "no measurement found"),
+        (virtual_dataset, "stored in another file"), (external_storage, "stored in another file"),
     ],
-)
+)  # fmt: skip
 def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
     write_h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
     with h5py.File(write_h5(tmp_path / "m.h5", mask=MASK), "a") as file:

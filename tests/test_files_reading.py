@@ -121,10 +121,8 @@ def test_content_decides_the_format_not_the_suffix(tmp_path, arrays):
 def test_matlab_cube_and_masks_have_bands_last(tmp_path, arrays):
     masks = np.random.default_rng(0).random((C, H, W)).astype(np.float32)
     content = {
-        "meas": arrays["measurement"],
-        "mask3d": np.moveaxis(masks, 0, -1),
-        "img": np.moveaxis(arrays["cube"], 0, -1),
-    }
+        "meas": arrays["measurement"], "mask3d": np.moveaxis(masks, 0, -1), "img": np.moveaxis(arrays["cube"], 0, -1),
+    }  # fmt: skip
     scipy.io.savemat(tmp_path / "five.mat", content)
     write_v73(tmp_path / "seven.mat", **content)
     for name in ("five.mat", "seven.mat"):
@@ -169,18 +167,12 @@ def test_dispersion_down_the_columns_is_turned(tmp_path, arrays):
 @pytest.mark.parametrize(
     ("difference", "step", "num_bands", "expected"),
     [
-        (6, None, None, (0, 2, 4, 6)),
-        (5, None, None, (0, 1, 2, 3, 4, 5)),
-        (6, 3, None, (0, 3, 6)),
-        (6, None, 7, (0, 1, 2, 3, 4, 5, 6)),
-        (6, -2, None, (0, -2, -4, -6)),
-        (6, -3, 3, (0, -3, -6)),
-        (0, None, 5, (0, 0, 0, 0, 0)),
-        (0, 0, 3, (0, 0, 0)),
-        (0, None, None, (0,)),
+        (6, None, None, (0, 2, 4, 6)), (5, None, None, (0, 1, 2, 3, 4, 5)), (6, 3, None, (0, 3, 6)),
+        (6, None, 7, (0, 1, 2, 3, 4, 5, 6)), (6, -2, None, (0, -2, -4, -6)), (6, -3, 3, (0, -3, -6)),
+        (0, None, 5, (0, 0, 0, 0, 0)), (0, 0, 3, (0, 0, 0)), (0, None, None, (0,)),
         (7, 2.1, 4, (0.0, 2.1, 4.2, pytest.approx(6.3))),
     ],
-)
+)  # fmt: skip
 def test_shifts_from_widths(difference, step, num_bands, expected):
     assert infer_shifts((8, 20 + difference), (8, 20), None, step, num_bands, []) == expected
 

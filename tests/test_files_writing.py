@@ -143,12 +143,10 @@ def test_existing_output_is_kept_without_overwrite(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("c.xyz", "unknown output format '.xyz'"),
-        ("c", "unknown output format ''"),
-        ("nowhere/c.h5", "the folder .*nowhere does not exist"),
-        ("folder.h5", "is a folder"),
+        ("c.xyz", "unknown output format '.xyz'"), ("c", "unknown output format ''"),
+        ("nowhere/c.h5", "the folder .*nowhere does not exist"), ("folder.h5", "is a folder"),
     ],
-)
+)  # fmt: skip
 def test_output_that_cannot_be(tmp_path, name, message):
     (tmp_path / "folder.h5").mkdir()
     with pytest.raises(OutputError, match=message):

@@ -102,13 +102,10 @@ ROOMS = {  # what each room may import besides itself; the order is that of the 
 PLAIN = {"errors", "version"}  # files, which every room may import
 # Packages that only these rooms may import.
 EDGES = {
-    "h5py": {"cassi.files", "cassi.running.many"},
-    "matplotlib": {"cassi.looking"},
-    "numba": {"cassi.kernels.jit"},
-    "triton": {"cassi.kernels.gpu"},
-    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli"},
+    "h5py": {"cassi.files", "cassi.running.many"}, "matplotlib": {"cassi.looking"}, "numba": {"cassi.kernels.jit"},
+    "triton": {"cassi.kernels.gpu"}, "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli"},
     "safetensors": {"cassi.priors.learned"},
-}
+}  # fmt: skip
 
 
 def room_of(name: str) -> str:

@@ -117,12 +117,10 @@ def test_broken_values_still_give_figures(cube):
     broken = cube.copy()
     broken[:, 5:9, 5:9], broken[2, 0, 0] = np.nan, np.inf
     for figure in (
-        figures.summary(result(broken, BANDS)),
-        figures.bands(np.full_like(cube, np.nan), BANDS),
-        figures.summary(result(0 * cube, BANDS)),
-        figures.convergence([Record(1, 0.1, 0.0, np.nan)]),
+        figures.summary(result(broken, BANDS)), figures.bands(np.full_like(cube, np.nan), BANDS),
+        figures.summary(result(0 * cube, BANDS)), figures.convergence([Record(1, 0.1, 0.0, np.nan)]),
         figures.difference(broken, cube, BANDS),
-    ):
+    ):  # fmt: skip
         FigureCanvasAgg(figure).draw()
 
 

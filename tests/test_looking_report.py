@@ -23,11 +23,9 @@ from cassi.looking.report_page import write_report
 from cassi.solvers.loop import Record
 
 HOSTILE = (
-    "<img src=x onerror=\"window.owned='img'\">",
-    "</script><script>window.owned='script'</script>",
-    '"><svg onload="window.owned=\'svg\'">',
-    "</script><!-- ${policy} $title \u2028 $$\\frac{1}{2}$$ '",
-)
+    "<img src=x onerror=\"window.owned='img'\">", "</script><script>window.owned='script'</script>",
+    '"><svg onload="window.owned=\'svg\'">', "</script><!-- ${policy} $title \u2028 $$\\frac{1}{2}$$ '",
+)  # fmt: skip
 WAVELENGTHS = np.array([450.0, 500.0, 540.5, 600.0, 650.0])
 BANDS, HEIGHT, WIDTH = 5, 24, 32
 PATHS = "return [...document.querySelectorAll('#plot-spectra path.kept')].map((one) => one.getAttribute('d'))"

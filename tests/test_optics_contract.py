@@ -292,12 +292,10 @@ def test_what_a_left_out_pixel_holds_has_no_influence(case):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda w: w[..., 1:], "weights must be .* one per detector pixel"),
-        (lambda w: w - 2, "finite and >= 0"),
-        (lambda w: w * math.nan, "finite and >= 0"),
-        (lambda w: w / 0, "finite and >= 0"),
+        (lambda w: w[..., 1:], "weights must be .* one per detector pixel"), (lambda w: w - 2, "finite and >= 0"),
+        (lambda w: w * math.nan, "finite and >= 0"), (lambda w: w / 0, "finite and >= 0"),
     ],
-)
+)  # fmt: skip
 def test_weights_are_checked(case, change, words):
     with pytest.raises(ValueError, match=words):
         case.A.weighted(change(torch.ones(case.A.measurement_shape, dtype=F64)))

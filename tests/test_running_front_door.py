@@ -245,12 +245,9 @@ def test_light_is_not_negative(changed, settings):
 def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
     plan = reconstruct(y, camera, quality="fast").plan
     for settings in (
-        {"num_iters": 5},
-        {"quality": "best"},
-        {"weights": LearnedPrior(Size())},
-        {"gain": 1000.0},
+        {"num_iters": 5}, {"quality": "best"}, {"weights": LearnedPrior(Size())}, {"gain": 1000.0},
         {"gain": 1000.0, "read_noise": 2.0},
-    ):
+    ):  # fmt: skip
         with pytest.raises(InputError, match=f"got {', '.join(settings)} too; leave one of them out"):
             reconstruct(y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)

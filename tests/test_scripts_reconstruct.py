@@ -185,14 +185,11 @@ def test_a_result_that_cannot_be_written_is_refused_before_computing(snapshot, c
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--measurement"],
-        ["--measurement", "m.h5", "--solver", "magic"],
-        ["--measurement", "m.h5", "--num-bands", "many"],
-        ["--measurement", "m.h5", "--budget", "soon"],
-        ["--measurement", "m.h5", "--budget", "0s"],
-        ["--measurement", "m.h5", "--no-such-option"],
+        ["--measurement"], ["--measurement", "m.h5", "--solver", "magic"],
+        ["--measurement", "m.h5", "--num-bands", "many"], ["--measurement", "m.h5", "--budget", "soon"],
+        ["--measurement", "m.h5", "--budget", "0s"], ["--measurement", "m.h5", "--no-such-option"],
     ],
-)
+)  # fmt: skip
 def test_a_wrong_command_line_is_one_line(argv, capsys):
     with pytest.raises(SystemExit) as caught:
         program.main(argv)

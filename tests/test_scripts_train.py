@@ -221,12 +221,10 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no cubes to train with" in capsys.readouterr().err
     odd = {
-        ("--size", "16"): "as in 80x160, got 16",
-        ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
-        ("--processes", "0"): "--processes must be at least 1",
-        ("--minutes", "nan"): "--minutes must be positive",
+        ("--size", "16"): "as in 80x160, got 16", ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
+        ("--processes", "0"): "--processes must be at least 1", ("--minutes", "nan"): "--minutes must be positive",
         ("--weights", str(tmp_path / "none")): "No such file or directory",
-    }
+    }  # fmt: skip
     for words, message in odd.items():
         assert train.main([*arguments, *words]) == 2
         assert message in capsys.readouterr().err

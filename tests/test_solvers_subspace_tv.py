@@ -88,12 +88,10 @@ def test_unequal_spacing_holds_functions_smooth_in_wavelength():
 @pytest.mark.parametrize(
     ("bands", "K", "message"),
     [
-        (0, 3, "at least one band"),
-        (3, 0, "one component"),
-        ([500.0, 500.0, 600.0], 2, "all different"),
+        (0, 3, "at least one band"), (3, 0, "one component"), ([500.0, 500.0, 600.0], 2, "all different"),
         ([500.0, math.inf], 2, "finite"),
     ],
-)
+)  # fmt: skip
 def test_smooth_basis_refuses(bands, K, message):
     with pytest.raises(ValueError, match=message):
         smooth_basis(bands, K)
@@ -141,16 +139,12 @@ def test_analyse_and_synthesise_are_an_adjoint_pair_and_span_the_subspace(genera
 
 
 CAMERAS = {
-    "grey": {},
-    "per-band": {"kind": "per-band"},
-    "signed": {"kind": "signed"},
-    "negative": {"shifts": (0, -2, -4, -6)},
-    "unequal": {"shifts": (3, -2, 0, -2)},
-    "video": {"shifts": (0, 0, 0, 0), "kind": "per-band"},
+    "grey": {}, "per-band": {"kind": "per-band"}, "signed": {"kind": "signed"}, "negative": {"shifts": (0, -2, -4, -6)},
+    "unequal": {"shifts": (3, -2, 0, -2)}, "video": {"shifts": (0, 0, 0, 0), "kind": "per-band"},
     "one-band": {"size": (1, 3, 4), "shifts": (2,)},
     "many": {"size": (7, 9, 3), "shifts": (0, 2, 3, 5, 8, 9, 13), "kind": "binary"},
     "dark-column": {"kind": "dark-column"},
-}
+}  # fmt: skip
 
 
 def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w):
@@ -429,15 +423,12 @@ def test_errors():
         subspace_tv(A, broken, B)
     for options, words in (
         ({"basis": smooth_basis(5, 3)}, r"basis must be \(K, 4\)"),
-        ({"basis": torch.ones(4, dtype=F64)}, r"basis must be \(K, 4\)"),
-        ({"variance": -1.0}, "variance must be >= 0"),
+        ({"basis": torch.ones(4, dtype=F64)}, r"basis must be \(K, 4\)"), ({"variance": -1.0}, "variance must be >= 0"),
         ({"variance": math.nan}, "variance must be >= 0"),
         ({"variance": torch.full(A.measurement_shape, -1e-3)}, "variance must be >= 0"),
-        ({"tv_weight": 0.0}, "tv_weight must be positive"),
-        ({"tv_weight": math.nan}, "tv_weight must be positive"),
-        ({"y": y[:, 1:]}, r"must end in \(8, 12\), got \(8, 11\)"),
-        ({"num_iters": 0}, "num_iters must be at least 1"),
-    ):
+        ({"tv_weight": 0.0}, "tv_weight must be positive"), ({"tv_weight": math.nan}, "tv_weight must be positive"),
+        ({"y": y[:, 1:]}, r"must end in \(8, 12\), got \(8, 11\)"), ({"num_iters": 0}, "num_iters must be at least 1"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             subspace_tv(**{"A": A, "y": y, "basis": B, **options})
     _, state = subspace_tv(A, y, B, num_iters=1)
