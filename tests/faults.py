@@ -286,7 +286,7 @@ FAULTS = [
     Fault("change measured before denoising", "solvers/gap.py::gap",
         "overwrite(x, denoise(x, k))\nloop.compare(x, v, y_v, y)",
         "loop.compare(x, v, y_v, y)\noverwrite(x, denoise(x, k))", "test_solvers_all.py",
-        "first_projection or iterates"),
+        "iterates"),
     # stages, judge, bases
     Fault("a stage may do any harm", "choice/held_out.py::Judge.accepts", "not new.error <= MOST_RISE * old.error",
         "False", "test_choice_stages.py", "harms_little"),

@@ -64,11 +64,6 @@ def small():
     return A, y, detect(y, full_well=1e3, read_noise=5.0, generator=torch.Generator().manual_seed(4)).y
 
 
-def plain(choice: dict) -> object:
-    """A choice to five digits: sums of a few thousand numbers may differ in the last from run to run."""
-    return json.loads(json.dumps(choice), parse_float=lambda digits: f"{float(digits):.4e}")
-
-
 @pytest.mark.parametrize("noise", ["clean", "noisy"])
 def test_it_beats_gap_tv_with_the_weight_chosen_by_the_truth(still_life, found, noise):
     A, truth, clean, noisy = still_life
@@ -182,20 +177,6 @@ def test_the_plan_of_a_choice_gives_nearly_its_cube_again(small):
     assert float((again.result.x - first.result.x).norm() / first.result.x.norm()) < 0.2  # with all pixels
 
 
-@pytest.mark.parametrize("budget", [0.0, -1.0, math.inf, math.nan])
-def test_a_budget_that_is_no_time_is_refused(small, budget):
-    A, y, _ = small
-    with pytest.raises(ValueError, match="budget must be a positive number of seconds"):
-        reconstruct_auto(A, y, budget=budget)
-
-
-def test_wavelengths_shape_the_basis(small):
-    A, y, _ = small
-    even = reconstruct_auto(A, y, num_iters=30)
-    told = reconstruct_auto(A, y, wavelengths=[450, 500, 550, 600], num_iters=30)
-    torch.testing.assert_close(told.result.x, even.result.x, rtol=1e-3, atol=1e-3)  # equal spacing: the same basis
-
-
 def test_the_spectra_of_a_large_frame_are_learned_from_all_of_it(monkeypatch):
     """The window that the plan is chosen on lies where the texture is, most of the light has another spectrum."""
     monkeypatch.setattr(automatic, "PART", 24)
@@ -222,23 +203,6 @@ def test_counts_or_unit_interval(small, scale):
     assert math.isclose(other.as_dict()["held_out_error"], one.as_dict()["held_out_error"], rel_tol=1e-3)
     told = [reconstruct_auto(A, s * y, gain=300 / s, read_noise=3.0, num_iters=60).result.x / s for s in (1.0, scale)]
     torch.testing.assert_close(told[0], told[1], rtol=tolerance, atol=tolerance)
-
-
-def test_bad_pixels_have_no_say(small):
-    """Weight 0 in the operator: absurd values there, zeroed with the weights, change nothing, nor are they held out."""
-    A, _, y = small
-    bad = torch.rand(y.shape, generator=torch.Generator().manual_seed(6)) < 0.05
-    seen = A.weighted((~bad).float())
-    cubes = []
-    for absurd in (0.0, 1e6, -1e6):
-        z = torch.where(bad, absurd, y) * seen.weights
-        cubes.append(reconstruct_auto(seen, z, num_iters=60))
-    for each in cubes[1:]:
-        torch.testing.assert_close(each.result.x, cubes[0].result.x)
-        assert plain(each.as_dict()) == plain(cubes[0].as_dict())
-    assert not bool((hold_out(seen.gram_diag() > 0, 0) & bad).any())
-    whole = reconstruct_auto(A, y, num_iters=60).result.x
-    assert float((cubes[0].result.x - whole).norm() / whole.norm()) < 0.3
 
 
 def test_monitor_and_num_iters(small):
@@ -304,15 +268,10 @@ def test_several_shots_take_the_stages_of_one_with_a_stronger_prior():
 
 def test_errors(small):
     A, y, _ = small
-
-    cases = [
-        ({"y": y[None]}, r"one snapshot at a time: y must be \(16, 23\), got \(1, 16, 23\)"),
-        ({"gain": 0.0}, "gain must be positive"),
-        ({"gain": math.nan}, "gain must be positive"),
-        ({"gain": 1.0, "read_noise": -1.0}, "the read noise must be >= 0"),
-        ({"quality": "good"}, "unknown quality 'good', expected one of fast, default, best"),
-    ]
-    for changed, message in cases:
+    budgets = [({"budget": budget}, "budget must be a positive number") for budget in (0.0, -1.0, math.inf, math.nan)]
+    gains = [({"gain": gain}, "gain must be positive") for gain in (0.0, math.nan)]
+    of_a_stack = ({"y": y[None]}, r"one snapshot at a time: y must be \(16, 23\), got \(1, 16, 23\)")
+    for changed, message in [of_a_stack, *budgets, *gains]:
         with pytest.raises(ValueError, match=message):
             reconstruct_auto(**{"A": A, "y": y, "num_iters": 3, **changed})
 

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
@@ -31,9 +32,7 @@ def bench(tmp_path: Path) -> Path:
         "white": {"measurement": A.forward(torch.ones_like(x)).numpy(), "shifts": np.arange(C)},
         "two": {"measurement": torch.stack([A.forward(x)] * 2).numpy(), "shifts": np.arange(C)},
     }.items():
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            for key, values in arrays.items():
-                file[key] = values
+        write_h5(tmp_path / f"{name}.h5", **arrays)
     write_cube(tmp_path / "spectra.h5", x.numpy())
     write_cube(tmp_path / "fewer.h5", x[:3].numpy())
     (tmp_path / "curves.csv").write_text("400, 1\n700, 1\n")

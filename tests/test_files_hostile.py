@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from cases import write_h5
 from PIL import Image
-from test_files_reading import write_h5, write_v73
+from test_files_reading import write_v73
 
 from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement
 

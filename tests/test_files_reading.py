@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from cases import write_h5
 
 from cassi.files import InputError, Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
@@ -28,14 +29,6 @@ def arrays():
         "mask": (0.1 + rng.random((H, W))).astype(np.float32),
         "cube": rng.random((C, H, W)).astype(np.float32),
     }
-
-
-def write_h5(path, attributes=None, **datasets):
-    with h5py.File(path, "w") as file:
-        for name, values in datasets.items():
-            file[name] = values
-        file.attrs.update(attributes or {})
-    return path
 
 
 def write_v73(path, **datasets):

@@ -1,8 +1,8 @@
 """Wavelength presets and what users type."""
 
-import h5py
 import numpy as np
 import pytest
+from cases import write_h5
 
 from cassi.errors import InputError
 from cassi.files.wavelength_files import parse_wavelengths
@@ -34,8 +34,7 @@ def test_ranges_and_lists():
 def test_files(tmp_path):
     (tmp_path / "w.txt").write_text("450\n500.5\n600\n")
     (tmp_path / "w.csv").write_text("450,500.5;600")
-    with h5py.File(tmp_path / "w.h5", "w") as file:
-        file["wavelengths"] = [450, 500.5, 600]
+    write_h5(tmp_path / "w.h5", wavelengths=[450, 500.5, 600])
     for name in ("w.txt", "w.csv", "w.h5"):
         assert parse_wavelengths(str(tmp_path / name), 3).tolist() == [450, 500.5, 600]
 

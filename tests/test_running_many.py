@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi import CASSI, InputError, reconstruct
 from cassi.cli.main import main
@@ -33,28 +34,21 @@ def snapshots(count: int = N, size: tuple[int, int] = (H, W)) -> np.ndarray:
     return torch.stack([A.forward(torch.rand(C, *size, generator=generator)) for _ in range(count)]).numpy()
 
 
-def save(path: Path, **content: np.ndarray) -> Path:
-    with h5py.File(path, "w") as file:
-        for name, values in content.items():
-            file[name] = values
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of five snapshots, frame0.h5 to frame4.h5; their mask lies beside it."""
     folder = tmp_path / "in"
     folder.mkdir()
     for k, y in enumerate(snapshots()):
-        save(folder / f"frame{k}.h5", measurement=y)
-    save(tmp_path / "mask.h5", mask=MASK.numpy())
+        write_h5(folder / f"frame{k}.h5", measurement=y)
+    write_h5(tmp_path / "mask.h5", mask=MASK.numpy())
     return folder
 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Path:
-    save(tmp_path / "mask.h5", mask=MASK.numpy())
-    return save(tmp_path / "stack.h5", measurement=snapshots())
+    write_h5(tmp_path / "mask.h5", mask=MASK.numpy())
+    return write_h5(tmp_path / "stack.h5", measurement=snapshots())
 
 
 def reader(source: Path) -> partial:
@@ -124,13 +118,13 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
     other = partial(SOLVE, tv_weight=0.7)
     with pytest.raises(InputError, match=r"5 of 5 results were made otherwise .first frame0"):
         run(folder, out, solve=other)
-    save(folder / "frame1.h5", measurement=2 * snapshots()[1])
+    write_h5(folder / "frame1.h5", measurement=2 * snapshots()[1])
     with pytest.raises(InputError, match=r"1 of 5 .*first frame1"):
         run(folder, out)
     assert times(out) == before
     assert run(folder, out, overwrite=True).computed == 1
     assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
-    save(tmp_path / "mask.h5", mask=1 - MASK.numpy())
+    write_h5(tmp_path / "mask.h5", mask=1 - MASK.numpy())
     with pytest.raises(InputError, match="5 of 5"):
         run(folder, out)
     assert run(folder, out, solve=other, overwrite=True).computed == N
@@ -150,14 +144,14 @@ def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
 def test_a_frame_that_fails_is_recorded_and_tried_again(folder, tmp_path):
     out = tmp_path / "out"
     good = snapshots()[2]
-    save(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
+    write_h5(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
     (folder / "frame3.h5").write_bytes((folder / "frame3.h5").read_bytes()[:700])
     report = run(folder, out)
     assert report.computed == N - 2
     assert set(report.failed) == {"frame2", "frame3"}
     assert "NaN" in report.failed["frame2"]
     assert {line["frame"]: line["status"] for line in index(out)}["frame2"] == "failed"
-    save(folder / "frame2.h5", measurement=good)
+    write_h5(folder / "frame2.h5", measurement=good)
     report = run(folder, out)
     assert (report.computed, report.found, set(report.failed)) == (1, N - 2, {"frame3"})
 
@@ -259,7 +253,7 @@ def test_integer_frames_share_one_scale(folder):
     """The dark frame alone would pass for 8 bits; its cube has the unit of the others all the same."""
     bright = np.round(1000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16)
     for k, counts in enumerate((bright, bright // 10)):
-        save(folder / f"frame{k}.h5", measurement=counts)
+        write_h5(folder / f"frame{k}.h5", measurement=counts)
     for k in range(2, 5):
         (folder / f"frame{k}.h5").unlink()
     assert main(command(folder, "--iterations", 30, "--quiet")) == 0

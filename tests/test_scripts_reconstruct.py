@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi import CASSI, reconstruct
 from cassi.cli.options import duration
@@ -42,17 +43,9 @@ def scene() -> dict[str, np.ndarray]:
     return {"measurement": y.numpy(), "mask": mask.numpy(), "cube": cube.numpy(), "wavelengths": NM}
 
 
-def write(path: Path, content: dict[str, np.ndarray], **attributes: object) -> Path:
-    with h5py.File(path, "w") as file:
-        for name, values in content.items():
-            file[name] = values
-        file.attrs.update(attributes)
-    return path
-
-
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    return write(tmp_path / "m.h5", scene(), step=STEP)
+    return write_h5(tmp_path / "m.h5", {"step": STEP}, **scene())
 
 
 def call(*args: object, figures: bool = False) -> int:
@@ -119,8 +112,8 @@ def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys
     monkeypatch.setattr(figures, "figures_of", lambda data, **_: few)
     content = scene()
     frames = np.stack([content["measurement"], 3 * content["measurement"][::-1]])
-    stack = write(tmp_path / "stack.h5", {"meas": frames})
-    mask = write(tmp_path / "mask.h5", {"mask": content["mask"]})
+    stack = write_h5(tmp_path / "stack.h5", meas=frames)
+    mask = write_h5(tmp_path / "mask.h5", mask=content["mask"])
     argv = ["--measurement", stack, "--mask", mask, "--num-bands", C, "--wavelengths", "450:650:4"]
     argv += ["--solver", "gap-tv", "--figures", tmp_path / "a" / "b", "--output", tmp_path / "out.h5"]
     assert call(*argv, figures=True) == 0
