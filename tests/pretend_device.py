@@ -62,10 +62,8 @@ class Ledger:
         """Where most of both come from."""
         lines = []
         for name, counter in (("launches", self.launches), ("waits", self.waits)):
-            lines += [
-                f"{counter.total()} {name}",
-                *(f"  {n} {what} {where}" for (what, where), n in counter.most_common(most)),
-            ]
+            places = (f"  {n} {what} {where}" for (what, where), n in counter.most_common(most))
+            lines += [f"{counter.total()} {name}", *places]
         return "\n".join(lines)
 
 

@@ -35,12 +35,7 @@ def found(bench) -> Calibration:
 
 
 def frames(bench: Bench) -> dict[str, np.ndarray]:
-    return {
-        "dark": bench.dark,
-        "flat": bench.flat,
-        "mask_frames": bench.mask_frames,
-        "mask_wavelengths": bench.mask_wavelengths,
-    }
+    return {name: getattr(bench, name) for name in ("dark", "flat", "mask_frames", "mask_wavelengths")}
 
 
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.3, -0.4), (-1.5, 2.25), (0.1, 13.7), (0.0, -27.5)])
@@ -134,9 +129,8 @@ def test_exposures_and_the_order_of_the_mask_frames_do_not_matter(bench, found):
 
 
 def test_a_mirrored_bench_disperses_to_the_left(bench, found):
-    mirrored = calibrate(
-        bench.dark[..., ::-1], bench.flat[..., ::-1], bench.mask_frames[..., ::-1], bench.mask_wavelengths
-    )
+    dark, flat, masks = (one[..., ::-1] for one in (bench.dark, bench.flat, bench.mask_frames))
+    mirrored = calibrate(dark, flat, masks, bench.mask_wavelengths)
     assert mirrored.shifts == tuple(-d for d in found.shifts)
     np.testing.assert_allclose(mirrored.mask[..., ::-1], found.mask, atol=0.02)
 

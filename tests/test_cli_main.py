@@ -28,10 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cassi", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    command, environment = [sys.executable, "-m", "cassi", *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
 def test_as_a_module_it_names_its_commands():
@@ -71,9 +69,8 @@ def test_every_command_teaches(name, capsys):
             entry(["--help"])
         assert caught.value.code == 0
         shown = capsys.readouterr().out
-        assert (
-            "examples:" in shown and "exit codes:" in shown and f"      {typed.replace('scr', 'python scr')} " in shown
-        )
+        assert "examples:" in shown and "exit codes:" in shown
+        assert f"      {typed.replace('scr', 'python scr')} " in shown
         assert not re.search(r"\{\w+\} ", shown.split("examples:")[1])
         with pytest.raises(SystemExit):
             entry(["--version"])

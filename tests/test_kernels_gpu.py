@@ -113,15 +113,16 @@ def use(monkeypatch):
 
 CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
 every_case = pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
-# kernels with a program for each row of a snapshot see no more in many rows than in two
-by_row = pytest.mark.parametrize(
-    ("size", "dtype"), [(replace(size, height=min(size.height, 2)), dtype) for size, dtype in CASES], ids=str
-)
 
-# and those with a program for each tile, of 8 x 64 pixels, no more in nine columns of tiles than in three
-by_tile = pytest.mark.parametrize(
-    ("size", "dtype"), [(replace(size, width=min(size.width, 130)), dtype) for size, dtype in CASES], ids=str
-)
+
+def cut(height: int, width: int) -> pytest.MarkDecorator:
+    """The cases, no larger than this."""
+    cases = [(replace(s, height=min(s.height, height), width=min(s.width, width)), dtype) for s, dtype in CASES]
+    return pytest.mark.parametrize(("size", "dtype"), cases, ids=str)
+
+
+by_row = cut(2, 1000)  # kernels with a program for each row of a snapshot see no more in many rows than in two
+by_tile = cut(1000, 130)  # those with one for each tile, of 8 x 64, no more in nine columns than in three
 
 
 @by_row
@@ -173,12 +174,7 @@ def test_total_variation(size, dtype, num_iters, triton_kernels, use):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
-# a program of the subspace step takes 128 columns at a time
-@pytest.mark.parametrize(
-    ("size", "dtype"),
-    [(replace(size, height=min(size.height, 2), width=min(size.width, 130)), dtype) for size, dtype in CASES],
-    ids=str,
-)
+@cut(2, 130)  # a program takes 128 columns at a time
 @pytest.mark.parametrize(("components", "nonnegative"), [(1, True), (3, False), (8, True)])
 def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
     """Against the CPU's kernel, which tests hold to eager torch."""

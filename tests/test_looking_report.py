@@ -309,9 +309,8 @@ def test_the_keyboard_reaches_every_pixel(opened: Browser) -> None:
     opened.wait(f"document.getElementById('under').textContent.startsWith('row {row}, column {column}: ')")
     picture.send_keys(Keys.ENTER)
     opened.wait("document.querySelectorAll('#list li').length === 1")
-    np.testing.assert_allclose(
-        saved_table(opened)[f"row {row} column {column}"], cube[:, row, column], atol=rounding(cube, 4094)
-    )
+    drawn = saved_table(opened)[f"row {row} column {column}"]
+    np.testing.assert_allclose(drawn, cube[:, row, column], atol=rounding(cube, 4094))
     for _ in range(5):
         picture.send_keys(Keys.SHIFT, Keys.ARROW_UP)
     opened.wait(f"document.getElementById('under').textContent.startsWith('row 0, column {column}: ')")

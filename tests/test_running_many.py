@@ -82,9 +82,8 @@ def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
     for k, y in enumerate(snapshots()):
         alone = SOLVE(y, MASK, num_bands=C).cube.numpy()
         np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), alone)
-    assert [(line["frame"], line["status"]) for line in index(tmp_path / "out")] == [
-        (f"frame{k}", "done") for k in range(N)
-    ]
+    told = [(line["frame"], line["status"]) for line in index(tmp_path / "out")]
+    assert told == [(f"frame{k}", "done") for k in range(N)]
     assert torch.get_num_threads() == threads
     with h5py.File(tmp_path / "out" / "frame2_cube.h5") as file:
         assert (file.attrs["command_line"], file.attrs["input_name"]) == ("reconstruct.py --all", "frame2.h5")
@@ -128,9 +127,7 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
     with pytest.raises(InputError, match="5 of 5"):
         run(folder, out)
     assert run(folder, out, solve=other, overwrite=True).computed == N
-    assert (
-        run(folder, out, solve=other, overwrite=True).computed == 0
-    )  # the same command goes on, it does not start over
+    assert run(folder, out, solve=other, overwrite=True).computed == 0, "the same command goes on"
 
 
 def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):

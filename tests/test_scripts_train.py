@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import h5py
@@ -12,16 +12,15 @@ import pytest
 import torch
 import train
 from cases import write_h5
+from test_priors_learned import SMALL as OF_FOUR
 from training import loop
 from training.examples import AnyCamera, OneCamera, blurred, draw_examples, drawn_mask, random_mask, read_camera
 from training.loop import Muon, Settings, Training, error, loss_of, new_prior
 from training.scenes import load_scenes
 
-from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.learned import LearnedPrior, load_prior, save_prior
 
-SMALL = Size(
-    components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
-)
+SMALL = replace(OF_FOUR, components=6)
 
 
 @pytest.fixture(scope="module")

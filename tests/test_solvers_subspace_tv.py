@@ -49,9 +49,8 @@ def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
     t = np.linspace(0, 1, C)
     for index in np.ndindex(*batch):
         spectra = [0.2 + rng.random() + 0.3 * np.cos(math.pi * t * rng.integers(1, 3)) for _ in range(2)]
-        x[index] = np.where(
-            (np.arange(W) < rng.integers(1, W))[None, None], spectra[0][:, None, None], spectra[1][:, None, None]
-        )
+        left, right = (spectrum[:, None, None] for spectrum in spectra)
+        x[index] = np.where(np.arange(W) < rng.integers(1, W), left, right)
         x[index][:, : H // 2] *= 0.6
     return torch.from_numpy(x).to(A.mask)
 
@@ -359,9 +358,8 @@ def test_what_a_left_out_pixel_said_does_not_matter(path):
     B = smooth_basis(4, 3)
     one = subspace_tv(A.weighted(keep), y * keep, B, variance=0.01, num_iters=30)[0].x
     absurd = torch.where(keep > 0, y, 1e6)
-    other = subspace_tv(
-        A.weighted(keep), absurd * keep, B, variance=torch.where(keep > 0, 0.01 * keep, 1e9), num_iters=30
-    )[0]
+    noise = torch.where(keep > 0, 0.01 * keep, 1e9)
+    other = subspace_tv(A.weighted(keep), absurd * keep, B, variance=noise, num_iters=30)[0]
     assert torch.equal(one, other.x)
     told = subspace_tv(A.weighted(keep), absurd, B, variance=0.01, num_iters=30, tv_weight=0.5, nonnegative=False)[0].x
     assert bool(torch.isfinite(told).all()) and float(told.abs().max()) < 100
@@ -383,9 +381,8 @@ def test_monitor_status_and_history():
     A = camera((4, 8, 9))
     y, B = A.forward(scene(A)), smooth_basis(4, 3)
     seen = []
-    result, _ = subspace_tv(
-        A, y, B, num_iters=50, monitor=lambda r, z: (seen.append(tuple(z.shape)), len(seen) == 4)[1]
-    )
+    monitor = lambda r, z: seen.append(tuple(z.shape)) or len(seen) == 4  # noqa: E731
+    result, _ = subspace_tv(A, y, B, num_iters=50, monitor=monitor)
     assert result.status == "stopped" and len(result.history) == 4 and seen == [(3, 8, 9)] * 4
     result, state = subspace_tv(A, y, B, num_iters=3)
     assert result.status == "max_iters" and [r.iteration for r in result.history] == [1, 2, 3]
