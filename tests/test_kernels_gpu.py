@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -373,16 +374,6 @@ def test_all_variants_compile(capability, real):
     compiled_for(capability, variants, real)
 
 
-class Launch:
-    """Stands for a kernel: notes the current device at each launch."""
-
-    def __init__(self, current: list[torch.device | None], seen: list[torch.device | None]) -> None:
-        self.current, self.seen = current, seen
-
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *args, **kwargs: self.seen.append(self.current[-1])
-
-
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     """Triton launches on the current device of the thread, which is cuda:0 where nobody says otherwise."""
     module = importlib.import_module("cassi.kernels.gpu")
@@ -396,8 +387,9 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         current.pop()
 
     monkeypatch.setattr(torch.cuda, "device", entered)
+    kernel = defaultdict(lambda: lambda *args, **kwargs: seen.append(current[-1]))  # launched with any grid
     for name in CONSTANTS:
-        monkeypatch.setattr(module, name, Launch(current, seen))
+        monkeypatch.setattr(module, name, kernel)
     with pretend_cuda(1) as ledger:
         here = ledger.device
         x, y, z = (torch.ones(shape, device=here) for shape in ((2, 3, 4), (3, 5), (1, 3, 4)))

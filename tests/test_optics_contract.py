@@ -76,11 +76,9 @@ def double(mask: Tensor, shifts: tuple[int, ...]) -> Case:
     A = double_disperser(mask, shifts)
     bands, height, width = A.cube_shape
     matrix = np.zeros((height, width, bands, height, width))
-    for c, d in enumerate(shifts):
-        for i in range(height):
-            for j in range(width):
-                m = mask if mask.ndim == 2 else mask[c]
-                matrix[i, j, c, i, j] = m[i, j + d - min(shifts)]
+    masks = mask.expand(bands, *mask.shape[-2:])
+    for c, i, j in np.ndindex(bands, height, width):
+        matrix[i, j, c, i, j] = masks[c, i, j + shifts[c] - min(shifts)]
     return Case(A, matrix.reshape(height * width, -1))
 
 
@@ -395,27 +393,20 @@ def test_an_iterated_inverse_has_no_derivative_in_the_mask():
 def test_wrong_arguments_are_named(case):
     A = case.A
     x, y = pair(A)
-    with pytest.raises(TypeError, match="cube must be a torch tensor"):
-        A @ x.numpy()
-    with pytest.raises(TypeError, match="measurement must be a torch tensor"):
-        A.adjoint(y.numpy())
-    with pytest.raises(TypeError, match="move one of them"):
-        A.forward(x.float())
-    with pytest.raises(TypeError, match="move one of them"):
-        A.adjoint(y.float())
-    with pytest.raises(ValueError, match=r"cube must end in .*, got "):
-        A.forward(x[..., 1:])
-    with pytest.raises(ValueError, match=r"measurement must end in .*, got "):
-        A.adjoint(y[..., 1:])
-    if A.measurement_shape != A.cube_shape[-2:]:  # else a cube is a batch of measurements
-        with pytest.raises(ValueError, match="swapped"):
-            A @ y
-        with pytest.raises(ValueError, match="swapped"):
-            A.adjoint(x[None])
-    with pytest.raises(ValueError, match="rho must be >= 0"):
-        A.data_step_(x, x, y, y, y, rho=-1.0)
-    with pytest.raises(ValueError, match="same batch axes"):
-        A.data_step_(x[None], x[None], y, y, y)
+    swapped = A.measurement_shape != A.cube_shape[-2:]  # else a cube is a batch of measurements
+    for error, words, call in (
+        (TypeError, "cube must be a torch tensor", lambda: A @ x.numpy()),
+        (TypeError, "measurement must be a torch tensor", lambda: A.adjoint(y.numpy())),
+        (TypeError, "move one of them", lambda: A.forward(x.float())),
+        (TypeError, "move one of them", lambda: A.adjoint(y.float())),
+        (ValueError, r"cube must end in .*, got ", lambda: A.forward(x[..., 1:])),
+        (ValueError, r"measurement must end in .*, got ", lambda: A.adjoint(y[..., 1:])),
+        *([(ValueError, "swapped", lambda: A @ y), (ValueError, "swapped", lambda: A.adjoint(x[None]))] * swapped),
+        (ValueError, "rho must be >= 0", lambda: A.data_step_(x, x, y, y, y, rho=-1.0)),
+        (ValueError, "same batch axes", lambda: A.data_step_(x[None], x[None], y, y, y)),
+    ):
+        with pytest.raises(error, match=words):
+            call()
 
 
 def bands(A: object) -> int:
