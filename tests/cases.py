@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import h5py
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -86,6 +88,14 @@ def moved(
     offset = center - inverse @ (center + np.array([dy, dx]))
     found = ndimage.affine_transform(mask.astype(np.float64), inverse, offset, order=5, cval=mask.mean())
     return found.clip(mask.min(), mask.max()).astype(np.float32)
+
+
+def write_h5(path: Path, attributes: dict[str, object] | None = None, **datasets: object) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name] = values
+        file.attrs.update(attributes or {})
+    return path
 
 
 def differences(x: Tensor) -> Tensor:

@@ -65,16 +65,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     options = selenium.ChromeOptions()
     options.binary_location = program
     for flag in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        "window-size=1400,1000",
+        "headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync", "window-size=1400,1000",
         f"user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
+    ):  # fmt: skip
         options.add_argument(f"--{flag}")
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

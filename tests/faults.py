@@ -84,8 +84,8 @@ FAULTS = [
         "self.stack(self.camera.majorizer(), self._w ** 2 * coupled.view(-1, 1, 1))", "test_optics_contract.py",
         "bound and photograph"),
     Fault("the photograph's weights are left out on the way back", "optics/side_view.py::SideView.adjoint",
-        "self._side(self.check_measurement(y)) * self._w", "self._side(y)",
-        "test_optics_contract.py", "both_directions and photograph"),
+        "self._side(self.check_measurement(y)) * self._w", "self._side(y)", "test_optics_contract.py",
+        "both_directions and photograph"),
     Fault("the pass in one forgets the photograph's row weights", "optics/side_view.py::SideView.subspace_step_",
         "r.add_(s(e)).mul_(s(omega)).mul_(self._w)", "r.add_(s(e)).mul_(s(omega))", "test_optics_side_view.py", "pass",
         True),
@@ -104,8 +104,8 @@ FAULTS = [
     Fault("strided adjoint for a negative step too", "kernels/shift_sum.py::_shift_back",
         "len(steps) == 1 and min(steps) > 0", "len(steps) == 1", "test_kernels_shift_sum.py", "voxel"),
     Fault("adjoint forgets the sign of the mask", "kernels/shift_sum.py::_shift_back",
-        "torch.mul(windows, mask, out=x)", "torch.mul(windows, mask.abs(), out=x)",
-        "test_kernels_shift_sum.py", "voxel"),
+        "torch.mul(windows, mask, out=x)", "torch.mul(windows, mask.abs(), out=x)", "test_kernels_shift_sum.py",
+        "voxel"),
     Fault("backward of forward without the mask", "kernels/shift_sum.py::shift_sum",
         "partial(shift_back, mask=mask, shifts=shifts)",
         "partial(shift_back, mask=torch.ones_like(mask), shifts=shifts)", "test_kernels_shift_sum.py", "gradient"),
@@ -149,10 +149,9 @@ FAULTS = [
         "self._gram[0]", "test_optics_contract.py", "no_buffer"),
     Fault("mask shared with the caller", "optics/protocol.py::own",
         "tensor if tensor.requires_grad else tensor.clone(memory_format=torch.contiguous_format)", "tensor",
-        "test_optics_single_disperser.py",
-        "keeps_its_own"),
-    Fault("autograd graph kept in the operator", "optics/protocol.py::kept.__get__",
-        "camera.learned", "False", "test_optics_single_disperser.py", "two_backward or learned"),
+        "test_optics_single_disperser.py", "keeps_its_own"),
+    Fault("autograd graph kept in the operator", "optics/protocol.py::kept.__get__", "camera.learned", "False",
+        "test_optics_single_disperser.py", "two_backward or learned"),
     Fault("to() loses the weights", "optics/coded_aperture.py::CodedAperture.to",
         "replace(self, mask=self.mask.to(device=device, dtype=dtype))",
         "replace(self, mask=self.mask.to(device=device, dtype=dtype), weights=None)", "test_optics_single_disperser.py",
@@ -164,8 +163,7 @@ FAULTS = [
     Fault("camera: its weights are replaced when pixels are left out", "optics/protocol.py::Camera.leave_out",
         "keep if self.weights is None else self.weights * keep", "keep", "test_choice_automatic.py", "several_shots"),
     Fault("camera: wrong sign of the adjoint of the second shot", "optics/multi_shot.py::MultiShot.adjoint",
-        "x.add_(shot.adjoint(y_k))", "x.sub_(shot.adjoint(y_k))",
-        "test_optics_contract.py", "both_directions"),
+        "x.add_(shot.adjoint(y_k))", "x.sub_(shot.adjoint(y_k))", "test_optics_contract.py", "both_directions"),
     Fault("camera: blur along the dispersion not transposed", "optics/blurred.py::BlurredCASSI._blurred_once",
         "self.psf.flip(0) if adjoint else self.psf", "self.psf", "test_optics_contract.py", "both_directions"),
     Fault("camera: small eigenvalues of several shots inverted", "optics/multi_shot.py::MultiShot.modes",
@@ -205,8 +203,8 @@ FAULTS = [
         "test_solvers_all.py", "tv_prox or certified"),
     Fault("damping squared", "solvers/least_squares.py::least_squares", "A.solve(y, damping)",
         "A.solve(y, damping ** 2)", "test_solvers_all.py", "ridge"),
-    Fault("conjugate gradients on an inconsistent system", "solvers/least_squares.py::least_squares",
-        "damping == 0", "False", "test_solvers_all.py", "contradict"),
+    Fault("conjugate gradients on an inconsistent system", "solvers/least_squares.py::least_squares", "damping == 0",
+        "False", "test_solvers_all.py", "contradict"),
     Fault("conjugate gradients with the old direction", "kernels/linear.py::conjugate_gradient_steps",
         "_quotient(rz, rz_old)", "_quotient(rz_old, rz_old)", "test_kernels_linear.py"),
     Fault("stops on the residual", "solvers/loop.py::Loop._keep", "record.change < self._tol or stop",
@@ -245,8 +243,7 @@ FAULTS = [
     Fault("the difference is drawn around its minimum", "looking/color.py::shown_range", "-high", "lowest",
         "test_looking_figures.py", "around_zero"),
     Fault("the angle of a band, not of a spectrum", "looking/metrics.py::spectral_angles",
-        "zip(one_a, one_b, strict=True)", "zip(one_a[:1], one_b[:1], strict=True)",
-        "test_looking_metrics.py", "sam"),
+        "zip(one_a, one_b, strict=True)", "zip(one_a[:1], one_b[:1], strict=True)", "test_looking_metrics.py", "sam"),
     Fault("a file's name enters the index as it is", "looking/report_page.py::escape_text",
         "escape(str(value), quote=True)", "str(value)", "test_looking_overview.py", "index or inline"),
     Fault("figures loaded with the package", "__init__.py", "from cassi.version import __version__ as __version__",
@@ -285,17 +282,15 @@ FAULTS = [
         "len(self._history) + n", "len(self._history) + len(numbers)", "test_solvers_loop.py", "device"),
     Fault("change measured before denoising", "solvers/gap.py::gap",
         "overwrite(x, denoise(x, k))\nloop.compare(x, v, y_v, y)",
-        "loop.compare(x, v, y_v, y)\noverwrite(x, denoise(x, k))", "test_solvers_all.py",
-        "first_projection or iterates"),
-    # stages, judge, bases
+        "loop.compare(x, v, y_v, y)\noverwrite(x, denoise(x, k))", "test_solvers_all.py", "iterates"),
     Fault("a stage may do any harm", "choice/held_out.py::Judge.accepts", "not new.error <= MOST_RISE * old.error",
         "False", "test_choice_stages.py", "harms_little"),
     Fault("a stage may stamp the mask on its cube", "choice/held_out.py::Judge.accepts", "new.imprint is None", "True",
         "test_choice_stages.py", "harms_little"),
     Fault("chance counts as better", "choice/held_out.py::better", "float(d.mean()) < -chance", "float(d.mean()) < 0",
         "test_choice_stages.py", "by_more_than_chance"),
-    Fault("the first chain is taken in any case", "choice/chain.py::final_run", "judge.accepts(found, verdict)",
-        "True", "test_choice_stages.py", "first_chain_that_passes"),
+    Fault("the first chain is taken in any case", "choice/chain.py::final_run", "judge.accepts(found, verdict)", "True",
+        "test_choice_stages.py", "first_chain_that_passes"),
     Fault("a chain in place of what was taken before it", "choice/chain.py::final_run", "(*begun, *chain)", "chain",
         "test_choice_stages.py", "first_chain_that_passes"),
     Fault("the stages see the held-out pixels", "choice/chain.py::final_run", "(split.A_train, split.y_train)",
@@ -500,9 +495,8 @@ def check_green(faults: list[Fault]) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         copy_package(Path(name))
         for tests, compiled in sorted({(f.tests, f.compiled) for f in faults}):
-            select = " or ".join(
-                f"({f.select or 'test'})" for f in faults if (f.tests, f.compiled) == (tests, compiled)
-            )
+            picked = [f for f in faults if (f.tests, f.compiled) == (tests, compiled)]
+            select = " or ".join(f"({f.select or 'test'})" for f in picked)
             code, test = run(Path(name), tests, select, compiled)
             if code != 0:
                 red.append(f"{tests}::{test}")

@@ -62,10 +62,8 @@ class Ledger:
         """Where most of both come from."""
         lines = []
         for name, counter in (("launches", self.launches), ("waits", self.waits)):
-            lines += [
-                f"{counter.total()} {name}",
-                *(f"  {n} {what} {where}" for (what, where), n in counter.most_common(most)),
-            ]
+            places = (f"  {n} {what} {where}" for (what, where), n in counter.most_common(most))
+            lines += [f"{counter.total()} {name}", *places]
         return "\n".join(lines)
 
 
@@ -311,12 +309,9 @@ def pretend_cuda(index: int = 0, *, triton: bool = True) -> Iterator[Ledger]:
         module = _stand_in() if triton else None
         stack.enter_context(mock.patch.object(dispatch, "import_module", return_value=module))
         for name, value in {
-            "is_available": lambda: True,
-            "device_count": lambda: index + 1,
-            "is_bf16_supported": lambda *args: True,
-            "mem_get_info": lambda device: (8 << 30, 16 << 30),
-            "synchronize": lambda *args: None,
-        }.items():
+            "is_available": lambda: True, "device_count": lambda: index + 1, "is_bf16_supported": lambda *args: True,
+            "mem_get_info": lambda device: (8 << 30, 16 << 30), "synchronize": lambda *args: None,
+        }.items():  # fmt: skip
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         for name in ("sparse_coo_tensor", "sparse_csr_tensor"):
             stack.enter_context(mock.patch.object(torch, name, _sparse(getattr(torch, name))))

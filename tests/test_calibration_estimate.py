@@ -35,15 +35,7 @@ def found(bench) -> Calibration:
 
 
 def frames(bench: Bench) -> dict[str, np.ndarray]:
-    return {
-        "dark": bench.dark,
-        "flat": bench.flat,
-        "mask_frames": bench.mask_frames,
-        "mask_wavelengths": bench.mask_wavelengths,
-    }
-
-
-# displacement between two images
+    return {name: getattr(bench, name) for name in ("dark", "flat", "mask_frames", "mask_wavelengths")}
 
 
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.3, -0.4), (-1.5, 2.25), (0.1, 13.7), (0.0, -27.5)])
@@ -54,9 +46,6 @@ def test_image_shift_finds_real_displacements(shift):
     cut = (slice(32, -32), slice(32, -32))
     noise = 0.02 * wide.std() * random.standard_normal((2, 64, 136))
     assert image_shift(wide[cut] + noise[0], moved[cut] + noise[1]) == pytest.approx(shift, abs=0.03)
-
-
-# dispersion
 
 
 def test_the_dispersion_is_fitted_and_inverted():
@@ -80,9 +69,6 @@ def test_a_curve_that_turns_back_is_refused():
     curve = Dispersion(np.array([-9.9, 18.0, -8.18]), wavelengths, np.zeros(3), np.zeros(3))
     with pytest.raises(InputError, match="turns back between 450 and 650 nm"):
         curve.wavelength(np.array([0.0]))
-
-
-# the whole
 
 
 def test_the_camera_of_the_bench_is_recovered(bench, found):
@@ -143,9 +129,8 @@ def test_exposures_and_the_order_of_the_mask_frames_do_not_matter(bench, found):
 
 
 def test_a_mirrored_bench_disperses_to_the_left(bench, found):
-    mirrored = calibrate(
-        bench.dark[..., ::-1], bench.flat[..., ::-1], bench.mask_frames[..., ::-1], bench.mask_wavelengths
-    )
+    dark, flat, masks = (one[..., ::-1] for one in (bench.dark, bench.flat, bench.mask_frames))
+    mirrored = calibrate(dark, flat, masks, bench.mask_wavelengths)
     assert mirrored.shifts == tuple(-d for d in found.shifts)
     np.testing.assert_allclose(mirrored.mask[..., ::-1], found.mask, atol=0.02)
 
@@ -216,9 +201,6 @@ def test_errors_say_what_is_wrong(bench, change, match):
         calibrate(**{**frames(bench), **change})
 
 
-# files
-
-
 def test_frames_are_found_by_their_names(bench, tmp_path):
     write_bench(tmp_path / "bench", bench)
     files = find_frames(tmp_path / "bench")
@@ -281,9 +263,6 @@ def test_a_snapshot_is_read_through_its_calibration(bench, found, tmp_path):
         read_calibrated(tmp_path / "stack.npy", found, frames=3)
     with pytest.raises(InputError, match=r"single snapshot .*it has no frame 1"):
         read_calibrated(tmp_path / "snapshot.npy", found, frames=1)
-
-
-# from the bench to the cube
 
 
 def script(name: str, *words: object) -> int:

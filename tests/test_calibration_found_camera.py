@@ -11,13 +11,7 @@ from cases import moved
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
-from cassi.calibration.found_camera import (
-    _clearly_better,
-    _Trial,
-    align,
-    find_camera,
-    predictions,
-)
+from cassi.calibration.found_camera import _clearly_better, _Trial, align, find_camera, predictions
 from cassi.calibration.self_calibration import Search, Snapshots, descend, directions, gather
 from cassi.cli.main import run
 from cassi.errors import InputError
@@ -157,17 +151,13 @@ def test_a_turned_and_magnified_mask_is_found(scene, mask):
     assert found.model.down["y"] == pytest.approx(0.0075 * SIZE / 2, abs=0.1)
 
 
-def with_contrast(mask, contrast):
-    return np.clip(mask.mean() + contrast * (mask - mask.mean()), 0, None)
-
-
 @pytest.mark.parametrize(
     ("changed", "picture", "found"),
     [
         (lambda mask: ndimage.gaussian_filter(mask, 0.8), lambda mask: mask, {"blur": (0.64, 0.2)}),
         (lambda mask: mask, lambda mask: ndimage.gaussian_filter(mask, 0.7), {"blur": (-0.7, 0.4)}),
-        (lambda mask: with_contrast(mask, 0.6), lambda mask: mask, {"contrast": (0.6, 0.08)}),
-        (lambda mask: with_contrast(mask, 1.4), lambda mask: mask, {"contrast": (1.4, 0.15)}),
+        (lambda mask: (0.4 * mask.mean() + 0.6 * mask).clip(0), lambda mask: mask, {"contrast": (0.6, 0.08)}),
+        (lambda mask: (1.4 * mask - 0.4 * mask.mean()).clip(0), lambda mask: mask, {"contrast": (1.4, 0.15)}),
     ],
     ids=["blurred", "sharper than its picture", "weaker", "deeper"],
 )
@@ -178,15 +168,12 @@ def test_sharpness_and_contrast_are_found(scene, mask, changed, picture, found):
     assert all(told[name] == pytest.approx(value, abs=off) for name, (value, off) in found.items())
 
 
-def blurred_by_band(mask, first, last):
-    return np.stack([ndimage.gaussian_filter(mask, width) for width in np.linspace(first, last, len(SHIFTS))])
-
-
 @pytest.mark.parametrize("last", [1.2, 1.6])
 def test_blur_that_grows_with_the_band_is_no_lack_of_contrast(scene, last):
     """A level that serves all bands helps little alone, nor does a slope without one: they are taken together."""
     mask = (np.random.default_rng(7).random((SIZE, SIZE)) > 0.5).astype(np.float32)
-    found = find_camera(photographed(scene, blurred_by_band(mask, 0.3, last), mask))
+    true = np.stack([ndimage.gaussian_filter(mask, width) for width in np.linspace(0.3, last, len(SHIFTS))])
+    found = find_camera(photographed(scene, true, mask))
     assert found.accepted and found.model.contrast == 1
     assert found.model.blur["1"] > 0.2 and found.model.blur["t"] == pytest.approx((last**2 - 0.3**2) / 2, rel=0.4)
 
@@ -314,9 +301,6 @@ def test_an_exact_model_hands_the_mask_back(mask):
     assert CameraModel().masks(mask, SHIFTS) is mask
     tone = CameraModel(tone=2.0).masks(mask, SHIFTS)
     assert np.allclose(tone[3], mask.astype(np.float64) ** 2, atol=1e-6)
-
-
-# place and dispersion
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from cases import moved
+from cases import moved, write_h5
 from scipy import ndimage
 
 from cassi.calibration import refined_camera
@@ -92,8 +92,7 @@ def test_every_figure_is_drawn(refined):
 def files(tmp_path, captures, mask):
     np.save(tmp_path / "mask.npy", mask)
     for m in captures:
-        with h5py.File(tmp_path / m.source, "w") as h:
-            h["measurement"] = m.y
+        write_h5(tmp_path / m.source, measurement=m.y)
     return [str(tmp_path / m.source) for m in captures]
 
 

@@ -86,9 +86,6 @@ def test_a_picture_without_noise_has_none(rounding):
     assert noise_of(picture + rounding * np.random.default_rng(0).random(picture.shape)) == (0.0, 0.0)
 
 
-# files
-
-
 def test_an_eight_bit_picture_comes_back_as_it_was_written(tmp_path):
     light = np.random.default_rng(0).random((20, 30, 3))
     write_side_picture(tmp_path / "p.png", light)

@@ -75,9 +75,6 @@ def auto(shot, **choices):
     return reconstruct_auto(shot.A, shot.y, method=Method(**choices))
 
 
-# --- stages ----------------------------------------------------------------------------------------------------------
-
-
 def test_total_variation_goes_on_where_it_was_left(shot):
     once = Tv(30).run(shot.A, shot.y, shot.problem, None, Watch())
     twice = Tv(20).run(shot.A, shot.y, shot.problem, Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), Watch())
@@ -130,9 +127,6 @@ def test_stages_are_plain_values():
             from_list(wrong)
 
 
-# --- the judge -------------------------------------------------------------------------------------------------------
-
-
 def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdict:
     misfit = error * torch.randn(400, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return Verdict(error, misfit.square(), imprint)
@@ -141,15 +135,12 @@ def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdic
 @pytest.mark.parametrize(
     ("new", "old", "accepted"),
     [
-        (verdict(0.02), verdict(0.02), True),
-        (verdict(0.0219), verdict(0.02), True),
-        (verdict(0.0221), verdict(0.02), False),
-        (verdict(math.nan), verdict(0.02), False),
-        (verdict(0.02, 0.1), verdict(0.02, 0.01), True),
-        (verdict(0.02, 0.13), verdict(0.02, 0.01), False),
+        (verdict(0.02), verdict(0.02), True), (verdict(0.0219), verdict(0.02), True),
+        (verdict(0.0221), verdict(0.02), False), (verdict(math.nan), verdict(0.02), False),
+        (verdict(0.02, 0.1), verdict(0.02, 0.01), True), (verdict(0.02, 0.13), verdict(0.02, 0.01), False),
         (verdict(0.02, 0.21), verdict(0.02, 0.2), True),
     ],
-)
+)  # fmt: skip
 def test_a_cube_passes_that_harms_little(shot, new, old, accepted):
     assert Judge(shot.split).accepts(new, old) == accepted
 
@@ -170,9 +161,6 @@ def test_a_verdict_by_hand():
     assert found.squared.tolist() == [0.0, 9.0]
 
 
-# --- the loop --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Black:
     """A stage that ends with a black cube."""
@@ -189,11 +177,8 @@ def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     hopeless, good = Black(), Tv(5)
     found = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
     assert found.stages == (Tv(20), good)
-    assert [(t.prior, t.accepted) for t in found.trials] == [
-        ("total variation", True),
-        ("black", False),
-        ("total variation", True),
-    ]
+    assert [t.prior for t in found.trials] == ["total variation", "black", "total variation"]
+    assert [t.accepted for t in found.trials] == [True, False, True]
     assert len(found.state.history) == 25
     assert found.trials[-1].held_out_error == pytest.approx(shot.split.error(found.state.x.clamp(min=0)))
 
@@ -246,9 +231,6 @@ def test_the_deadline_ends_the_run(shot):
     watch = Watch(deadline=0.0)
     found = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
     assert watch.late and len(found.state.history) == 1 and found.stages == (Tv(50),)
-
-
-# --- in the default solver -------------------------------------------------------------------------------------------
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):

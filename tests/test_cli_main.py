@@ -11,10 +11,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi.cli import main as cli_main
 from cassi.cli import shell
@@ -28,10 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cassi", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    command, environment = [sys.executable, "-m", "cassi", *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
 def test_as_a_module_it_names_its_commands():
@@ -71,9 +69,8 @@ def test_every_command_teaches(name, capsys):
             entry(["--help"])
         assert caught.value.code == 0
         shown = capsys.readouterr().out
-        assert (
-            "examples:" in shown and "exit codes:" in shown and f"      {typed.replace('scr', 'python scr')} " in shown
-        )
+        assert "examples:" in shown and "exit codes:" in shown
+        assert f"      {typed.replace('scr', 'python scr')} " in shown
         assert not re.search(r"\{\w+\} ", shown.split("examples:")[1])
         with pytest.raises(SystemExit):
             entry(["--version"])
@@ -166,8 +163,7 @@ def test_two_cubes_are_compared(tmp_path, capsys):
     assert main(["compare", str(tmp_path / "a.h5"), "--figure", str(tmp_path / "d.jpg")]) == 2
     told = capsys.readouterr()
     assert not told.out and "d.jpg: expected the suffix .png or .pdf or .svg" in told.err
-    with h5py.File(tmp_path / "c.h5", "w") as file:
-        file["cube"] = truth[:2]
+    write_h5(tmp_path / "c.h5", cube=truth[:2])
     assert main(["compare", str(tmp_path / "a.h5"), str(tmp_path / "c.h5")]) == 2
     assert "(3, 24, 24)" in capsys.readouterr().err
 

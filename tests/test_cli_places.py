@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
@@ -31,9 +32,7 @@ def bench(tmp_path: Path) -> Path:
         "white": {"measurement": A.forward(torch.ones_like(x)).numpy(), "shifts": np.arange(C)},
         "two": {"measurement": torch.stack([A.forward(x)] * 2).numpy(), "shifts": np.arange(C)},
     }.items():
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            for key, values in arrays.items():
-                file[key] = values
+        write_h5(tmp_path / f"{name}.h5", **arrays)
     write_cube(tmp_path / "spectra.h5", x.numpy())
     write_cube(tmp_path / "fewer.h5", x[:3].numpy())
     (tmp_path / "curves.csv").write_text("400, 1\n700, 1\n")
@@ -57,17 +56,12 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--save-camera", "m.h5"),
-        ("--save-camera", "mask.h5"),
-        ("--white", "white.h5", "--output", "white.h5"),
-        ("--white", "white.h5", "--save-camera", "white.h5"),
-        ("--weights", "w.h5", "--output", "w.h5"),
-        ("--side", "spectra.h5", "--output", "spectra.h5"),
-        ("--bad-pixels", "white.h5", "--output", "white.h5"),
-        ("--save-camera", "cube.h5", "--output", "cube.h5"),
-        ("--output", "cube.h5", "--report", "cube.h5"),
+        ("--save-camera", "m.h5"), ("--save-camera", "mask.h5"), ("--white", "white.h5", "--output", "white.h5"),
+        ("--white", "white.h5", "--save-camera", "white.h5"), ("--weights", "w.h5", "--output", "w.h5"),
+        ("--side", "spectra.h5", "--output", "spectra.h5"), ("--bad-pixels", "white.h5", "--output", "white.h5"),
+        ("--save-camera", "cube.h5", "--output", "cube.h5"), ("--output", "cube.h5", "--report", "cube.h5"),
     ],
-)
+)  # fmt: skip
 def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options):
     monkeypatch.setattr("cassi.running.request.read_weights", lambda path: None)
     before = {path.name: path.read_bytes() for path in bench.glob("*.*5")}
@@ -133,15 +127,9 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--save-camera", "nowhere/c.h5"), "does not exist; make it first"),
         (("--save-camera", "white.h5"), "exists already"),
         (("--save-camera", "camera.png"), "expected the suffix .h5"),
-        (
-            ("--save-camera", "c.h5", "--camera", "as-given"),
-            "--save-camera does not go with --camera: no camera is looked for",
-        ),
+        (("--save-camera", "c.h5", "--camera", "as-given"), "does not go with --camera: no camera is looked for"),
         (("--save-camera", "c.h5", "--psf", 1, "--align"), "--save-camera does not go with --psf, --align"),
-        (
-            ("--save-camera", "c.h5", "--calibration", "mask.h5"),
-            "--calibration does not go with --mask, --num-bands: it",
-        ),
+        (("--save-camera", "c.h5", "--calibration", "mask.h5"), "does not go with --mask, --num-bands: it"),
         (("--batch", 2), "--batch needs several snapshots"),
         (("--gain", -3), "the gain must be positive"),
         (("--gain", 3, "--read-noise", -1), "the read noise must be >= 0"),
@@ -149,10 +137,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--bit-depth", 40), "bit depth"),
         (("--iterations", 0), "at least 1"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
-        (
-            ("--tile", 32, "--white", "white.h5", "--uncertainty"),
-            "--tile does not go with --white, --uncertainty: tiles",
-        ),
+        (("--tile", 32, "--white", "white.h5", "--uncertainty"), "does not go with --white, --uncertainty: tiles"),
         (("--prior", "learned", "--iterations", 5), "total variation alone"),
         (("--iterations", 5, "--quality", "best"), "--iterations does not go with --quality: it fixes"),
         (("--white", "none.h5"), "none.h5"),

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi import CASSI
 from cassi.calibration.found_camera import FoundCamera
@@ -35,18 +36,11 @@ def counts() -> np.ndarray:
     return np.clip(np.round(electrons / GAIN + BLACK), 0, 4095).astype(np.uint16)
 
 
-def save(path: Path, **content: np.ndarray) -> Path:
-    with h5py.File(path, "w") as file:
-        for name, values in content.items():
-            file[name] = values
-    return path
-
-
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
-    save(tmp_path / "mask.h5", mask=MASK.numpy())
-    save(tmp_path / "wrong.h5", mask=np.random.default_rng(0).integers(0, 2, (H, W)).astype(np.float32))
-    return save(tmp_path / "raw.h5", measurement=counts())
+    write_h5(tmp_path / "mask.h5", mask=MASK.numpy())
+    write_h5(tmp_path / "wrong.h5", mask=np.random.default_rng(0).integers(0, 2, (H, W)).astype(np.float32))
+    return write_h5(tmp_path / "raw.h5", measurement=counts())
 
 
 def call(raw: Path, *options: object, mask: str = "mask.h5") -> int:
@@ -62,15 +56,12 @@ def attributes(path: Path) -> dict[str, object]:
         return dict(file.attrs)
 
 
-# The gain
-
-
 def test_the_gain_is_electrons_a_count_for_counts_and_per_unit_for_floats(raw):
     options = ReadOptions(mask=raw.parent / "mask.h5", num_bands=C, levels=Levels(bit_depth=12))
     assert Reading((options,), gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4095)
     levels = Levels(bit_depth=12, black_level=95)
     assert Reading((replace(options, levels=levels),), gain=GAIN)(str(raw)).gain == pytest.approx(GAIN * 4000)
-    floats = save(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
+    floats = write_h5(raw.with_name("floats.h5"), measurement=counts().astype(np.float32) / 4095)
     assert Reading((replace(options, levels=Levels()),), gain=GAIN)(str(floats)).gain == GAIN
 
 
@@ -96,14 +87,11 @@ def test_a_black_level_that_is_too_high_is_told(raw, capsys):
     assert "of |y|: the black level is too high" in str(attributes(raw.with_name("raw_cube.h5"))["notes"])
 
 
-# The mask
-
-
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(1, -1), (-1, 1), (-1, -1)])
 def test_a_turned_mask_is_told_with_its_cure_and_the_cure_cures(raw, capsys, transpose, rows, columns):
     mask = MASK.numpy()[::rows, ::columns]
-    save(raw.with_name("turned.h5"), mask=(mask.T if transpose else mask).copy())
+    write_h5(raw.with_name("turned.h5"), mask=(mask.T if transpose else mask).copy())
     assert call(raw, "--dry-run", mask="turned.h5") == 0
     captured = capsys.readouterr()
     assert "(--turn-mask)" in captured.err
@@ -128,9 +116,6 @@ def test_nothing_is_aligned_to_a_mask_that_does_not_belong(raw, capsys):
     assert not raw.with_name("raw_cube.h5").exists()
 
 
-# The dry run
-
-
 def test_a_dry_run_says_what_the_run_says(raw, capsys):
     options = ("--bit-depth", 12, "--black-level", BLACK, "--wavelengths", "450:650:5", *FAST)
     assert call(raw, *options, "--dry-run") == 0
@@ -151,17 +136,14 @@ def test_a_black_level_that_is_found_is_told_in_counts(raw, capsys):
     assert float(said[1]) == pytest.approx(BLACK, abs=3)
 
 
-# A folder
-
-
 @pytest.fixture
 def night(raw: Path) -> Path:
     folder = raw.parent / "night"
     folder.mkdir()
     for name in ("snap1", "snap2", "snap10"):
-        save(folder / f"{name}.h5", measurement=counts())
+        write_h5(folder / f"{name}.h5", measurement=counts())
     dark = BLACK + np.random.default_rng(3).normal(0, 2, (H, W + (C - 1) * STEP))
-    save(folder / "dark.h5", measurement=np.round(dark).astype(np.uint16))
+    write_h5(folder / "dark.h5", measurement=np.round(dark).astype(np.uint16))
     return folder
 
 
@@ -190,7 +172,7 @@ def test_a_folder_goes_on_beside_the_camera_that_it_saved(night, capsys, monkeyp
     argv = ("--output", night.parent / "cubes", "--save-camera", night.parent / "camera.h5", *FAST)
     assert call(night, *argv) == call(night, *argv) == 0
     assert "4 were finished already" in capsys.readouterr().out
-    save(night.parent / "camera.h5", mask=np.ones((C, H, W)))
+    write_h5(night.parent / "camera.h5", mask=np.ones((C, H, W)))
     assert call(night, *argv) == 2
     assert "camera.h5: exists already" in capsys.readouterr().err
 
@@ -228,14 +210,11 @@ def test_a_folder_gets_a_page_and_many_cubes_a_place(night, capsys):
     assert names == ["snap10_cube.h5", "snap1_cube.h5", "snap2_cube.h5"]
 
 
-# What is said
-
-
 def test_what_the_library_says_gets_its_option_here(raw, capsys):
     assert call(raw, *FAST, "--quiet") == 0
     assert call(raw, *FAST, "--quiet") == 2
     assert "(--overwrite)" in capsys.readouterr().err
-    save(raw.with_name("odd.h5"), Bild1=counts(), blende=MASK.numpy(), third=MASK.numpy())
+    write_h5(raw.with_name("odd.h5"), Bild1=counts(), blende=MASK.numpy(), third=MASK.numpy())
     assert main(["reconstruct", str(raw.with_name("odd.h5"))]) == 2
     assert "--key, --mask-key" in capsys.readouterr().err
     with pytest.raises(ValueError, match="needs the gain") as caught:
@@ -245,16 +224,13 @@ def test_what_the_library_says_gets_its_option_here(raw, capsys):
     assert "(--gain)" in capsys.readouterr().err
 
 
-# What is no snapshot
-
-
 @pytest.mark.parametrize(
     ("pixels", "words", "depth"),
     [(np.full((H, 56), 300, np.uint16), "0.0732601 everywhere", (12,)), (np.zeros((H, 56)), "is black", ())],
 )
 def test_a_snapshot_without_a_scene_is_refused(raw, capsys, pixels, words, depth):
     """A cap on the lens, a shutter that did not open."""
-    save(raw, measurement=pixels)
+    write_h5(raw, measurement=pixels)
     options = ("--num-bands", C, *(word for bits in depth for word in ("--bit-depth", bits)))
     for dry in ((), ("--dry-run",)):
         assert call(raw, *FAST, *options, *dry) == 2
@@ -266,7 +242,7 @@ def test_a_snapshot_without_a_scene_is_refused(raw, capsys, pixels, words, depth
 
 
 def test_among_many_a_snapshot_without_a_scene_is_named(night, capsys):
-    save(night / "snap2.h5", measurement=np.zeros((H, W + STEP * (C - 1)), np.uint16))
+    write_h5(night / "snap2.h5", measurement=np.zeros((H, W + STEP * (C - 1)), np.uint16))
     assert call(night, *FAST) == 0
     captured = capsys.readouterr()
     assert "snap2: the snapshot is black" in captured.err and "2 do not fit the mask" in captured.out

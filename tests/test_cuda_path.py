@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from pretend_device import Ledger, pretend_cuda
+from test_priors_learned import SMALL
 from torch import Tensor
 from training.examples import AnyCamera, draw_examples
 from training.loop import loss_of, new_prior
@@ -33,7 +34,7 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.psf import gaussian_psf
-from cassi.priors.learned import LearnedPrior, Size, shipped_prior
+from cassi.priors.learned import LearnedPrior, shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.tv import TVDenoiser
 from cassi.running.many import _described
@@ -275,14 +276,11 @@ def test_tiles(tmp_path):
 
 def test_a_step_of_a_training(monkeypatch):
     monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
-    size = Size(
-        components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
-    )
     cube = (255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy()
     scenes = Scenes((cube,), (), np.zeros((0, 31)))
 
     def loss_on(device: torch.device) -> tuple[float, LearnedPrior]:
-        prior = new_prior(size, 0).to(device)
+        prior = new_prior(SMALL, 0).to(device)
         examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)
         loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
         loss.backward()

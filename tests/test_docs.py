@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 from scipy.io import savemat
 
 import cassi.choice.automatic
@@ -97,8 +97,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_measurement(folder / "stack.h5", stack)
     savemat(folder / "snapshot.mat", {"meas": y.numpy()})
     savemat(folder / "mask.mat", {"mask": mask.numpy()})
-    with h5py.File(folder / "mask.h5", "w") as file:
-        file["mask"] = mask.numpy()
+    write_h5(folder / "mask.h5", mask=mask.numpy())
     for k in range(2):
         savemat(folder / "night7" / f"frame{k}.mat", {"meas": y.numpy() * (k + 1)})
     (folder / "scripts").symlink_to(ROOT / "scripts")
@@ -109,10 +108,8 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def as_program(arguments: list[str]) -> Iterator[None]:
     """Arguments, signal handlers and threads as a program of its own would have them, and put back afterwards."""
     before = (
-        sys.argv,
-        [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)],
-        torch.get_num_threads(),
-    )
+        sys.argv, [(one, signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads(),
+    )  # fmt: skip
     sys.argv = arguments
     try:
         yield

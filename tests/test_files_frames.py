@@ -96,9 +96,6 @@ def test_tiff_pages_are_frames_and_its_bits_are_its_own(tmp_path):
     assert plan_counts(np.dtype("u2"), 0.0, 190.0, bits=12).scale == 4095
 
 
-# --- describe
-
-
 def test_describe_lists_arrays(tmp_path):
     np.savez(tmp_path / "m.npz", meas=np.ones((64, 74)), cube=np.ones((3, 4, 5)), extra=np.array([1.0, np.nan]))
     np.savez(tmp_path / "mask.npz", mask=np.eye(4, dtype=np.float32))

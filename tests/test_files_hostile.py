@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+from cases import write_h5
 from PIL import Image
-from test_files_reading import write_h5, write_v73
+from test_files_reading import write_v73
 
 from cassi.files import InputError, Levels, describe, open_container, read_cube, read_measurement
 
@@ -28,9 +29,6 @@ def one_line(call, *arguments, **options):
     assert "\n" not in message
     assert len(message) <= 1000
     return message
-
-
-# --- the corpus of good files
 
 
 def write_hdf5(path):
@@ -102,25 +100,16 @@ def test_random_bytes_changed(tmp_path, name):
     assert seen > 5
 
 
-# --- no file, wrong kind of file
-
-
-def test_what_is_no_file(tmp_path):
+def test_what_is_no_data_file(tmp_path):
     assert "no such file" in one_line(read_measurement, tmp_path / "missing.h5")
     assert "is a directory" in one_line(read_measurement, tmp_path)
     (tmp_path / "empty.h5").touch()
     assert "its first bytes are b''" in one_line(read_measurement, tmp_path / "empty.h5")
     assert "null byte" in one_line(read_measurement, "a\0b.h5")
-
-
-def test_what_is_no_data_file(tmp_path):
     (tmp_path / "m.h5").write_text("this is a letter\nof two lines")
     assert "not HDF5 and no other format known here" in one_line(read_measurement, tmp_path / "m.h5")
     (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
     assert "found nothing" in one_line(read_measurement, tmp_path / "zip.npz")
-
-
-# --- wrong content
 
 
 @pytest.mark.parametrize(
@@ -150,6 +139,9 @@ def test_what_is_no_data_file(tmp_path):
         ({"measurement": Y, "mask": MASK, "shifts": np.zeros(20_000)}, "must be at most 10000 numbers"),
         ({"measurement": Y, "mask": MASK, "wavelengths": [500.0, 550, 550, 600]}, "all different"),
         ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones(Y.shape)}, "every detector pixel is marked bad"),
+        ({"attributes": {"gain": np.bytes_("two")}, "measurement": Y, "mask": MASK}, "'gain' must be one finite"),
+        ({"attributes": {"gain": np.nan}, "measurement": Y, "mask": MASK}, "'gain' must be one finite number"),
+        ({"attributes": {"read_noise": [1, 2]}, "measurement": Y, "mask": MASK}, "'read_noise' must be one finite"),
     ],
 )
 def test_wrong_content(tmp_path, content, message):
@@ -164,9 +156,6 @@ def test_matlab_content_that_is_no_array(tmp_path):
     assert "'mask' is a cell array" in one_line(read_measurement, tmp_path / "m.mat")
     scipy.io.savemat(tmp_path / "m.mat", {"meas": Y + 1j, "mask": MASK})
     assert "'meas' is complex" in one_line(read_measurement, tmp_path / "m.mat")
-
-
-# --- nothing is executed
 
 
 class Payload:
@@ -189,9 +178,6 @@ def test_objects_are_never_unpickled(tmp_path, name):
     (tmp_path / "raw.npy").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
     one_line(read_measurement, tmp_path / "raw.npy", mask=MASK)
     assert not (tmp_path / "executed").exists()
-
-
-# --- nothing outside the file is read
 
 
 def external_link(file, secret):
@@ -217,12 +203,10 @@ def external_storage(file, secret):
 @pytest.mark.parametrize(
     ("way_out", "message"),
     [
-        (external_link, "no measurement found"),
-        (soft_link_through_an_external_one, "no measurement found"),
-        (virtual_dataset, "stored in another file"),
-        (external_storage, "stored in another file"),
+        (external_link, "no measurement found"), (soft_link_through_an_external_one, "no measurement found"),
+        (virtual_dataset, "stored in another file"), (external_storage, "stored in another file"),
     ],
-)
+)  # fmt: skip
 def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
     write_h5(tmp_path / "elsewhere.h5", measurement=Y, mask=MASK)
     with h5py.File(write_h5(tmp_path / "m.h5", mask=MASK), "a") as file:
@@ -232,40 +216,19 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
     assert message in one_line(read_measurement, tmp_path / "m.h5")
 
 
-# --- bombs: the sizes declared are far beyond what is stored
-
-
-def bomb_npz_header(path):
-    with zipfile.ZipFile(path, "w") as archive, archive.open("measurement.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
-
-
-def bomb_npy(path):
-    with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
-
-
-def bomb_hdf5_declared(path):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("measurement", (10**6, 10**6), "f4", chunks=(64, 64), compression="gzip")
-
-
-@pytest.mark.parametrize(
-    ("name", "bomb", "message"),
-    [
-        ("b.npz", bomb_npz_header, "takes 3725 GiB at once"),
-        ("b.npy", bomb_npy, "takes 3725 GiB at once"),
-        ("b.h5", bomb_hdf5_declared, "takes 3725 GiB at once"),
-    ],
-)
-def test_bombs_are_refused(tmp_path, name, bomb, message):
-    bomb(tmp_path / name)
-    container = open_container(tmp_path / name)
-    with pytest.raises(InputError, match=message):
-        container.read(container.entries[-1])
-
-
-# --- pictures that are no snapshot
+def test_bombs_are_refused(tmp_path):
+    """The sizes declared are far beyond what is stored."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)}
+    paths = [tmp_path / f"b.{suffix}" for suffix in ("npz", "npy", "h5")]
+    with zipfile.ZipFile(paths[0], "w") as archive, archive.open("measurement.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, header)
+    with open(paths[1], "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with h5py.File(paths[2], "w") as file:
+        file.create_dataset("measurement", header["shape"], "f4", chunks=(64, 64), compression="gzip")
+    for container in map(open_container, paths):
+        with pytest.raises(InputError, match="takes 3725 GiB at once"):
+            container.read(container.entries[-1])
 
 
 def counts_of(y=Y):
@@ -331,9 +294,6 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
     assert np.array_equal(read_measurement(path, mask=tmp_path / "mask.png").mask, MASK)
 
 
-# --- numbers that are not what they look like
-
-
 def test_negative_counts_need_a_word(tmp_path):
     counts = (Y * 4000 - 500).astype(np.int16)
     path = write_h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
@@ -349,22 +309,6 @@ def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=stored))
     assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
     assert any("divided by their maximum" in note for note in m.notes)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "message"),
-    [
-        ({"gain": np.bytes_("two")}, "'gain' must be one finite number"),
-        ({"gain": np.nan}, "'gain' must be one finite number"),
-        ({"read_noise": [1, 2]}, "'read_noise' must be one finite number"),
-    ],
-)
-def test_attributes_that_cannot_be(tmp_path, attributes, message):
-    path = write_h5(tmp_path / "m.h5", attributes, measurement=Y, mask=MASK)
-    assert message in one_line(read_measurement, path)
-
-
-# --- names
 
 
 def printable(text):
@@ -387,9 +331,6 @@ def test_hdf5_behind_a_block_of_the_user(tmp_path):
         file.create_dataset("measurement", data=Y, compression="gzip")
         file["mask"] = MASK
     assert np.array_equal(read_measurement(tmp_path / "m.h5").y, Y)
-
-
-# --- packing and size
 
 
 def test_an_array_too_large_to_be_read_at_once(tmp_path, monkeypatch):

@@ -130,9 +130,6 @@ def test_measurements_go_to_hdf5_only(tmp_path):
         write_measurement(tmp_path / "m.mat", m)
 
 
-# --- refused output
-
-
 def test_existing_output_is_kept_without_overwrite(tmp_path):
     path = tmp_path / "c.h5"
     path.write_bytes(b"precious")
@@ -146,12 +143,10 @@ def test_existing_output_is_kept_without_overwrite(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("c.xyz", "unknown output format '.xyz'"),
-        ("c", "unknown output format ''"),
-        ("nowhere/c.h5", "the folder .*nowhere does not exist"),
-        ("folder.h5", "is a folder"),
+        ("c.xyz", "unknown output format '.xyz'"), ("c", "unknown output format ''"),
+        ("nowhere/c.h5", "the folder .*nowhere does not exist"), ("folder.h5", "is a folder"),
     ],
-)
+)  # fmt: skip
 def test_output_that_cannot_be(tmp_path, name, message):
     (tmp_path / "folder.h5").mkdir()
     with pytest.raises(OutputError, match=message):
@@ -179,9 +174,6 @@ def test_content_that_cannot_be_written(tmp_path, arguments, message):
     with pytest.raises(InputError, match=message):
         write_cube(tmp_path / "c.h5", **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-# --- interrupted and failed writes
 
 
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
@@ -218,9 +210,6 @@ def test_real_writes_that_fail_leave_nothing_behind(tmp_path):
     assert len(lines) == len(FORMATS)
     assert all("the disk is full; free some space" in line for line in lines)
     assert not [p.name for p in tmp_path.iterdir() if not p.name.startswith("warm.")]
-
-
-# --- signals, and what did not reach the file
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -29,13 +29,10 @@ from cassi.solvers.subspace_tv import subspace_tv
 
 
 @pytest.fixture
-def three_threads(monkeypatch):
+def three_threads(monkeypatch, torch_threads):
     """Three threads, also for the little work of a test."""
     monkeypatch.setattr(threads, "SMALL", 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+    torch_threads(3)
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -49,13 +46,8 @@ def problem(seed: int = 0) -> tuple[CASSI, Tensor]:
 
 def signatures() -> dict[str, int]:
     """How many types each kernel is compiled for in this process."""
-    modules = (cpu, cpu_lowrank)
-    return {
-        name: len(function.signatures)
-        for module in modules
-        for name, function in vars(module).items()
-        if hasattr(function, "signatures")
-    }
+    functions = {**vars(cpu), **vars(cpu_lowrank)}
+    return {name: len(f.signatures) for name, f in functions.items() if hasattr(f, "signatures")}
 
 
 def test_nothing_is_compiled_after_the_warming_up():

@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,17 +47,11 @@ class Size:
 
 
 SIZES = [
-    Size((), 1, 1, (0,)),
-    Size((), 3, 5, (0, 2, 4)),
-    Size((2,), 1, 7, (5, 0, 1), per_band=True),
-    Size((2, 2), 5, 1, (0, -3), weighted=True),
-    Size((), 9, 65, (0, 1, 2), per_band=True, weighted=True),
-    Size((1,), 8, 64, (-1, -1, 4, 2)),
-    Size((), 2, 257, (0, 2, 4), weighted=True),
-    Size((2,), 5, 31, (4, 2, 0), per_band=True),
-    Size((), 2, 530, (3, 0, 511), weighted=True),
-    Size((), 17, 129, (7,)),
-]
+    Size((), 1, 1, (0,)), Size((), 3, 5, (0, 2, 4)), Size((2,), 1, 7, (5, 0, 1), per_band=True),
+    Size((2, 2), 5, 1, (0, -3), weighted=True), Size((), 9, 65, (0, 1, 2), per_band=True, weighted=True),
+    Size((1,), 8, 64, (-1, -1, 4, 2)), Size((), 2, 257, (0, 2, 4), weighted=True),
+    Size((2,), 5, 31, (4, 2, 0), per_band=True), Size((), 2, 530, (3, 0, 511), weighted=True), Size((), 17, 129, (7,)),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,15 +114,16 @@ def use(monkeypatch):
 
 CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
 every_case = pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
-# kernels with a program for each row of a snapshot see no more in many rows than in two
-by_row = pytest.mark.parametrize(
-    ("size", "dtype"), [(replace(size, height=min(size.height, 2)), dtype) for size, dtype in CASES], ids=str
-)
 
-# and those with a program for each tile, of 8 x 64 pixels, no more in nine columns of tiles than in three
-by_tile = pytest.mark.parametrize(
-    ("size", "dtype"), [(replace(size, width=min(size.width, 130)), dtype) for size, dtype in CASES], ids=str
-)
+
+def cut(height: int, width: int) -> pytest.MarkDecorator:
+    """The cases, no larger than this."""
+    cases = [(replace(s, height=min(s.height, height), width=min(s.width, width)), dtype) for s, dtype in CASES]
+    return pytest.mark.parametrize(("size", "dtype"), cases, ids=str)
+
+
+by_row = cut(2, 1000)  # kernels with a program for each row of a snapshot see no more in many rows than in two
+by_tile = cut(1000, 130)  # those with one for each tile, of 8 x 64, no more in nine columns than in three
 
 
 @by_row
@@ -179,12 +175,7 @@ def test_total_variation(size, dtype, num_iters, triton_kernels, use):
         torch.testing.assert_close(got, want, **tolerance(dtype))
 
 
-# a program of the subspace step takes 128 columns at a time
-@pytest.mark.parametrize(
-    ("size", "dtype"),
-    [(replace(size, height=min(size.height, 2), width=min(size.width, 130)), dtype) for size, dtype in CASES],
-    ids=str,
-)
+@cut(2, 130)  # a program takes 128 columns at a time
 @pytest.mark.parametrize(("components", "nonnegative"), [(1, True), (3, False), (8, True)])
 def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
     """Against the CPU's kernel, which tests hold to eager torch."""
@@ -383,16 +374,6 @@ def test_all_variants_compile(capability, real):
     compiled_for(capability, variants, real)
 
 
-class Launch:
-    """Stands for a kernel: notes the current device at each launch."""
-
-    def __init__(self, current: list[torch.device | None], seen: list[torch.device | None]) -> None:
-        self.current, self.seen = current, seen
-
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *args, **kwargs: self.seen.append(self.current[-1])
-
-
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     """Triton launches on the current device of the thread, which is cuda:0 where nobody says otherwise."""
     module = importlib.import_module("cassi.kernels.gpu")
@@ -406,8 +387,9 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
         current.pop()
 
     monkeypatch.setattr(torch.cuda, "device", entered)
+    kernel = defaultdict(lambda: lambda *args, **kwargs: seen.append(current[-1]))  # launched with any grid
     for name in CONSTANTS:
-        monkeypatch.setattr(module, name, Launch(current, seen))
+        monkeypatch.setattr(module, name, kernel)
     with pretend_cuda(1) as ledger:
         here = ledger.device
         x, y, z = (torch.ones(shape, device=here) for shape in ((2, 3, 4), (3, 5), (1, 3, 4)))

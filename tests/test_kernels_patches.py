@@ -9,14 +9,8 @@ import torch.nn.functional as F
 from cassi.kernels.patches import aggregate_patches, extract_patches
 
 GRID = [
-    ((8, 8), 4, 2),
-    ((9, 7), 4, 2),
-    ((5, 5), 5, 5),
-    ((7, 10), 3, 1),
-    ((8, 9), 4, 3),
-    ((1, 6), 1, 1),
-    ((13, 17), 6, 5),
-]
+    ((8, 8), 4, 2), ((9, 7), 4, 2), ((5, 5), 5, 5), ((7, 10), 3, 1), ((8, 9), 4, 3), ((1, 6), 1, 1), ((13, 17), 6, 5),
+]  # fmt: skip
 grid = pytest.mark.parametrize(("shape", "size", "stride"), GRID)
 
 

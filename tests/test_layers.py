@@ -102,13 +102,10 @@ ROOMS = {  # what each room may import besides itself; the order is that of the 
 PLAIN = {"errors", "version"}  # files, which every room may import
 # Packages that only these rooms may import.
 EDGES = {
-    "h5py": {"cassi.files", "cassi.running.many"},
-    "matplotlib": {"cassi.looking"},
-    "numba": {"cassi.kernels.jit"},
-    "triton": {"cassi.kernels.gpu"},
-    "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli"},
+    "h5py": {"cassi.files", "cassi.running.many"}, "matplotlib": {"cassi.looking"}, "numba": {"cassi.kernels.jit"},
+    "triton": {"cassi.kernels.gpu"}, "tqdm": {"cassi.solvers.loop", "cassi.running", "cassi.cli"},
     "safetensors": {"cassi.priors.learned"},
-}
+}  # fmt: skip
 
 
 def room_of(name: str) -> str:
@@ -197,9 +194,6 @@ def test_the_public_names_exist_and_nothing_else_is_defined_in_init():
     )
 
 
-# scripts
-
-
 ONLY_THESE = {  # what a script may take from torch: no arithmetic
     "torch.Generator", "torch.Tensor", "torch.Size", "torch.device", "torch.from_numpy", "torch.set_num_threads",
     "torch.get_num_threads", "torch.__version__", "torch.cuda.is_available", "np.ndarray", "np.asarray",
@@ -228,9 +222,6 @@ def test_nothing_imports_a_script():
         assert not {i for i in imports(path) if within(i, forbidden)}, path
 
 
-# manners of the source
-
-
 def test_manners():
     """No assert as validation, no global seed, no hidden state; every module says what it is."""
     for path in MODULES.values():
@@ -241,9 +232,6 @@ def test_manners():
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "").endswith("seed"):  # to unparse all is slow
                 wrong = ast.unparse(node.func) in ("torch.manual_seed", "np.random.seed", "random.seed")
             assert not wrong, f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
-
-
-# examples
 
 
 @functools.cache

@@ -117,12 +117,10 @@ def test_broken_values_still_give_figures(cube):
     broken = cube.copy()
     broken[:, 5:9, 5:9], broken[2, 0, 0] = np.nan, np.inf
     for figure in (
-        figures.summary(result(broken, BANDS)),
-        figures.bands(np.full_like(cube, np.nan), BANDS),
-        figures.summary(result(0 * cube, BANDS)),
-        figures.convergence([Record(1, 0.1, 0.0, np.nan)]),
+        figures.summary(result(broken, BANDS)), figures.bands(np.full_like(cube, np.nan), BANDS),
+        figures.summary(result(0 * cube, BANDS)), figures.convergence([Record(1, 0.1, 0.0, np.nan)]),
         figures.difference(broken, cube, BANDS),
-    ):
+    ):  # fmt: skip
         FigureCanvasAgg(figure).draw()
 
 
@@ -240,10 +238,6 @@ def test_the_summary_warns_in_red(cube):
     (box,) = [text for text in figures.summary(bad).findobj(Text) if text.get_text() == "wrong mask"]
     red, green, _, _ = box.get_bbox_patch().get_edgecolor()
     assert red > 2 * green
-    unexplained = result(cube, BANDS, residual=np.pad(0.7 * cube[0], ((0, 0), (0, 14))))
-    assert "more than half of the snapshot unexplained (residual 70%)" in words(figures.summary(unexplained))
-    errors = (0.29, 0.31)  # the second is what the choice itself calls bad
-    assert [len(result(cube, choice={"held_out_error": error}).problems()) for error in errors] == [0, 1]
 
 
 @pytest.fixture(scope="module")

@@ -30,13 +30,11 @@ CASES = {
     "one a band, to the left": {"shifts": (3.2, 1.7, 0.0), "psf": uneven(3, 4)},
     "wide, a band": {"shifts": (0.0, 1.0, 2.5), "psf": uneven(3, 31)},
     "weights": {
-        "shifts": (0.0, 1.25, 2.5),
-        "psf": uneven(3),
-        "weights": torch.linspace(0, 1, 5 * 9).view(5, 9).double(),
+        "shifts": (0.0, 1.25, 2.5), "psf": uneven(3), "weights": torch.linspace(0, 1, 5 * 9).view(5, 9).double(),
     },
     "one band": {"shifts": (0.6,), "psf": uneven(3)},
     "a displaced point": {"shifts": (0, 1, 2), "psf": torch.tensor([0.0, 0.0, 1.0]).double()},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(params=CASES)

@@ -12,15 +12,7 @@ import torch
 from oracle import matrix
 from torch import Tensor
 
-from cassi import (
-    CASSI,
-    MultiShot,
-    admm_tv,
-    double_disperser,
-    gap_tv,
-    least_squares,
-    video_camera,
-)
+from cassi import CASSI, MultiShot, admm_tv, double_disperser, gap_tv, least_squares, video_camera
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.plan import Method
 from cassi.optics.blurred import BlurredCASSI
@@ -84,11 +76,9 @@ def double(mask: Tensor, shifts: tuple[int, ...]) -> Case:
     A = double_disperser(mask, shifts)
     bands, height, width = A.cube_shape
     matrix = np.zeros((height, width, bands, height, width))
-    for c, d in enumerate(shifts):
-        for i in range(height):
-            for j in range(width):
-                m = mask if mask.ndim == 2 else mask[c]
-                matrix[i, j, c, i, j] = m[i, j + d - min(shifts)]
+    masks = mask.expand(bands, *mask.shape[-2:])
+    for c, i, j in np.ndindex(bands, height, width):
+        matrix[i, j, c, i, j] = masks[c, i, j + shifts[c] - min(shifts)]
     return Case(A, matrix.reshape(height * width, -1))
 
 
@@ -179,9 +169,6 @@ def close(a: Tensor, b: Tensor | np.ndarray, tol: float = 1e-10) -> bool:
     return bool((a - b).norm() <= tol * max(1.0, float(b.norm())))
 
 
-# the two directions
-
-
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
 def test_both_directions_are_the_matrix(case, batch):
     A, matrix = case
@@ -201,9 +188,6 @@ def test_arguments_are_not_modified(case):
     ):  # fmt: skip
         call()
         assert torch.equal(x, before[0]) and torch.equal(y, before[1])
-
-
-# what is known of A A^T
 
 
 def test_the_diagonal_and_its_bound(case):
@@ -274,9 +258,6 @@ def test_modes_are_those_of_the_gram_matrix_or_bound_it(case):
         assert np.abs(rest).max() < 1e-9
 
 
-# weights
-
-
 def test_weights_scale_the_rows_and_are_copied(case):
     A, matrix = case.A.weighted(None), case.matrix
     w = torch.rand(A.measurement_shape, dtype=F64, generator=torch.Generator().manual_seed(6)) + 0.5
@@ -309,18 +290,13 @@ def test_what_a_left_out_pixel_holds_has_no_influence(case):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda w: w[..., 1:], "weights must be .* one per detector pixel"),
-        (lambda w: w - 2, "finite and >= 0"),
-        (lambda w: w * math.nan, "finite and >= 0"),
-        (lambda w: w / 0, "finite and >= 0"),
+        (lambda w: w[..., 1:], "weights must be .* one per detector pixel"), (lambda w: w - 2, "finite and >= 0"),
+        (lambda w: w * math.nan, "finite and >= 0"), (lambda w: w / 0, "finite and >= 0"),
     ],
-)
+)  # fmt: skip
 def test_weights_are_checked(case, change, words):
     with pytest.raises(ValueError, match=words):
         case.A.weighted(change(torch.ones(case.A.measurement_shape, dtype=F64)))
-
-
-# inverses
 
 
 @pytest.mark.parametrize("rho", [0.03, 2.0])
@@ -352,9 +328,6 @@ def test_the_pseudo_inverse_is_that_of_moore_and_penrose(case):
 def test_prox_needs_a_positive_penalty(case, rho):
     with pytest.raises(ValueError, match="rho must be positive"):
         case.A.prox(*pair(case.A), rho)
-
-
-# the data step
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -392,9 +365,6 @@ def test_the_data_step_of_admm(case):
         u = x_hand - z_hand
 
 
-# gradients
-
-
 def test_derivatives_in_cube_and_measurement(case):
     A = case.A
     x, y = (t.requires_grad_() for t in pair(A))
@@ -420,36 +390,23 @@ def test_an_iterated_inverse_has_no_derivative_in_the_mask():
             A.pinv(torch.ones(A.measurement_shape, dtype=F64))
 
 
-# errors
-
-
 def test_wrong_arguments_are_named(case):
     A = case.A
     x, y = pair(A)
-    with pytest.raises(TypeError, match="cube must be a torch tensor"):
-        A @ x.numpy()
-    with pytest.raises(TypeError, match="measurement must be a torch tensor"):
-        A.adjoint(y.numpy())
-    with pytest.raises(TypeError, match="move one of them"):
-        A.forward(x.float())
-    with pytest.raises(TypeError, match="move one of them"):
-        A.adjoint(y.float())
-    with pytest.raises(ValueError, match=r"cube must end in .*, got "):
-        A.forward(x[..., 1:])
-    with pytest.raises(ValueError, match=r"measurement must end in .*, got "):
-        A.adjoint(y[..., 1:])
-    if A.measurement_shape != A.cube_shape[-2:]:  # else a cube is a batch of measurements
-        with pytest.raises(ValueError, match="swapped"):
-            A @ y
-        with pytest.raises(ValueError, match="swapped"):
-            A.adjoint(x[None])
-    with pytest.raises(ValueError, match="rho must be >= 0"):
-        A.data_step_(x, x, y, y, y, rho=-1.0)
-    with pytest.raises(ValueError, match="same batch axes"):
-        A.data_step_(x[None], x[None], y, y, y)
-
-
-# every solver takes every camera
+    swapped = A.measurement_shape != A.cube_shape[-2:]  # else a cube is a batch of measurements
+    for error, words, call in (
+        (TypeError, "cube must be a torch tensor", lambda: A @ x.numpy()),
+        (TypeError, "measurement must be a torch tensor", lambda: A.adjoint(y.numpy())),
+        (TypeError, "move one of them", lambda: A.forward(x.float())),
+        (TypeError, "move one of them", lambda: A.adjoint(y.float())),
+        (ValueError, r"cube must end in .*, got ", lambda: A.forward(x[..., 1:])),
+        (ValueError, r"measurement must end in .*, got ", lambda: A.adjoint(y[..., 1:])),
+        *([(ValueError, "swapped", lambda: A @ y), (ValueError, "swapped", lambda: A.adjoint(x[None]))] * swapped),
+        (ValueError, "rho must be >= 0", lambda: A.data_step_(x, x, y, y, y, rho=-1.0)),
+        (ValueError, "same batch axes", lambda: A.data_step_(x[None], x[None], y, y, y)),
+    ):
+        with pytest.raises(error, match=words):
+            call()
 
 
 def bands(A: object) -> int:

@@ -161,15 +161,12 @@ def test_without_detail_nothing_is_claimed(y, mask, level):
 @pytest.mark.parametrize(
     ("y", "mask", "shifts"),
     [
-        (np.ones(5), np.ones((4, 4)), (0,)),
-        (np.ones((4, 6)), np.ones(4), (0, 2)),
-        (np.ones((4, 6)), np.ones((4, 4)), ()),
-        (np.ones((4, 6)), np.ones((3, 4, 4)), (0, 2)),
-        (np.ones((5, 6)), np.ones((4, 4)), (0, 2)),
-        (np.ones((4, 3)), np.ones((4, 4)), (0, 2)),
+        (np.ones(5), np.ones((4, 4)), (0,)), (np.ones((4, 6)), np.ones(4), (0, 2)),
+        (np.ones((4, 6)), np.ones((4, 4)), ()), (np.ones((4, 6)), np.ones((3, 4, 4)), (0, 2)),
+        (np.ones((5, 6)), np.ones((4, 4)), (0, 2)), (np.ones((4, 3)), np.ones((4, 4)), (0, 2)),
         (np.full((4, 6), np.nan), np.ones((4, 4)), (0, 2)),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_compared(y, mask, shifts):
     with pytest.raises(ValueError, match="must be"):
         check_mask(y, mask, shifts)

@@ -52,20 +52,13 @@ def test_light_divided_out_of_the_scene_is_in_the_mask():
 
 
 @pytest.mark.parametrize(
-    ("R", "w", "said"),
-    [
-        ((2, 4), (2, 4, 5), "sensitivity must be"),
-        ((2, 3), (2, 4, 6), "weights must be"),
-    ],
+    ("R", "w", "said"), [((2, 4), (2, 4, 5), "sensitivity must be"), ((2, 3), (2, 4, 6), "weights must be")]
 )
 def test_sizes_that_do_not_fit(R, w, said):
     with pytest.raises(ValueError, match=said):
         SideView(camera(), random(*R), random(*w))
     with pytest.raises(ValueError, match="finite and >= 0"):
         SideView(camera(), -random(2, 3), random(2, 4, 5))
-
-
-# where a picture lies in another
 
 
 def test_a_quarter_turn_and_a_displacement_by_hand():
@@ -87,9 +80,6 @@ def test_there_and_back():
     inner = (..., slice(6, -6), slice(6, -6))
     torch.testing.assert_close(back[inner], image[inner], atol=2e-3, rtol=0)
     assert bool(seen[6:-6, 6:-6].all())
-
-
-# the picture as it is given
 
 
 @pytest.mark.parametrize(

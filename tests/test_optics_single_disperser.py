@@ -139,9 +139,6 @@ def test_to_makes_a_new_operator(weighted, device, generator):
     torch.testing.assert_close(B.forward(x.to(B.mask)).cpu().float(), A.forward(x))
 
 
-# derivatives
-
-
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("mask_shape", [(2, 3), (3, 2, 3)], ids=["shared", "per-band"])
 @pytest.mark.parametrize("shifts", [(0, 1, 2), (1, -2, 0)], ids=str)
@@ -193,9 +190,6 @@ def test_the_operator_with_a_learned_mask_follows_it(generator):
     torch.testing.assert_close(A.gram_diag(), fresh.gram_diag())
     y = torch.randn(2, 4, generator=generator)
     torch.testing.assert_close(A.pinv(y), fresh.pinv(y))
-
-
-# errors
 
 
 MASK = torch.ones(4, 5)

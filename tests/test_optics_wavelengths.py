@@ -1,8 +1,8 @@
 """Wavelength presets and what users type."""
 
-import h5py
 import numpy as np
 import pytest
+from cases import write_h5
 
 from cassi.errors import InputError
 from cassi.files.wavelength_files import parse_wavelengths
@@ -34,8 +34,7 @@ def test_ranges_and_lists():
 def test_files(tmp_path):
     (tmp_path / "w.txt").write_text("450\n500.5\n600\n")
     (tmp_path / "w.csv").write_text("450,500.5;600")
-    with h5py.File(tmp_path / "w.h5", "w") as file:
-        file["wavelengths"] = [450, 500.5, 600]
+    write_h5(tmp_path / "w.h5", wavelengths=[450, 500.5, 600])
     for name in ("w.txt", "w.csv", "w.h5"):
         assert parse_wavelengths(str(tmp_path / name), 3).tolist() == [450, 500.5, 600]
 
@@ -44,15 +43,12 @@ def test_files(tmp_path):
     ("text", "message"),
     [
         ("mst-29", r"expected a preset \(cave-31, mst-28, tsa-net-28\), start:stop:count"),
-        ("450:650", "expected a preset"),
-        ("450:650:2.5", "expected start:stop:count in nm, for example 450:650:28"),
-        ("450:650:0", "expected start:stop:count"),
-        ("450:inf:3", "expected start:stop:count"),
+        ("450:650", "expected a preset"), ("450:650:2.5", "expected start:stop:count in nm, for example 450:650:28"),
+        ("450:650:0", "expected start:stop:count"), ("450:inf:3", "expected start:stop:count"),
         ("450:650:28", "28 values, there are 3 bands; give one for each"),
-        ("450,500,-600", "must be positive and finite"),
-        ("450,500,nan", "must be positive and finite"),
+        ("450,500,-600", "must be positive and finite"), ("450,500,nan", "must be positive and finite"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_list(text, message):
     with pytest.raises(InputError, match=message):
         parse_wavelengths(text, 3)

@@ -9,13 +9,7 @@ import torch.nn.functional as F
 from cases import tv_prox
 
 from cassi.kernels.dispatch import eager
-from cassi.priors.nonlocal_lowrank import (
-    GroupFilters,
-    NonlocalDenoiser,
-    _features,
-    _match,
-    singular_value_gain,
-)
+from cassi.priors.nonlocal_lowrank import GroupFilters, NonlocalDenoiser, _features, _match, singular_value_gain
 
 
 def denoised_once(z, sigma, **options):
@@ -202,13 +196,9 @@ def test_constant_and_huge_images(path):
     assert bool(torch.isfinite(denoised_once(1e10 * noise_like(torch.zeros(3, 20, 20)), 0.5)).all())
 
 
-def test_the_number_of_threads_changes_nothing(scene):
-    threads = torch.get_num_threads()
+def test_the_number_of_threads_changes_nothing(scene, torch_threads):
     results = []
-    try:
-        for n in (1, 3):
-            torch.set_num_threads(n)
-            results.append(denoised_once(scene[1], 0.1))
-    finally:
-        torch.set_num_threads(threads)
+    for n in (1, 3):
+        torch_threads(n)
+        results.append(denoised_once(scene[1], 0.1))
     assert torch.equal(*results)

@@ -31,9 +31,6 @@ def differences_adjoint(q: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad((differences(x) * q).sum(), x)[0]
 
 
-# closed forms of the prox
-
-
 @pytest.mark.parametrize("axis", ["width", "height"])
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, (0.0, 4.0)), (1.0, (1.0, 3.0)), (2.0, (2, 2)), (9.0, (2, 2))])
 def test_two_pixels(axis, weight, expected, path):
@@ -52,27 +49,15 @@ def test_a_step_edge(path):
     torch.testing.assert_close(u, row.expand(1, 3, 6), rtol=0, atol=1e-9)
 
 
-def test_weight_zero_changes_nothing(path):
+def test_weight_zero_and_a_constant_change_nothing_and_a_huge_weight_leaves_the_mean_of_each_band(path):
     v = randn(2, 3, 5, 6)
-    u, dual = tv_prox(v, 0.0, num_iters=7)
-    assert torch.equal(u, v)
-    assert float(dual.abs().max()) < 1e-18
-
-
-def test_a_constant_image_is_a_fixed_point(path):
-    v = torch.tensor([2.5, -1.0], dtype=F64)[:, None, None].expand(2, 5, 6).contiguous()
-    u, dual = tv_prox(v, 3.0, num_iters=20)
-    assert torch.equal(u, v)
-    assert dual.count_nonzero() == 0
-
-
-def test_a_huge_weight_leaves_the_mean_of_each_band(path):
-    v = randn(3, 7, 6)
+    constant = torch.tensor([2.5, -1.0], dtype=F64)[:, None, None].expand(2, 5, 6).contiguous()
+    for image, weight in ((v, 0.0), (constant, 3.0)):
+        u, dual = tv_prox(image, weight, num_iters=20)
+        assert torch.equal(u, image)
+        assert float(dual.abs().max()) < 1e-18
     u, _ = tv_prox(v, 1e3, num_iters=2500)
     torch.testing.assert_close(u, v.mean((-2, -1), keepdim=True).expand_as(v), rtol=0, atol=1e-9)
-
-
-# against an outside solver, and certified
 
 
 @pytest.mark.parametrize("size", SIZES[1:], ids=str)
@@ -113,9 +98,6 @@ def test_the_compiled_path_equals_the_eager_one():
                 torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
 
 
-# invariances
-
-
 def prox(v: torch.Tensor, weight: float | torch.Tensor = 0.3, **options) -> torch.Tensor:
     return tv_prox(v, weight, num_iters=40, **options)[0]
 
@@ -147,9 +129,6 @@ def test_the_prox_does_not_expand(path):
     assert float(difference.square().sum()) <= float((difference * (a - b)).sum()) + 1e-6
 
 
-# batches, weights per band, warm start, buffers
-
-
 def test_leading_axes_are_a_batch(path):
     v = randn(2, 2, 3, 5, 6)
     u, dual = tv_prox(v, 0.3, num_iters=8)
@@ -165,11 +144,8 @@ def test_a_weight_for_each_band(path):
     for c, w in enumerate((0.0, 0.2, 0.9)):
         torch.testing.assert_close(u[:, c], tv_prox(v[:, c : c + 1], w, num_iters=12)[0][:, 0], rtol=0, atol=1e-13)
     per_cube = torch.tensor([0.1, 0.5], dtype=F64)[:, None, None, None]
-    torch.testing.assert_close(tv_prox(v, per_cube, num_iters=12)[0][1], prox12(v[1], 0.5), rtol=0, atol=1e-13)
-
-
-def prox12(v: torch.Tensor, weight: float) -> torch.Tensor:
-    return tv_prox(v, weight, num_iters=12)[0]
+    found, alone = tv_prox(v, per_cube, num_iters=12)[0][1], tv_prox(v[1], 0.5, num_iters=12)[0]
+    torch.testing.assert_close(found, alone, rtol=0, atol=1e-13)
 
 
 def test_a_warm_start_goes_on_exactly(path):
@@ -202,9 +178,6 @@ def test_any_memory_layout(path):
     torch.testing.assert_close(prox(sliced), prox(sliced.contiguous()), rtol=0, atol=1e-13)
 
 
-# the denoiser of the solvers
-
-
 def test_the_denoiser_is_the_warm_started_prox(path):
     """The dual of call k is that of call k - 1, gone on with in place."""
     denoise = TVDenoiser(0.2, num_iters=3)
@@ -215,9 +188,6 @@ def test_the_denoiser_is_the_warm_started_prox(path):
         x = v.clone()
         assert denoise(x, k) is x
         torch.testing.assert_close(x, expected, rtol=0, atol=1e-13)
-
-
-# errors
 
 
 def test_what_is_refused():

@@ -245,12 +245,9 @@ def test_light_is_not_negative(changed, settings):
 def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
     plan = reconstruct(y, camera, quality="fast").plan
     for settings in (
-        {"num_iters": 5},
-        {"quality": "best"},
-        {"weights": LearnedPrior(Size())},
-        {"gain": 1000.0},
+        {"num_iters": 5}, {"quality": "best"}, {"weights": LearnedPrior(Size())}, {"gain": 1000.0},
         {"gain": 1000.0, "read_noise": 2.0},
-    ):
+    ):  # fmt: skip
         with pytest.raises(InputError, match=f"got {', '.join(settings)} too; leave one of them out"):
             reconstruct(y, camera, plan=plan, **settings)
     other = CASSI.from_step(camera.mask, STEP, C - 1)
@@ -297,9 +294,6 @@ def test_knowing_the_blur_is_worth_3_db():
     wrong = reconstruct(y[:, : 40 + whole[-1]], mask, shifts=whole, **settings).cube
     assert torch.equal(right, taps)
     assert psnr(right, truth) > psnr(wrong, truth) + 3
-
-
-# --- the black level -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

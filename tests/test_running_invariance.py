@@ -58,14 +58,10 @@ def test_any_unit(cubes, solver, factor):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_twice_and_with_other_threads(cubes, solver):
+def test_twice_and_with_other_threads(cubes, solver, torch_threads):
     assert torch.equal(solve(solver).cube, cubes[solver])
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1 if threads > 1 else 2)
-        assert apart(solve(solver).cube, cubes[solver]) < 1e-4
-    finally:
-        torch.set_num_threads(threads)
+    torch_threads(1 if torch.get_num_threads() > 1 else 2)
+    assert apart(solve(solver).cube, cubes[solver]) < 1e-4
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

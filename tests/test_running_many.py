@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import write_h5
 
 from cassi import CASSI, InputError, reconstruct
 from cassi.cli.main import main
@@ -33,28 +34,21 @@ def snapshots(count: int = N, size: tuple[int, int] = (H, W)) -> np.ndarray:
     return torch.stack([A.forward(torch.rand(C, *size, generator=generator)) for _ in range(count)]).numpy()
 
 
-def save(path: Path, **content: np.ndarray) -> Path:
-    with h5py.File(path, "w") as file:
-        for name, values in content.items():
-            file[name] = values
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of five snapshots, frame0.h5 to frame4.h5; their mask lies beside it."""
     folder = tmp_path / "in"
     folder.mkdir()
     for k, y in enumerate(snapshots()):
-        save(folder / f"frame{k}.h5", measurement=y)
-    save(tmp_path / "mask.h5", mask=MASK.numpy())
+        write_h5(folder / f"frame{k}.h5", measurement=y)
+    write_h5(tmp_path / "mask.h5", mask=MASK.numpy())
     return folder
 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Path:
-    save(tmp_path / "mask.h5", mask=MASK.numpy())
-    return save(tmp_path / "stack.h5", measurement=snapshots())
+    write_h5(tmp_path / "mask.h5", mask=MASK.numpy())
+    return write_h5(tmp_path / "stack.h5", measurement=snapshots())
 
 
 def reader(source: Path) -> partial:
@@ -80,9 +74,6 @@ def index(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "index.jsonl").read_text().splitlines()]
 
 
-# What a run makes
-
-
 @pytest.mark.parametrize("at_once", [1, 3, None])
 def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
     threads = torch.get_num_threads()
@@ -91,9 +82,8 @@ def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
     for k, y in enumerate(snapshots()):
         alone = SOLVE(y, MASK, num_bands=C).cube.numpy()
         np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), alone)
-    assert [(line["frame"], line["status"]) for line in index(tmp_path / "out")] == [
-        (f"frame{k}", "done") for k in range(N)
-    ]
+    told = [(line["frame"], line["status"]) for line in index(tmp_path / "out")]
+    assert told == [(f"frame{k}", "done") for k in range(N)]
     assert torch.get_num_threads() == threads
     with h5py.File(tmp_path / "out" / "frame2_cube.h5") as file:
         assert (file.attrs["command_line"], file.attrs["input_name"]) == ("reconstruct.py --all", "frame2.h5")
@@ -105,9 +95,6 @@ def test_a_stack_and_a_folder_agree(stack, folder, tmp_path):
     for k in range(N):
         expected = cube_of(tmp_path / "out", f"frame{k}")
         np.testing.assert_array_equal(cube_of(tmp_path / "frames", f"stack_{k:06d}"), expected)
-
-
-# Going on where a run stopped
 
 
 def test_only_what_is_missing_is_computed(folder, tmp_path):
@@ -130,19 +117,17 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
     other = partial(SOLVE, tv_weight=0.7)
     with pytest.raises(InputError, match=r"5 of 5 results were made otherwise .first frame0"):
         run(folder, out, solve=other)
-    save(folder / "frame1.h5", measurement=2 * snapshots()[1])
+    write_h5(folder / "frame1.h5", measurement=2 * snapshots()[1])
     with pytest.raises(InputError, match=r"1 of 5 .*first frame1"):
         run(folder, out)
     assert times(out) == before
     assert run(folder, out, overwrite=True).computed == 1
     assert {name for name, t in times(out).items() if t != before[name]} == {"frame1_cube.h5"}
-    save(tmp_path / "mask.h5", mask=1 - MASK.numpy())
+    write_h5(tmp_path / "mask.h5", mask=1 - MASK.numpy())
     with pytest.raises(InputError, match="5 of 5"):
         run(folder, out)
     assert run(folder, out, solve=other, overwrite=True).computed == N
-    assert (
-        run(folder, out, solve=other, overwrite=True).computed == 0
-    )  # the same command goes on, it does not start over
+    assert run(folder, out, solve=other, overwrite=True).computed == 0, "the same command goes on"
 
 
 def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
@@ -156,14 +141,14 @@ def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):
 def test_a_frame_that_fails_is_recorded_and_tried_again(folder, tmp_path):
     out = tmp_path / "out"
     good = snapshots()[2]
-    save(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
+    write_h5(folder / "frame2.h5", measurement=np.full_like(good, np.nan))
     (folder / "frame3.h5").write_bytes((folder / "frame3.h5").read_bytes()[:700])
     report = run(folder, out)
     assert report.computed == N - 2
     assert set(report.failed) == {"frame2", "frame3"}
     assert "NaN" in report.failed["frame2"]
     assert {line["frame"]: line["status"] for line in index(out)}["frame2"] == "failed"
-    save(folder / "frame2.h5", measurement=good)
+    write_h5(folder / "frame2.h5", measurement=good)
     report = run(folder, out)
     assert (report.computed, report.found, set(report.failed)) == (1, N - 2, {"frame3"})
 
@@ -223,9 +208,6 @@ def test_two_runs_do_not_write_to_one_place(folder, tmp_path):
         run(folder, tmp_path / "out")
 
 
-# Which frames, how many at a time
-
-
 def test_frames_of_a_folder_a_pattern_and_a_stack(folder):
     names = [f"frame{k}" for k in range(N)]
     assert [frame.name for frame in find_frames(folder, leave_out=[folder / "frame0.h5"])] == names[1:]
@@ -244,9 +226,6 @@ def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").unlink()
     with pytest.raises(InputError, match="at least 1"):
         run(folder, tmp_path / "out", batch=0)
-
-
-# The command line
 
 
 def command(folder: Path, *options: object) -> list[str]:
@@ -271,7 +250,7 @@ def test_integer_frames_share_one_scale(folder):
     """The dark frame alone would pass for 8 bits; its cube has the unit of the others all the same."""
     bright = np.round(1000 * snapshots()[0] / snapshots()[0].max()).astype(np.uint16)
     for k, counts in enumerate((bright, bright // 10)):
-        save(folder / f"frame{k}.h5", measurement=counts)
+        write_h5(folder / f"frame{k}.h5", measurement=counts)
     for k in range(2, 5):
         (folder / f"frame{k}.h5").unlink()
     assert main(command(folder, "--iterations", 30, "--quiet")) == 0

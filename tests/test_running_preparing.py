@@ -27,13 +27,10 @@ def read_only(values):
 
 
 FORMS = {
-    "float64": lambda values: values,
-    "Fortran order": lambda values: np.asfortranarray(values, dtype=np.float32),
-    "integers": lambda values: values.astype(np.int16),
-    "big-endian": lambda values: values.astype(">f4"),
-    "read-only": read_only,
-    "a turned view": lambda values: np.flip(np.flip(values, (-1, -2)).copy(), (-1, -2)),
-}
+    "float64": lambda values: values, "Fortran order": lambda values: np.asfortranarray(values, dtype=np.float32),
+    "integers": lambda values: values.astype(np.int16), "big-endian": lambda values: values.astype(">f4"),
+    "read-only": read_only, "a turned view": lambda values: np.flip(np.flip(values, (-1, -2)).copy(), (-1, -2)),
+}  # fmt: skip
 
 
 def by_camera(y, mask):

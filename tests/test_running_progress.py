@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 
-import h5py
 import pytest
 import torch
+from cases import write_h5
 
 import cassi
 import cassi.looking.figures
@@ -108,8 +108,7 @@ def test_on_a_terminal_there_is_a_bar(capsys, monkeypatch):
 def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     """The cube is written, and said to be, before anything is drawn."""
     monkeypatch.setattr(cassi.looking.figures, "figures_of", lambda data, caption: print("drawn") or {})
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        file["measurement"], file["mask"] = Y.numpy(), MASK.numpy()
+    write_h5(tmp_path / "m.h5", measurement=Y.numpy(), mask=MASK.numpy())
     argv = ["reconstruct", str(tmp_path / "m.h5"), "--num-bands", str(C), "--solver", "gap-tv", "--iterations", "3"]
     assert main([*argv, "--report"]) == 0
     captured = capsys.readouterr()

@@ -79,12 +79,10 @@ def test_blocks_lie_on_the_grids_of_patches_and_of_the_network(step):
 
 
 CAMERAS = {
-    "right": lambda m: CASSI.from_step(m, 2, 4),
-    "left": lambda m: CASSI.from_step(m, -1, 4),
-    "uneven": lambda m: CASSI(m, (3, 0, 7, 4)),
-    "between pixels": lambda m: BlurredCASSI(m, (0.0, 1.7, 3.4, -0.5)),
+    "right": lambda m: CASSI.from_step(m, 2, 4), "left": lambda m: CASSI.from_step(m, -1, 4),
+    "uneven": lambda m: CASSI(m, (3, 0, 7, 4)), "between pixels": lambda m: BlurredCASSI(m, (0.0, 1.7, 3.4, -0.5)),
     "blurred": lambda m: BlurredCASSI(m, (0.0, 2.0, 4.5, 6.0), psf=torch.ones(4)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CAMERAS)
@@ -194,9 +192,6 @@ def test_errors(tmp_path):
     with pytest.raises(OutputError, match="only HDF5"):
         reconstruct_tiled(m, tmp_path / "a.tif", num_iters=2)
     assert not list(tmp_path.iterdir())
-
-
-# the benchmark and the program
 
 
 def test_the_benchmark_sees_a_seam():

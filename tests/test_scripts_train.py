@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import h5py
@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 import train
+from cases import write_h5
+from test_priors_learned import SMALL as OF_FOUR
 from training import loop
 from training.examples import AnyCamera, OneCamera, blurred, draw_examples, drawn_mask, random_mask, read_camera
 from training.loop import Muon, Settings, Training, error, loss_of, new_prior
 from training.scenes import load_scenes
 
-from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.learned import LearnedPrior, load_prior, save_prior
 
-SMALL = Size(
-    components=6, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
-)
+SMALL = replace(OF_FOUR, components=6)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def data(tmp_path_factory) -> Path:
         low = torch.from_numpy(rng.random((2, 1, 6, 6)))
         maps = torch.nn.functional.interpolate(low, (64, 64), mode="bilinear")[:, 0].numpy()
         cube = maps[0] * np.exp(-((t - 0.3) ** 2) / 0.1) + maps[1] * t
-        with h5py.File(folder / "cave_train" / f"{name}.h5", "w") as file:
-            file["cube_sqrt"] = (255 * np.sqrt(cube / cube.max())).astype(np.uint8)
+        cube_sqrt = (255 * np.sqrt(cube / cube.max())).astype(np.uint8)
+        write_h5(folder / "cave_train" / f"{name}.h5", cube_sqrt=cube_sqrt)
     return folder
 
 
@@ -75,11 +75,9 @@ def test_turning_an_example_keeps_its_physics(data, seed):
 @pytest.fixture
 def camera_file(tmp_path) -> Path:
     """A saved camera of 9 bands, a mask each, whose elements tell their place."""
-    with h5py.File(tmp_path / "camera.h5", "w") as file:
-        file["mask"] = (np.arange(9 * 40 * 60.0) / (9 * 40 * 60)).reshape(9, 40, 60)
-        file["shifts"] = np.arange(9) * 2
-        file["wavelengths"] = np.linspace(450, 650, 9)
-    return tmp_path / "camera.h5"
+    mask = (np.arange(9 * 40 * 60.0) / (9 * 40 * 60)).reshape(9, 40, 60)
+    wavelengths = np.linspace(450, 650, 9)
+    return write_h5(tmp_path / "camera.h5", mask=mask, shifts=np.arange(9) * 2, wavelengths=wavelengths)
 
 
 def test_one_camera_is_trained_for_with_pieces_of_its_mask(data, camera_file):
@@ -106,13 +104,11 @@ def test_what_is_no_camera_to_train_for(camera_file, tmp_path):
         ({"shifts": np.arange(9) * 1.5}, "whole pixels apart"),
         ({"wavelengths": np.linspace(700, 900, 9)}, "400 to 700 nm"),
     ):
-        with h5py.File(camera_file) as old, h5py.File(tmp_path / "changed.h5", "w") as file:
-            for name in old:
-                file[name] = change.get(name, old[name][()])
+        with h5py.File(camera_file) as old:
+            write_h5(tmp_path / "changed.h5", **{name: change.get(name, old[name][()]) for name in old})
         with pytest.raises(ValueError, match=words):
             read_camera(tmp_path / "changed.h5")
-    with h5py.File(tmp_path / "none.h5", "w") as file:
-        file["cube"] = [1]
+    write_h5(tmp_path / "none.h5", cube=[1])
     with pytest.raises(ValueError, match="holds no camera"):
         read_camera(tmp_path / "none.h5")
 
@@ -221,18 +217,14 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no cubes to train with" in capsys.readouterr().err
     odd = {
-        ("--size", "16"): "as in 80x160, got 16",
-        ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
-        ("--processes", "0"): "--processes must be at least 1",
-        ("--minutes", "nan"): "--minutes must be positive",
+        ("--size", "16"): "as in 80x160, got 16", ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
+        ("--processes", "0"): "--processes must be at least 1", ("--minutes", "nan"): "--minutes must be positive",
         ("--weights", str(tmp_path / "none")): "No such file or directory",
-    }
+    }  # fmt: skip
     for words, message in odd.items():
         assert train.main([*arguments, *words]) == 2
         assert message in capsys.readouterr().err
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["cube"] = [1]
     (tmp_path / "cave_train").mkdir()
-    (tmp_path / "other.h5").rename(tmp_path / "cave_train" / "other.h5")
+    write_h5(tmp_path / "cave_train" / "other.h5", cube=[1])
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no `cube_sqrt`" in capsys.readouterr().err

@@ -22,9 +22,6 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# The camera
-
-
 def test_without_a_camera_the_measurement_is_exact():
     cube, mask = torch.rand(3, 5, 4, generator=seeded()), torch.rand(5, 4, generator=seeded(1))
     shot = simulate(cube, mask, (0, 2, 5))
@@ -99,7 +96,16 @@ def test_cameras_that_cannot_be():
         detect(0 * light, bit_depth=8)
 
 
-# Masks
+def test_masks_and_scenes_that_cannot_be():
+    for transmission in (0.0, 1.0):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            random_mask(4, 4, transmission=transmission, generator=seeded())
+    for wavelengths in ([], [math.nan], [[450.0]]):
+        with pytest.raises(ValueError, match="list of finite numbers"):
+            procedural_scene(8, 8, wavelengths, generator=seeded())
+    for make in (random_mask, lambda *size, generator: procedural_scene(*size, BANDS, generator=generator)):
+        with pytest.raises(ValueError, match="at least 1 x 1"):
+            make(0, 4, generator=seeded())
 
 
 @pytest.mark.parametrize("kind", ["binary", "grey"])
@@ -113,17 +119,6 @@ def test_mask_range_and_mean(kind, transmission):
         assert set(mask.unique().tolist()) == {0.0, 1.0}
     again = random_mask(120, 90, kind=kind, transmission=transmission, generator=seeded())
     assert torch.equal(mask, again)
-
-
-def test_masks_that_cannot_be():
-    with pytest.raises(ValueError, match="at least 1 x 1"):
-        random_mask(0, 4, generator=seeded())
-    for transmission in (0.0, 1.0):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            random_mask(4, 4, transmission=transmission, generator=seeded())
-
-
-# The painted scene
 
 
 def test_scene_range_and_reproducibility():
@@ -154,17 +149,6 @@ def test_scene_is_a_function_of_wavelength():
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (16, 5), (7, 40)])
 def test_scene_at_tiny_sizes(size):
     assert procedural_scene(*size, [550.0], generator=seeded()).isfinite().all()
-
-
-def test_scenes_that_cannot_be():
-    with pytest.raises(ValueError, match="at least 1 x 1"):
-        procedural_scene(0, 8, BANDS, generator=seeded())
-    for wavelengths in ([], [math.nan], [[450.0]]):
-        with pytest.raises(ValueError, match="list of finite numbers"):
-            procedural_scene(8, 8, wavelengths, generator=seeded())
-
-
-# The program
 
 
 SCRIPT = str(ROOT / "scripts" / "simulate.py")

@@ -94,10 +94,7 @@ def test_a_folder_in_use_is_left_alone(bench, tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "match"),
-    [
-        ({"height": 8}, "32 x 32 pixels, 2 bands .* got 8 x 32"),
-        ({"step": 5}, "8 bands of 5 px span 35 px"),
-    ],
+    [({"height": 8}, "32 x 32 pixels, 2 bands .* got 8 x 32"), ({"step": 5}, "8 bands of 5 px span 35 px")],
 )
 def test_errors_say_what_is_wrong(change, match):
     with pytest.raises(ValueError, match=match):

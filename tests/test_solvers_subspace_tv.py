@@ -49,14 +49,10 @@ def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
     t = np.linspace(0, 1, C)
     for index in np.ndindex(*batch):
         spectra = [0.2 + rng.random() + 0.3 * np.cos(math.pi * t * rng.integers(1, 3)) for _ in range(2)]
-        x[index] = np.where(
-            (np.arange(W) < rng.integers(1, W))[None, None], spectra[0][:, None, None], spectra[1][:, None, None]
-        )
+        left, right = (spectrum[:, None, None] for spectrum in spectra)
+        x[index] = np.where(np.arange(W) < rng.integers(1, W), left, right)
         x[index][:, : H // 2] *= 0.6
     return torch.from_numpy(x).to(A.mask)
-
-
-# --- bases ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bands", [1, 2, 5, 28])
@@ -91,12 +87,10 @@ def test_unequal_spacing_holds_functions_smooth_in_wavelength():
 @pytest.mark.parametrize(
     ("bands", "K", "message"),
     [
-        (0, 3, "at least one band"),
-        (3, 0, "one component"),
-        ([500.0, 500.0, 600.0], 2, "all different"),
+        (0, 3, "at least one band"), (3, 0, "one component"), ([500.0, 500.0, 600.0], 2, "all different"),
         ([500.0, math.inf], 2, "finite"),
     ],
-)
+)  # fmt: skip
 def test_smooth_basis_refuses(bands, K, message):
     with pytest.raises(ValueError, match=message):
         smooth_basis(bands, K)
@@ -143,19 +137,13 @@ def test_analyse_and_synthesise_are_an_adjoint_pair_and_span_the_subspace(genera
     assert analyse(x.float(), B).dtype == torch.float32
 
 
-# --- the solver: one step, two ways --------------------------------------------------------------------------------
-
 CAMERAS = {
-    "grey": {},
-    "per-band": {"kind": "per-band"},
-    "signed": {"kind": "signed"},
-    "negative": {"shifts": (0, -2, -4, -6)},
-    "unequal": {"shifts": (3, -2, 0, -2)},
-    "video": {"shifts": (0, 0, 0, 0), "kind": "per-band"},
+    "grey": {}, "per-band": {"kind": "per-band"}, "signed": {"kind": "signed"}, "negative": {"shifts": (0, -2, -4, -6)},
+    "unequal": {"shifts": (3, -2, 0, -2)}, "video": {"shifts": (0, 0, 0, 0), "kind": "per-band"},
     "one-band": {"size": (1, 3, 4), "shifts": (2,)},
     "many": {"size": (7, 9, 3), "shifts": (0, 2, 3, 5, 8, 9, 13), "kind": "binary"},
     "dark-column": {"kind": "dark-column"},
-}
+}  # fmt: skip
 
 
 def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w):
@@ -230,9 +218,6 @@ def test_compiled_equals_eager_on_a_larger_camera():
     with eager():
         slow = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
     torch.testing.assert_close(fast.x, slow.x, rtol=1e-4, atol=1e-4)
-
-
-# --- what it converges to ------------------------------------------------------------------------------------------
 
 
 def objective(z, y, sees, sigma2, w, kappa) -> float:
@@ -353,9 +338,6 @@ def test_without_noise_it_is_accelerated_gap_in_the_subspace(kind, path):
     np.testing.assert_allclose([r.residual for r in found.history], [r.residual for r in expected.history], rtol=1e-7)
 
 
-# --- properties ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("dtype", "scale", "rtol"), [(F64, 1000.0, 1e-9), (torch.float32, 1024.0, 1e-6)])
 def test_scale_equivariance(dtype, scale, rtol, path):
     A = camera((4, 8, 9), dtype=dtype)
@@ -376,9 +358,8 @@ def test_what_a_left_out_pixel_said_does_not_matter(path):
     B = smooth_basis(4, 3)
     one = subspace_tv(A.weighted(keep), y * keep, B, variance=0.01, num_iters=30)[0].x
     absurd = torch.where(keep > 0, y, 1e6)
-    other = subspace_tv(
-        A.weighted(keep), absurd * keep, B, variance=torch.where(keep > 0, 0.01 * keep, 1e9), num_iters=30
-    )[0]
+    noise = torch.where(keep > 0, 0.01 * keep, 1e9)
+    other = subspace_tv(A.weighted(keep), absurd * keep, B, variance=noise, num_iters=30)[0]
     assert torch.equal(one, other.x)
     told = subspace_tv(A.weighted(keep), absurd, B, variance=0.01, num_iters=30, tv_weight=0.5, nonnegative=False)[0].x
     assert bool(torch.isfinite(told).all()) and float(told.abs().max()) < 100
@@ -400,9 +381,8 @@ def test_monitor_status_and_history():
     A = camera((4, 8, 9))
     y, B = A.forward(scene(A)), smooth_basis(4, 3)
     seen = []
-    result, _ = subspace_tv(
-        A, y, B, num_iters=50, monitor=lambda r, z: (seen.append(tuple(z.shape)), len(seen) == 4)[1]
-    )
+    monitor = lambda r, z: seen.append(tuple(z.shape)) or len(seen) == 4  # noqa: E731
+    result, _ = subspace_tv(A, y, B, num_iters=50, monitor=monitor)
     assert result.status == "stopped" and len(result.history) == 4 and seen == [(3, 8, 9)] * 4
     result, state = subspace_tv(A, y, B, num_iters=3)
     assert result.status == "max_iters" and [r.iteration for r in result.history] == [1, 2, 3]
@@ -440,15 +420,12 @@ def test_errors():
         subspace_tv(A, broken, B)
     for options, words in (
         ({"basis": smooth_basis(5, 3)}, r"basis must be \(K, 4\)"),
-        ({"basis": torch.ones(4, dtype=F64)}, r"basis must be \(K, 4\)"),
-        ({"variance": -1.0}, "variance must be >= 0"),
+        ({"basis": torch.ones(4, dtype=F64)}, r"basis must be \(K, 4\)"), ({"variance": -1.0}, "variance must be >= 0"),
         ({"variance": math.nan}, "variance must be >= 0"),
         ({"variance": torch.full(A.measurement_shape, -1e-3)}, "variance must be >= 0"),
-        ({"tv_weight": 0.0}, "tv_weight must be positive"),
-        ({"tv_weight": math.nan}, "tv_weight must be positive"),
-        ({"y": y[:, 1:]}, r"must end in \(8, 12\), got \(8, 11\)"),
-        ({"num_iters": 0}, "num_iters must be at least 1"),
-    ):
+        ({"tv_weight": 0.0}, "tv_weight must be positive"), ({"tv_weight": math.nan}, "tv_weight must be positive"),
+        ({"y": y[:, 1:]}, r"must end in \(8, 12\), got \(8, 11\)"), ({"num_iters": 0}, "num_iters must be at least 1"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             subspace_tv(**{"A": A, "y": y, "basis": B, **options})
     _, state = subspace_tv(A, y, B, num_iters=1)
@@ -460,9 +437,6 @@ def test_errors():
     for u in (torch.zeros(3, 8, 9), torch.zeros(1, 1, 1), torch.zeros(7), torch.zeros(2, 4, 8, 9)):
         with pytest.raises(ValueError, match="state must hold z"):
             subspace_tv(A, y, B, state=replace(state, u=u.double()))
-
-
-# --- other cameras -------------------------------------------------------------------------------------------------
 
 
 def dense(A) -> np.ndarray:

@@ -152,13 +152,14 @@ def test_what_does_not_fit_is_refused():
     A = camera()
     y, variance, start = snapshot(A)
     B, prior = smooth_basis(6, 4), stirred().double()
-    with pytest.raises(ValueError, match=r"measurement must end in \(8, 19\)"):
-        unrolled(A, y[:-1], B, prior, start, variance=variance)
-    with pytest.raises(ValueError, match=r"variance must be like y, \(8, 19\)"):
-        unrolled(A, y, B, prior, start, variance=variance[1:])
-    with pytest.raises(ValueError, match=r"basis must be \(K, 6\) with K at most 4"):
-        unrolled(A, y, smooth_basis(6, 5), prior, start, variance=variance)
-    with pytest.raises(ValueError, match=r"start must be \(4, 8, 9\)"):
-        unrolled(A, y, B, prior, start[:, 1:], variance=variance)
+    good = {"y": y, "basis": B, "start": start, "variance": variance}
+    for wrong, words in (
+        ({"y": y[:-1]}, r"measurement must end in \(8, 19\)"),
+        ({"variance": variance[1:]}, r"variance must be like y, \(8, 19\)"),
+        ({"basis": smooth_basis(6, 5)}, r"basis must be \(K, 6\) with K at most 4"),
+        ({"start": start[:, 1:]}, r"start must be \(4, 8, 9\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            unrolled(A=A, prior=prior, **good | wrong)
     with pytest.raises(FloatingPointError, match="at iteration 1"):
         unrolled(A, y * math.nan, B, prior, start, variance=variance)
