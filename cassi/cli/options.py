@@ -244,8 +244,9 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
             Option("--quality", "fast: half the time, 2 dB less; best: the network is trained on for this "
                 "snapshot, ten times as long, half a decibel better", choices=QUALITIES, default="default"),
-            Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: what "
-                "predicts best)", choices=PRIORS, default="auto"),
+            Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: all "
+                "of them, unless held-out pixels or the mask's imprint speak against it)",
+                choices=PRIORS, default="auto"),
             Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
             Option("--budget", "be done in 10s, 2min ...", value="TIME", type=duration),
             Option("--uncertainty", "also estimate how far each voxel's value may be off"),
