@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
+from cassi.choice.stages import NonLocal, Problem, Stage, State, Tv, Watch, in_turn
 from cassi.errors import InputError
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.protocol import Camera
@@ -75,7 +75,7 @@ class Adapt:
     @property
     def before(self) -> tuple[Stage, ...]:
         """What the default solver does before its second network."""
-        return Tv(200), NonLocal(self.sigma, 24), Learned(0.7), NonLocal(self.sigma / 2, 24)
+        return Tv(200), *in_turn(self.sigma)[:3]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:

@@ -40,7 +40,7 @@ from cassi.choice.held_out import Judge, Split
 from cassi.choice.noise import PILOT_COMPONENTS, PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Method, Plan, Run, needed_prior
-from cassi.choice.stages import PATCH, Learned, NonLocal, Problem, State, Tv, Watch
+from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_turn
 from cassi.choice.uncertainty import standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable
@@ -58,17 +58,6 @@ OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of
 # Of training the network, for quality "best": on the example 60 gain 0.71 dB, 100 gain 0.78 and take 1.6 times as long.
 ADAPT_STEPS = 60
 SOLVER = "subspace-tv"
-
-
-def in_turn(strength: float) -> Chain:
-    """The non-local prior and the network in turn: each begins from a better cube than before.
-
-    On three windows of CAVE scenes (160 x 160 px), mean PSNR without noise, at 10,000 and at 1,000 electrons, by the
-    iterations of the three runs: 12, 8, 16 with patches matched anew every 8: 32.9, 31.8, 28.0 dB; 16, 16, 32: 33.5,
-    32.5, 28.8; 24, 24, 48: 33.8, 32.6, 28.6. All of the correction in place of 0.7 of it loses 0.3 dB on smooth scenes.
-    """
-    fine = strength / 2
-    return NonLocal(strength, 24), Learned(0.7), NonLocal(fine, 24), Learned(0.7), NonLocal(fine, 48)
 
 
 def without_learned(chain: Chain) -> Chain:

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.automatic import explored, in_turn, without_learned
+from cassi.choice.automatic import explored, without_learned
 from cassi.choice.held_out import Judge, Split, better
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method, Plan, Run
-from cassi.choice.stages import NonLocal, Stage, State, Tv, Watch
+from cassi.choice.stages import NonLocal, Stage, State, Tv, Watch, in_turn
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow

@@ -287,3 +287,14 @@ class Learned:
         x = torch.lerp(state.x, result.x + rest, self.share)
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
         return state.followed_by(replace(result, x=x), run, self.name)
+
+
+def in_turn(strength: float) -> tuple[Stage, ...]:
+    """The non-local prior and the network in turn: each begins from a better cube than before.
+
+    On three windows of CAVE scenes (160 x 160 px), mean PSNR without noise, at 10,000 and at 1,000 electrons, by the
+    iterations of the three runs: 12, 8, 16 with patches matched anew every 8: 32.9, 31.8, 28.0 dB; 16, 16, 32: 33.5,
+    32.5, 28.8; 24, 24, 48: 33.8, 32.6, 28.6. All of the correction in place of 0.7 of it loses 0.3 dB on smooth scenes.
+    """
+    fine = strength / 2
+    return NonLocal(strength, 24), Learned(0.7), NonLocal(fine, 24), Learned(0.7), NonLocal(fine, 48)
