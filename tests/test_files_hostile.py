@@ -104,7 +104,7 @@ def test_what_is_no_data_file(tmp_path):
     assert "no such file" in one_line(read_measurement, tmp_path / "missing.h5")
     assert "is a directory" in one_line(read_measurement, tmp_path)
     (tmp_path / "empty.h5").touch()
-    assert "its first bytes are b''" in one_line(read_measurement, tmp_path / "empty.h5")
+    assert "the file is empty" in one_line(read_measurement, tmp_path / "empty.h5")
     assert "null byte" in one_line(read_measurement, "a\0b.h5")
     (tmp_path / "m.h5").write_text("this is a letter\nof two lines")
     assert "not HDF5 and no other format known here" in one_line(read_measurement, tmp_path / "m.h5")

@@ -27,6 +27,8 @@ def open_container(path: PathLike) -> Container:
             head = file.read(32)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {str(getattr(error, 'strerror', error)).lower()}") from error
+    if not head:
+        raise InputError(f"{path}: the file is empty; copy it again or record it anew")
     for known in FORMATS:
         if head.startswith(known.signatures):
             return known.read(path)
