@@ -16,6 +16,8 @@ from cassi.choice.noise import CameraNoise, estimate_noise
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Run
 from cassi.choice.stages import Problem
+from cassi.optics.multi_shot import MultiShot
+from cassi.optics.protocol import Camera
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 
@@ -83,6 +85,17 @@ def test_the_default_beats_gap_tv_and_smooth_spectra_in_the_light_of_one_color(c
     assert found.plan.basis == "narrow-10"
     gap = solve(camera, y, wavelengths=None, noise=CameraNoise(), method=Method("gap-tv"), run=Run())
     assert error(found) < error(gap)
+
+
+def test_two_shots_show_a_spot_of_one_color_that_one_misses(camera):
+    x, place = one_color(), torch.arange(SIDE) - SIDE / 2
+    x[15, place[:, None] ** 2 + place**2 < 60] += 1
+    other = CASSI(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(1)), camera.shifts)
+
+    def error(A: Camera) -> float:
+        return float((reconstruct_auto(A, A.forward(x), method=Method(prior="tv")).result.x - x).norm() / x.norm())
+
+    assert error(MultiShot((camera, other))) < 0.1 < 0.3 < error(camera)
 
 
 def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first(camera):

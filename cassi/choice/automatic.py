@@ -37,7 +37,7 @@ from cassi.choice.bases import (
 )
 from cassi.choice.chain import Chain, FinalRun, cost, final_run, repeated
 from cassi.choice.held_out import Judge, Split
-from cassi.choice.noise import PILOT_COMPONENTS, PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
+from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Method, Plan, Run, needed_prior
 from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_turn
@@ -70,7 +70,7 @@ def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
     if method.num_iters is not None:
         return Tv(method.num_iters), ()
     first, more = {"fast": (150, 50), "default": (200, 300), "best": (200, 1500)}[method.quality]
-    strength = 0.5 * math.sqrt(A.measurement_shape[0] if len(A.measurement_shape) > 2 else 1)
+    strength = 0.5 * math.sqrt(A.num_shots)
     chain: Chain = (Learned(),) if method.quality == "fast" else in_turn(strength)
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
@@ -216,7 +216,8 @@ def explored(
 ) -> Found:
     """Noise, spectra and level of a snapshot, a part of `frame`, or of several frames of one scene that are a batch."""
     A, y = split.A, split.y
-    estimated, x = estimate_noise(split, pilot_basis(A, axis))
+    smooth = pilot_basis(A, axis)
+    estimated, x = estimate_noise(split, smooth)
     model = estimated if noise.gain is None else noise.model()
     whole, snapshot = frame or (A, y)
     level = max(1.0, float(snapshot.square().mean() / snapshot.mean() ** 2) / USUAL_CONTRAST)
@@ -225,7 +226,7 @@ def explored(
     bright = brightness(whole, snapshot)
     problem = Problem(scene, model.variance(y), bright, level, axis=plain)
     bases = {SCENE: scene}
-    if A.cube_shape[0] > PILOT_COMPONENTS and narrowness(split, x) > STANDS_OUT:
+    if len(smooth) < A.num_bands and narrowness(split, x) > STANDS_OUT:
         bases[NARROW] = narrow_basis(split, problem)
     name, vectors, compared = best_basis(split, problem, bases)
     plan = Plan(name, vectors, model, level, (), learned_prior(A, method), plain)

@@ -62,18 +62,13 @@ class MultiShot(Camera):
         object.__setattr__(self, "shots", shots)
 
     @property
-    def num_shots(self) -> int:
-        """K."""
-        return len(self.shots)
-
-    @property
     def cube_shape(self) -> tuple[int, int, int]:
         return self.shots[0].cube_shape
 
     @property
     def measurement_shape(self) -> tuple[int, int, int]:
         """(K, H, W')."""
-        return self.num_shots, *self.shots[0].measurement_shape
+        return len(self.shots), *self.shots[0].measurement_shape
 
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]

@@ -77,6 +77,11 @@ class Camera(ABC):
         """C."""
         return self.cube_shape[0]
 
+    @property
+    def num_shots(self) -> int:
+        """K of a measurement (K, H, W'), 1 of (H, W')."""
+        return 1 if len(self.measurement_shape) == 2 else self.measurement_shape[0]
+
     # row weights
 
     def weighted(self, weights: Tensor | None) -> Camera:

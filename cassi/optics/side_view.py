@@ -51,8 +51,7 @@ class SideView(Camera):
     @property
     def num_shots(self) -> int:
         """S, of the camera alone."""
-        shape = self.camera.measurement_shape
-        return 1 if len(shape) == 2 else shape[0]
+        return self.camera.num_shots
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
