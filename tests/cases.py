@@ -1,4 +1,4 @@
-"""The grid of small cameras that operator tests run over: sizes x shifts x masks."""
+"""Small cameras that tests run over, sizes x shifts x masks, cameras of other makes, and scenes for them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import oracle
 import torch
 import torch.nn.functional as F
 from scipy import ndimage
 from torch import Tensor
 
+from cassi import CASSI
+from cassi.optics.protocol import Camera
 from cassi.priors.tv import tv_steps
 
+F64 = torch.float64
 SIZES = [(1, 1, 1), (1, 4, 5), (2, 1, 4), (3, 4, 4), (4, 5, 3), (5, 2, 6)]  # C, H, W: one band, odd, even, not square
 
 
@@ -111,3 +115,64 @@ def tv_prox(v: Tensor, weight: float | Tensor, *, num_iters: int, dual: Tensor |
     """`tv_steps` on copies: u, and the dual to go on from."""
     u, q = v.clone(), v.new_zeros((2, *v.shape)) if dual is None else dual.clone()
     return u, tv_steps(u, torch.as_tensor(weight, dtype=v.dtype), q, None, num_iters=num_iters)[0]
+
+
+class Plain(Camera):
+    """The same camera as a stranger would write it: forward and adjoint only."""
+
+    def __init__(self, A: CASSI) -> None:
+        self.A, self.dtype = A, A.dtype
+
+    @property
+    def cube_shape(self):
+        return self.A.cube_shape
+
+    @property
+    def measurement_shape(self):
+        return self.A.measurement_shape
+
+    def forward(self, x):
+        return self.A.forward(x)
+
+    def adjoint(self, y):
+        return self.A.adjoint(y)
+
+
+class Foreign(Plain):
+    """A camera of another make that is inverted in closed form, but is no CASSI."""
+
+    exact = True
+
+    def solve(self, b, rho):
+        return self.A.solve(b, rho)
+
+    def norm(self):
+        return self.A.norm()
+
+
+def camera(size=(3, 5, 4), shifts=(0, 1, 2), kind="grey", weighted=False, dtype=F64) -> tuple[CASSI, np.ndarray]:
+    """An operator and its dense matrix."""
+    mask = make_mask(kind, *size)
+    weights = None
+    if weighted:
+        rng = np.random.default_rng(11)
+        shape = (size[1], oracle.detector_columns(size[2], shifts))
+        weights = rng.uniform(0.5, 2.0, shape) * (rng.random(shape) < 0.8)
+    A = CASSI(torch.as_tensor(mask), shifts, None if weights is None else torch.as_tensor(weights)).to(dtype=dtype)
+    return A, oracle.matrix(mask, shifts, weights)
+
+
+def scene(A: CASSI, seed: int = 0) -> torch.Tensor:
+    """A cube of flat patches whose brightness varies over the bands."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.zeros(A.cube_shape, dtype=A.dtype)
+    for _ in range(4):
+        i, j = (int(torch.randint(0, n, (), generator=generator)) for n in (A.height, A.width))
+        x[:, i:, j:] = torch.rand(A.num_bands, 1, 1, generator=generator, dtype=A.dtype)
+    return x
+
+
+def noisy(A: CASSI, seed: int = 0) -> torch.Tensor:
+    noise = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(seed + 1), dtype=A.dtype)
+    y = A.forward(scene(A, seed)) + 0.05 * noise
+    return y if A.weights is None else y * (A.weights != 0)

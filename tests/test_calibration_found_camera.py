@@ -11,8 +11,10 @@ from cases import moved
 from scipy import ndimage
 
 from cassi.calibration.camera_model import BLURS, CameraModel, blur_weights, blurred_masks, box_blurred
-from cassi.calibration.found_camera import _clearly_better, _Trial, align, find_camera, predictions
-from cassi.calibration.self_calibration import Search, Snapshots, descend, directions, gather
+from cassi.calibration.camera_trials import Trial, clearly_better
+from cassi.calibration.found_camera import align, find_camera, predictions
+from cassi.calibration.mask_regression import Snapshots, gather
+from cassi.calibration.self_calibration import Search, descend, directions
 from cassi.cli.main import run
 from cassi.errors import InputError
 from cassi.files import read_measurement, write_arrays
@@ -190,7 +192,7 @@ def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatc
     ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
     monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: SHARPENED)
     monkeypatch.setattr("cassi.calibration.found_camera.settled", lambda search, model, mask: model)
-    monkeypatch.setattr("cassi.calibration.found_camera._clearly_better", lambda *_: True)
+    monkeypatch.setattr("cassi.calibration.found_camera.clearly_better", lambda *_: True)
     found = find_camera(photographed(scene, theirs, ours))
     assert not found.accepted and "neither the mask as given nor another" in found.message
     assert np.array_equal(found.mask, ours) and found.left_out is None
@@ -239,12 +241,12 @@ def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeyp
     ids=["clearly better", "too little", "worse", "as good and without the mask's imprint", "perhaps worse",
          "hardly anything is predicted", "of hardly anything, much more"],
 )  # fmt: skip
-def test_a_camera_is_taken_where_it_is_clearly_better(fall, noise, imprint, light, verdict):
+def test_a_camera_is_taken_where_it_isclearly_better(fall, noise, imprint, light, verdict):
     """1,000 squared errors about 1 that fall by so much on average, give or take `noise` each."""
     change = noise * torch.tensor([1.0, -1.0]).repeat(500).double() - fall
     light = torch.full((1000,), light, dtype=torch.float64)
-    before = [_Trial(torch.ones(1000, dtype=torch.float64), light, lambda: 0.1)]
-    assert _clearly_better(before, [_Trial(1 + change, light, lambda: imprint)]) == verdict
+    before = [Trial(torch.ones(1000, dtype=torch.float64), light, lambda: 0.1)]
+    assert clearly_better(before, [Trial(1 + change, light, lambda: imprint)]) == verdict
 
 
 def test_several_snapshots_count_together(scene, mask):

@@ -17,7 +17,7 @@ from cases import tv_prox
 from torch import Tensor
 
 from cassi import CASSI, MultiShot, admm_tv, gap_tv
-from cassi.kernels import cpu, cpu_lowrank, threads
+from cassi.kernels import cpu, cpu_lowrank, cpu_tv, threads
 from cassi.kernels.convolution import convolve_rows
 from cassi.kernels.dispatch import eager as eagerly
 from cassi.kernels.dispatch import kernels
@@ -219,7 +219,7 @@ def test_total_variation_beyond_2_to_the_31_elements():
     u[-1:] = v
     weights = virtual(count)
     weights[-1] = 0.2
-    cpu._tv_prox(u.numpy(), weights.numpy(), q.numpy(), np.float32(1), 5, count - 1, count)
+    cpu_tv._tv_prox(u.numpy(), weights.numpy(), q.numpy(), np.float32(1), 5, count - 1, count)
     expected, dual = tv_prox(v, 0.2, num_iters=5)
     assert torch.equal(u[-1:], expected)
     assert torch.equal(q[:, -1:], dual)

@@ -1,4 +1,4 @@
-"""The solvers by theorem and against dense text-book loops; no recorded numbers."""
+"""GAP and ADMM by theorem and against dense text-book loops; no recorded numbers."""
 
 from __future__ import annotations
 
@@ -9,76 +9,10 @@ from functools import partial
 import numpy as np
 import oracle
 import pytest
-import scipy.sparse.linalg
 import torch
-from cases import make_mask, tv_prox
+from cases import F64, Foreign, camera, noisy, scene, tv_prox
 
-from cassi import CASSI, admm, admm_tv, gap, gap_tv, least_squares
-from cassi.optics.multi_shot import MultiShot
-from cassi.optics.protocol import Camera
-
-F64 = torch.float64
-
-
-class Plain(Camera):
-    """The same camera as a stranger would write it: forward and adjoint only."""
-
-    def __init__(self, A: CASSI) -> None:
-        self.A, self.dtype = A, A.dtype
-
-    @property
-    def cube_shape(self):
-        return self.A.cube_shape
-
-    @property
-    def measurement_shape(self):
-        return self.A.measurement_shape
-
-    def forward(self, x):
-        return self.A.forward(x)
-
-    def adjoint(self, y):
-        return self.A.adjoint(y)
-
-
-class Foreign(Plain):
-    """A camera of another make that is inverted in closed form, but is no CASSI."""
-
-    exact = True
-
-    def solve(self, b, rho):
-        return self.A.solve(b, rho)
-
-    def norm(self):
-        return self.A.norm()
-
-
-def camera(size=(3, 5, 4), shifts=(0, 1, 2), kind="grey", weighted=False, dtype=F64) -> tuple[CASSI, np.ndarray]:
-    """An operator and its dense matrix."""
-    mask = make_mask(kind, *size)
-    weights = None
-    if weighted:
-        rng = np.random.default_rng(11)
-        shape = (size[1], oracle.detector_columns(size[2], shifts))
-        weights = rng.uniform(0.5, 2.0, shape) * (rng.random(shape) < 0.8)
-    A = CASSI(torch.as_tensor(mask), shifts, None if weights is None else torch.as_tensor(weights)).to(dtype=dtype)
-    return A, oracle.matrix(mask, shifts, weights)
-
-
-def scene(A: CASSI, seed: int = 0) -> torch.Tensor:
-    """A cube of flat patches whose brightness varies over the bands."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.zeros(A.cube_shape, dtype=A.dtype)
-    for _ in range(4):
-        i, j = (int(torch.randint(0, n, (), generator=generator)) for n in (A.height, A.width))
-        x[:, i:, j:] = torch.rand(A.num_bands, 1, 1, generator=generator, dtype=A.dtype)
-    return x
-
-
-def noisy(A: CASSI, seed: int = 0) -> torch.Tensor:
-    noise = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(seed + 1), dtype=A.dtype)
-    y = A.forward(scene(A, seed)) + 0.05 * noise
-    return y if A.weights is None else y * (A.weights != 0)
+from cassi import CASSI, admm, admm_tv, gap, gap_tv
 
 
 def shrink(x: torch.Tensor, k: int) -> torch.Tensor:
@@ -395,87 +329,6 @@ def test_a_wanted_gradient_never_gives_a_stale_cube(solve, which):
         solve(A, y, num_iters=5)
     with torch.no_grad():
         assert torch.equal(solve(A, y, num_iters=5).x, expected)
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("kind", ["grey", "binary", "dark-column", "per-band"])
-@pytest.mark.parametrize("damping", [0.0, 1e-3, 0.5])
-def test_ridge_by_four_ways(damping, kind, weighted):
-    """Closed form, conjugate gradients, scipy's LSQR and the dense normal equations."""
-    A, phi = camera((3, 5, 6), kind=kind, weighted=weighted)
-    y = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(2), dtype=F64)  # not in the range
-    closed = least_squares(A, y, damping=damping)
-    assert (closed.status, len(closed.history)) == ("max_iters", 1)
-    expected = scipy.sparse.linalg.lsqr(phi, y.numpy().ravel(), damp=damping**0.5, atol=1e-15, btol=1e-15)[0]
-    np.testing.assert_allclose(closed.x.numpy().ravel(), expected, atol=1e-9)
-    if damping:
-        normal = np.linalg.solve(phi.T @ phi + damping * np.eye(phi.shape[1]), phi.T @ y.numpy().ravel())
-    else:
-        normal = np.linalg.lstsq(phi, y.numpy().ravel(), rcond=1e-12)[0]
-    np.testing.assert_allclose(closed.x.numpy().ravel(), normal, atol=1e-10)
-    result = least_squares(Plain(A), y, damping=damping, num_iters=500, tol=1e-12)
-    assert result.status == "converged"
-    torch.testing.assert_close(result.x, closed.x, rtol=0, atol=1e-9)
-    residual = float((y - A.forward(closed.x)).norm() / y.norm())
-    assert closed.history[0].residual == pytest.approx(residual, rel=1e-12)
-
-
-def test_snapshots_that_contradict_each_other_are_fitted_as_well_as_can_be():
-    """Two shots by one camera, each with its own noise: no cube explains both; numpy's least squares is the judge."""
-    A, phi = camera((3, 5, 6), kind="grey")
-    twice = Plain(MultiShot((A, A)))
-    y = torch.randn(twice.measurement_shape, generator=torch.Generator().manual_seed(2), dtype=F64)
-    expected = np.linalg.lstsq(np.concatenate([phi, phi]), y.numpy().ravel(), rcond=1e-12)[0]
-    found = least_squares(twice, y, num_iters=500, tol=1e-12)
-    assert found.status == "converged"
-    np.testing.assert_allclose(found.x.numpy().ravel(), expected, atol=1e-9)
-
-
-def test_the_preconditioner_solves_the_camera_in_one_step():
-    A, _ = camera(kind="dark-column")
-    y = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(2), dtype=F64)
-    assert len(least_squares(Plain(A), y, damping=0.1, tol=1e-10).history) == 1
-
-
-def test_least_squares_of_a_batch():
-    A, _ = camera(kind="dark-column")
-    y = torch.stack([noisy(A, s) for s in range(4)]).reshape(2, 2, *A.measurement_shape)
-    closed = least_squares(A, y, damping=0.1).x
-    iterated = least_squares(Plain(A), y, damping=0.1, num_iters=300, tol=1e-12).x
-    for index in np.ndindex(2, 2):
-        torch.testing.assert_close(closed[index], least_squares(A, y[index], damping=0.1).x, rtol=0, atol=1e-14)
-        torch.testing.assert_close(iterated[index], closed[index], rtol=0, atol=1e-10)
-
-
-def test_least_squares_ignores_left_out_pixels():
-    A, phi = camera(kind="dark-column", weighted=True)
-    y = noisy(A)
-    blind = torch.as_tensor((phi == 0).all(axis=1).reshape(A.measurement_shape))
-    spoiled = torch.where(blind, 1e6, y)
-    for damping, operator in itertools.product((0.0, 0.1), (A, Plain(A))):
-        found, expected = (least_squares(operator, z, damping=damping, tol=1e-12).x for z in (spoiled, y))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("damping", [0.0, 0.1])
-@pytest.mark.parametrize("make", [lambda A: A, Plain], ids=["closed", "cg"])
-def test_the_monitor_of_least_squares_sees_the_cube(make, damping):
-    A, _ = camera()
-    seen = []
-    result = least_squares(make(A), noisy(A), damping=damping, monitor=lambda r, x: seen.append((r, x.clone())))
-    assert tuple(r for r, _ in seen) == result.history
-    torch.testing.assert_close(seen[-1][1], result.x)
-
-
-def test_what_least_squares_refuses():
-    A, _ = camera()
-    y = noisy(A)
-    for damping in (-1.0, math.nan):
-        with pytest.raises(ValueError, match=f"damping must be >= 0, got {damping}"):
-            least_squares(A, y, damping=damping)
-    for operator in (A, Plain(A)):
-        with pytest.raises(FloatingPointError, match=r"diverged: residual nan, .* at iteration 1"):
-            least_squares(operator, y * math.nan)
 
 
 def warm_started(weight: float):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -13,52 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.calibration.camera_model import (
-    CameraModel,
-    band_positions,
-    coordinates,
-    shift_columns,
-    unseen_pixels,
-)
-from cassi.calibration.self_calibration import (
-    BLOCK,
-    COARSE,
-    FEWEST_BLOCKS,
-    FINE,
-    Look,
-    Search,
-    Snapshots,
-    find_dispersion,
-    find_model,
-    settled,
-    tiles,
-)
-from cassi.choice.held_out import hold_out
+from cassi.calibration.camera_model import CameraModel, band_positions, coordinates, shift_columns, unseen_pixels
+from cassi.calibration.camera_trials import Trial, clearly_better, error_of, simplified
+from cassi.calibration.mask_regression import BLOCK, COARSE, FINE, Look, Snapshots, tiles
+from cassi.calibration.self_calibration import FEWEST_BLOCKS, Search, find_dispersion, find_model, settled
 from cassi.errors import InputError
 from cassi.files import open_container, write_arrays
 from cassi.optics.building import camera_of_shot
-from cassi.optics.cropping import Shot, crop
-from cassi.optics.detector import black_level_of, brightness, check_light
-from cassi.optics.imprint import imprint
+from cassi.optics.cropping import Shot
+from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
-from cassi.priors.spectral_basis import smooth_basis
-from cassi.solvers.subspace_tv import subspace_tv
 
 FRAMES = 4  # of a stack that are looked at
-WINDOW = 192  # side of the part that the last test reconstructs [pixel]
-HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
-# Of the cube whose imprint is looked at: variance per y of brightness 1, weights, and iterations: early ones hold the
-# mask's pattern, which the first, Phi^T y, is full of.
-DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
 SEARCH = 0.5  # share of the time that it takes; the rest are short reconstructions
-SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
-SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
-BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
-LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
-HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,17 +220,17 @@ def find_camera(
         return given
 
     # compare: short reconstructions
-    def trials(mask: np.ndarray, frames: list[torch.Tensor]) -> list[_Trial]:
-        return [_Trial.of(_through(m, mask), A, frame, bad, seed) for frame in frames]
+    def trials(mask: np.ndarray, frames: list[torch.Tensor]) -> list[Trial]:
+        return [Trial.of(_through(m, mask), A, frame, bad, seed) for frame in frames]
 
-    model, as_found = _simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
+    model, as_found = simplified(model, lambda model: trials(model.masks(m.mask, m.shifts), y_found))
     mask = model.masks(m.mask, m.shifts)
     told((1 + SEARCH) / 2)
     as_given = trials(m.mask, y)
-    found = replace(given, errors=(_error(as_given), _error(as_found)))
+    found = replace(given, errors=(error_of(as_given), error_of(as_found)))
 
     # accept: where it is clearly better, and the snapshot shows one of the two
-    if not _clearly_better(as_given, as_found):
+    if not clearly_better(as_given, as_found):
         return found
     taken = _taken(found, m, model, mask)
     if not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None)))):
@@ -360,24 +328,11 @@ def _bad_pixels(m: Measurement) -> torch.Tensor | None:
     return None if m.bad_pixels is None else torch.as_tensor(m.bad_pixels)
 
 
-def _clearly_better(as_given: list[_Trial], as_found: list[_Trial]) -> bool:
-    """Whether a camera predicts clearly better than the given one, or as well without the mask's imprint."""
-    if _error(as_found) > BLIND and _error(as_found) > (1 - UNBLINDED) * _error(as_given):
-        return False
-    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
-    falls = before - after
-    sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
-    if sigmas > SIGMAS:
-        return True
-    no_higher = sigmas > -SIGMAS and _error(as_found) < (1 + HIGHER) * _error(as_given)
-    return no_higher and _imprint(as_found) < (1 - LEAST_FADE) * _imprint(as_given)
-
-
 def predictions(m: Measurement, found: FoundCamera, *, black_level: float | None = None, seed: int = 0) -> float:
     """Held-out error of a short reconstruction of a measurement with a camera; arguments as for `find_camera`."""
     given, bad = _through(m, m.mask), _bad_pixels(m)
     camera = _through(replace(m, shifts=found.shifts), found.mask)
-    return _error([_Trial.of(camera, given, y, bad, seed) for y in _frames(m, camera, bad, black_level)])
+    return error_of([Trial.of(camera, given, y, bad, seed) for y in _frames(m, camera, bad, black_level)])
 
 
 def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: float | None) -> list[torch.Tensor]:
@@ -389,83 +344,3 @@ def _frames(m: Measurement, A: Camera, bad: torch.Tensor | None, black_level: fl
         y = y - (black_level_of(known, y) if black_level is None else black_level)
         frames.append(y if bad is None else torch.where(bad, 0, y))
     return frames
-
-
-def _simplified(model: CameraModel, trials: Callable[[CameraModel], list[_Trial]]) -> tuple[CameraModel, list[_Trial]]:
-    """Without what a scene is easily taken for, where that predicts about as well; and the trials of what is left.
-
-    A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative.
-    """
-    options: list[tuple[dict[str, Any], float, float]] = []  # change, by how much the error may rise, the imprint left
-    if "t" in model.right:
-        options.append(({"right": {**model.right, "t": 0.0}}, EQUAL, math.inf))
-    if model.blur.get("1", 0.0) < 0:
-        options.append(({"blur": {}}, SHARPER, math.inf))
-    if model.contrast != 1:
-        options.append(({"contrast": 1.0}, EQUAL if model.contrast < 1 else SHARPER, FAINTER))
-    found = trials(model)
-    for change, rise, left in options:
-        other = replace(model, **change)
-        tried = trials(other)
-        as_good = _error(tried) <= (1 + rise) * _error(found)
-        if as_good and (math.isinf(left) or _imprint(tried) < left * _imprint(found)):
-            model, found = other, tried
-    return model, found
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """A short reconstruction of the brightest part of a snapshot with a camera."""
-
-    squares: torch.Tensor  # errors at held-out pixels, for y of brightness 1
-    light: torch.Tensor  # y^2 there
-    look: Callable[[], float]  # for `imprint`: it takes longer than all the rest, and is seldom asked for
-
-    @functools.cached_property
-    def imprint(self) -> float:
-        """Of the mask on a cube that is smoother: little noise is fitted, which leaves the mask's pattern too."""
-        return self.look()
-
-    @classmethod
-    def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> _Trial:
-        """With a camera; place, pixels and pattern are those of the camera as given."""
-        rows, columns = _brightest(y, given.cube_shape[-2:])
-        level = brightness(given, y)
-        lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
-        a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
-        seen = torch.ones_like(b, dtype=torch.bool) if a.weights is None else a.weights > 0
-        held = hold_out(seen, seed, HELD_OUT)
-        keep = (seen & ~held).to(b)
-        basis = smooth_basis(a.cube_shape[0], min(COMPONENTS, a.cube_shape[0]))
-        train, target = a.weighted(keep), b * keep
-        x = subspace_tv(train, target, basis, num_iters=ITERATIONS)[0].x
-        squares = (b - a.weighted(None).forward(x))[held].double().square()
-
-        def look() -> float:
-            variance, weight = DAMPING * target.clamp(min=0), SMOOTHER * brightness(train, target)
-            found, _ = subspace_tv(train, target, basis, variance=variance, tv_weight=weight, num_iters=SETTLED)
-            return imprint(found.x.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
-
-        return cls(squares, b[held].double().square(), look)
-
-
-def _error(trials: list[_Trial]) -> float:
-    """Held-out error over all snapshots."""
-    squares, light = (sum(float(getattr(t, name).sum()) for t in trials) for name in ("squares", "light"))
-    return math.sqrt(squares / light) if light > 0 else 0.0
-
-
-def _imprint(trials: list[_Trial]) -> float:
-    return float(np.mean([trial.imprint for trial in trials]))
-
-
-def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:
-    """Rows and columns of the part of the scene, `WINDOW` wide, over whose detector pixels y varies most."""
-    height, width = size
-    h, w = min(WINDOW, height), min(WINDOW, width)
-    span = y.shape[-1] - width
-    corners = [
-        (i, j) for i in range(0, height - h + 1, max(1, h // 2)) for j in range(0, width - w + 1, max(1, w // 2))
-    ]
-    i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
-    return slice(i, i + h), slice(j, j + w)

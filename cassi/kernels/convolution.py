@@ -10,7 +10,7 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-from cassi.kernels import cpu
+from cassi.kernels.cpu_rows import correlate_rows as compiled_rows
 from cassi.kernels.dispatch import kernels
 
 _FFT_BLOCK = 2**18  # elements that are transformed at a time: they stay in the cache
@@ -87,7 +87,7 @@ def _computed(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
         width, padding = n + m - 1, min(n, m) - 1
         one, other = (a, other) if m <= n else (v.expand(rows, m), a)
     y = a.new_empty(rows, width)
-    cpu.correlate_rows(one.contiguous(), other.contiguous(), y, padding=padding, reverse=not correlates)
+    compiled_rows(one.contiguous(), other.contiguous(), y, padding=padding, reverse=not correlates)
     return y
 
 

@@ -1,4 +1,4 @@
-"""The kernels of camera, total variation, data step of the default solver and row convolutions, compiled by numba.
+"""The kernels of camera and data steps, compiled by numba; with that of `cpu_tv`, all that `dispatch` gives on a CPU.
 
 Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
 a range of rows or images, which threads share out. `cassi.kernels.gpu` has the same functions for CUDA devices. What is
@@ -7,13 +7,14 @@ left out is an empty array, not None: each kind of argument would be compiled an
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.kernels.jit import FAST, Array, inline, jit
+from cassi.kernels.cpu_tv import tv_steps as tv_steps  # one of the functions that `cassi.kernels.gpu` has
+from cassi.kernels.jit import Array, inline, jit, plain, stack
 from cassi.kernels.threads import share_out
 
 _CHUNK = 1 << 16  # elements of a vector that one task sums
@@ -21,24 +22,23 @@ _BLOCK = 20 << 10  # bytes of detector and mask that are worked on at a time: th
 _LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which long runs of a band make the most of
 _IN_CACHE = 8 << 20  # bytes of cubes below which they stay in the last cache
 _SPECTRA = 256 << 10  # bytes of spectra that are worked on at a time, the second cache's
-_ROW_OVERHEAD = 64  # of a row that is convolved, in multiplications of four
 _BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
 
 
 def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
     """`cassi.kernels.shift_sum.shift_sum` into out (..., H, W')."""
-    rows = _stack(out, 2)
+    rows = stack(out, 2)
     count = rows.shape[0] * rows.shape[1]
-    plain = _plain(scale, rows, 2)
-    share_out(_forward, count, x.numel(), _stack(x, 3), _stack(mask, 2), _offsets(shifts), plain, rows)
+    scales = plain(scale, rows, 2)
+    share_out(_forward, count, x.numel(), stack(x, 3), stack(mask, 2), _offsets(shifts), scales, rows)
 
 
 def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
     """`cassi.kernels.shift_sum.shift_back` into out (..., C, H, W)."""
-    rows = _stack(y, 2)
+    rows = stack(y, 2)
     count = rows.shape[0] * rows.shape[1]
-    plain = _plain(scale, rows, 2)
-    share_out(_adjoint, count, out.numel(), rows, _stack(mask, 2), _offsets(shifts), plain, _stack(out, 3))
+    scales = plain(scale, rows, 2)
+    share_out(_adjoint, count, out.numel(), rows, stack(mask, 2), _offsets(shifts), scales, stack(out, 3))
 
 
 def data_step(
@@ -46,25 +46,13 @@ def data_step(
     accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
 ) -> None:  # fmt: skip
     """`cassi.CASSI.data_step_`, fused: each row of the cube is read from memory once and written once."""
-    rows = [_stack(t, 2) for t in (y, y_x, y_v)]
+    rows = [stack(t, 2) for t in (y, y_x, y_v)]
     count = rows[0].shape[0] * rows[0].shape[1]
     diagonal = gram.detach().numpy()
-    plain = _plain(weights, diagonal, 2)
-    constants = (_stack(mask, 2), _offsets(shifts), plain, diagonal, diagonal.dtype.type(rho), accelerate)
-    cubes = (_stack(v, 3), _stack(x, 3), x is v)
+    row_weights = plain(weights, diagonal, 2)
+    constants = (stack(mask, 2), _offsets(shifts), row_weights, diagonal, diagonal.dtype.type(rho), accelerate)
+    cubes = (stack(v, 3), stack(x, 3), x is v)
     share_out(_data_step, count, 2 * v.numel(), *cubes, *rows, *constants)
-
-
-def tv_steps(
-    u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float
-) -> tuple[Tensor, Tensor | None]:
-    """`cassi.priors.tv.tv_steps`: u (..., H, W) and q (2, ..., H, W), both in place; needs no spare."""
-    images = _stack(u, 2)
-    weights = weight.detach().to(u).expand((*u.shape[:-2], 1, 1)).contiguous().view(-1).numpy()
-    duals = q.detach().view(2, *images.shape).numpy()
-    share = images.dtype.type(memory)
-    share_out(_tv_prox, len(images), u.numel() * (1 + 2 * num_iters), images, weights, duals, share, num_iters)
-    return q, spare
 
 
 def subspace_step(
@@ -78,13 +66,13 @@ def subspace_step(
     V (K, K, H, W'), and the masks (K, 1 or C, H, W).
     """
     shots = 1 if modes is None else len(modes)
-    rows = [_stack(t, 2).reshape(-1, shots, *t.shape[-2:]) for t in (y, e, y_z, gamma, omega)]
-    masks = _stack(mask, 2).reshape(shots, -1, *mask.shape[-2:])
-    multiplier = _plain(u, masks, 4) if u is None else _stack(u, 3)
-    row_weights = _plain(weights, masks, 3) if weights is None else _stack(weights, 2)
-    constants = (basis.numpy(), masks, _offsets(shifts), row_weights, _plain(modes, masks, 4), masks.dtype.type(step))
+    rows = [stack(t, 2).reshape(-1, shots, *t.shape[-2:]) for t in (y, e, y_z, gamma, omega)]
+    masks = stack(mask, 2).reshape(shots, -1, *mask.shape[-2:])
+    multiplier = plain(u, masks, 4) if u is None else stack(u, 3)
+    row_weights = plain(weights, masks, 3) if weights is None else stack(weights, 2)
+    constants = (basis.numpy(), masks, _offsets(shifts), row_weights, plain(modes, masks, 4), masks.dtype.type(step))
     count, work = len(rows[0]) * z.shape[-2], 2 * z.numel() * len(shifts) * (1 + shots // 2)
-    share_out(_subspace_step, count, work, _stack(z, 3), _stack(z_new, 3), *rows, multiplier, *constants)
+    share_out(_subspace_step, count, work, stack(z, 3), stack(z_new, 3), *rows, multiplier, *constants)
 
 
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -93,26 +81,9 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     for one, other in ((a, b), (c, d)):
         chunks = max(1, one.numel() // _CHUNK)
         partial = np.zeros((chunks, 2))
-        share_out(_squared_distance, chunks, one.numel(), _stack(one, 0), _stack(other, 0), partial)
+        share_out(_squared_distance, chunks, one.numel(), stack(one, 0), stack(other, 0), partial)
         sums.append(partial.sum(0))
     return torch.from_numpy(np.concatenate(sums)[:, None])
-
-
-def correlate_rows(y: Tensor, v: Tensor, out: Tensor, *, padding: int = 0, reverse: bool = False) -> None:
-    """out[r, t] = sum_i y[r, t + i - padding] v[r, i], zero beyond the ends; v (n, M) or (1, M), or reversed."""
-    work = out.shape[0] * (_ROW_OVERHEAD + out.shape[1] * v.shape[1] // 4)
-    share_out(_correlate_rows, out.shape[0], work, *(t.detach().numpy() for t in (y, v, out)), padding, reverse)
-
-
-def _stack(tensor: Tensor, rank: int) -> Array:
-    """The tensor's memory as an array (n, ...) of items of this rank: all leading axes in one."""
-    array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
-    return array.reshape((-1, *tensor.shape[tensor.ndim - rank :]))
-
-
-def _plain(tensor: Tensor | None, like: Array, rank: int) -> Array:
-    """The tensor's memory as an array; an empty one where there is none."""
-    return np.empty((0,) * rank, like.dtype) if tensor is None else tensor.detach().numpy()
 
 
 @cache
@@ -368,87 +339,6 @@ def _subspace_step(
         first += count
 
 
-# slices of rows would cost as much as the rows' arithmetic
-
-
-@jit
-def _primal_row(u: Array, place: int, v: Array, qx: Array, qy: Array, row: int) -> None:
-    """u[place] = (v - D^T q)[row] of a row > 0; u has one more column, a copy of its last."""
-    width = v.shape[1]
-    u[place, 0] = v[row, 0] + qx[row, 0] + (qy[row, 0] - qy[row - 1, 0])
-    for j in range(1, width):
-        u[place, j] = v[row, j] + (qx[row, j] - qx[row, j - 1]) + (qy[row, j] - qy[row - 1, j])
-    u[place, width] = u[place, width - 1]
-
-
-@jit
-def _primal_row_0(u: Array, place: int, v: Array, qx: Array, qy: Array) -> None:
-    """The same of row 0, above which there is no q. One function for all rows would be no longer vectorised."""
-    width = v.shape[1]
-    u[place, 0] = v[0, 0] + qx[0, 0] + qy[0, 0]
-    for j in range(1, width):
-        u[place, j] = v[0, j] + (qx[0, j] - qx[0, j - 1]) + qy[0, j]
-    u[place, width] = u[place, width - 1]
-
-
-# "arcp": 1 / sqrt as the processor's estimate and a Newton step, to the last bit but one; NaN and Inf stay
-
-
-@partial(jit, fastmath=FAST | {"arcp"})
-def _dual_row(qx: Array, qy: Array, row: int, u: Array, place: int, below: int, inverse_weight: float) -> None:
-    """q[row] <- P(q + 1/8 D u)[row]; at the border u is its own neighbor, and q stays 0."""
-    step, zero, one = qx.dtype.type(0.125), qx.dtype.type(0), qx.dtype.type(1)
-    most = qx.dtype.type(1e30)  # near overflow: 1e15 times the weight and more, beside which the weight is 0
-    for j in range(qx.shape[1]):
-        a = qx[row, j] + step * (u[place, j + 1] - u[place, j])
-        b = qy[row, j] + step * (u[below, j] - u[place, j])
-        square = max((a * inverse_weight) ** 2 + (b * inverse_weight) ** 2, one)
-        s = zero if square > most else one / np.sqrt(square)
-        qx[row, j] = a * s
-        qy[row, j] = b * s
-
-
-@jit
-def _scale_row(q: Array, row: int, factor: float) -> None:
-    for j in range(q.shape[1]):
-        q[row, j] *= factor
-
-
-@jit
-def _tv_prox(u: Array, weight: Array, q: Array, memory: float, num_iters: int, start: int, stop: int) -> None:
-    _, height, width = u.shape
-    one, least = u.dtype.type(1), u.dtype.type(1e-30)
-    # u of the row a step is at and of the one below it, for each step
-    rows = np.empty((num_iters + 1, 2, width + 1), u.dtype)
-    for n in range(start, stop):
-        v, qx, qy = u[n], q[0, n], q[1, n]
-        inverse_weight = one / max(weight[n], least)
-        # all steps in one sweep: step t is at row i - t, where step t - 1 is two rows ahead of what it needs
-        for i in range(height + num_iters):
-            if memory != one:
-                for r in range(0 if i == 0 else i + 1, min(i + 2, height)):
-                    _scale_row(qx, r, memory)
-                    _scale_row(qy, r, memory)
-            for t in range(num_iters):
-                r = i - t
-                if 0 <= r < height:
-                    pair, place, below = rows[t], r % 2, 1 - r % 2
-                    if r == 0:
-                        _primal_row_0(pair, place, v, qx, qy)
-                    if r + 1 < height:
-                        _primal_row(pair, below, v, qx, qy, r + 1)
-                    else:
-                        pair[below] = pair[place]
-                    _dual_row(qx, qy, r, pair, place, below, inverse_weight)
-            r = i - num_iters
-            if r >= 0:
-                if r == 0:
-                    _primal_row_0(rows[num_iters], 0, v, qx, qy)
-                else:
-                    _primal_row(rows[num_iters], 0, v, qx, qy, r)
-                v[r] = rows[num_iters, 0, :width]
-
-
 @jit
 def _squared_distance(a: Array, b: Array, partial: Array, start: int, stop: int) -> None:
     for k in range(start, stop):
@@ -462,39 +352,3 @@ def _squared_distance(a: Array, b: Array, partial: Array, start: int, stop: int)
             reference += np.float64(y[j]) * np.float64(y[j])
         partial[k, 0] = difference
         partial[k, 1] = reference
-
-
-@jit
-def _correlate_rows(y: Array, v: Array, out: Array, padding: int, reverse: bool, start: int, stop: int) -> None:
-    # unsigned indices: of others numba asks whether they are negative, and nothing is vectorised
-    zero, one, two, three, four = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    length, m, width, border = np.uint64(y.shape[1]), np.uint64(v.shape[1]), np.uint64(out.shape[1]), np.uint64(padding)
-    row = np.zeros(y.shape[1] + 2 * padding + 3, y.dtype)
-    taps = np.zeros((v.shape[1] + 3) // 4 * 4, y.dtype)  # four at a time, so that `out` is loaded less often
-    for r in range(np.uint64(start), np.uint64(stop)):
-        for j in range(length):
-            row[border + j] = y[r, j]
-        of = r if v.shape[0] > 1 else zero
-        for k in range(m):
-            taps[m - one - k if reverse else k] = v[of, k]
-        if width < m and width < 16:
-            for t in range(width):
-                total = y.dtype.type(0)
-                for k in range(m):
-                    total += row[t + k] * taps[k]
-                out[r, t] = total
-            continue
-        i = one if m % four == one else four
-        a, b, c, d = taps[zero], taps[one], taps[two], taps[three]
-        if i == one:
-            for t in range(width):
-                out[r, t] = a * row[t]
-        else:
-            for t in range(width):
-                out[r, t] = (a * row[t] + b * row[t + one]) + (c * row[t + two] + d * row[t + three])
-        while i < m:
-            a, b, c, d = taps[i], taps[i + one], taps[i + two], taps[i + three]
-            for t in range(width):
-                q = t + i
-                out[r, t] += (a * row[q] + b * row[q + one]) + (c * row[q + two] + d * row[q + three])
-            i += four

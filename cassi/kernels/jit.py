@@ -1,4 +1,4 @@
-"""How the CPU kernels are compiled: numba's settings, the same for all of them, and where compiled code is kept.
+"""How the CPU kernels are compiled, the same for all of them, where compiled code is kept, and tensors as arrays.
 
 Compiled code is kept beside the source, or in the user's cache where that cannot be written (`NUMBA_CACHE_DIR` names
 another place): a kernel is compiled once for a machine, by whichever process needs it first, and anew when its file
@@ -13,6 +13,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from torch import Tensor
 
 Array = np.ndarray
 Kernel = Callable[..., Any]
@@ -31,3 +32,14 @@ def jit(function: Kernel, *, fastmath: frozenset[str] = FAST) -> Kernel:
     except RuntimeError:  # there is no folder that compiled code could be kept in
         compiled = _settings(fastmath=set(fastmath))(function)
     return compiled
+
+
+def stack(tensor: Tensor, rank: int) -> Array:
+    """The tensor's memory as an array (n, ...) of items of this rank: all leading axes in one."""
+    array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    return array.reshape((-1, *tensor.shape[tensor.ndim - rank :]))
+
+
+def plain(tensor: Tensor | None, like: Array, rank: int) -> Array:
+    """The tensor's memory as an array; an empty one where there is none."""
+    return np.empty((0,) * rank, like.dtype) if tensor is None else tensor.detach().numpy()

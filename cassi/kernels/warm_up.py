@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from cassi.kernels import cpu, cpu_lowrank
+from cassi.kernels import cpu, cpu_lowrank, cpu_rows
 
 _SHIFTS = (0, 1)
 
@@ -50,7 +50,7 @@ def _calls(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
         partial(cpu.tv_steps, x, mask.new_ones(()), torch.zeros(2, *x.shape).to(x), None, 1, 1.0),
     )
     yield f"distance, {kind}", partial(cpu.squared_distances, x, x, x, x)
-    yield f"rows, {kind}", partial(cpu.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
+    yield f"rows, {kind}", partial(cpu_rows.correlate_rows, y, y, torch.zeros(4, 1, dtype=dtype))
     image, groups = torch.rand(8, 8, 3).to(dtype), torch.tensor([[0, 1, 7]])
     kept = partial(cpu_lowrank.kept_groups, image, groups, 2, 0.0)
     yield f"filters of groups of patches, {kind}", kept

@@ -241,11 +241,13 @@ def _filled(parts: Mapping[str, Any], facts: dict[str, Any], frame: int, frames:
     starts = [i for i, record in enumerate(history) if record.iteration == 1]
     if frames and len(starts) == frames[0]:
         history = history[starts[frame] : [*starts, len(history)][frame + 1]]
-    stages = choice.get("stages") if history else None
+    stages = [(at, str(words)) for at, words in choice.get("stages") or ()]
+    if stages:
+        choice = {**choice, "stages": {f"from iteration {at}": words for at, words in stages}}
     title = str(facts.get("input_name") or parts["title"])
     named: dict[str, Any] = {
         "history": history,
-        "markers": [(at, str(words)) for at, words in (stages or [])[1:]],  # where each stage but the first begins
+        "markers": stages[1:] if history else [],  # where each stage but the first begins
         "verdict": str(facts.pop("verdict", "")),
         "ok": bool(facts.pop("ok", True)),
         "choice": choice,

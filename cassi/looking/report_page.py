@@ -262,10 +262,7 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
 def _story(data: ReportData) -> str:
     """How the solver ran, what was chosen for it, and where all of it comes from."""
     provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    choice = dict(data.choice)
-    if isinstance(stages := choice.get("stages"), list):
-        choice["stages"] = {f"from iteration {at}": words for at, words in stages}
-    tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
+    tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}
     parts = []
     if data.history:
         last = data.history[-1]
