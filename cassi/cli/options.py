@@ -269,7 +269,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--sequence", "the snapshots follow each other, of a scene that moves little: each is "
                 "reconstructed with those beside it, into one file with a time axis (default: NAME_sequence.h5), and "
                 "a film", excludes=("--align", "--white", "--tile", "--uncertainty", "--budget", "--iterations",
-                "--quality", "--solver", "--weights", SHOTS)),
+                "--quality", "--solver", SHOTS)),
             Option("--batch", "snapshots computed at a time (default: what fits)",
                 value="N", type=count, needs=(MANY,)),
         ),
