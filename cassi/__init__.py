@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 from cassi.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from cassi.calibration.estimate import Calibration, calibrate
-    from cassi.calibration.found_camera import align
-    from cassi.errors import InputError
-    from cassi.optics.multi_shot import MultiShot
-    from cassi.optics.other_cameras import double_disperser, video_camera
-    from cassi.optics.side_picture import SidePicture
-    from cassi.optics.single_disperser import CASSI
-    from cassi.running.front_door import reconstruct
-    from cassi.running.result import Reconstruction
-    from cassi.running.tiled_file import reconstruct_tiled
-    from cassi.solvers.admm import admm, admm_tv
-    from cassi.solvers.gap import gap, gap_tv
-    from cassi.solvers.least_squares import least_squares
-    from cassi.solvers.loop import Record, Result
+    from cassi.calibration.estimate import Calibration as Calibration, calibrate as calibrate
+    from cassi.calibration.found_camera import align as align
+    from cassi.errors import InputError as InputError
+    from cassi.optics.multi_shot import MultiShot as MultiShot
+    from cassi.optics.other_cameras import double_disperser as double_disperser, video_camera as video_camera
+    from cassi.optics.side_picture import SidePicture as SidePicture
+    from cassi.optics.single_disperser import CASSI as CASSI
+    from cassi.running.front_door import reconstruct as reconstruct
+    from cassi.running.result import Reconstruction as Reconstruction
+    from cassi.running.tiled_file import reconstruct_tiled as reconstruct_tiled
+    from cassi.solvers.admm import admm as admm, admm_tv as admm_tv
+    from cassi.solvers.gap import gap as gap, gap_tv as gap_tv
+    from cassi.solvers.least_squares import least_squares as least_squares
+    from cassi.solvers.loop import Record as Record, Result as Result
 
 _ROOM = {  # public name: the module it is imported from when it is asked for, so that `cassi --help` loads no PyTorch
     "CASSI": "optics.single_disperser",
@@ -42,27 +42,7 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "reconstruct_tiled": "running.tiled_file",
     "video_camera": "optics.other_cameras",
 }
-__all__ = [
-    "CASSI",
-    "Calibration",
-    "InputError",
-    "MultiShot",
-    "Reconstruction",
-    "Record",
-    "Result",
-    "SidePicture",
-    "admm",
-    "admm_tv",
-    "align",
-    "calibrate",
-    "double_disperser",
-    "gap",
-    "gap_tv",
-    "least_squares",
-    "reconstruct",
-    "reconstruct_tiled",
-    "video_camera",
-]
+__all__ = list(_ROOM)
 
 
 def __getattr__(name: str) -> object:

@@ -16,8 +16,7 @@ from cassi.calibration.frames_on_disk import find_frames, read_frames
 from cassi.cli.main import run
 from cassi.errors import InputError
 from cassi.files import read_measurement
-from cassi.looking.calibration_figures import detector
-from cassi.looking.calibration_figures import dispersion as dispersion_figure
+from cassi.looking.calibration_figures import detector, dispersion as dispersion_figure
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
 from cassi.running.front_door import reconstruct

@@ -10,9 +10,8 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from cassi import CASSI, InputError, SidePicture
-from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, register
-from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
+from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
 from cassi.files.side_pictures import read_side_picture, write_side_picture
 from cassi.optics.similarity import Similarity
 from cassi.simulation.camera import side_photograph

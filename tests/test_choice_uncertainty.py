@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from cassi import CASSI
-from cassi.choice import uncertainty
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.noise import CameraNoise, NoiseModel
 from cassi.choice.plan import Method, Plan
@@ -52,19 +51,15 @@ def test_what_is_missed_tells_a_camera_that_is_another():
     assert bootstrap(wrong, y, x, SILENT, lit=lit).missed > 3 * bootstrap(A, y, x, SILENT, lit=lit).missed
 
 
-def test_the_formula_by_hand(monkeypatch):
+def test_the_formula_by_hand():
     """A ramp of slope g, an error of b everywhere, at a level of 2."""
-    A = camera()
     x = 0.1 * torch.arange(W).expand(C, H, W).float()
-    y = 2 * (A @ torch.ones(C, H, W))
     b, median, missed = 0.3, 0.2, 0.05
     made = Bootstrap(torch.full((C, H, W), b**2), median, missed)
-    monkeypatch.setattr(uncertainty, "bootstrap", lambda *_, **__: made)
     expected = (
         2 * math.exp(1.32) * math.hypot(b / 2, 0.002) ** 0.56 * math.hypot(0.05, 0.002) ** 0.23 * 0.1**0.49 * 0.05**0.10
     )
-    found = standard_deviation(A, y, x, SILENT, lit=A.gram_diag() > 0)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(standard_deviation(made, x, 2.0).numpy(), expected, rtol=1e-5)
 
 
 def test_true_errors_lie_within():
@@ -86,12 +81,12 @@ def test_true_errors_lie_within():
 def test_it_has_the_unit_of_the_snapshot_and_is_the_same_twice():
     A = camera()
     x = torch.rand(C, H, W, generator=torch.Generator().manual_seed(3))
-    first, again, scaled = (
-        standard_deviation(
-            A, s * (A @ x), s * x, Plan("", smooth_basis(C, 4), NoiseModel(0.01 * s, 0.0, ""), 1.0, ()),
-            lit=A.gram_diag() > 0, seed=5,
-        )
-        for s in (1.0, 1.0, 1000.0)
-    )  # fmt: skip
+
+    def sigma(s: float) -> torch.Tensor:
+        plan = Plan("", smooth_basis(C, 4), NoiseModel(0.01 * s, 0.0, ""), 1.0, ())
+        found = bootstrap(A, s * (A @ x), s * x, plan, lit=A.gram_diag() > 0, seed=5)
+        return standard_deviation(found, s * x, s * float(x.mean()))
+
+    first, again, scaled = sigma(1.0), sigma(1.0), sigma(1000.0)
     assert torch.equal(first, again)
     torch.testing.assert_close(scaled / 1000, first, rtol=1e-2, atol=1e-4)

@@ -16,8 +16,7 @@ import pytest
 import torch
 from cases import write_h5
 
-from cassi.cli import main as cli_main
-from cassi.cli import shell
+from cassi.cli import main as cli_main, shell
 from cassi.cli.main import COMMANDS, main, script
 from cassi.errors import InputError
 from cassi.files import write_cube

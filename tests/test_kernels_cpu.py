@@ -19,8 +19,7 @@ from torch import Tensor
 from cassi import CASSI, MultiShot, admm_tv, gap_tv
 from cassi.kernels import cpu, cpu_lowrank, cpu_tv, threads
 from cassi.kernels.convolution import convolve_rows
-from cassi.kernels.dispatch import eager as eagerly
-from cassi.kernels.dispatch import kernels
+from cassi.kernels.dispatch import eager as eagerly, kernels
 from cassi.kernels.jit import jit
 from cassi.kernels.warm_up import warm_up
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser

@@ -406,7 +406,7 @@ def test_what_speaks_against_a_result_stands_in_a_red_box(browser: Browser, tmp_
         ({"ok": False}, "The mask does not fit the measurement."),
         (
             {"measurement": np.ones((4, 5)), "residual": np.full((4, 5), 0.6)},
-            "more than half of the snapshot unexplained (residual 60%)",
+            "over half of the snapshot unexplained (residual 60%)",
         ),
         ({"choice": {"held_out_error": 0.31}}, "pixels it has not seen: their error is 31%"),
         ({"provenance": {"imprint": 0.2}}, "the mask's pattern is left in the cube (imprint 0.20, good: below 0.12)"),

@@ -89,8 +89,7 @@ def test_there_and_back():
         (np.ones(4), None, "real numbers"),
         (np.zeros((20, 20)), None, "not black"),
         (np.full((20, 20, 3), 128), None, "is 128 everywhere: it shows nothing of a scene"),
-        (np.ones((20, 20)), "rgb", "does not have the response rgb"),
-        (np.ones((20, 20)), "grey", "must be one of rgb, pan"),
+        (np.ones((20, 20)), "rgb", "one curve for each of 1 channels"),
         (np.ones((20, 20, 3)), np.ones((2, 28)), "one curve for each of 3 channels"),
     ],
 )

@@ -221,7 +221,7 @@ def test_what_speaks_against_a_snapshot_is_told(masks):
     y = _through(masks[0])
     with pytest.warns(UserWarning, match="noise exceeds signal"):
         reconstruct(y, masks[0], gain=1e-6, **settings)
-    with pytest.warns(UserWarning, match="more than half of the snapshot unexplained"):
+    with pytest.warns(UserWarning, match="over half of the snapshot unexplained"):
         reconstruct(y, masks[0], gain=1e-3, read_noise=5.0, **settings | {"num_iters": 5})
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import speed as module
-from benchmarks import throughput as many
-from benchmarks import timing
+from benchmarks import speed as module, throughput as many, timing
 from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers

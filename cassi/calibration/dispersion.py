@@ -11,8 +11,6 @@ from scipy import ndimage
 
 from cassi.errors import InputError
 
-__all__ = ["Dispersion", "fit_dispersion", "image_shift"]
-
 REFERENCE = 500.0  # nm; wavelengths are scaled by it in the fits
 
 

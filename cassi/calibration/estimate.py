@@ -25,8 +25,6 @@ from cassi.optics.measurement import Measurement
 from cassi.optics.outliers import without_impulses
 from cassi.optics.psf import local_mean
 
-__all__ = ["Calibration", "calibrate", "calibrated_frame_count", "read_calibrated"]
-
 # what the file of a calibration holds
 ARRAYS = ("mask", "shifts", "wavelengths", "dark", "flat", "bad_pixels")
 DISPERSION = ("coefficients", "wavelengths", "measured", "across")

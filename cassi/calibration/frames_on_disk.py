@@ -15,8 +15,6 @@ from cassi.files import open_container
 from cassi.files.frames import natural
 from cassi.files.wavelength_files import parse_wavelengths
 
-__all__ = ["BenchFrames", "find_frames", "read_frames"]
-
 
 class BenchFrames(NamedTuple):
     """Files of each kind of frame; `wavelengths` [nm] are those of the mask's, in their order."""

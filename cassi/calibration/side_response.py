@@ -1,4 +1,4 @@
-"""How a photograph's channels weigh the bands of a cube, and its values the light: what the scene says about it."""
+"""How a photograph's channels weigh the bands of a cube, and its values the light, told by the scene; and its noise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from scipy.interpolate import BSpline
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import convolve, gaussian_filter, uniform_filter
 from scipy.optimize import nnls
 from torch import Tensor
 
@@ -16,6 +16,12 @@ ROUGHNESS = 0.3  # weight of the curve's second difference, likewise
 TONE_PIECES = 5  # of a tone curve, each of the third degree
 BLUR = 3.0  # standard deviation of what values are told by: a first cube is not as sharp as the photograph [pixel]
 TONE_ROUGHNESS = 1e-3  # weight of its coefficients' second difference against the fit, relative to their mean power
+BLOCK = 7  # side of the parts that are judged [pixel]
+BINS = 12  # of brightness
+FLAT = 0.1  # share of the parts of a brightness that are taken to have no detail
+# Of white noise, the standard deviation in BLOCK x BLOCK pixels is this share of the true one where it is lowest.
+LOWEST = 0.69
+ROUNDING = 1e-6  # of the brightest value; noise below is none
 
 
 def fitted_gain(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
@@ -98,3 +104,27 @@ def _rising(values: np.ndarray) -> np.ndarray:
     integral = BSpline(knots, np.eye(len(knots) - 3), 2).antiderivative()
     curves: np.ndarray = integral(np.sqrt(np.clip(values, 0, 1))) / integral(1.0)
     return np.moveaxis(curves, -1, 0)
+
+
+def noise_of(picture: np.ndarray) -> tuple[float, float]:
+    """alpha and beta of the variance alpha p + beta of one channel p (h, w).
+
+    The mixed second difference [1 -2 1] x [1 -2 1] / 6 keeps the variance of white noise and little else (Immerkaer,
+    "Fast noise variance estimation", CVIU 64, 300 (1996)); of parts equally bright those where it is least have the
+    least detail, and a line is put through them. (0, 0) where these have no noise.
+    """
+    difference = np.outer([1, -2, 1], [1, -2, 1]) / 6
+    power = uniform_filter(convolve(picture, difference) ** 2, BLOCK)[::BLOCK, ::BLOCK].ravel()
+    level = uniform_filter(picture, BLOCK)[::BLOCK, ::BLOCK].ravel()
+    order = np.argsort(level, kind="stable")
+    rows, values = [], []
+    for part in np.array_split(order, min(BINS, max(1, len(order) // 10))):
+        lowest = part[power[part] <= np.quantile(power[part], FLAT)]
+        rows.append([max(float(level[lowest].mean()), 0.0), 1.0])
+        values.append(float(power[lowest].mean()) / LOWEST**2)
+    if not max(values) > (ROUNDING * float(np.abs(picture).max())) ** 2:  # values of few bits, or painted
+        return 0.0, 0.0
+    # relative errors count, so that the dark end is not lost
+    weight = 1 / np.maximum(np.array(values), 1e-12 * max(values))
+    (alpha, beta), _ = nnls(np.array(rows) * weight[:, None], np.array(values) * weight)
+    return float(alpha), float(beta)

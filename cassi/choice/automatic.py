@@ -41,7 +41,7 @@ from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_l
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Method, Plan, Run, needed_prior
 from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_turn
-from cassi.choice.uncertainty import standard_deviation
+from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
@@ -301,7 +301,8 @@ def _outcome(
     discrepancy = total / count if count else None
     sigma = None
     if method.uncertainty:
-        sigma = standard_deviation(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
+        found = bootstrap(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
+        sigma = standard_deviation(found, cube, brightness(A, y))
     return Outcome(
         result, SOLVER, {}, plan, evidence, sigma,
         discrepancy=discrepancy, brightness=level, begun=state.begun,

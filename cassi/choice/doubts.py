@@ -11,9 +11,7 @@ def of_result(residual: float) -> tuple[str, ...]:
     """A cube that explains less than half of its snapshot; `residual` is |y - Phi x| / |y|."""
     if residual <= HALF:
         return ()
-    what = (
-        "leaves more than half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
-    )
+    what = "leaves over half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
     return (
         f"the cube {what} (residual {residual:.0%}): the solver diverged, the noise given is too large, or the camera "
         "is another; try solver auto, and check mask, bands, gain and blur",

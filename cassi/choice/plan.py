@@ -153,13 +153,12 @@ class Method:
             raise InputError(
                 f'a plan is that of an earlier result, for solver "auto"; got {type(self.plan).__name__} for {solver!r}'
             )
-        if self.plan is not None:
-            given = {
-                "num_iters": self.num_iters is not None,
-                "quality": self.quality != "default",
-                "weights": self.learned is not None,
-            }
-            check_plan(self.plan, given)
+        given = {
+            "num_iters": self.num_iters is not None,
+            "quality": self.quality != "default",
+            "weights": self.learned is not None,
+        }
+        check_plan(self.plan, given)
         if self.prior not in PRIORS:
             raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
         if self.prior != "auto" and (solver != "auto" or self.plan is not None):

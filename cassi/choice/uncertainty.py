@@ -13,7 +13,6 @@ from torch import Tensor
 from cassi.choice.adaptation import PHOTOGRAPHS, elsewhere
 from cassi.choice.held_out import Split
 from cassi.choice.plan import Plan
-from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 
 ITERATIONS = 100
@@ -79,37 +78,25 @@ def bootstrap(
     return Bootstrap(each.square().mean(0), float(each.abs().median()), missed)
 
 
-def standard_deviation(
-    A: Camera,
-    y: Tensor,
-    x: Tensor,
-    plan: Plan,
-    *,
-    lit: Tensor,
-    seed: int = 0,
-    told: Callable[[float], None] | None = None,
-) -> Tensor:
-    """Standard deviation of each voxel's error, (C, H, W), from a `bootstrap` of the cube and its own edges.
+def standard_deviation(found: Bootstrap, x: Tensor, level: float) -> Tensor:
+    """Standard deviation of each voxel's error, (C, H, W), from the bootstrap of a cube, its edges and its brightness.
 
         sigma / L = exp(1.32) (b / L)^0.56 (g / L)^0.23 (median / L)^0.49 h^0.10
 
-    L is the scene's brightness, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5
-    pixels (b over 3 bands too), median and h (`Bootstrap.missed`) are of the whole scene. The exponents say that errors
-    grow faster than the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They are the
-    most probable ones (errors / sigma with Student's distribution, 10 degrees of freedom) on 54 snapshots of 9 scenes,
-    which `python scripts/benchmark.py coverage` leaves out; the first is 0.06 more than that: errors have longer tails
-    than a normal distribution, so that of one and two sigma either holds a little too much or the other too little.
+    L is `level`, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5 pixels (b over 3
+    bands too), median and h (`Bootstrap.missed`) are of the whole scene. The exponents say that errors grow faster than
+    the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They are the most probable ones
+    (errors / sigma with Student's distribution, 10 degrees of freedom) on 54 snapshots of 9 scenes, which `python
+    scripts/benchmark.py coverage` leaves out; the first is 0.06 more than that: errors have longer tails than a normal
+    distribution, so that of one and two sigma either holds a little too much or the other too little.
     """
-    found = bootstrap(A, y, x, plan, lit=lit, seed=seed, told=told)
-    level = brightness(A, y)
-    local = _box(found.squared, 3)
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
     gradient = _box(torch.stack([slope.square() for slope in slopes]).sum(0), 1) if slopes else torch.zeros_like(x)
-    whole = (
-        OFFSET + TYPICAL * math.log(max(found.median / level, FLOOR / 10)) + MISSED * math.log(max(found.missed, FLOOR))
-    )
-    logs = [power / 2 * (v / level**2 + FLOOR**2).log() for power, v in ((LOCAL, local), (GRADIENT, gradient))]
-    return level * (whole + logs[0] + logs[1]).exp()
+    missed = MISSED * math.log(max(found.missed, FLOOR))
+    whole = OFFSET + TYPICAL * math.log(max(found.median / level, FLOOR / 10)) + missed
+    powers = (LOCAL, _box(found.squared, 3)), (GRADIENT, gradient)
+    logs = torch.stack([power / 2 * (v / level**2 + FLOOR**2).log() for power, v in powers])
+    return level * (whole + logs.sum(0)).exp()
 
 
 def _box(v: Tensor, bands: int) -> Tensor:

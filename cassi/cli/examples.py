@@ -23,7 +23,7 @@ HELP: dict[str, tuple[str, str]] = {
       {reconstruct} --measurement m.h5 --report
 """),
     "calibrate": ("Calibrate a camera from frames: dark, flat, and the coded aperture at known wavelengths.", """
-  a folder with files dark_*, flat_*, mask_*, perhaps slit_*, and wavelengths.txt; PNG, TIFF, HDF5, .npy, .mat ...
+  a folder with files dark_*, flat_*, mask_* and wavelengths.txt; PNG, TIFF, HDF5, .npy, .mat ...
       {calibrate} bench --output calibration.h5
   no frames of a bench, but captures of any scenes: where and how sharp the mask really is
       {calibrate} refine --help

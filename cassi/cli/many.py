@@ -84,7 +84,7 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
     looked_at = [task.measurement(task.frames[t]) for t in spread]
     if not isinstance(camera, str):
         looked_at = [camera.in_place(m) for m in looked_at]
-    same = {name: task.method[name] for name in ("psf", "black_level", "device", "seed")}
+    same = {name: task.method[name] for name in ("psf", "black_level", "weights", "device", "seed")}
     request = Request(prior=args.prior, camera="as-given" if isinstance(camera, str) else camera, **same)
     plan = sequence_plan(looked_at, request)
     say(args, f"  one plan for {count} frames, from {len(looked_at)} of them: {plan.basis}")

@@ -19,8 +19,7 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError, OutputError
 from cassi.files.side_pictures import read_side_picture
 from cassi.kernels.dispatch import pick_device
-from cassi.optics.mask_match import MaskCheck
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.running import front_door
 from cassi.running.progress import StepBar, tiled_steps, usual_steps
 from cassi.running.result import Reconstruction, write_result

@@ -14,8 +14,8 @@ from cassi.files.side_pictures import read_side_picture
 from cassi.kernels.dispatch import pick_device
 from cassi.looking.metrics import score
 from cassi.looking.report_data import MAX_SCORED
-from cassi.optics.mask_match import MaskCheck, check_masks
-from cassi.optics.measurement import Measurement, without_scene
+from cassi.optics.mask_match import check_masks
+from cassi.optics.measurement import MaskCheck, Measurement, without_scene
 from cassi.running.evidence import of_measurement
 from cassi.running.result import Reconstruction
 from cassi.running.tiled_file import TiledResult

@@ -6,7 +6,10 @@ and the second one product with a view that holds all bands.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
+import sys
 from functools import partial
 
 import torch
@@ -15,9 +18,10 @@ from torch import Tensor
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.linear import linear_map
-from cassi.kernels.memory import ask_huge_pages
 
 _IN_CACHE = 3 << 19  # bytes of a snapshot that stays in the second cache
+_MAPPED = 32 << 20  # bytes from which glibc maps and unmaps each block anew; smaller ones it keeps and hands out again
+_MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
@@ -81,7 +85,7 @@ def _gradient_wanted(*tensors: Tensor | None) -> bool:
 
 def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None) -> Tensor:
     *batch, _, height, width = x.shape
-    y = ask_huge_pages(x.new_empty((*batch, height, detector_width(width, shifts))))
+    y = _on_huge_pages(x.new_empty((*batch, height, detector_width(width, shifts))))
     x = x if x.is_cpu else x.contiguous()  # a copy costs less than a launch for each band
     fast = kernels(x, mask, scale, y)
     if fast is not None:
@@ -96,7 +100,7 @@ def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor |
 def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None) -> Tensor:
     *batch, height, _ = y.shape
     width = mask.shape[-1]
-    x = ask_huge_pages(y.new_empty((*batch, len(shifts), height, width)))
+    x = _on_huge_pages(y.new_empty((*batch, len(shifts), height, width)))
     y = y if y.is_cpu else y.contiguous()
     steps = {b - a for a, b in itertools.pairwise(shifts)}
     # where the bands are windows of y at equal steps to the right, one strided view holds them all, and one product is
@@ -114,3 +118,16 @@ def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor 
     else:
         windows = torch.stack([y[..., d - min(shifts) : d - min(shifts) + width] for d in shifts], -3)
     return torch.mul(windows, mask, out=x)
+
+
+def _on_huge_pages(tensor: Tensor) -> Tensor:
+    """Ask Linux to back the memory of a large new CPU tensor by 2 MiB pages; return the tensor.
+
+    Otherwise writing to it costs a page fault for every 4 KiB, more time than what these kernels compute.
+    """
+    size = tensor.numel() * tensor.element_size()
+    if _MADVISE is not None and tensor.device.type == "cpu" and size >= _MAPPED:
+        page = mmap.PAGESIZE
+        start = -(-tensor.data_ptr() // page) * page
+        _MADVISE(ctypes.c_void_p(start), ctypes.c_size_t((tensor.data_ptr() + size - start) // page * page), 14)
+    return tensor

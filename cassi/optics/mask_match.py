@@ -20,8 +20,6 @@ from cassi.optics.geometry import cosines
 from cassi.optics.measurement import MaskCheck, MaskKind, Measurement, without_scene
 from cassi.optics.psf import local_mean
 
-__all__ = ["TURNS", "MaskCheck", "check_mask", "check_masks", "compared"]
-
 HIGH_PASS = 2.0  # [pixel] Gaussian; the detail of a mask, not that of the scene
 CONTRAST_RADIUS = 8.0  # [pixel] over which the contrast of the measurement is evened out
 RIDGE = 0.02  # e in R^2: masks of neighboring bands overlap, and noise must not be amplified

@@ -8,7 +8,6 @@ import numpy as np
 
 from cassi.errors import InputError
 
-RESPONSES = ("rgb", "pan")
 # Peak and standard deviation of each channel [nm]: about what color filters on silicon pass.
 RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))
 SMALLEST = 16  # pixels a side
@@ -20,9 +19,8 @@ class SidePicture:
 
     Attributes:
         picture: (h, w) or (h, w, K), any unit, finite.
-        response: how each channel weighs the bands: "rgb" or "pan" for what such cameras are like, curves (K, C) at the
-            bands' wavelengths, or None: from the number of channels. Presets are adapted to the scene, curves are
-            taken as they are but for a gain.
+        response: how each channel weighs the bands, (K, C), taken as it is but for a gain; None: what a color or a
+            grey camera is like, adapted to the scene.
         linear: whether values are proportional to the light; False for those coded for a display (sRGB); None: told by
             which of the two fits the snapshot better, or a rising tone curve where neither does.
         clip: value from which on a pixel is saturated and says nothing; None: there is none.
@@ -32,7 +30,7 @@ class SidePicture:
     """
 
     picture: np.ndarray
-    response: str | np.ndarray | None = None
+    response: np.ndarray | None = None
     linear: bool | None = True
     clip: float | None = None
 
@@ -48,16 +46,10 @@ class SidePicture:
             )
         if not np.isfinite(p).all() or p.max() <= 0:
             raise InputError("the side picture must be finite and not black")
-        if isinstance(self.response, str):
-            if self.response not in RESPONSES:
-                raise InputError(f"the side response must be one of {', '.join(RESPONSES)}, got {self.response!r}")
-            if self.channels != (3 if self.response == "rgb" else 1):
-                raise InputError(
-                    f"a side picture of {self.channels} channels does not have the response {self.response}"
-                )
-        elif self.response is not None and (self.response.ndim != 2 or len(self.response) != self.channels):
+        if self.response is not None and (np.ndim(self.response) != 2 or len(self.response) != self.channels):
             raise InputError(
-                f"the side response must have one curve for each of {self.channels} channels, got {self.response.shape}"
+                f"the side response must have one curve for each of {self.channels} channels, got "
+                f"{np.shape(self.response)}"
             )
         if p.min() == p.max():
             raise InputError(f"the side picture is {p.max():g} everywhere: it shows nothing of a scene; give another")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.calibration.side_noise import noise_of
 from cassi.calibration.side_registration import FITS, NOT_SEEN, register, sharpened
-from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit
+from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
 from cassi.choice.held_out import Split
 from cassi.choice.joint import HARM, Photograph, finished, first_cube, gone_on, tried
 from cassi.choice.outcome import Outcome, SideEvidence
@@ -34,7 +33,7 @@ TONE = 0.85  # a fitted tone curve has to leave less than this share of what the
 def check_side(side: SidePicture, task: Scene, method: Method, run: Run) -> None:
     """Raise InputError for a side picture that cannot be used here, or settings that do not go with one."""
     bands = task.A.cube_shape[0]
-    if isinstance(side.response, np.ndarray) and side.response.shape[1] != bands:
+    if side.response is not None and side.response.shape[1] != bands:
         raise InputError(f"the side response must have {bands} values a channel, got {side.response.shape[1]}")
     if len(task.frames) > 1:
         raise InputError(f"a side picture belongs to one snapshot, got {len(task.frames)}; reconstruct them one by one")
@@ -63,15 +62,11 @@ def solve_beside(
     cube, error = first_cube(split, problem)
     placed = _registered(side, A, y, cube, wavelengths)
     where = _in_words(placed)
-    evidence = SideEvidence(False, "", placed.correlation, _numbers(placed.pose), error)
+    evidence = SideEvidence(False, "", placed.correlation, astuple(placed.pose), error)
     is_there = placed.correlation >= FITS
     if not is_there or not _agrees(placed, cube):
-        what = (
-            "its values do not agree with the scene's light"
-            if is_there
-            else "its detail does not agree with the scene's"
-        )
-        said = f"The side picture was left out: {what} ({where})."
+        what = "values do" if is_there else "detail does"
+        said = f"The side picture was left out: its {what} not agree with the scene's ({where})."
         return replace(alone, side=replace(evidence, message=said))
     bands = A.cube_shape[0] if wavelengths is None else wavelengths
     first = tried(split, problem.variance, placed.photograph, cube, bands)
@@ -79,7 +74,7 @@ def solve_beside(
     placed = _once_more(placed, A, y, first.cube)
     best = gone_on(tried(split, problem.variance, placed.photograph, first.cube, bands), split)
     where = _in_words(placed)
-    evidence = replace(evidence, joint_error=best.error, pose=_numbers(placed.pose))
+    evidence = replace(evidence, joint_error=best.error, pose=astuple(placed.pose))
     harm = HARM if placed.photograph.doubt <= DOUBT else TONE_HARM
     told = f"with it held-out detector pixels are predicted to {best.error:.2%}, without to {error:.2%}"
     if not best.error <= (1 + harm) * error:
@@ -113,8 +108,8 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
     p = torch.from_numpy(np.ascontiguousarray(np.atleast_3d(side.picture).transpose(2, 0, 1)).astype(np.float64))
     clipped = torch.zeros_like(p[:1]) if side.clip is None else (p >= side.clip).any(0, keepdim=True).to(p)
     p = (p / (p.max() if side.clip is None else side.clip)).clamp(min=0)  # display values mean something below 1 only
-    fixed = isinstance(side.response, np.ndarray)
-    curves = side.response if fixed else expected_response(len(p), wavelengths, A.cube_shape[0])
+    fixed = side.response is not None
+    curves = expected_response(len(p), wavelengths, A.cube_shape[0]) if side.response is None else side.response
     R = torch.as_tensor(curves, dtype=cube.dtype, device=cube.device)
 
     def place(picture: Tensor, values: str, doubt: float = DOUBT) -> _Placed:
@@ -183,18 +178,11 @@ def _decoded(p: Tensor) -> Tensor:
     return torch.where(p <= 0.04045, p / 12.92, ((p + 0.055) / 1.055) ** 2.4)
 
 
-def _numbers(pose: Similarity) -> tuple[float, float, float, float]:
-    return pose.scale, pose.angle, pose.rows, pose.columns
-
-
 def _in_words(placed: _Placed) -> str:
     pose = placed.pose
     values = f", its values taken {placed.values}" if placed.values else ""
-    detail = (
-        f"correlation of its detail {placed.correlation:.2f}"
-        if placed.correlation > NOT_SEEN
-        else "where it shows too little of the scene"
-    )
+    seen, correlation = placed.correlation > NOT_SEEN, f"correlation of its detail {placed.correlation:.2f}"
+    detail = correlation if seen else "where it shows too little of the scene"
     return (
         f"moved by {pose.rows:+.2f} rows and {pose.columns:+.2f} columns, turned by {pose.angle:+.2f} degrees, "
         f"{pose.scale:.4g} times as fine{values}, {detail}"

@@ -25,8 +25,8 @@ from cassi.optics.building import camera_of
 from cassi.optics.coded_aperture import CodedAperture
 from cassi.optics.detector import black_level_of, brightness, check_light
 from cassi.optics.geometry import infer_shifts
-from cassi.optics.mask_match import MaskCheck, compared
-from cassi.optics.measurement import Measurement, check_arrays, for_kernels
+from cassi.optics.mask_match import compared
+from cassi.optics.measurement import MaskCheck, Measurement, check_arrays, for_kernels
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.outliers import without_impulses
 from cassi.optics.protocol import Camera

@@ -14,8 +14,7 @@ from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan
 from cassi.files import write_cube
-from cassi.optics.mask_match import MaskCheck
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.solvers.loop import ENDED, Record
 from cassi.version import PROGRAM
 

@@ -28,8 +28,7 @@ from cassi.errors import InputError
 from cassi.files.cube_store import CubeStore, cube_store
 from cassi.optics.cropping import Block, crop, croppable
 from cassi.optics.detector import brightness
-from cassi.optics.mask_match import MaskCheck
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_scene
 from cassi.running.front_door import as_in, method_for, prepare_found
