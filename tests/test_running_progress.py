@@ -88,7 +88,7 @@ def test_a_log_gets_a_line_for_each_step_that_takes_its_time(capsys):
         for name in ("read", "find", "solve"):
             for share in (0.0, 0.5, 1.0):
                 bar(name, share)
-    assert capsys.readouterr().err.splitlines() == ["step 2 of 3: find, 1% done", "step 3 of 3: solve, 11% done"]
+    assert capsys.readouterr().err.splitlines() == ["find, 1% done", "solve, 11% done"]
 
 
 def test_on_a_terminal_there_is_a_bar(capsys, monkeypatch):
@@ -112,10 +112,10 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     argv = ["reconstruct", str(tmp_path / "m.h5"), "--num-bands", str(C), "--solver", "gap-tv", "--iterations", "3"]
     assert main([*argv, "--report"]) == 0
     captured = capsys.readouterr()
-    steps = re.findall(r"^step (\d) of 6: ([\w ]+),", captured.err, re.MULTILINE)
-    assert steps == [("2", "find the camera"), ("3", "final run"), ("5", "draw"), ("6", "report")]
+    steps = re.findall(r"^([\w ]+), \d+% done$", captured.err, re.MULTILINE)
+    assert steps == ["find the camera", "final run", "draw", "report"]
     lines = captured.out.splitlines()
     assert lines.index(f"  the cube is written: {tmp_path / 'm_cube.h5'}") < lines.index("drawn")
     assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0
     captured = capsys.readouterr()
-    assert captured.out == "" and "step" not in captured.err
+    assert captured.out == "" and "done" not in captured.err

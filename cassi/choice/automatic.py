@@ -118,7 +118,7 @@ def reconstruct_auto(
     if method.plan is not None:
         method.plan.check_bands(A.cube_shape[0])
         state = repeated(A, y, method.plan.problem(y), method.plan.stages, watch)
-        return _outcome(A, y, state, watch, method.plan, None, method, run, brightness(A, y))
+        return _outcome(A, y, state, watch, method.plan, None, method, run)
     run.tell("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     split, part = _held_out(A, y, run), window(A, y)
@@ -129,7 +129,7 @@ def reconstruct_auto(
         found = replace(found, plan=_with_spectra_of_all(found.plan, A, y, axis, run))
     run.tell("trials", 1.0)
     final, plan, evidence = _staged(split, split.brightness, found, noise, method, run, watch)
-    return _outcome(A, y, final.state, watch, plan, evidence, method, run, found.brightness)
+    return _outcome(A, y, final.state, watch, plan, evidence, method, run)
 
 
 def choose_plan(
@@ -288,7 +288,6 @@ def _outcome(
     evidence: Evidence | None,
     method: Method,
     run: Run,
-    level: float,
 ) -> Outcome:
     """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = state.x.clamp(min=0)
@@ -305,5 +304,5 @@ def _outcome(
         sigma = standard_deviation(found, cube, brightness(A, y))
     return Outcome(
         result, SOLVER, {}, plan, evidence, sigma,
-        discrepancy=discrepancy, brightness=level, begun=state.begun,
+        discrepancy=discrepancy, begun=state.begun,
     )  # fmt: skip

@@ -13,7 +13,6 @@ from cassi.choice.chain import Trial
 from cassi.choice.held_out import MOST_RISE
 from cassi.choice.plan import Plan
 from cassi.solvers.loop import Result
-from cassi.solvers.subspace_tv import PRIOR_STRENGTH
 
 # Held-out errors. Simulated snapshots through the right camera have 0.004 to 0.06, down to 1,000 electrons; the real
 # captures at hand, with the camera found, 0.03 to 0.04; masks of another camera 0.5 and more.
@@ -75,7 +74,6 @@ class Outcome:
         uncertainty: standard deviation of each voxel, like the cube, where asked for.
         discrepancy: mean of residual^2 / variance, about 1 where the noise model is right (Morozov, 1966); None where
             there is no noise to divide by.
-        brightness: of the scene, in the unit of y.
         level: the snapshot was divided by it, and the cube multiplied.
         black_level: taken off the snapshot, in its unit.
         black_level_told: whether the snapshot itself told it.
@@ -91,7 +89,6 @@ class Outcome:
     evidence: Evidence | None = None
     uncertainty: Tensor | None = None
     discrepancy: float | None = None
-    brightness: float | None = None
     level: float = 1.0
     black_level: float = 0.0
     black_level_told: bool = False
@@ -105,7 +102,6 @@ class Outcome:
             self,
             result=replace(self.result, x=self.result.x * level),
             plan=None if self.plan is None else self.plan.scaled(level),
-            brightness=None if self.brightness is None else self.brightness * level,
             uncertainty=None if self.uncertainty is None else self.uncertainty * level,
             level=self.level * level,
         )
@@ -126,8 +122,6 @@ class Outcome:
             "prior": plan.prior,
             "learned": plan.is_learned,
             "stages": [list(one) for one in self.begun],
-            "prior_strength": PRIOR_STRENGTH,
-            "brightness": self.brightness,
             "iterations": len(self.result.history),
             "discrepancy": self.discrepancy,
             "noise": plan.noise.as_dict(),

@@ -87,10 +87,10 @@ class StepBar:
             return
         self.done = max(self.done, self._before[step] + min(max(share, 0.0), 1.0) * self._share[step])
         begins, self._step = step != self._step, step
+        if self._logged and begins and self._share[step] >= WORTH_A_LINE:
+            print(f"{step}, {self.done:.0%} done", file=sys.stderr, flush=True)
         several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: "
         what = f"{several if len(self._share) > 1 else ''}{step}"
-        if self._logged and begins and self._share[step] >= WORTH_A_LINE:
-            print(f"{what}, {self.done:.0%} done", file=sys.stderr, flush=True)
         self._bar.set_description_str(what, refresh=False)
         self._bar.update(self.done - self._bar.n)
 

@@ -19,7 +19,6 @@ from cassi.choice.neighbors import Alone, alone, common_plan, together
 from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan, Run
 from cassi.errors import InputError
-from cassi.optics.detector import brightness
 from cassi.optics.mask_match import compared
 from cassi.optics.measurement import Measurement
 from cassi.running.front_door import as_in, assembled, reconstructed
@@ -119,8 +118,7 @@ class InSequence:
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
         settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
-        level = brightness(scene.A, scene.frames[0])
-        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, brightness=level)
+        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan)
         first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
         return assembled(
             first,

@@ -175,7 +175,7 @@ def tile_solver(
         return repeated(a, b, plan.problem(b, level), plan.stages, Watch()).x.clamp_(min=0)
 
     nothing = Result(y.new_zeros(()), (), "max_iters")
-    return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence, brightness=level)
+    return planned, Outcome(nothing, "subspace-tv", {}, plan, evidence)
 
 
 def _misfit(A: Block, y: Tensor, store: CubeStore) -> tuple[np.ndarray, float]:
