@@ -232,6 +232,8 @@ FAULTS = [
     Fault("a camera that the snapshot does not show is taken", "calibration/found_camera.py::find_camera",
         "not any(compared(one).matches for one in (m, taken.in_place(replace(m, check=None))))", "False",
         "test_calibration_found_camera.py", "does_not_show"),
+    Fault("mixing takes its steps the wrong way", "solvers/mixing.py::Mixing.__call__",
+        "t[:, None].baddbmm_(c.mT, steps, alpha=-1)", "t[:, None].baddbmm_(c.mT, steps)", "test_solvers_mixing.py"),
     Fault("errors stay where the scene was laid", "choice/uncertainty.py::bootstrap",
         "elsewhere(found - scene, s, back=True)", "found - scene", "test_choice_uncertainty.py", "come_back_to"),
     Fault("uncertainty in units of its square", "choice/uncertainty.py::standard_deviation", "power / 2", "power",
