@@ -31,6 +31,11 @@ def shift_patterns(num_bands: int) -> dict[str, tuple[int, ...]]:
     }
 
 
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
+    """Normal numbers, the same for a seed in every precision."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype)
+
+
 MASKS = ["binary", "grey", "signed", "per-band", "dark-column"]
 BATCHES = [(), (2,), (2, 3)]
 
