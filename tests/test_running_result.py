@@ -200,14 +200,10 @@ def test_who_has_told_already_is_not_told_again(masks):
     assert found.measurement.check is None, "it may get another mask"
 
 
-@pytest.mark.filterwarnings("default")  # more than one
 def test_what_speaks_against_a_snapshot_is_told(masks):
-    settings = {"num_bands": C, "camera": "as-given", "quality": "fast"}
-    y = _through(masks[0])
-    with pytest.warns(UserWarning, match="noise exceeds signal"):
-        reconstruct(y, masks[0], gain=1e-6, **settings)
-    with pytest.warns(UserWarning, match="more than half of the snapshot unexplained"):
-        reconstruct(y, masks[0], gain=1e-3, read_noise=5.0, **settings | {"num_iters": 5})
+    settings = {"num_bands": C, "camera": "as-given", "quality": "fast", "gain": 1e-6}
+    with pytest.warns(match="noise exceeds signal"), pytest.warns(match="more than half of the snapshot unexplained"):
+        reconstruct(_through(masks[0]), masks[0], **settings)
 
 
 SHOTS = np.stack([np.ones((1, 3)), 2 * np.ones((1, 3))])
