@@ -219,8 +219,6 @@ def test_frames_that_cannot_be_told_apart_or_are_not_there(folder, tmp_path):
     (folder / "frame1.mat").write_bytes((folder / "frame1.h5").read_bytes())
     with pytest.raises(InputError, match="results of one name"):
         find_frames(folder)
-    with pytest.raises(InputError, match="no measurement files found"):
-        find_frames(tmp_path / "*.nothing")
     with pytest.raises(InputError, match="no frames"):
         reconstruct_many([], tmp_path / "out")
     (folder / "frame1.mat").unlink()
