@@ -29,8 +29,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -113,7 +113,7 @@ def prepare(folder: Path) -> None:
             raise RuntimeError(f"cannot be prepared: {' '.join(words)}")
 
     folder.mkdir(exist_ok=True)
-    with inside(folder):
+    with chdir(folder):
         size = ("--size", "32", "--num-bands", "4")
         run("simulate", *size, "--output", "one.h5")
         run("simulate", *size, "--seed", "1", "--output", "two.h5")
@@ -133,16 +133,6 @@ def prepare(folder: Path) -> None:
         for name in ("one", "two"):
             with h5py.File(f"data/cave_train/{name}.h5", "w") as file:
                 file["cube_sqrt"] = rng.integers(0, 255, (31, 64, 64)).astype(np.uint8)
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    there = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(there)
 
 
 class Counted:

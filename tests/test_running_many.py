@@ -51,14 +51,10 @@ def stack(tmp_path: Path) -> Path:
     return write_h5(tmp_path / "stack.h5", measurement=snapshots())
 
 
-def reader(source: Path) -> partial:
-    return partial(read_measurement, mask=source.parent / "mask.h5", num_bands=C)
-
-
 def run(source: Path, output: Path, **options) -> many.BatchReport:
-    options = {"read": reader(source), "solve": SOLVE} | options
+    read = partial(read_measurement, mask=source.parent / "mask.h5", num_bands=C)
     frames = find_frames(source, count=N if source.is_file() else None)
-    return reconstruct_many(frames, output, **options)
+    return reconstruct_many(frames, output, **{"read": read, "solve": SOLVE} | options)
 
 
 def cube_of(output: Path, name: str) -> np.ndarray:
