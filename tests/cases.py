@@ -177,6 +177,14 @@ def scene(A: CASSI, seed: int = 0) -> torch.Tensor:
     return x
 
 
+def two_squares() -> torch.Tensor:
+    """(4, 24, 20), on a flat ground, of different spectra."""
+    x = torch.full((4, 24, 20), 0.2)
+    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
+    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
+    return x
+
+
 def noisy(A: CASSI, seed: int = 0) -> torch.Tensor:
     noise = torch.randn(A.measurement_shape, generator=torch.Generator().manual_seed(seed + 1), dtype=A.dtype)
     y = A.forward(scene(A, seed)) + 0.05 * noise

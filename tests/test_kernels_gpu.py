@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import mmap
 import os
 import sys
 import warnings
@@ -20,6 +19,7 @@ import pytest
 import torch
 from cases import random, tv_prox
 from pretend_device import pretend_cuda
+from test_kernels_cpu import virtual
 from torch import Tensor
 
 from cassi import CASSI, admm_tv, gap_tv
@@ -271,8 +271,7 @@ def test_on_the_device(size, dtype):
 def test_beyond_2_to_the_31_elements(triton_kernels):
     """The first program of a grid, in a cube whose second band lies beyond 2^31 elements."""
     height, width = 1 << 16, (1 << 15) + 3
-    memory = mmap.mmap(-1, 8 * height * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
-    x = torch.frombuffer(memory, dtype=torch.float32).view(2, height, width)
+    x = virtual(2, height, width)
     x[0, 0, :4], x[1, 0, :4] = 1.0, 2.0
     mask, offsets, y = torch.full((1, width), 0.5), torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, width + 1)
     sizes = (2, height, width, width + 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import two_squares
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
@@ -39,11 +40,7 @@ def camera() -> CASSI:
 
 @pytest.fixture(scope="module")
 def scene() -> torch.Tensor:
-    """Two flat squares of different spectra on a flat ground."""
-    x = torch.full((C, H, W), 0.2)
-    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
-    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
-    return x
+    return two_squares()
 
 
 @pytest.fixture(scope="module")

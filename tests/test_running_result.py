@@ -11,7 +11,7 @@ import torch
 from cases import Plain, write_h5
 
 import cassi
-from cassi import CASSI, InputError, reconstruct
+from cassi import CASSI, InputError, MultiShot, reconstruct
 from cassi.cli.main import main
 from cassi.files import read_cube, read_measurement
 from cassi.files.scenes import read_scene
@@ -83,20 +83,15 @@ def masks():
     return tuple((torch.rand(SIDE, SIDE, generator=random) > 0.5).float() for _ in range(2))
 
 
-def _by_arrays(y, mask):
-    return reconstruct(y, mask, num_bands=C, solver="gap-tv", num_iters=3)
+GAP = {"solver": "gap-tv", "num_iters": 3}
+WAYS = {
+    "arrays": lambda y, mask: reconstruct(y, mask, num_bands=C, **GAP),
+    "camera": lambda y, mask: reconstruct(y, CASSI.from_step(mask, 2, C), **GAP),
+    "shots": lambda y, m: reconstruct(torch.stack([y, y]), MultiShot((CASSI.from_step(m, 2, C),) * 2), **GAP),
+}
 
 
-def _by_camera(y, mask):
-    return reconstruct(y, CASSI.from_step(mask, 2, C), solver="gap-tv", num_iters=3)
-
-
-def _by_shots(y, mask):
-    A = CASSI.from_step(mask, 2, C)
-    return reconstruct(torch.stack([y, y]), cassi.MultiShot((A, A)), solver="gap-tv", num_iters=3)
-
-
-@pytest.mark.parametrize("way", [_by_arrays, _by_camera, _by_shots])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_mask_that_does_not_belong_is_told_in_one_warning(masks, way, tmp_path):
     """And kept: by the result, its file and its figures. The right mask goes by without a word."""
     y = _through(masks[0])
@@ -173,7 +168,7 @@ def test_the_mask_s_pattern_left_in_a_cube_is_told(masks, monkeypatch):
     with pytest.warns(UserWarning, match="imprint 0.20, good: below 0.12") as told:
         reconstruct(_through(masks[0]), masks[0], num_bands=C, camera="as-given", quality="fast", prior="tv")
     assert [Path(one.filename).name for one in told] == [Path(__file__).name]
-    _by_arrays(_through(masks[0]), masks[0])
+    WAYS["arrays"](_through(masks[0]), masks[0])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e6])
@@ -226,7 +221,7 @@ def test_what_speaks_against_a_measurement(m, words):
     assert "83% of |y|" in text, "no more than all"
 
 
-@pytest.mark.parametrize("way", [_by_arrays, _by_camera])
+@pytest.mark.parametrize("way", [WAYS["arrays"], WAYS["camera"]])
 def test_through_a_wrong_mask_no_black_level_is_told(masks, way):
     """Dark pixels are elsewhere. What the run says begins with the mask, and calls no error fair."""
     y = _through(masks[0]) + 0.5
