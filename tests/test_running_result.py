@@ -24,6 +24,7 @@ from cassi.running.evidence import of_measurement
 pytestmark = pytest.mark.filterwarnings("error")  # but those that are waited for
 H, W, C = 20, 16, 4
 NM = [450.0, 500.0, 560.0, 650.0]
+GAP = {"solver": "gap-tv", "num_iters": 3}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def y(camera):
 
 @pytest.fixture(scope="module")
 def result(camera, y):
-    return reconstruct(y, camera.mask, num_bands=C, wavelengths=NM, solver="gap-tv", num_iters=3)
+    return reconstruct(y, camera.mask, num_bands=C, wavelengths=NM, **GAP)
 
 
 def test_from_a_file(camera, y, tmp_path):
@@ -46,12 +47,11 @@ def test_from_a_file(camera, y, tmp_path):
     write_h5(both, measurement=y.numpy(), mask=camera.mask.numpy(), wavelengths=NM)
     write_h5(alone, measurement=y.numpy())
     write_h5(mask, mask=camera.mask.numpy())
-    ways = {"solver": "gap-tv", "num_iters": 3}
-    expected = reconstruct(read_measurement(both), **ways)
-    found = reconstruct(str(both), **ways)
+    expected = reconstruct(read_measurement(both), **GAP)
+    found = reconstruct(str(both), **GAP)
     assert torch.equal(found.cube, expected.cube) and found.wavelengths.tolist() == NM
     for beside in (mask, camera.mask):
-        apart = reconstruct(alone, mask=beside, num_bands=C, wavelengths="450:650:4", **ways)
+        apart = reconstruct(alone, mask=beside, num_bands=C, wavelengths="450:650:4", **GAP)
         assert torch.equal(apart.cube, expected.cube) and apart.wavelengths[-1] == 650
     with pytest.raises(InputError, match=r"no such file"):
         reconstruct(tmp_path / "none.h5")
@@ -61,9 +61,8 @@ def test_from_a_file_that_says_how_many_shots_it_holds(tmp_path):
     path = tmp_path / "m.h5"
     size = ["--size", "40", "--num-bands", "4"]
     assert main(["simulate", *size, "--quiet", "--shots", "2", "--output", str(path)]) == 0
-    ways = {"solver": "gap-tv", "num_iters": 3}
-    found = reconstruct(path, **ways)
-    assert torch.equal(found.cube, reconstruct(read_scene(path), **ways).cube)
+    found = reconstruct(path, **GAP)
+    assert torch.equal(found.cube, reconstruct(read_scene(path), **GAP).cube)
     assert found.measurement.shots == 2
 
 
@@ -83,7 +82,6 @@ def masks():
     return tuple((torch.rand(SIDE, SIDE, generator=random) > 0.5).float() for _ in range(2))
 
 
-GAP = {"solver": "gap-tv", "num_iters": 3}
 WAYS = {
     "arrays": lambda y, mask: reconstruct(y, mask, num_bands=C, **GAP),
     "camera": lambda y, mask: reconstruct(y, CASSI.from_step(mask, 2, C), **GAP),
@@ -129,7 +127,7 @@ def test_of_a_mask_out_of_place_that_was_found_nothing_is_told(tmp_path, capsys)
     """What is kept is the comparison with the mask as it was found."""
     mask = torch.rand(128, 128, generator=torch.Generator().manual_seed(6))
     y = CASSI.from_step(mask.roll(1, 1), 2, 8) @ SHADED
-    ways = {"num_bands": 8, "solver": "gap-tv", "num_iters": 3}
+    ways = {"num_bands": 8} | GAP
     with pytest.warns(UserWarning, match="displaced mask"):
         assert not reconstruct(y, mask, camera="as-given", **ways).check.matches
     found = reconstruct(y, mask, camera="find", **ways)
@@ -176,7 +174,7 @@ def test_bad_pixels_that_are_named_say_nothing_against_a_snapshot(masks, value):
     y = _through(masks[0])
     bad = torch.zeros(y.shape, dtype=torch.bool)
     bad[3:9, 5:20] = True
-    reconstruct(y.masked_fill(bad, value), masks[0], num_bands=C, bad_pixels=bad, solver="gap-tv", num_iters=3)
+    reconstruct(y.masked_fill(bad, value), masks[0], num_bands=C, bad_pixels=bad, **GAP)
 
 
 def test_where_only_dark_pixels_are_left_the_others_are_named(masks):
@@ -190,7 +188,7 @@ def test_where_only_dark_pixels_are_left_the_others_are_named(masks):
 def test_who_has_told_already_is_not_told_again(masks):
     m = Measurement(y=_through(masks[0]).numpy(), mask=masks[1].numpy(), shifts=(0, 2, 4, 6))
     check = check_masks(m)
-    found = reconstruct(replace(m, check=check), solver="gap-tv", num_iters=3)
+    found = reconstruct(replace(m, check=check), **GAP)
     assert found.check is check
     assert found.measurement.check is None, "it may get another mask"
 
@@ -234,7 +232,7 @@ def test_through_a_wrong_mask_no_black_level_is_told(masks, way):
 
 
 def test_a_camera_without_a_mask_has_nothing_to_compare(camera, y):
-    assert reconstruct(y, Plain(camera), solver="gap-tv", num_iters=3).check is None
+    assert reconstruct(y, Plain(camera), **GAP).check is None
 
 
 WRONG = {
@@ -275,7 +273,7 @@ def test_save_and_read_again(result, y, tmp_path):
 
 
 def test_a_camera_has_no_measurement_to_save_beside_the_cube(camera, y, tmp_path):
-    found = reconstruct(y, camera, solver="gap-tv", num_iters=3)
+    found = reconstruct(y, camera, **GAP)
     found.save(tmp_path / "cube.h5")
     assert read_report(tmp_path / "cube.h5").measurement is None
 
