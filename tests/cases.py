@@ -31,6 +31,11 @@ def shift_patterns(num_bands: int) -> dict[str, tuple[int, ...]]:
     }
 
 
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
+    """Normal numbers, the same for a seed in every precision."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype)
+
+
 MASKS = ["binary", "grey", "signed", "per-band", "dark-column"]
 BATCHES = [(), (2,), (2, 3)]
 
@@ -169,6 +174,14 @@ def scene(A: CASSI, seed: int = 0) -> torch.Tensor:
     for _ in range(4):
         i, j = (int(torch.randint(0, n, (), generator=generator)) for n in (A.height, A.width))
         x[:, i:, j:] = torch.rand(A.num_bands, 1, 1, generator=generator, dtype=A.dtype)
+    return x
+
+
+def two_squares() -> torch.Tensor:
+    """(4, 24, 20), on a flat ground, of different spectra."""
+    x = torch.full((4, 24, 20), 0.2)
+    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
+    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
     return x
 
 

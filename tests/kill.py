@@ -29,8 +29,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -63,26 +63,22 @@ class Kind:
     before: tuple[str, ...] = ()
 
 
-def reconstruct(*words: str) -> tuple[str, ...]:
-    return ("reconstruct", *words)
-
-
 TRAIN = ("--data", "data", "--output", "out/t", "--processes", "1", "--cameras", "1", "--size", "32x48",
          "--stages", "1", "--quiet", "--minutes")  # fmt: skip
 LONGEST = 600.0  # that a command may take [s]
 
 KINDS = {
-    "single": Kind(reconstruct("one.h5", *SMALL, "--output", "out/cube.h5", "--overwrite"),
-                   before=reconstruct("two.h5", *SMALL, "--output", "out/cube.h5")),
-    "report": Kind(reconstruct("one.h5", *SMALL, "--output", "out/cube.h5", "--report", "--overwrite"),
-                   before=reconstruct("two.h5", *SMALL, "--output", "out/cube.h5", "--report")),
-    "mat": Kind(reconstruct("one.h5", *SMALL, "--output", "out/cube.mat", "--overwrite")),
-    "tile": Kind(reconstruct("wide.h5", *SMALL[2:], "--tile", "64", "--output", "out/cube.h5", "--overwrite")),
-    "batch": Kind(reconstruct("night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes"), resumes=True),
-    "batch anew": Kind(reconstruct("night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes", "--overwrite"),
-                       resumes=True, before=reconstruct("night", "--mask", "mask.h5", *SMALL, "--tv-weight", "0.5",
+    "single": Kind(("reconstruct", "one.h5", *SMALL, "--output", "out/cube.h5", "--overwrite"),
+                   before=("reconstruct", "two.h5", *SMALL, "--output", "out/cube.h5")),
+    "report": Kind(("reconstruct", "one.h5", *SMALL, "--output", "out/cube.h5", "--report", "--overwrite"),
+                   before=("reconstruct", "two.h5", *SMALL, "--output", "out/cube.h5", "--report")),
+    "mat": Kind(("reconstruct", "one.h5", *SMALL, "--output", "out/cube.mat", "--overwrite")),
+    "tile": Kind(("reconstruct", "wide.h5", *SMALL[2:], "--tile", "64", "--output", "out/cube.h5", "--overwrite")),
+    "batch": Kind(("reconstruct", "night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes"), resumes=True),
+    "batch anew": Kind(("reconstruct", "night", "--mask", "mask.h5", *SMALL, "--output", "out/cubes", "--overwrite"),
+                       resumes=True, before=("reconstruct", "night", "--mask", "mask.h5", *SMALL, "--tv-weight", "0.5",
                                                         "--output", "out/cubes")),
-    "sequence": Kind(reconstruct("--sequence", "video.h5", "--camera", "as-given", "--quiet", "--overwrite",
+    "sequence": Kind(("reconstruct", "--sequence", "video.h5", "--camera", "as-given", "--quiet", "--overwrite",
                                  "--output", "out/film.h5"), resumes=True),
     "simulate": Kind(("simulate", "--size", "32", "--num-bands", "4", "--quiet", "--output", "out/m.h5", "--overwrite"),
                      before=("simulate", "--size", "32", "--num-bands", "4", "--seed", "1", "--quiet", "--output",
@@ -117,7 +113,7 @@ def prepare(folder: Path) -> None:
             raise RuntimeError(f"cannot be prepared: {' '.join(words)}")
 
     folder.mkdir(exist_ok=True)
-    with inside(folder):
+    with chdir(folder):
         size = ("--size", "32", "--num-bands", "4")
         run("simulate", *size, "--output", "one.h5")
         run("simulate", *size, "--seed", "1", "--output", "two.h5")
@@ -137,16 +133,6 @@ def prepare(folder: Path) -> None:
         for name in ("one", "two"):
             with h5py.File(f"data/cave_train/{name}.h5", "w") as file:
                 file["cube_sqrt"] = rng.integers(0, 255, (31, 64, 64)).astype(np.uint8)
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    there = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(there)
 
 
 class Counted:

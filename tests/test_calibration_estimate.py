@@ -298,12 +298,6 @@ def test_from_the_bench_to_a_cube_with_no_other_input(tmp_path, capsys):
     assert calibrated > likeness(uncalibrated.cube, cube) + 4
 
 
-def test_the_script_ends_in_one_line_where_it_cannot_go_on(tmp_path, capsys):
-    assert script("calibrate", "nowhere", "--output", tmp_path / "c.h5") == 2
-    error = capsys.readouterr().err
-    assert "no such folder" in error and error.count("\n") == 1
-
-
 def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path, capsys):
     """The frames of both are the same snapshots, and so are their cubes; the calibration among them is none."""
     night = tmp_path / "night"

@@ -55,12 +55,6 @@ def photographed(scene, true_mask, mask, electrons=20_000):
     return Measurement(y=y.astype(np.float32), mask=mask, shifts=SHIFTS)
 
 
-@pytest.fixture(scope="module")
-def displaced(scene, mask):
-    """What is found where the mask lies 1 px higher and 1 px to the right."""
-    return find_camera(photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask))
-
-
 def test_an_exact_camera_stays_exact(scene, mask):
     m = photographed(scene, mask, mask)
     found = find_camera(m)
@@ -70,19 +64,23 @@ def test_an_exact_camera_stays_exact(scene, mask):
     assert "as given" in found.message
 
 
-def test_a_moved_mask_is_found(displaced):
-    assert displaced.accepted
-    assert displaced.model.down["1"] == pytest.approx(-1, abs=0.05)
-    assert displaced.model.right["1"] == pytest.approx(1, abs=0.15)
-    assert displaced.errors[1] < displaced.errors[0]
-
-
-def test_a_mask_that_is_moved_far_is_found(scene, mask):
-    """Farther than the search around a place reaches: it begins where the comparison with the mask says."""
-    found = find_camera(photographed(scene, moved(mask, dx=6.0, dy=-4.0), mask))
-    assert found.accepted
-    assert found.model.down["1"] == pytest.approx(-4, abs=0.15)
-    assert found.model.right["1"] == pytest.approx(6, abs=0.15)
+@pytest.mark.parametrize(
+    ("pose", "down", "right", "off"),
+    [
+        ({"dx": 1.0, "dy": -1.0}, {"1": -1}, {"1": 1}, 0.05),
+        # farther than the search around a place reaches: it begins where the comparison with the mask says
+        ({"dx": 6.0, "dy": -4.0}, {"1": -4}, {"1": 6}, 0.15),
+        # at the border, 64 px from the center, 0.9 degrees are 1.0 px and 0.75 % are 0.48 px
+        ({"rotation": 0.9, "scale": 1.0075}, {"x": -1.0053, "y": 0.48}, {}, 0.1),
+    ],
+    ids=["moved", "moved far", "turned and magnified"],
+)
+def test_a_mask_out_of_place_is_found(scene, mask, pose, down, right, off):
+    found = find_camera(photographed(scene, moved(mask, **pose), mask))
+    assert found.accepted and found.errors[1] < found.errors[0]
+    assert {name: found.model.down[name] for name in down} == pytest.approx(down, abs=off)
+    assert {name: found.model.right[name] for name in right} == pytest.approx(right, abs=0.15)
+    assert found.model.right.get("y", 0.0) == pytest.approx(-found.model.down.get("x", 0.0))
 
 
 def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask, tmp_path):
@@ -98,10 +96,11 @@ def test_where_nobody_has_seen_the_mask_pixels_are_left_out(scene, mask, tmp_pat
     x = subspace_tv(A, torch.as_tensor(used.y), smooth_basis(8, 4).float(), num_iters=60)[0].x.numpy()
     error = np.sqrt(((x - scene) ** 2).mean(axis=0))
     assert error[-1].mean() < 2 * error.mean()
-    found.save(tmp_path / "camera.h5")
-    write_arrays(tmp_path / "raw.h5", {"measurement": m.y})
-    again = read_measurement(tmp_path / "raw.h5", mask=tmp_path / "camera.h5")
+    path, raw = found.save(tmp_path / "camera.h5"), write_arrays(tmp_path / "raw.h5", {"measurement": m.y})
+    again = read_measurement(raw, mask=path)
     assert np.array_equal(again.bad_pixels, found.left_out) and np.array_equal(again.mask, found.mask)
+    assert found.is_saved(path) and not replace(found, mask=2 * found.mask).is_saved(path)
+    assert not found.is_saved(raw) and not found.is_saved(tmp_path / "none.h5")
 
 
 def test_a_black_level_that_is_not_there_passes_for_no_contrast(scene):
@@ -144,15 +143,6 @@ def test_spectra_that_rise_steeply_are_no_displaced_mask():
     assert np.abs(descend(blocks, directions(mask.shape)["place"], {})).max() < 0.04
 
 
-def test_a_turned_and_magnified_mask_is_found(scene, mask):
-    """At the border, 64 px from the center, 0.9 degrees are 1.0 px and 0.75 % are 0.48 px."""
-    found = find_camera(photographed(scene, moved(mask, dx=0.0, dy=0.0, rotation=0.9, scale=1.0075), mask))
-    assert found.accepted
-    assert abs(found.model.down["x"]) == pytest.approx(np.radians(0.9) * SIZE / 2, abs=0.1)
-    assert found.model.right["y"] == pytest.approx(-found.model.down["x"])
-    assert found.model.down["y"] == pytest.approx(0.0075 * SIZE / 2, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("changed", "picture", "found"),
     [
@@ -180,16 +170,14 @@ def test_blur_that_grows_with_the_band_is_no_lack_of_contrast(scene, last):
     assert found.model.blur["1"] > 0.2 and found.model.blur["t"] == pytest.approx((last**2 - 0.3**2) / 2, rel=0.4)
 
 
-def test_a_mask_that_fits_nothing_is_not_made_flat(scene):
-    """Another mask's snapshot: a mask without a pattern would predict better, and be of no use."""
-    ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
-    found = find_camera(photographed(scene, theirs, ours))
-    assert not found.accepted and found.model.contrast == 1
+SHARPENED = CameraModel(down={"1": -1.0}, right={"1": 1.0}, blur={"1": -0.2})
 
 
 def test_a_camera_that_the_snapshot_does_not_show_is_not_taken(scene, monkeypatch):
-    """However much better it predicts: of another mask's snapshot both cameras predict badly."""
+    """Of another mask's snapshot: one without a pattern, or any that predicts better, predicts badly all the same."""
     ours, theirs = ((np.random.default_rng(k).random((SIZE, SIZE)) > 0.5).astype(np.float32) for k in (7, 8))
+    found = find_camera(photographed(scene, theirs, ours))
+    assert not found.accepted and found.model.contrast == 1
     monkeypatch.setattr("cassi.calibration.found_camera.find_model", lambda *_: SHARPENED)
     monkeypatch.setattr("cassi.calibration.found_camera.settled", lambda search, model, mask: model)
     monkeypatch.setattr("cassi.calibration.found_camera.clearly_better", lambda *_: True)
@@ -221,9 +209,6 @@ def test_the_part_that_was_not_looked_for_is_told(scene, mask):
     assert "too small" in find_camera(few).message
 
 
-SHARPENED = CameraModel(down={"1": -1.0}, right={"1": 1.0}, blur={"1": -0.2})
-
-
 def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeypatch):
     """The detail of a scene passes for it; what it is worth to the held-out pixels decides."""
     m = photographed(scene, moved(mask, dx=1.0, dy=-1.0), mask)
@@ -241,7 +226,7 @@ def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeyp
     ids=["clearly better", "too little", "worse", "as good and without the mask's imprint", "perhaps worse",
          "hardly anything is predicted", "of hardly anything, much more"],
 )  # fmt: skip
-def test_a_camera_is_taken_where_it_isclearly_better(fall, noise, imprint, light, verdict):
+def test_a_camera_is_taken_where_it_is_clearly_better(fall, noise, imprint, light, verdict):
     """1,000 squared errors about 1 that fall by so much on average, give or take `noise` each."""
     change = noise * torch.tensor([1.0, -1.0]).repeat(500).double() - fall
     light = torch.full((1000,), light, dtype=torch.float64)
@@ -269,16 +254,6 @@ def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
     for changed, black in ((replace(m, y=-m.y), None), (m, float(m.y.max()))):
         with pytest.raises(InputError, match="values are negative"):
             find_camera(changed, black_level=black)
-
-
-def test_the_saved_camera_is_read_as_a_mask(tmp_path, displaced):
-    path = displaced.save(tmp_path / "camera.h5")
-    snapshot = tmp_path / "y.npy"
-    np.save(snapshot, np.ones((SIZE, SIZE + max(SHIFTS)), np.float32))
-    m = read_measurement(snapshot, mask=path, num_bands=len(SHIFTS))
-    assert np.array_equal(m.mask, displaced.mask)
-    assert displaced.is_saved(path) and not replace(displaced, mask=2 * displaced.mask).is_saved(path)
-    assert not displaced.is_saved(snapshot) and not displaced.is_saved(tmp_path / "none.h5")
 
 
 @pytest.mark.parametrize("kind", ["grey", "binary"])

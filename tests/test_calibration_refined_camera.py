@@ -50,15 +50,12 @@ def refined(captures):
     return refine_camera(captures)
 
 
-def test_the_captures_agree_on_the_camera(refined):
+def test_the_captures_agree_on_the_camera_and_it_predicts_each_better(refined):
     assert refined.together.accepted
     together, first, second = refined.values()["moved down [px]"]
     assert together == pytest.approx(1, abs=0.03)
     assert [first, second] == pytest.approx([1, 1], abs=0.06)
     assert f"moved down [px]: {together:+.3f} +- {abs(first - second) / 2:.3f}" in "\n".join(refined.summary())
-
-
-def test_it_predicts_each_capture_better_than_the_camera_as_given(refined):
     given, alone, together = refined.errors.T
     assert (together < 0.9 * given).all()
     assert (together < 1.05 * alone).all()

@@ -16,8 +16,6 @@ from cassi.files.side_pictures import read_side_picture, write_side_picture
 from cassi.optics.similarity import Similarity
 from cassi.simulation.camera import side_photograph
 
-WAVELENGTHS = np.linspace(450, 650, 6)
-
 
 def scene(seed: int = 0, size: int = 64) -> torch.Tensor:
     """Blobs of three spectra, (6, H, W)."""

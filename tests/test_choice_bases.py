@@ -29,13 +29,10 @@ def camera() -> CASSI:
     return CASSI.from_step(torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(0)), step=2, num_bands=BANDS)
 
 
-def textured() -> torch.Tensor:
-    row, column = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
-    return 0.3 + 0.25 * torch.sin(row / 5) * torch.cos(column / 7)
-
-
 def lit_by(spectrum: torch.Tensor) -> torch.Tensor:
-    return spectrum[:, None, None] * textured()
+    """A textured scene in this light."""
+    place = torch.arange(SIDE)
+    return spectrum[:, None, None] * (0.3 + 0.25 * torch.sin(place / 5)[:, None] * torch.cos(place / 7))
 
 
 def one_color() -> torch.Tensor:

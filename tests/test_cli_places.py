@@ -127,6 +127,12 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--save-camera", "nowhere/c.h5"), "does not exist; make it first"),
         (("--save-camera", "white.h5"), "exists already"),
         (("--save-camera", "camera.png"), "expected the suffix .h5"),
+        (("--output", "white.h5"), "allow overwriting (--overwrite)"),
+        (("--output", "no/cube.h5"), "does not exist"),
+        (("--output", "cube.docx"), "unknown output format"),
+        (("--report", "page.pdf"), "expected the suffix .html"),
+        (("--report", "no/such/page.html"), "does not exist"),
+        (("--report", "--output", "cube.tif"), "made from an HDF5 result"),
         (("--save-camera", "c.h5", "--camera", "as-given"), "does not go with --camera: no camera is looked for"),
         (("--save-camera", "c.h5", "--psf", 1, "--align"), "--save-camera does not go with --psf, --align"),
         (("--save-camera", "c.h5", "--calibration", "mask.h5"), "does not go with --mask, --num-bands: it"),
@@ -166,11 +172,3 @@ def test_the_result_is_there_whatever_becomes_of_the_camera(bench, capsys, monke
     assert run(bench, "--solver", "gap-tv", "--iterations", 2, "--save-camera", "c.h5") == 2
     assert "the cube is written, the camera is not: the disk is full" in capsys.readouterr().err
     assert h5py.is_hdf5(bench / "m_cube.h5")
-
-
-@pytest.mark.parametrize("black", [(), ("--black-level", 10000)])
-def test_negative_light_is_refused(bench, capsys, black):
-    with h5py.File(bench / "m.h5", "r+") as file:
-        file["measurement"][...] = -file["measurement"][...]
-    assert run(bench, *black) == 2
-    assert "the values are negative" in capsys.readouterr().err

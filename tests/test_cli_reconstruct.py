@@ -211,16 +211,13 @@ def test_a_folder_gets_a_page_and_many_cubes_a_place(night, capsys):
 
 
 def test_what_the_library_says_gets_its_option_here(raw, capsys):
-    assert call(raw, *FAST, "--quiet") == 0
-    assert call(raw, *FAST, "--quiet") == 2
-    assert "(--overwrite)" in capsys.readouterr().err
     write_h5(raw.with_name("odd.h5"), Bild1=counts(), blende=MASK.numpy(), third=MASK.numpy())
     assert main(["reconstruct", str(raw.with_name("odd.h5"))]) == 2
     assert "--key, --mask-key" in capsys.readouterr().err
     with pytest.raises(ValueError, match="needs the gain") as caught:
         Reading((ReadOptions(mask=raw.parent / "mask.h5", num_bands=C),), read_noise=5.0)(str(raw))
     assert "--" not in str(caught.value)
-    assert call(raw, *FAST, "--read-noise", 5, "--overwrite") == 2
+    assert call(raw, *FAST, "--read-noise", 5) == 2
     assert "(--gain)" in capsys.readouterr().err
 
 

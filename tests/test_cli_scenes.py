@@ -38,22 +38,17 @@ def scene(tmp_path: Path) -> Path:
     return path
 
 
-def cube(path: Path) -> np.ndarray:
-    with h5py.File(path) as file:
-        return np.asarray(file["cube"])
-
-
 def test_files_of_shots_and_a_stack_give_one_cube(scene, tmp_path):
     assert run(scene, *FAST) == 0
     files = [tmp_path / f"{name}{k}.h5" for name in ("shot", "mask") for k in range(2)]
     # of two shots one before the options, one after them
     assert run(files[0], "--mask", *files[2:], "--num-bands", 4, files[1], *FAST) == 0
-    one = cube(tmp_path / "scene_cube.h5")
+    one = read_cube(tmp_path / "scene_cube.h5")[0]
     assert one.shape == (4, 40, 40)
-    np.testing.assert_allclose(cube(tmp_path / "shot0_cube.h5"), one, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(read_cube(tmp_path / "shot0_cube.h5")[0], one, rtol=1e-5, atol=1e-6)
     assert run("--measurement", *files[:2], "--mask", tmp_path / "masks.h5", "--shots", 2, "--num-bands", 4,
                "--output", tmp_path / "tiled.h5", "--tile", 36, *FAST[4:]) == 0  # fmt: skip
-    assert cube(tmp_path / "tiled.h5").shape == (4, 40, 40)
+    assert read_cube(tmp_path / "tiled.h5")[0].shape == (4, 40, 40)
 
 
 def test_a_folder_of_scenes_is_a_batch_that_resumes(scene, tmp_path, capsys):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -82,14 +82,8 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mask = (torch.rand(24, 32, generator=torch.Generator().manual_seed(0)) < 0.5).float()
     A = CASSI.from_step(mask, step=2, num_bands=28)
     y = A.forward(scene)
-    measurement = Measurement(
-        y=y.numpy(),
-        mask=mask.numpy(),
-        shifts=A.shifts,
-        wavelengths=wavelengths,
-        cube=scene.numpy(),
-        source="example.h5",
-    )
+    found = {"wavelengths": wavelengths, "cube": scene.numpy(), "source": "example.h5"}
+    measurement = Measurement(y.numpy(), mask.numpy(), A.shifts, **found)
     stack = replace(measurement, y=torch.stack([y, 2 * y]).numpy(), cube=None)
     for name in ("data", "night7"):
         (folder / name).mkdir()
@@ -155,19 +149,16 @@ def save_one_figure(figures, folder, save=cassi.looking.figures.save_figures, **
     return save(dict([list(figures.items())[-1]]), folder, dpi=30)
 
 
-def one_figure(data, *, caption: str = "") -> dict[str, object]:
-    """Of a result, in place of all that the command draws."""
-    return {"srgb": cassi.looking.figures.srgb(np.asarray(data.cube[:, :, :]), data.wavelengths)}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as a reader would who types them one after the other; the pages that come later find earlier files."""
     monkeypatch.chdir(small_data)
     # that the lines run is what is tested: one coarse figure, few iterations and a small bench do
-    monkeypatch.setattr(cassi.looking.figures, "save_figures", save_one_figure)
+    figures = cassi.looking.figures
+    one = lambda data, caption="": {"srgb": figures.srgb(np.asarray(data.cube[:, :, :]), data.wavelengths)}  # noqa: E731
+    monkeypatch.setattr(figures, "save_figures", save_one_figure)
     if page.stem != "looking-at-a-result":  # which calls it by name
-        monkeypatch.setattr(cassi.looking.figures, "figures_of", one_figure)
+        monkeypatch.setattr(figures, "figures_of", one)
     monkeypatch.setattr(cassi.cli.simulate, "BENCH_SIZE", (56, 56))
     monkeypatch.setattr(cassi.choice.automatic, "stages_of", lambda A, method: (Tv(6), ((NonLocal(0.5, 2),),)))
     monkeypatch.setattr(cassi.choice.neighbors, "in_turn", lambda strength: (NonLocal(strength, 2),))
@@ -213,18 +204,11 @@ def test_what_the_pages_name_exists() -> None:
 
 
 def resolves(name: str) -> bool:
-    parts = name.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:cut]))
-        except ImportError:
-            continue
-        for part in parts[cut:]:
-            if not hasattr(found, part):
-                return False
-            found = getattr(found, part)
-        return True
-    return False
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Reading measurements and cubes: keys, axes, geometry, counts, each against hand-made files and numbers."""
 
 import hashlib
-import os
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -13,9 +11,6 @@ from cases import write_h5
 from cassi.files import InputError, Levels, read_cube, read_measurement
 from cassi.files.scaling import plan_counts
 from cassi.optics.geometry import infer_shifts
-
-SHARED = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared captures are not at {SHARED}")
 
 H, W, C, STEP = 12, 10, 4, 2
 DETECTOR = W + (C - 1) * STEP
@@ -56,23 +51,11 @@ def test_hdf5_tells_more_than_its_arrays(tmp_path, arrays):
     assert any("4 bands inferred" in note for note in m.notes)
 
 
-@pytest.mark.parametrize(
-    ("key", "suffix"), [("Meas", ".h5"), ("meas_real", ".mat"), ("y", "73.mat"), ("measurement", ".npz")]
-)
-def test_keys_of_the_field_in_every_format(tmp_path, arrays, key, suffix):
-    content = {key: arrays["measurement"], "mask": arrays["mask"]}
-    path = tmp_path / f"m{suffix}"
-    if suffix == ".h5":
-        write_h5(path, **content)
-    elif suffix == ".mat":
-        scipy.io.savemat(path, content)
-    elif suffix == "73.mat":
-        write_v73(path, **content)
-    else:
-        np.savez(path, **content)
-    m = read_measurement(path, num_bands=C)
-    assert np.array_equal(m.y, arrays["measurement"])
-    assert np.array_equal(m.mask, arrays["mask"])
+@pytest.mark.parametrize("key", ["Meas", "meas_real", "y", "measurement"])
+def test_keys_of_the_field(tmp_path, arrays, key):
+    """In every format: the corpus of test_files_hostile.py."""
+    m = read_measurement(write_h5(tmp_path / "m.h5", **{key: arrays["measurement"]}, mask=arrays["mask"]), num_bands=C)
+    assert np.array_equal(m.y, arrays["measurement"]) and np.array_equal(m.mask, arrays["mask"])
     assert m.shifts == (0, 2, 4, 6)
 
 
@@ -175,11 +158,7 @@ def test_shifts_of_the_file_any_order(tmp_path, arrays):
         read_measurement(path)
     with pytest.raises(InputError, match="holds 3 bands, 4 were asked for"):
         read_measurement(tmp_path / "m.h5", num_bands=4)
-
-
-def test_the_user_overrules_the_file(tmp_path, arrays):
-    path = write_h5(tmp_path / "m.h5", shifts=np.array([0, 6]), **arrays)
-    assert read_measurement(path, step=1).shifts == tuple(range(7))
+    assert read_measurement(tmp_path / "m.h5", step=1).shifts == tuple(range(7)), "the user overrules the file"
 
 
 def sheared(masks, step):
@@ -345,24 +324,23 @@ def test_cube_errors(tmp_path):
         read_cube(tmp_path / "c.npz")
 
 
-@needs_shared
-def test_tsa_captures_open():
-    m = read_measurement(SHARED / "tsa_real/scene1.mat", mask=SHARED / "tsa_real/mask.mat", num_bands=28)
+def test_tsa_captures_open(shared_data):
+    m = read_measurement(shared_data / "tsa_real/scene1.mat", mask=shared_data / "tsa_real/mask.mat", num_bands=28)
     assert m.y.shape == (660, 714)
     assert m.mask.shape == (660, 660)
     assert m.shifts == tuple(range(0, 56, 2))
 
 
-@needs_shared
-def test_smem_and_kaist_and_cave_open():
+def test_smem_and_kaist_and_cave_open(shared_data):
+    folder = shared_data / "smem_real"
     for name in ("02_fern_root", "03_dog_olfactory_membrane"):
-        m = read_measurement(SHARED / f"smem_real/{name}.mat", mask=SHARED / "smem_real/mask.mat", num_bands=24)
+        m = read_measurement(folder / f"{name}.mat", mask=folder / "mask.mat", num_bands=24)
         assert m.shifts == tuple(range(0, 48, 2))
-    m = read_measurement(SHARED / "kaist/scene01.h5")
+    m = read_measurement(shared_data / "kaist/scene01.h5")
     assert len(m.shifts) == 28
     assert m.mean_band.shape == (256, 256)
-    cloth, _ = read_cube(SHARED / "cave/cloth.mat")
-    feathers, _ = read_cube(SHARED / "cave/feathers.mat")
+    cloth, _ = read_cube(shared_data / "cave/cloth.mat")
+    feathers, _ = read_cube(shared_data / "cave/feathers.mat")
     assert cloth.shape == (31, 256, 256)
     assert feathers.shape == (31, 150, 150)
     assert cloth.max() == pytest.approx(50642 / 65535)

@@ -6,33 +6,20 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import NamedTuple
 
 import h5py
 import numpy as np
 import pytest
 import scipy.io
 
-from cassi.files import (
-    InputError,
-    OutputError,
-    check_output,
-    read_cube,
-    read_measurement,
-    replacing,
-    write_cube,
-    write_measurement,
-)
+from cassi.errors import InputError, OutputError
+from cassi.files import check_output, read_cube, read_measurement, replacing, write_cube, write_measurement
 from cassi.files.atomic import signals_held
 from cassi.files.cube_store import gather_cubes
 from cassi.optics.measurement import Measurement
+from cassi.solvers.loop import Record
 
 FORMATS = [".h5", ".mat", ".tif"]
-
-
-class Row(NamedTuple):
-    iteration: int
-    residual: float
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -59,7 +46,7 @@ def test_hdf5_layout(tmp_path):
         tmp_path / "c.h5",
         np.zeros((2, 3, 4)),
         wavelengths=[500, 600],
-        history=[Row(0, 1.0), Row(1, 0.5)],
+        history=[Record(0, 0.1, 1.0, 0.3), Record(1, 0.2, 0.5, 0.1)],
         datasets={"residual": np.ones((3, 6))},
         attributes={"parameters": {"rho": np.float32(0.5)}, "seconds": np.float64(2.5), "done": True, "skip": None},
     )
@@ -76,7 +63,7 @@ def test_hdf5_layout(tmp_path):
 
 def test_matlab_layout_is_rows_columns_bands(tmp_path):
     cube = np.random.default_rng(0).random((2, 3, 4)).astype(np.float32)
-    write_cube(tmp_path / "c.mat", cube, history=[Row(0, 1.0)], attributes={"status": "converged"})
+    write_cube(tmp_path / "c.mat", cube, history=[Record(0, 0.1, 1.0, 0.3)], attributes={"status": "converged"})
     content = scipy.io.loadmat(tmp_path / "c.mat", simplify_cells=True)
     assert np.array_equal(content["cube"][:, :, 1], cube[1])
     assert content["history_residual"] == 1.0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import mmap
 import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from cases import tv_prox
+from cases import random, tv_prox
 from pretend_device import pretend_cuda
+from test_kernels_cpu import virtual
 from torch import Tensor
 
 from cassi import CASSI, admm_tv, gap_tv
@@ -70,10 +70,6 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": 1e-5, "atol": 5e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-13}
 
 
-def random(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
 def camera(size: Size, dtype: torch.dtype) -> CASSI:
     shape = (len(size.shifts),) * size.per_band + (size.height, size.width)
     mask = random(*shape, seed=1, dtype=dtype).abs()
@@ -113,7 +109,6 @@ def use(monkeypatch):
 
 
 CASES = [(size, torch.float32) for size in SIZES] + [(SIZES[k], torch.float64) for k in (1, 2, 3, 5)]
-every_case = pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
 
 
 def cut(height: int, width: int) -> pytest.MarkDecorator:
@@ -254,7 +249,7 @@ def test_the_default_solver(nonnegative, triton_kernels, use):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@every_case
+@pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
 def test_on_the_device(size, dtype):
     A = camera(size, dtype)
     x = random(*size.batch, *A.cube_shape, seed=3, dtype=dtype)
@@ -276,8 +271,7 @@ def test_on_the_device(size, dtype):
 def test_beyond_2_to_the_31_elements(triton_kernels):
     """The first program of a grid, in a cube whose second band lies beyond 2^31 elements."""
     height, width = 1 << 16, (1 << 15) + 3
-    memory = mmap.mmap(-1, 8 * height * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
-    x = torch.frombuffer(memory, dtype=torch.float32).view(2, height, width)
+    x = virtual(2, height, width)
     x[0, 0, :4], x[1, 0, :4] = 1.0, 2.0
     mask, offsets, y = torch.full((1, width), 0.5), torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, width + 1)
     sizes = (2, height, width, width + 1)
@@ -338,8 +332,22 @@ KINDS |= dict.fromkeys(("size", "first_size", "second_size"), "i64")
 NUMBERS = ("C", "H", "W", "D", "K", "M", "programs")
 
 
-def compiled_for(capability: int, variants: Callable[[dict[str, Any]], list[dict[str, Any]]], real: str) -> None:
-    """Compile all kernels to machine code of a compute capability: the interpreter takes what the compiler refuses."""
+def once(constants: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{name: value is FLAG or value for name, value in constants.items()}]
+
+
+def variants(constants: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = [(False, True) if value is FLAG else (value,) for value in constants.values()]
+    return [dict(zip(constants, chosen, strict=True)) for chosen in itertools.product(*choices)]
+
+
+@pytest.mark.parametrize("capability", [75, 80, 90])
+@pytest.mark.parametrize(
+    ("real", "chosen"),
+    [("fp32", once), *(pytest.param(real, variants, marks=pytest.mark.slow) for real in ("fp32", "fp64"))],
+)
+def test_the_kernels_compile_for_a_device_that_is_not_here(capability, real, chosen):
+    """To machine code of a compute capability: the interpreter takes what the compiler refuses."""
     compiler = pytest.importorskip("triton.compiler")
     target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", capability, 32)
     module = importlib.import_module("cassi.kernels.gpu")
@@ -347,7 +355,7 @@ def compiled_for(capability: int, variants: Callable[[dict[str, Any]], list[dict
         pytest.skip("kernels are interpreted in this run")
     for name, constants in CONSTANTS.items():
         kernel = getattr(module, name)
-        for values in variants(constants):
+        for values in chosen(constants):
             signature = {
                 arg: "constexpr" if arg in values else "i32" if arg in NUMBERS else KINDS.get(arg, f"*{real}")
                 for arg in kernel.arg_names
@@ -356,22 +364,6 @@ def compiled_for(capability: int, variants: Callable[[dict[str, Any]], list[dict
             source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=indexed)
             made = triton.compile(source, target=target, options={"enable_fp_fusion": True})
             assert "cubin" in made.asm, (name, values)
-
-
-@pytest.mark.parametrize("capability", [75, 80, 90])
-def test_the_kernels_compile_for_a_device_that_is_not_here(capability):
-    compiled_for(capability, lambda constants: [{k: v is FLAG or v for k, v in constants.items()}], "fp32")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("capability", [75, 80, 90])
-@pytest.mark.parametrize("real", ["fp32", "fp64"])
-def test_all_variants_compile(capability, real):
-    def variants(constants: dict[str, Any]) -> list[dict[str, Any]]:
-        choices = [(False, True) if value is FLAG else (value,) for value in constants.values()]
-        return [dict(zip(constants, chosen, strict=True)) for chosen in itertools.product(*choices)]
-
-    compiled_for(capability, variants, real)
 
 
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):

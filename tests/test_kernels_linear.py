@@ -7,14 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import F64, random
 
 from cassi.kernels.linear import conjugate_gradient_steps, conjugate_gradients, largest_eigenvalue, linear_map
-
-F64 = torch.float64
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
 def spread(*, rank=8):

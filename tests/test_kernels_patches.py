@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import random
 
 from cassi.kernels.patches import aggregate_patches, extract_patches
 
@@ -25,10 +26,6 @@ def extract_by_loops(x, size, stride):
     for (i, r), (j, c) in itertools.product(enumerate(rows), enumerate(columns)):
         patches[:, :, i, j] = x[r : r + size, c : c + size]
     return patches
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @grid

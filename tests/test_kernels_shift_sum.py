@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import BATCHES, GRID, Case, make_mask
+from cases import GRID, Case, make_mask
 
 from cassi.kernels.shift_sum import detector_width, shift_back, shift_sum
 
@@ -106,22 +106,6 @@ def test_any_memory_layout(shifts, device, path, generator):
         for t in tensors:
             expected = function(t.contiguous(), mask.contiguous(), shifts)
             torch.testing.assert_close(function(t, mask, shifts), expected)
-
-
-@pytest.mark.parametrize("shifts", [(0, 2, 4), (2, 0, -3)], ids=str)
-@pytest.mark.parametrize("mask_shape", [(2, 3), (3, 2, 3)], ids=["shared", "per-band"])
-def test_gradients_of_both_kernels(shifts, mask_shape, generator):
-    """First and second derivatives in the input and in the mask, against finite differences."""
-    mask = torch.randn(mask_shape, generator=generator, dtype=torch.float64).requires_grad_()
-    for batch in BATCHES:
-        x = torch.randn((*batch, 3, 2, 3), generator=generator, dtype=torch.float64).requires_grad_()
-        size = (*batch, 2, detector_width(3, shifts))
-        y = torch.randn(size, generator=generator, dtype=torch.float64).requires_grad_()
-        assert torch.autograd.gradcheck(lambda x, m: shift_sum(x, m, shifts), (x, mask))
-        assert torch.autograd.gradcheck(lambda y, m: shift_back(y, m, shifts), (y, mask))
-        if batch != (2, 3):
-            assert torch.autograd.gradgradcheck(lambda x, m: shift_sum(x, m, shifts), (x, mask))
-            assert torch.autograd.gradgradcheck(lambda y, m: shift_back(y, m, shifts), (y, mask))
 
 
 def test_shapes_that_do_not_fit_are_refused(path):

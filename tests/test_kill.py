@@ -10,8 +10,8 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import kill
 import numpy as np
@@ -25,47 +25,28 @@ from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
 MOMENTS = 12
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at one of the calls in the modules that write, as a signal does; counts them."""
-
-    def __init__(self, at: int = 0) -> None:
-        self.at, self.count = at, 0
-
-    def __call__(self, frame: Any, event: str, argument: object) -> None:
-        if frame.f_code.co_filename.endswith(kill.WRITERS):
-            self.count += 1
-            if self.count == self.at:
-                signal.raise_signal(signal.SIGINT)
-
-    def during(self, work: Callable[[], object]) -> bool:
-        """Whether the work was interrupted."""
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.setprofile(self)
-        try:
+def calls_of(work: Callable[[], object], interrupt_at: int = 0) -> int:
+    """Do it; how many calls it made in the modules that write, up to the one that an interrupt was raised at."""
+    counted = kill.Counted(signal.SIGINT, interrupt_at)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.setprofile(counted)
+    try:
+        with suppress(KeyboardInterrupt):
             work()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.setprofile(None)
-            signal.signal(signal.SIGINT, handler)
-        return False
-
-
-def moments(work: Callable[[], object]) -> list[int]:
-    """Some of the calls that the work makes."""
-    counted = Interrupt()
-    counted.during(work)
-    assert counted.count > MOMENTS
-    return random.Random(0).sample(range(1, counted.count + 1), MOMENTS)
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGINT, handler)
+    return counted.count
 
 
 @pytest.mark.parametrize("suffix", ["h5", "mat", "tif"])
 def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
     old, new = (np.full((2, 8, 9), value, np.float32) for value in (1, 2))
     path = tmp_path / f"cube.{suffix}"
-    for at in moments(lambda: write_cube(path, new, overwrite=True)):
+    count = calls_of(lambda: write_cube(path, new, overwrite=True))
+    for at in random.Random(0).sample(range(1, count + 1), MOMENTS):
         write_cube(path, old, overwrite=True)
-        Interrupt(at).during(lambda: write_cube(path, new, overwrite=True))
+        calls_of(lambda: write_cube(path, new, overwrite=True), at)
         files = [file.name for file in tmp_path.iterdir()]
         assert float(read_cube(path)[0].min()) == float(read_cube(path)[0].max()) in (1, 2)
         assert files == [path.name]

@@ -42,10 +42,6 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return list(ast.walk(tree_of(path)))
 
 
-def is_type_checking(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
 @functools.cache
 def imports(path: Path, *, lazy: bool = True) -> set[str]:
     """Absolute names of the modules a file imports when it runs; with lazy=False only those its import needs."""
@@ -54,7 +50,7 @@ def imports(path: Path, *, lazy: bool = True) -> set[str]:
 
     def visit(nodes: list[ast.stmt]) -> None:
         for node in nodes:
-            if is_type_checking(node):
+            if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
                 visit(node.orelse)
                 continue
             if isinstance(node, ast.Import):

@@ -11,12 +11,8 @@ from cassi.looking.color import cube_to_srgb
 BANDS = np.linspace(450, 650, 28)
 
 
-def patch(spectrum):
-    return np.asarray(spectrum, dtype=np.float32)[:, None, None]
-
-
 def color_of(spectrum, wavelengths, **options):
-    return cube_to_srgb(patch(spectrum), wavelengths, **options)[0, 0]
+    return cube_to_srgb(np.float32(spectrum)[:, None, None], wavelengths, **options)[0, 0]
 
 
 def hue(rgb):

@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
+from cases import random
 from oracle import matrix as dense
 
 from cassi import CASSI, admm_tv, gap_tv
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.psf import gaussian_psf
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def uneven(*shape):

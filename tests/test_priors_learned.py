@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from cassi.priors.learned import SHA256, WEIGHTS, LearnedPrior, Size, load_prior, save_prior
 
@@ -83,28 +84,20 @@ def test_a_file_gives_the_prior_back_up_to_half_precision(tmp_path):
         torch.testing.assert_close(again.state_dict()[name], value, rtol=2**-10, atol=1e-6)
 
 
-def test_a_pickled_file_is_refused(tmp_path):
-    torch.save(stirred().state_dict(), tmp_path / "p.safetensors")
-    with pytest.raises(ValueError, match=r"holds no learned prior"):
-        load_prior(tmp_path / "p.safetensors")
-
-
-def test_sizes_that_do_not_fit_and_numbers_that_are_not_finite_are_refused(tmp_path):
-    from safetensors.torch import save_file
-
-    prior = stirred()
+@pytest.mark.parametrize("what", ["pickled", "no fields", "another size", "not finite"])
+def test_files_that_hold_no_prior_are_refused(tmp_path, what):
+    path = tmp_path / "p.safetensors"
     fields = {name: str(value) for name, value in vars(SMALL).items()}
-    state = {name: value.clone() for name, value in prior.state_dict().items()}
-    save_file(state, tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match="holds no learned prior"):
-        load_prior(tmp_path / "none.safetensors")
-    save_file(state, tmp_path / "wide.safetensors", fields | {"width": "16"})
-    with pytest.raises(ValueError, match="holds no learned prior"):
-        load_prior(tmp_path / "wide.safetensors")
-    state["log_tau"][0, 0] = float("nan")
-    save_file(state, tmp_path / "nan.safetensors", fields)
-    with pytest.raises(ValueError, match="numbers that are not finite"):
-        load_prior(tmp_path / "nan.safetensors")
+    state = {name: value.clone() for name, value in stirred().state_dict().items()}
+    if what == "not finite":
+        state["log_tau"][0, 0] = float("nan")
+    if what == "pickled":
+        torch.save(state, path)
+    else:
+        save_file(state, path, {"no fields": None, "another size": fields | {"width": "16"}}.get(what, fields))
+    words = "numbers that are not finite" if what == "not finite" else "holds no learned prior"
+    with pytest.raises(ValueError, match=words):
+        load_prior(path)
 
 
 def test_the_prior_that_comes_with_the_program_is_what_it_was():

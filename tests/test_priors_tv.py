@@ -8,17 +8,12 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import differences, tv, tv_prox
+from cases import F64, differences, random, tv, tv_prox
 
 from cassi.kernels.dispatch import eager
 from cassi.priors.tv import TVDenoiser
 
-F64 = torch.float64
 SIZES = [(1, 1, 1), (1, 1, 6), (2, 5, 1), (3, 4, 4), (2, 5, 3), (1, 7, 6)]
-
-
-def randn(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def tv_gap(u: torch.Tensor, q: torch.Tensor, weight: float) -> float:
@@ -50,7 +45,7 @@ def test_a_step_edge(path):
 
 
 def test_weight_zero_and_a_constant_change_nothing_and_a_huge_weight_leaves_the_mean_of_each_band(path):
-    v = randn(2, 3, 5, 6)
+    v = random(2, 3, 5, 6)
     constant = torch.tensor([2.5, -1.0], dtype=F64)[:, None, None].expand(2, 5, 6).contiguous()
     for image, weight in ((v, 0.0), (constant, 3.0)):
         u, dual = tv_prox(image, weight, num_iters=20)
@@ -63,7 +58,7 @@ def test_weight_zero_and_a_constant_change_nothing_and_a_huge_weight_leaves_the_
 @pytest.mark.parametrize("size", SIZES[1:], ids=str)
 @pytest.mark.parametrize("weight", [0.05, 0.5])
 def test_the_prox_against_an_outside_solver(size, weight, path):
-    v = randn(*size)
+    v = random(*size)
     u, dual = tv_prox(v, weight, num_iters=1000)
     exact = oracle.tv_prox(v.numpy(), weight)
     np.testing.assert_allclose(u.numpy(), exact, atol=2e-5)
@@ -73,7 +68,7 @@ def test_the_prox_against_an_outside_solver(size, weight, path):
 @pytest.mark.parametrize("num_iters", [0, 1, 3, 10, 100])
 def test_the_gap_certifies_the_distance_to_the_solution(num_iters, path):
     """1/2 |u - u*|^2 <= gap at every stage, with u* from outside; u = v - D^T q, and q feasible."""
-    v, weight = randn(2, 5, 6, seed=3), 0.4
+    v, weight = random(2, 5, 6, seed=3), 0.4
     exact = torch.as_tensor(oracle.tv_prox(v.numpy(), weight))
     u, dual = tv_prox(v, weight, num_iters=num_iters)
     gap = tv_gap(u, dual, weight)
@@ -90,7 +85,7 @@ def test_the_gap_certifies_the_distance_to_the_solution(num_iters, path):
 def test_the_compiled_path_equals_the_eager_one():
     for shape in [(1, 1, 1), (2, 1, 9), (3, 9, 1), (2, 3, 33, 47)]:
         for dtype, tolerance in ((torch.float32, 2e-6), (F64, 1e-13)):
-            v, dual = randn(*shape, dtype=dtype), 0.05 * differences(randn(*shape, seed=1, dtype=dtype))
+            v, dual = random(*shape, dtype=dtype), 0.05 * differences(random(*shape, seed=1, dtype=dtype))
             compiled = tv_prox(v, 0.3, num_iters=9, dual=dual)
             with eager():
                 expected = tv_prox(v, 0.3, num_iters=9, dual=dual)
@@ -104,7 +99,7 @@ def prox(v: torch.Tensor, weight: float | torch.Tensor = 0.3, **options) -> torc
 
 def test_symmetries(path):
     """Transposition, order of bands, a constant, a common factor: each iterate follows exactly."""
-    v = randn(3, 6, 7)
+    v = random(3, 6, 7)
     u = prox(v)
     close = {"rtol": 0, "atol": 1e-12}
     torch.testing.assert_close(prox(v.mT.contiguous()).mT, u, **close)
@@ -118,19 +113,19 @@ def test_symmetries(path):
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_a_single_row_or_column_may_be_flipped(axis, path):
     """In one dimension the direction of the differences does not matter; in two it does (a property of the model)."""
-    v = randn(2, 1, 9) if axis == -1 else randn(2, 9, 1)
+    v = random(2, 1, 9) if axis == -1 else random(2, 9, 1)
     torch.testing.assert_close(prox(v.flip(axis).contiguous()).flip(axis), prox(v), rtol=0, atol=1e-12)
 
 
 def test_the_prox_does_not_expand(path):
     """|prox(a) - prox(b)|^2 <= <prox(a) - prox(b), a - b>."""
-    a, b = randn(2, 6, 7), randn(2, 6, 7, seed=1)
+    a, b = random(2, 6, 7), random(2, 6, 7, seed=1)
     difference = tv_prox(a, 0.3, num_iters=3000)[0] - tv_prox(b, 0.3, num_iters=3000)[0]
     assert float(difference.square().sum()) <= float((difference * (a - b)).sum()) + 1e-6
 
 
 def test_leading_axes_are_a_batch(path):
-    v = randn(2, 2, 3, 5, 6)
+    v = random(2, 2, 3, 5, 6)
     u, dual = tv_prox(v, 0.3, num_iters=8)
     for index in np.ndindex(2, 2):
         one, one_dual = tv_prox(v[index].contiguous(), 0.3, num_iters=8)
@@ -139,7 +134,7 @@ def test_leading_axes_are_a_batch(path):
 
 
 def test_a_weight_for_each_band(path):
-    v, weights = randn(2, 3, 5, 6), torch.tensor([0.0, 0.2, 0.9], dtype=F64)[:, None, None]
+    v, weights = random(2, 3, 5, 6), torch.tensor([0.0, 0.2, 0.9], dtype=F64)[:, None, None]
     u, _ = tv_prox(v, weights, num_iters=12)
     for c, w in enumerate((0.0, 0.2, 0.9)):
         torch.testing.assert_close(u[:, c], tv_prox(v[:, c : c + 1], w, num_iters=12)[0][:, 0], rtol=0, atol=1e-13)
@@ -150,7 +145,7 @@ def test_a_weight_for_each_band(path):
 
 def test_a_warm_start_goes_on_exactly(path):
     """n + m steps are n steps and then m from the dual handed over, bit for bit; nothing given is modified."""
-    v = randn(2, 3, 6, 7)
+    v = random(2, 3, 6, 7)
     before = v.clone()
     whole = tv_prox(v, 0.3, num_iters=11)
     _, dual = tv_prox(v, 0.3, num_iters=4)
@@ -158,23 +153,23 @@ def test_a_warm_start_goes_on_exactly(path):
     resumed = tv_prox(v, 0.3, num_iters=7, dual=dual)
     assert torch.equal(whole[0], resumed[0]) and torch.equal(whole[1], resumed[1])
     assert torch.equal(dual, kept) and torch.equal(v, before)
-    tv_prox(randn(3, 6, 7), 0.1, num_iters=3)  # another call between: nothing is stored
+    tv_prox(random(3, 6, 7), 0.1, num_iters=3)  # another call between: nothing is stored
     again = tv_prox(v, 0.3, num_iters=11)
     assert torch.equal(whole[0], again[0]) and torch.equal(whole[1], again[1])
 
 
 def test_zero_steps_apply_the_dual(path):
-    v, dual = randn(2, 5, 6), 0.1 * differences(randn(2, 5, 6, seed=1))
+    v, dual = random(2, 5, 6), 0.1 * differences(random(2, 5, 6, seed=1))
     u, same = tv_prox(v, 1.0, num_iters=0, dual=dual)
     torch.testing.assert_close(u, v - differences_adjoint(dual))
     assert torch.equal(same, dual)
 
 
 def test_any_memory_layout(path):
-    v = randn(6, 7, 3).permute(2, 0, 1)
+    v = random(6, 7, 3).permute(2, 0, 1)
     expected = prox(v.contiguous())
     torch.testing.assert_close(prox(v), expected, rtol=0, atol=1e-13)
-    sliced = randn(3, 8, 9)[:, 1:7, 1:8]
+    sliced = random(3, 8, 9)[:, 1:7, 1:8]
     torch.testing.assert_close(prox(sliced), prox(sliced.contiguous()), rtol=0, atol=1e-13)
 
 
@@ -183,7 +178,7 @@ def test_the_denoiser_is_the_warm_started_prox(path):
     denoise = TVDenoiser(0.2, num_iters=3)
     dual = None
     for k in range(3):
-        v = randn(2, 5, 6, seed=k)
+        v = random(2, 5, 6, seed=k)
         expected, dual = tv_prox(v, 0.2, num_iters=3, dual=dual)
         x = v.clone()
         assert denoise(x, k) is x

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import two_squares
 
 from cassi import CASSI, InputError, gap_tv, reconstruct
 from cassi.choice import automatic
@@ -39,11 +40,7 @@ def camera() -> CASSI:
 
 @pytest.fixture(scope="module")
 def scene() -> torch.Tensor:
-    """Two flat squares of different spectra on a flat ground."""
-    x = torch.full((C, H, W), 0.2)
-    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
-    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
-    return x
+    return two_squares()
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +98,8 @@ def test_a_measurement_object_brings_everything_along(camera, y):
     assert result.unit == "photons"
     np.testing.assert_array_equal(result.wavelengths, nm)
     np.testing.assert_array_equal(same.wavelengths, nm)
+    with pytest.raises(InputError, match="leave out mask, step"):
+        reconstruct(m, camera.mask, step=2)
 
 
 @pytest.mark.parametrize(
@@ -255,12 +254,6 @@ def test_a_plan_leaves_nothing_to_choose_and_is_for_its_bands(camera, y):
     for mask, settings in ((other, {}), (camera.mask, {"num_bands": C - 1})):
         with pytest.raises(InputError, match=f"the plan is for {C} bands, the measurement has {C - 1}"):
             reconstruct(less, mask, plan=plan, **settings)
-
-
-def test_a_measurement_object_and_a_mask_are_one_too_many(camera, y):
-    m = Measurement(y=y.numpy(), mask=camera.mask.numpy(), shifts=camera.shifts)
-    with pytest.raises(InputError, match="leave out mask, step"):
-        reconstruct(m, camera.mask, step=2)
 
 
 def test_the_lines_of_the_readme_run(monkeypatch, capsys):

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from cases import two_squares
 
 from cassi import CASSI, InputError, Reconstruction, reconstruct
 from cassi.choice.asked_for import SOLVERS
@@ -28,13 +29,6 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.fixture(scope="module")
 def cubes() -> dict[str, torch.Tensor]:
     return {solver: solve(solver).cube for solver in SOLVERS}
-
-
-def two_squares() -> torch.Tensor:
-    x = torch.full((C, H, W), 0.2)
-    x[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
-    x[:, 12:21, 9:18] = torch.tensor([0.1, 0.3, 0.6, 0.8])[:, None, None]
-    return x
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -46,13 +44,12 @@ WAYS = {
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mask", [MASK, MASKS], ids=["one mask", "a mask per band"])
 def test_the_compiled_kernels_take_them(way, form, mask):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        task = WAYS[way](FORMS[form](Y), FORMS[form](mask))
+    task = WAYS[way](FORMS[form](Y), FORMS[form](mask))
     assert kernels(task.y, task.A.mask) is cpu
     np.testing.assert_array_equal(task.A.mask.numpy(), mask)
     np.testing.assert_allclose(task.y.numpy() + task.black_levels[0], Y, rtol=1e-5)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,8 +14,9 @@ import torch
 from cassi.calibration.camera_model import CameraModel
 from cassi.calibration.found_camera import FoundCamera
 from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
+from cassi.cli.main import script
 from cassi.errors import InputError, OutputError
-from cassi.files import read_cube
+from cassi.files import read_cube, write_measurement
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
@@ -209,12 +208,10 @@ def test_the_benchmark_sees_a_seam():
 
 
 def test_the_program_in_tiles(tmp_path, monkeypatch, capsys):
-    from cassi.files import write_measurement
-
     A, y, _ = frame()
     write_measurement(tmp_path / "m.h5", measurement(A, y))
     settings = ("--measurement", "m.h5", "--device", "cpu", "--iterations", "5", "--tile", "48")
-    main = runpy.run_path(str(Path(__file__).resolve().parents[1] / "scripts" / "reconstruct.py"))["main"]
+    main = script("reconstruct")
     monkeypatch.chdir(tmp_path)
     assert main([*settings, "--quiet"]) == 0
     assert capsys.readouterr().out == ""

@@ -75,7 +75,3 @@ def test_at_the_command_line(tmp_path, bench, capsys):
     with h5py.File(cube) as h:
         assert h.attrs["unit"] == "reflectance"
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
-    assert run("reconstruct", [*words, "--overwrite", "--tile", "32"], "reconstruct.py") == 2
-    assert "--tile does not go with --white" in capsys.readouterr().err
-    assert run("reconstruct", [*words[2:], "--measurement", str(tmp_path)], "reconstruct.py") == 2
-    assert "--white" in capsys.readouterr().err

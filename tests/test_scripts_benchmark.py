@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
 
+import benchmark as script
 import pytest
 import torch
 from benchmarks import speed as module, throughput as many, timing
@@ -15,21 +14,12 @@ from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_qua
 from benchmarks.throughput import frames_a_minute
 
 CPU = torch.device("cpu")
-SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmark.py"
 
 
 @pytest.fixture
 def hurried(monkeypatch):
     monkeypatch.setattr(timing, "_SETTLE", 0.0)
     monkeypatch.setattr(timing, "_TURN", 0.0)
-
-
-@pytest.fixture
-def script():
-    spec = importlib.util.spec_from_file_location("benchmark_script", SCRIPT)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 def test_times_in_turns(monkeypatch):
@@ -99,7 +89,7 @@ def test_a_small_run_of_everything(hurried, monkeypatch):
     assert "| procedural | GAP-TV |" in time_to_quality(small, CPU)
 
 
-def test_the_script_says_what_is_wrong(script, tmp_path, capsys, monkeypatch):
+def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert script.main(["speed", "--data", str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
     if not torch.cuda.is_available():
@@ -121,7 +111,7 @@ def test_the_tables_of_a_gpu_are_made(hurried):
     assert text.count("Self CPU time total") == 2
 
 
-def test_the_tables_of_a_gpu_are_put_at_the_end_of_a_page_once(script, tmp_path):
+def test_the_tables_of_a_gpu_are_put_at_the_end_of_a_page_once(tmp_path):
     page = tmp_path / "results.md"
     page.write_text("# Results\n\nBy hand.\n")
     for text in ("old", "| new |"):

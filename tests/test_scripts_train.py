@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -45,8 +47,8 @@ def scenes(data: Path):
 
 
 @functools.cache
-def drawn(data: Path, seed: int, count: int = 2):
-    return draw_examples(np.random.default_rng(seed), scenes(data), AnyCamera([]), count, (24, 48), new_prior(SMALL, 0))
+def drawn(data: Path, seed: int):
+    return draw_examples(np.random.default_rng(seed), scenes(data), AnyCamera([]), 2, (24, 48), new_prior(SMALL, 0))
 
 
 def test_an_example_is_a_snapshot_of_its_truth(data):
@@ -165,19 +167,8 @@ def test_muon_steps_are_orthogonal_matrices():
     assert float((U.T @ step @ V - torch.diag(torch.diag(U.T @ step @ V))).abs().max()) < 1e-4
 
 
-class Clock:
-    """Every look at it takes a second."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
 def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "time", Clock())
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(1.0).__next__))  # a look at it takes a second
     monkeypatch.setattr(loop, "new_prior", lambda size, seed: new_prior(SMALL, seed))
     settings = Settings(data, tmp_path, 0.5, rate=3e-3, size=(24, 48))
     run = Training(settings)

@@ -1,14 +1,15 @@
 """The simulated camera against its statistics, masks and scene by their properties, the script as a program."""
 
-import importlib
 import math
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from cassi import CASSI
+from cassi.cli.main import script
 from cassi.files import read_measurement, write_cube
 from cassi.optics.detector import detect
 from cassi.simulation.camera import random_mask, simulate
@@ -151,18 +152,11 @@ def test_scene_at_tiny_sizes(size):
     assert procedural_scene(*size, [550.0], generator=seeded()).isfinite().all()
 
 
-SCRIPT = str(ROOT / "scripts" / "simulate.py")
+def main(*arguments: object) -> int:
+    return script("simulate")([str(argument) for argument in arguments])
 
 
-@pytest.fixture
-def main(monkeypatch):
-    """The script's function: a process of its own for each case would take seconds."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    program = importlib.import_module("simulate").main
-    return lambda *arguments: program([str(argument) for argument in arguments])
-
-
-def test_script_writes_a_measurement_that_fits_its_truth(tmp_path, main, capsys):
+def test_the_script_writes_a_measurement_that_fits_its_truth(tmp_path, capsys):
     output = tmp_path / "m.h5"
     options = ("--size", "40x48", "--wavelengths", "440:700:6", "--step", -3, "--full-well", 1e6)
     assert main(*options, "--output", output) == 0
@@ -175,7 +169,7 @@ def test_script_writes_a_measurement_that_fits_its_truth(tmp_path, main, capsys)
     assert ((m.y - exact) ** 2 * m.gain).sum() / exact.sum() == pytest.approx(1, abs=0.15)
 
 
-def test_script_takes_cube_and_mask_from_files(tmp_path, main):
+def test_the_script_takes_cube_and_mask_from_files(tmp_path):
     cube = np.random.default_rng(0).random((5, 20, 16)).astype(np.float32)
     write_cube(tmp_path / "cube.h5", cube, wavelengths=[500, 520, 540, 560, 580])
     np.savez(tmp_path / "mask.npz", mask=np.eye(18, 14, dtype=np.float32))
@@ -188,7 +182,7 @@ def test_script_takes_cube_and_mask_from_files(tmp_path, main):
     assert m.y.shape == (18, 16)
 
 
-def test_script_refuses_bad_input_in_one_line(tmp_path, capsys, main):
+def test_the_script_refuses_bad_input_in_one_line(tmp_path, capsys):
     out = tmp_path / "m.h5"
     existing = tmp_path / "there.h5"
     existing.write_bytes(b"precious")
@@ -228,8 +222,6 @@ def test_example_is_what_its_readme_says():
     variance = (m.gain * exact + 5**2 + (m.gain / m.scale) ** 2 / 12) / m.gain**2
     lit = exact * m.gain > 50
     assert ((m.y - exact) ** 2 / variance)[lit].mean() == pytest.approx(1, abs=0.03)
-    import h5py
-
     with h5py.File(path) as file:
         command = file.attrs["command_line"]
     assert command in (ROOT / "data" / "README.md").read_text()

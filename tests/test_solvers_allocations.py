@@ -29,26 +29,16 @@ def cubes_allocated(run: Callable[[], object]) -> int:
     return sum(size >= CUBE for size in allocations(run))
 
 
-def run_gap(A: CASSI, y: Tensor, n: int, **options: float) -> None:
-    gap_tv(A, y, tv_weight=0.1, num_iters=n, **options)
-
-
-SOLVERS = {
-    "gap": run_gap,
-    "gap plain": partial(run_gap, accelerate=False),
-    "admm": lambda A, y, n: admm_tv(A, y, tv_weight=0.1, num_iters=n),
-}
-LARGEST = {"gap": 5.0, "gap plain": 5.0, "admm": 5.0}
-
-
-@pytest.mark.parametrize("name", SOLVERS)
-def test_an_iteration_allocates_no_cube_and_the_peak_is_known(name, camera):
+@pytest.mark.parametrize(
+    "solve", [gap_tv, partial(gap_tv, accelerate=False), admm_tv], ids=["gap", "gap plain", "admm"]
+)
+def test_an_iteration_allocates_no_cube_and_the_peak_is_known(solve, camera):
     """Two cubes, the dual, which is two more, small workspaces."""
-    once, often = (cubes_allocated(partial(SOLVERS[name], *camera, n)) for n in (1, 6))
+    run = partial(solve, *camera, tv_weight=0.1)
+    once, often = (cubes_allocated(partial(run, num_iters=n)) for n in (1, 6))
     assert once >= 3  # two cubes and the dual: the count sees them
     assert often == once
-    peak = peak_memory(partial(SOLVERS[name], *camera, 4), torch.device("cpu")) / CUBE
-    assert 4 <= peak <= LARGEST[name]
+    assert 4 <= peak_memory(partial(run, num_iters=4), torch.device("cpu")) / CUBE <= 5
 
 
 def test_the_count_can_tell(camera):

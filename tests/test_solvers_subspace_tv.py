@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
+import cases
 import numpy as np
 import oracle
 import pytest
 import scipy.fft
 import torch
-from cases import make_mask, tv_prox
+from cases import F64, make_mask, tv_prox
 
 from cassi import CASSI, gap
 from cassi.kernels.dispatch import eager
@@ -22,23 +24,15 @@ from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.subspace_tv import PRIOR_STRENGTH, STEP, subspace_tv
 
-F64 = torch.float64
+F32 = torch.float32
 
 
 def orthonormal(rows: torch.Tensor) -> bool:
     return torch.allclose(rows @ rows.T, torch.eye(len(rows), dtype=rows.dtype), atol=1e-12)
 
 
-def camera(size=(4, 5, 6), shifts=(0, 1, 2, 3), kind="grey", weights=None, dtype=F64) -> CASSI:
-    mask = torch.from_numpy(make_mask(kind, *size)).to(dtype)
-    return CASSI(mask, shifts, None if weights is None else weights.to(dtype))
-
-
-def row_weights(A: CASSI) -> torch.Tensor:
-    """Some pixels left out, the others of different trust."""
-    rng = np.random.default_rng(5)
-    w = rng.uniform(0.5, 1.5, A.measurement_shape) * (rng.random(A.measurement_shape) < 0.8)
-    return torch.from_numpy(w).to(A.mask)
+def camera(size=(4, 5, 6), shifts=(0, 1, 2, 3), **more: object) -> CASSI:
+    return cases.camera(size, shifts, **more)[0]
 
 
 def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
@@ -52,7 +46,7 @@ def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
         left, right = (spectrum[:, None, None] for spectrum in spectra)
         x[index] = np.where(np.arange(W) < rng.integers(1, W), left, right)
         x[index][:, : H // 2] *= 0.6
-    return torch.from_numpy(x).to(A.mask)
+    return torch.from_numpy(x).to(A.dtype)
 
 
 @pytest.mark.parametrize("bands", [1, 2, 5, 28])
@@ -85,15 +79,17 @@ def test_unequal_spacing_holds_functions_smooth_in_wavelength():
 
 
 @pytest.mark.parametrize(
-    ("bands", "K", "message"),
+    ("make", "given", "K", "message"),
     [
-        (0, 3, "at least one band"), (3, 0, "one component"), ([500.0, 500.0, 600.0], 2, "all different"),
-        ([500.0, math.inf], 2, "finite"),
+        (smooth_basis, 0, 3, "at least one band"), (smooth_basis, 3, 0, "one component"),
+        (smooth_basis, [500.0, 500.0, 600.0], 2, "all different"), (smooth_basis, [500.0, math.inf], 2, "finite"),
+        (principal_basis, torch.ones(2, 3), 2, r"must be \(C, C\), got \(2, 3\)"),
+        (principal_basis, torch.full((2, 2), math.nan), 2, "NaN or Inf"),
     ],
 )  # fmt: skip
-def test_smooth_basis_refuses(bands, K, message):
+def test_what_has_no_basis(make, given, K, message):
     with pytest.raises(ValueError, match=message):
-        smooth_basis(bands, K)
+        make(given, K)
 
 
 def test_principal_basis_is_brightness_and_the_eigenvectors_of_the_rest():
@@ -118,13 +114,6 @@ def test_principal_basis_is_orthonormal_whatever_the_rank(C, K, rank):
     rows = principal_basis(torch.from_numpy(factor @ factor.T), K)
     assert rows.shape == (min(K, C), C) and orthonormal(rows)
     torch.testing.assert_close(rows[0], torch.full((C,), C**-0.5, dtype=F64))
-
-
-def test_principal_basis_refuses():
-    with pytest.raises(ValueError, match=r"must be \(C, C\), got \(2, 3\)"):
-        principal_basis(torch.ones(2, 3), 2)
-    with pytest.raises(ValueError, match="NaN or Inf"):
-        principal_basis(torch.full((2, 2), math.nan), 2)
 
 
 def test_analyse_and_synthesise_are_an_adjoint_pair_and_span_the_subspace(generator):
@@ -178,9 +167,7 @@ def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w):
 @pytest.mark.parametrize("name", CAMERAS)
 def test_the_lines_of_the_docstring(name, nonnegative, weighted, path):
     """Compiled and eager runs agree with the equations written in dense matrices, with noise that differs by pixel."""
-    A = camera(**CAMERAS[name])
-    if weighted:
-        A = A.weighted(row_weights(A))
+    A = camera(**CAMERAS[name], weighted=weighted)
     B = smooth_basis(A.num_bands, 3)
     y = A.forward(scene(A))
     rng = np.random.default_rng(4)
@@ -210,14 +197,30 @@ def test_batch_axes(batch, dtype, path):
         torch.testing.assert_close(many[index], alone, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-5)
 
 
-def test_compiled_equals_eager_on_a_larger_camera():
-    A = camera((11, 16, 20), shifts=tuple(range(0, 22, 2)), kind="per-band", dtype=torch.float32)
-    A = A.weighted(row_weights(A))
+def of_shots(kind: str) -> MultiShot:
+    """Three, with pixels left out in each."""
+    shots = [CASSI(torch.from_numpy(make_mask(kind, 4, 6, 9, seed=s)), (0, 1, 2, 3)) for s in range(3)]
+    return MultiShot(tuple(shots)).weighted((cases.random(3, 6, 12, seed=5) > -1.3).double())
+
+
+@pytest.mark.parametrize("nonnegative", [True, False])
+@pytest.mark.parametrize(
+    ("make", "rtol", "atol"),
+    [
+        (partial(of_shots, "grey"), 1e-9, 1e-11), (partial(of_shots, "per-band"), 1e-9, 1e-11),
+        (partial(camera, (11, 16, 20), range(0, 22, 2), kind="per-band", weighted=True, dtype=F32), 1e-4, 1e-4),
+    ],
+)  # fmt: skip
+def test_one_kernel_for_all_of_a_step_does_what_eager_torch_does(make, rtol, atol, nonnegative):
+    """On a larger camera, and of several shots."""
+    A = make()
     y = A.forward(scene(A))
-    fast = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
+    settings = {"basis": smooth_basis(A.num_bands, 3), "variance": 0.01 * y.abs(), "nonnegative": nonnegative}
+    fused, run = subspace_tv(A, y, **settings, num_iters=20)
     with eager():
-        slow = subspace_tv(A, y, smooth_basis(11, 8), variance=0.01 * y.abs(), num_iters=20)[0]
-    torch.testing.assert_close(fast.x, slow.x, rtol=1e-4, atol=1e-4)
+        plain, same = subspace_tv(A, y, **settings, num_iters=20)
+    torch.testing.assert_close(fused.x, plain.x, rtol=rtol, atol=atol)
+    torch.testing.assert_close(run.e, same.e, rtol=rtol, atol=atol)
 
 
 def objective(z, y, sees, sigma2, w, kappa) -> float:
@@ -275,41 +278,24 @@ def noisy():
     return A, y, variance, B, sees, cut, up
 
 
-def factor(kappa: float, tv_weight: float) -> float:
-    """Of the variance, that makes lambda go with this kappa: the minimiser depends on kappa sigma^2 alone."""
-    return kappa * tv_weight / PRIOR_STRENGTH
-
-
-@pytest.mark.parametrize("strength", [0.4, 4.0])
-def test_fixed_point_minimises_the_stated_objective(noisy, strength):
-    """Without non-negativity: kappa = strength / level, whatever lambda, and a, on both sides of 1."""
-    A, y, variance, B, sees, (y_cut, sigma2), _ = noisy
-    w = coefficient_weights(3).numpy()
-    kappa = strength / brightness(A, y)
-    best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6))
-    least = objective(best, y_cut, sees, sigma2, w, kappa)
-    for tv_weight in (0.05, 0.6, 3.0):
-        scaled = factor(kappa, tv_weight) * variance
-        _, state = subspace_tv(A, y, B, variance=scaled, tv_weight=tv_weight, nonnegative=False, num_iters=1200)
-        found = objective(state.z.numpy(), y_cut, sees, sigma2, w, kappa)
-        assert abs(found / least - 1) < 1e-4, (tv_weight, found, least)
-
-
-def test_fixed_point_minimises_it_among_cubes_without_negative_radiance(noisy):
-    """Again whatever lambda; and the constraint is at work: without it some radiance is clearly negative."""
+@pytest.mark.parametrize(("strength", "nonnegative"), [(0.4, False), (4.0, False), (0.4, True)])
+def test_fixed_point_minimises_the_stated_objective(noisy, strength, nonnegative):
+    """kappa = strength / level, whatever lambda, and a, on both sides of 1: it depends on kappa sigma^2 alone. Among
+    cubes without negative radiance, if asked for; without that some is clearly negative."""
     A, y, variance, B, sees, (y_cut, sigma2), up = noisy
-    w, kappa = coefficient_weights(3).numpy(), 0.4 / brightness(A, y)
-    best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6), up, iters=4000)
+    w, kappa = coefficient_weights(3).numpy(), strength / brightness(A, y)
+    iters, num_iters = (4000, 3000) if nonnegative else (1500, 1200)
+    best = minimise(y_cut, sees, sigma2, w, kappa, (3, 5, 6), up if nonnegative else None, iters=iters)
     least = objective(best, y_cut, sees, sigma2, w, kappa)
-    for tv_weight in (0.05, 0.6):
-        scaled = factor(kappa, tv_weight) * variance
-        result, state = subspace_tv(A, y, B, variance=scaled, tv_weight=tv_weight, num_iters=3000)
+    for tv_weight in (0.05, 0.6) if nonnegative else (0.05, 3.0, 0.6):
+        settings = {"variance": kappa * tv_weight / PRIOR_STRENGTH * variance, "tv_weight": tv_weight}
+        result, state = subspace_tv(A, y, B, **settings, nonnegative=nonnegative, num_iters=num_iters)
         found = objective(state.z.numpy(), y_cut, sees, sigma2, w, kappa)
         assert abs(found / least - 1) < 1e-4, (tv_weight, found, least)
-        assert float(result.x.min()) > -1e-4 * float(result.x.max())
-        torch.testing.assert_close(state.z, torch.from_numpy(best), atol=2e-3, rtol=0)
-    options = {"variance": factor(kappa, 0.6) * variance, "tv_weight": 0.6, "num_iters": 600}
-    assert float(subspace_tv(A, y, B, **options, nonnegative=False)[0].x.min()) < -0.01
+        if nonnegative:
+            assert float(result.x.min()) > -1e-4 * float(result.x.max())
+            torch.testing.assert_close(state.z, torch.from_numpy(best), atol=2e-3, rtol=0)
+    assert nonnegative or strength > 1 or float(result.x.min()) < -0.01
 
 
 @pytest.mark.parametrize("variance", [0.0, 0.1, 100.0])
@@ -326,8 +312,8 @@ def test_negative_measurements_do_not_make_it_diverge(size, shifts, variance):
 @pytest.mark.parametrize("kind", ["per-band", "dark-column"])
 def test_without_noise_it_is_accelerated_gap_in_the_subspace(kind, path):
     """From the same start z = B Phi^+ y: e^k is the sum of misfits, and b^k - Phi v^k = e^k + r^k."""
-    A = camera((5, 7, 6), shifts=(0, 2, 4, 6, 8), kind=kind)
-    A = A.weighted((row_weights(A) > 0).to(F64))
+    A = camera((5, 7, 6), shifts=(0, 2, 4, 6, 8), kind=kind, weighted=True)
+    A = A.weighted((A.weights > 0).to(F64))
     y = A.forward(scene(A))
     B, w = smooth_basis(5, 4), coefficient_weights(4).view(-1, 1, 1)
     start = synthesise(analyse(A.pinv(y), B), B)
@@ -439,32 +425,20 @@ def test_errors():
             subspace_tv(A, y, B, state=replace(state, u=u.double()))
 
 
-def dense(A) -> np.ndarray:
-    """The matrix of any camera, column by column."""
-    n = math.prod(A.cube_shape)
-    columns = A.forward(torch.eye(n, dtype=F64).view(n, *A.cube_shape))
-    return columns.reshape(n, -1).T.numpy()
+OTHERS = {
+    "blurred": lambda m, _: BlurredCASSI(m, (0.0, 1.3, 2.6, 4.2), psf=gaussian_psf(0.8).double()),
+    "two shots": lambda m, other: MultiShot((CASSI(m, (0, 1, 2, 3)), CASSI(other, (0, 1, 2, 3)))),
+    "turned": lambda m, other: MultiShot((CASSI(m, (0, 1, 2, 3)), CASSI(other, (3, 2, 1, 0)))),
+}
 
 
-def others() -> dict[str, object]:
-    masks = [torch.from_numpy(make_mask("grey", 4, 5, 6, seed=s)) for s in range(2)]
-    return {
-        "blurred": BlurredCASSI(masks[0], (0.0, 1.3, 2.6, 4.2), psf=gaussian_psf(0.8).double()),
-        "two shots": MultiShot(tuple(CASSI(m, (0, 1, 2, 3)) for m in masks)),
-        "turned": MultiShot((CASSI(masks[0], (0, 1, 2, 3)), CASSI(masks[1], (3, 2, 1, 0)))),
-    }
-
-
-@pytest.mark.parametrize("name", ["blurred", "two shots", "turned"])
+@pytest.mark.parametrize("name", OTHERS)
 def test_other_cameras(name):
-    """The diagonal bounds their Gram matrix, and the fixed point minimises the same objective."""
-    A = others()[name]
-    phi = dense(A)
-    y0 = torch.from_numpy(phi @ scene(camera()).numpy().ravel()).view(A.measurement_shape)
-    D = A.majorizer()
-    assert np.linalg.eigvalsh(np.diag(D.numpy().ravel()) - phi @ phi.T).min() > -1e-9
-    rng = np.random.default_rng(3)
-    y = y0 + 0.1 * torch.from_numpy(rng.standard_normal(y0.shape))
+    """The fixed point minimises the same objective; of the matrix, which test_optics_contract.py holds them to."""
+    A = OTHERS[name](*(torch.from_numpy(make_mask("grey", 4, 5, 6, seed=s)) for s in range(2)))
+    phi = A.forward(torch.eye(120, dtype=F64).view(120, 4, 5, 6)).reshape(120, -1).T.numpy()
+    y = A.forward(scene(camera()))
+    y = y + 0.1 * torch.from_numpy(np.random.default_rng(3).standard_normal(y.shape))
     B, w = smooth_basis(4, 3), coefficient_weights(3).numpy()
     _, state = subspace_tv(A, y, B, variance=0.01, nonnegative=False, num_iters=1000)
     sees, sigma2 = phi @ np.kron(B.numpy().T, np.eye(30)), np.full(y.numel(), 0.01)
@@ -472,19 +446,3 @@ def test_other_cameras(name):
     best = minimise(y.numpy(), sees, sigma2, w, kappa, (3, 5, 6))
     least = objective(best, y.numpy(), sees, sigma2, w, kappa)
     assert abs(objective(state.z.numpy(), y.numpy(), sees, sigma2, w, kappa) / least - 1) < 1e-4
-
-
-@pytest.mark.parametrize("nonnegative", [True, False])
-@pytest.mark.parametrize("per_band", [False, True])
-def test_one_kernel_for_several_shots_does_what_eager_torch_does(nonnegative, per_band):
-    generator = torch.Generator().manual_seed(5)
-    masks = torch.rand(3, *((4,) if per_band else ()), 6, 9, dtype=F64, generator=generator)
-    weights = (torch.rand(3, 6, 12, dtype=F64, generator=generator) > 0.1).double()
-    A = MultiShot(tuple(CASSI(m, (0, 1, 2, 3), w) for m, w in zip(masks, weights, strict=True)))
-    y = A @ torch.rand(4, 6, 9, dtype=F64, generator=generator)
-    settings = {"basis": smooth_basis(4, 3), "variance": 0.01 * y, "nonnegative": nonnegative, "num_iters": 12}
-    fused = subspace_tv(A, y, **settings)
-    with eager():
-        plain = subspace_tv(A, y, **settings)
-    for one, other in ((fused[0].x, plain[0].x), (fused[1].e, plain[1].e)):
-        assert torch.allclose(one, other, rtol=1e-9, atol=1e-11)

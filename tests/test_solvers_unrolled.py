@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 import torch
-from cases import make_mask
+from cases import F64, make_mask
 from test_priors_learned import SMALL, stirred
 
 import cassi.solvers.unrolled as module
@@ -20,21 +21,20 @@ from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.unrolled import unrolled
 
-F64 = torch.float64
-
 
 def camera(dtype=F64, weights=None) -> CASSI:
     mask = torch.from_numpy(make_mask("grey", 6, 8, 9)).to(dtype)
     return CASSI(mask, tuple(range(0, 12, 2)), weights)
 
 
-def snapshot(A, seed: int = 0, batch: tuple[int, ...] = ()) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, its variance and a start, of a cube of random numbers."""
-    rng = np.random.default_rng(seed)
-    x = torch.from_numpy(rng.random((*batch, *A.cube_shape)))
-    y = A.forward(x)
+def given(A, batch: tuple[int, ...] = ()) -> dict[str, Any]:
+    """What the solver takes: a snapshot of random numbers, its variance, a start, and a prior that does something."""
+    rng = np.random.default_rng(0)
+    y = A.forward(torch.from_numpy(rng.random((*batch, *A.cube_shape))))
     start = torch.from_numpy(rng.standard_normal((*batch, 4, *A.cube_shape[1:])))
-    return y, torch.from_numpy(rng.uniform(1e-3, 1e-1, y.shape)), start
+    variance = torch.from_numpy(rng.uniform(1e-3, 1e-1, y.shape))
+    prior = stirred().double()
+    return {"A": A, "y": y, "basis": smooth_basis(A.num_bands, 4), "prior": prior, "start": start, "variance": variance}
 
 
 def idle(gate: float) -> LearnedPrior:
@@ -51,11 +51,9 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
     """z + g R (y - G z), then z + R (y - G z), with R = S G^T (G S G^T + N)^-1 and G = Phi B^T, by dense matrices."""
     monkeypatch.setattr(module, "CG_ITERS", 200)
     monkeypatch.setattr(module, "LAST_CG_ITERS", 200)
-    A = camera()
-    y, variance, start = snapshot(A)
-    B = smooth_basis(A.num_bands, 4)
-    prior = idle(0.75)
-    _, z = unrolled(A, y, B, prior, start, variance=variance)
+    case = given(camera()) | {"prior": idle(0.75)}
+    _, z = unrolled(**case)
+    A, y, B, prior, start, variance = case.values()
     H, W = A.cube_shape[1:]
     G = oracle.matrix(A.mask.numpy(), A.shifts) @ np.kron(B.numpy().T, np.eye(H * W))
     level = float(y.sum() / A.forward(torch.ones(A.cube_shape, dtype=F64)).sum())
@@ -72,44 +70,36 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
 def test_row_weights_of_zero_leave_a_pixel_out():
     weights = torch.ones(8, 19, dtype=F64)
     weights[::2, ::3] = 0
-    A = camera(weights=weights)
-    y, variance, start = snapshot(A)
-    B, prior = smooth_basis(6, 4), stirred().double()
-    expected = unrolled(A, y, B, prior, start, variance=variance)[1]
-    other = torch.where(weights > 0, variance, 7.0)
-    torch.testing.assert_close(unrolled(A, y, B, prior, start, variance=other)[1], expected)
+    case = given(camera(weights=weights))
+    other = torch.where(weights > 0, case["variance"], 7.0)
+    torch.testing.assert_close(unrolled(**case | {"variance": other})[1], unrolled(**case)[1])
 
 
 @pytest.mark.parametrize("unit", [1e-4, 1e5])
 def test_the_unit_of_the_measurement_does_not_matter(unit):
-    A = camera()
-    y, variance, start = snapshot(A)
-    B, prior = smooth_basis(6, 4), stirred().double()
-    result, z = unrolled(A, y, B, prior, start, variance=variance)
-    scaled, z_scaled = unrolled(A, unit * y, B, prior, unit * start, variance=unit**2 * variance)
+    case = given(camera())
+    result, z = unrolled(**case)
+    units = {"y": unit, "start": unit, "variance": unit**2}
+    scaled, z_scaled = unrolled(**case | {name: by * case[name] for name, by in units.items()})
     torch.testing.assert_close(z_scaled / unit, z, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(scaled.x / unit, result.x, rtol=1e-9, atol=1e-9)
 
 
 def test_a_batch_is_one_after_the_other():
-    A = camera()
-    y, variance, start = snapshot(A, batch=(3,))
-    y, start = y * torch.tensor([1.0, 5.0, 0.2]).view(3, 1, 1), start * torch.tensor([1.0, 5.0, 0.2]).view(3, 1, 1, 1)
-    B, prior = smooth_basis(6, 4), stirred().double()
-    together = unrolled(A, y, B, prior, start, variance=variance)[1]
+    case, sizes = given(camera(), batch=(3,)), torch.tensor([1.0, 5.0, 0.2])
+    case |= {"y": case["y"] * sizes.view(3, 1, 1), "start": case["start"] * sizes.view(3, 1, 1, 1)}
+    together = unrolled(**case)[1]
     for i in range(3):
-        alone = unrolled(A, y[i], B, prior, start[i], variance=variance[i])[1]
+        alone = unrolled(**case | {name: case[name][i] for name in ("y", "start", "variance")})[1]
         torch.testing.assert_close(together[i], alone, rtol=1e-10, atol=1e-12)
 
 
 def test_gradients_are_those_of_finite_differences():
-    A = camera()
-    y, variance, start = snapshot(A)
-    B, prior = smooth_basis(6, 4), stirred().double().requires_grad_(True)
-    prior.eval()
+    case = given(camera())
+    prior = case["prior"].requires_grad_(True).eval()
 
     def value() -> torch.Tensor:
-        return unrolled(A, y, B, prior, start, variance=variance)[1].square().sum()
+        return unrolled(**case)[1].square().sum()
 
     value().backward()
     for p in (prior.log_tau, prior.log_floor, prior.net.enter.weight, prior.net.leave.bias):
@@ -125,14 +115,10 @@ def test_gradients_are_those_of_finite_differences():
 
 
 def test_the_history_has_one_record_a_stage_and_the_monitor_can_stop():
-    A = camera()
-    y, variance, start = snapshot(A)
     seen = []
-    result, _ = unrolled(
-        A, y, smooth_basis(6, 4), stirred().double(), start, variance=variance, monitor=lambda r, z: seen.append(r)
-    )
+    result, _ = unrolled(**given(camera()), monitor=lambda r, z: seen.append(r))
     assert [r.iteration for r in result.history] == [r.iteration for r in seen] == [1]
-    assert result.x.shape == A.cube_shape
+    assert result.x.shape == (6, 8, 9)
 
 
 @pytest.mark.parametrize("kind", ["blurred", "multi-shot"])
@@ -142,24 +128,20 @@ def test_other_cameras(kind):
         A = BlurredCASSI(A.mask, A.shifts, psf=gaussian_psf(0.8).to(F64))
     else:
         A = MultiShot((A, CASSI(A.mask.flip(0), A.shifts)))
-    y, variance, start = snapshot(A)
-    result, z = unrolled(A, y, smooth_basis(6, 4), stirred().double(), start, variance=variance)
-    assert z.shape == start.shape
+    result, z = unrolled(**given(A))
+    assert z.shape == (4, 8, 9)
     assert bool(result.x.isfinite().all())
 
 
 def test_what_does_not_fit_is_refused():
-    A = camera()
-    y, variance, start = snapshot(A)
-    B, prior = smooth_basis(6, 4), stirred().double()
-    good = {"y": y, "basis": B, "start": start, "variance": variance}
+    good = given(camera())
     for wrong, words in (
-        ({"y": y[:-1]}, r"measurement must end in \(8, 19\)"),
-        ({"variance": variance[1:]}, r"variance must be like y, \(8, 19\)"),
+        ({"y": good["y"][:-1]}, r"measurement must end in \(8, 19\)"),
+        ({"variance": good["variance"][1:]}, r"variance must be like y, \(8, 19\)"),
         ({"basis": smooth_basis(6, 5)}, r"basis must be \(K, 6\) with K at most 4"),
-        ({"start": start[:, 1:]}, r"start must be \(4, 8, 9\)"),
+        ({"start": good["start"][:, 1:]}, r"start must be \(4, 8, 9\)"),
     ):
         with pytest.raises(ValueError, match=words):
-            unrolled(A=A, prior=prior, **good | wrong)
+            unrolled(**good | wrong)
     with pytest.raises(FloatingPointError, match="at iteration 1"):
-        unrolled(A, y * math.nan, B, prior, start, variance=variance)
+        unrolled(**good | {"y": good["y"] * math.nan})
