@@ -28,7 +28,6 @@ import cassi
 from cassi import CASSI, InputError, MultiShot, Reconstruction, SidePicture
 from cassi.choice.stages import Learned, NonLocal, Tv
 from cassi.cli.main import main
-from cassi.kernels import warm_up
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
@@ -330,8 +329,7 @@ def test_without_triton_eager_torch_does_the_work_and_says_so_once():
 
 
 def test_the_warming_up_launches_what_a_default_run_takes(monkeypatch, capsys):
-    monkeypatch.setattr(warm_up, "_calls", lambda dtype: iter(()))
-    monkeypatch.setattr("cassi.running.device_warm_up.SIDE", SIDE)
+    monkeypatch.setattr("cassi.running.warm_up.SIDE", SIDE)
     with pretend_cuda() as ledger:
         assert main(["warm-up", "--device", "cuda"]) == 0
     assert "Triton is ready for a default run on cuda" in capsys.readouterr().out

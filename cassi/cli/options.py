@@ -379,7 +379,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
     },
     "warm-up": {
         "": (
-            Option("--device", "cpu, cuda, cuda:1 ...: also what a default run takes there (default: cpu)",
+            Option("--device", "cpu, cuda, cuda:1 ...: a GPU beside the CPU (default: cpu)",
                 value="DEVICE", default="cpu"),
             QUIET, DEBUG,
         ),

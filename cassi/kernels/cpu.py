@@ -8,6 +8,7 @@ left out is an empty array, not None: each kind of argument would be compiled an
 from __future__ import annotations
 
 from functools import cache
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -84,6 +85,12 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         share_out(_squared_distance, chunks, one.numel(), stack(one, 0), stack(other, 0), partial)
         sums.append(partial.sum(0))
     return torch.from_numpy(np.concatenate(sums)[:, None])
+
+
+def kept_in() -> str | None:
+    """The folder where compiled code is kept; None where none can be written, so that every process compiles anew."""
+    folder: str | None = cast(Any, _forward).stats.cache_path
+    return folder
 
 
 @cache

@@ -123,11 +123,12 @@ def unrolled(
 
 def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor, num_iters: int) -> Tensor:
     """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place."""
-    axes = tuple(range(-len(A.measurement_shape), 0))
-    tiny = torch.finfo(r.dtype).tiny
+    tiny, ones = torch.finfo(r.dtype).tiny, (1,) * len(A.measurement_shape)
+    batch = r.shape[: r.ndim - len(ones)]
+    count = math.prod(batch)
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
-        return (a * b).sum(axes, keepdim=True)
+        return torch.bmm(a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)
 
     v, q = torch.zeros_like(r), M * r
     p, rq = q, dot(r, q)
