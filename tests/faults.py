@@ -309,7 +309,7 @@ FAULTS = [
     Fault("a run has no deadline", "choice/stages.py::Watch.spend", "now + 1.5 * (now - self.last) > self.deadline",
         "False", "test_choice_stages.py", "deadline"),
     Fault("the prior of several shots is as weak as that of one", "choice/automatic.py::stages_of",
-        "A.num_shots", "1", "test_choice_automatic.py", "stronger_prior"),
+        "math.sqrt(A.num_shots)", "1.0", "test_choice_automatic.py", "stronger_prior"),
     Fault("the pilot of several shots has no spectra of one color", "choice/noise.py::pilot_basis", "A.num_shots == 1",
         "True", "test_choice_bases.py", "two_shots"),
     Fault("the spectra of a large frame are those of its window", "choice/automatic.py::_with_spectra_of_all",

@@ -252,15 +252,15 @@ def test_other_cameras():
         assert psnr(each.result.x, truth) > psnr(torch.full_like(truth, float(truth.mean())), truth)
 
 
-def test_several_shots_take_the_stages_of_one_with_a_stronger_prior():
-    """Patches of two shots hold twice the light."""
+def test_several_shots_take_the_fine_stages_of_one_with_a_stronger_prior():
+    """Patches of two shots hold twice the light, which a coarse run would wash out."""
     generator = torch.Generator().manual_seed(1)
     several = MultiShot(tuple(CASSI(random_mask(16, 20, generator=generator), (0, 1, 2, 3)) for _ in range(2)))
     one, two = (
         [s for s in automatic.stages_of(A, Method())[1][0] if isinstance(s, stages.NonLocal)]
         for A in (camera(), several)
     )
-    assert [s.sigma for s in two] == pytest.approx([2**0.5 * s.sigma for s in one])
+    assert [s.sigma for s in two] == pytest.approx([2**0.5 * s.sigma for s in one if s.sigma < one[0].sigma])
 
 
 def test_errors(small):

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import explored, without_learned
-from cassi.choice.chain import Chain
 from cassi.choice.held_out import Judge, Split
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method, Plan, Run
@@ -127,20 +126,18 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     verdict = own.verdict(x)
     if not own.accepts(verdict, own.verdict(frame.x)) or after > (1 - LEAST_GAIN) * before:
         return None
-    begun: Chain = (Tv(TOGETHER),)
-    strength = math.sqrt(len(split.y))
+    strength, new = math.sqrt(len(split.y)), state
     chain = [replace(s, sigma=s.sigma * strength) if isinstance(s, NonLocal) else s for s in plan.stages[1:]]
-    new = state
     for stage in chain:
         if not watch.over:
             single = isinstance(stage, Learned)
             one, its = (first, plan.problem(first.y)) if single else (split, problem)
             new = stage.run(one.A_train, one.y_train, its, new, watch)
     judge = Judge(split)
-    if not watch.over and judge.accepts(judge.verdict(new.x), judge.verdict(state.x)):
-        state, begun = new, (*begun, *chain)
+    taken = not watch.over and judge.accepts(judge.verdict(new.x), judge.verdict(state.x))
+    state, stages = (new, chain) if taken else (state, [])
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
-    return Together(result, (before, after), replace(plan, stages=begun), state.begun)
+    return Together(result, (before, after), replace(plan, stages=(Tv(TOGETHER), *stages)), state.begun)
 
 
 def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:

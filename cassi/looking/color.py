@@ -138,8 +138,7 @@ def _linear_srgb(cube: Tensor | np.ndarray, wavelengths: ArrayLike | Tensor | No
 
 def as_array(values: Tensor | np.ndarray) -> np.ndarray:
     """A tensor or an array as an array in memory."""
-    array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    return array
+    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
 
 
 def _sample(values: np.ndarray) -> np.ndarray:

@@ -84,5 +84,4 @@ def _frame_of(name: str, cube: np.ndarray, frame: int) -> np.ndarray:
     cubes = cube if cube.ndim == 4 else cube[None]
     if not 0 <= frame < len(cubes):
         raise InputError(f"{name}: no frame {frame}, it holds {len(cubes)}; count from 0")
-    one: np.ndarray = cubes[frame]
-    return one
+    return np.asarray(cubes[frame])

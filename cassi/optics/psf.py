@@ -32,5 +32,4 @@ def gaussian_psf(sigma: float) -> Tensor:
 def local_mean(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
     """Mean around each pixel by a Gaussian of this standard deviation, of known pixels (1, else 0) alone."""
     mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
-    filled: np.ndarray = mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6)
-    return filled
+    return np.asarray(mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6))
