@@ -75,7 +75,7 @@ class Adapt:
     @property
     def before(self) -> tuple[Stage, ...]:
         """What the default solver does before its second network."""
-        return Tv(200), *in_turn(self.sigma)[:3]
+        return Tv(150), *in_turn(self.sigma)[:3]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
