@@ -52,8 +52,7 @@ def test_neighbors_help_where_the_scene_moves(film):
     assert error(found.result.x, truth[1]) < 0.8 * error(frames[1].x, truth[1])
     assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
     # the non-local prior is the stronger the more frames there are, and the plan says what was taken
-    common = [stage.sigma for stage in plan.stages if isinstance(stage, NonLocal)]
-    taken = [stage.sigma for stage in found.plan.stages if isinstance(stage, NonLocal)]
+    common, taken = ([s.sigma for s in one.stages if isinstance(s, NonLocal)] for one in (plan, found.plan))
     assert taken == [] or taken == pytest.approx([3**0.5 * sigma for sigma in common])
     assert len(found.begun) == len(found.plan.stages) and found.begun[0][1] == "total variation"
 

@@ -245,16 +245,16 @@ def rows_of(page: str, head: str) -> list[str]:
     """The first cells of the table that begins so, names in backticks only."""
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     first = next(k for k, line in enumerate(lines) if line.startswith(head)) + 2
-    cells = [line.split("|")[1] for line in takewhile(lambda line: line.startswith("|"), lines[first:])]
-    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    rows = takewhile(lambda line: line.startswith("|"), lines[first:])
+    return [name for line in rows for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
 
 
 def test_tables_with_words_of_their_own_leave_nothing_out() -> None:
     """Solvers, figures, and what the file of a result holds."""
     assert sorted(rows_of("choosing-a-solver.md", "| `--solver` |")) == sorted(SOLVERS)
     assert sorted(rows_of("choosing-a-solver.md", "| solver | PSNR")) == sorted(SOLVERS)
-    source = Path(cassi.looking.figures.__file__).read_text(encoding="utf-8").split("def figures_of(")[1]
-    body = source.split("\ndef ")[0]
+    source = Path(cassi.looking.figures.__file__).read_text(encoding="utf-8")
+    body = source.partition("def figures_of(")[2].partition("\ndef ")[0]
     drawn = {*re.findall(r'made\["(\w+)"\]', body), *re.findall(r'^        "(\w+)": ', body, re.MULTILINE)}
     assert len(drawn) > 5 and set(rows_of("looking-at-a-result.md", "| figure |")) == drawn
     lines = (DOCS / "file-format.md").read_text(encoding="utf-8").splitlines()

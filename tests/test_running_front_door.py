@@ -79,9 +79,9 @@ def test_what_stands_at_a_bad_pixel_does_not_matter(camera, y, solver):
     bad = torch.zeros(H, W + STEP * (C - 1), dtype=torch.bool)
     bad[3, 7] = bad[10, 11] = True
     cubes = []
-    for value in (0.0, 1e6, math.nan, -math.inf):
+    for value, given in ((0.0, bad), (1e6, bad.numpy()), (math.nan, bad.tolist()), (-math.inf, bad)):
         spoiled = y.masked_fill(bad, value)
-        result = reconstruct(spoiled, camera.mask, num_bands=C, bad_pixels=bad, solver=solver, num_iters=5)
+        result = reconstruct(spoiled, camera.mask, num_bands=C, bad_pixels=given, solver=solver, num_iters=5)
         assert not result.residual_image[bad].any()
         cubes.append(result.cube)
     assert all(torch.equal(cubes[0], cube) for cube in cubes[1:])
@@ -112,10 +112,13 @@ def test_what_is_not_given_of_step_and_bands_follows_from_the_widths(camera, y, 
 
 
 def test_bands_dispersed_to_the_left_and_a_mask_per_band(scene):
+    """And of a camera of one's own in float64."""
     masks = torch.rand(C, H, W, generator=torch.Generator().manual_seed(2))
     A = CASSI(masks, (0, -1, -2, -3))
     result = reconstruct(A.forward(scene), masks, shifts=(0, -1, -2, -3), solver="least-squares")
     torch.testing.assert_close(result.cube, A.pinv(A.forward(scene)))
+    precise = reconstruct(A.forward(scene), CASSI(masks.double(), A.shifts), solver="least-squares")
+    torch.testing.assert_close(precise.cube.float(), result.cube)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

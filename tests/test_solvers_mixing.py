@@ -48,12 +48,10 @@ def test_a_linear_prior_settles_in_half_the_iterations():
     y = A @ torch.rand(6, 24, 24, generator=generator)
     pool = torch.nn.AvgPool2d(3, 1, 1, count_include_pad=False)
 
+    settings = {"basis": smooth_basis(6, 4), "variance": 1e-2, "denoise": lambda z, k: 0.5 * (z + pool(z))}
+
     def cube(num_iters: int, mixed: int) -> torch.Tensor:
-        result, _ = subspace_tv(
-            A, y, smooth_basis(6, 4), variance=1e-2, num_iters=num_iters, mixed=mixed,
-            denoise=lambda z, k: 0.5 * (z + pool(z)),
-        )  # fmt: skip
-        return result.x
+        return subspace_tv(A, y, num_iters=num_iters, mixed=mixed, **settings)[0].x
 
     settled = cube(2000, 0)
     plain, mixed = (float((cube(40, depth) - settled).norm() / settled.norm()) for depth in (0, 4))

@@ -57,7 +57,6 @@ PART = 320  # side of the window of a larger frame on which its plan is chosen [
 OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
 # Of training the network, for quality "best": on the example 60 gain 0.71 dB, 100 gain 0.78 and take 1.6 times as long.
 ADAPT_STEPS = 60
-SOLVER = "subspace-tv"
 
 
 def without_learned(chain: Chain) -> Chain:
@@ -306,6 +305,6 @@ def _outcome(
         found = bootstrap(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
         sigma = standard_deviation(found, cube, brightness(A, y))
     return Outcome(
-        result, SOLVER, {}, plan, evidence, sigma,
+        result, "subspace-tv", {}, plan, evidence, sigma,
         discrepancy=discrepancy, begun=state.begun,
     )  # fmt: skip

@@ -344,7 +344,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--frames", "snapshots that follow each other, for --sequence (1)",
                 value="T", type=count, default=1, excludes=("--shots",)),
             Option("--motion", "how far the scene moves from frame to frame (0.8)",
-                value="PX", type=number, default=0.8),
+                value="PX", type=number, default=0.8, needs=("--frames",)),
         ),
         "camera (without these options: no noise)": (
             Option("--full-well", "electrons in the brightest pixel: photon noise (Poisson)", value="E", type=number),

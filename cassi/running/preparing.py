@@ -123,7 +123,7 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
     if not bool(torch.isfinite(y if bad is None else y[..., torch.as_tensor(~bad)]).all()):
         raise InputError("the measurement holds NaN or Inf; mark those pixels in bad_pixels")
     wavelengths, unit = as_wavelengths(request.wavelengths, A.cube_shape[0]), "as the measurement"
-    scene = Scene(A, y.to(A.device), wavelengths, request.noise, unit, _compared_through(A, y, bad))
+    scene = Scene(A, y.to(A.device, A.dtype), wavelengths, request.noise, unit, _compared_through(A, y, bad))
     return _without_black(scene, bad, request.black_level)
 
 

@@ -115,9 +115,9 @@ def _recorded(value: Any) -> Any:
 
 
 def plain(value: Array | float | None) -> Any:
-    """A tensor as an array in memory; anything else as it is."""
+    """A tensor or a list as an array in memory; anything else as it is."""
     if not isinstance(value, Tensor):
-        return value
+        return np.asarray(value) if isinstance(value, list) else value
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
 
