@@ -105,7 +105,7 @@ def test_best_adapts_where_there_is_a_network(case):
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Adapt) == 1 and names[0].count(Learned) == 4
     assert chains[0][:4] == (NonLocal(0.5, 12), Learned(0.7), NonLocal(0.25, 12), Learned(0.7))
-    assert Adapt(0.5, 60).before == (Tv(150), *chains[0][:3])
+    assert Adapt(0.5, 60).before == (Tv(200), *chains[0][:3])
     assert all(Adapt not in chain and Learned not in chain for chain in names[1:])
     with pytest.raises(ValueError, match="no network, or no cube"):
         Adapt(0.5, 1).run(case.shot.A, case.shot.y, case.shot.problem, case.state, Watch())

@@ -99,7 +99,7 @@ def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     split = Split.of(A, noisy.y, A.majorizer() > 0, 0)
     first = automatic.explored(split, 12, CameraNoise(), Method()).plan
     problem, watch = first.problem(noisy.y, split.brightness), stages.Watch()
-    x = stages.Tv(150).run(split.A_train, split.y_train, problem, None, watch).x
+    x = stages.Tv(200).run(split.A_train, split.y_train, problem, None, watch).x
     left, plan = noise.noise_left(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
     assert (plan.noise.alpha, plan.noise.beta) == pytest.approx((left.alpha, left.beta), rel=1e-3)
     assert plan.noise != first.noise

@@ -252,7 +252,7 @@ def test_a_network_that_knows_the_scene_is_taken(quality, share):
 def test_what_is_asked_for_is_taken_in_any_case(shot):
     assert auto(shot, prior="learned", learned=stirred(SIZE)).plan.is_learned
     tv, nonlocal_ = auto(shot, prior="tv"), auto(shot, prior="nonlocal")
-    assert tv.plan.stages == (Tv(150), Tv(300)) and tv.evidence.trials == ()
+    assert tv.plan.stages == (Tv(200), Tv(300)) and tv.evidence.trials == ()
     assert [type(stage) for stage in nonlocal_.plan.stages] == [Tv, NonLocal, NonLocal, NonLocal]
 
 

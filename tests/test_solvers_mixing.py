@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from cassi import CASSI
@@ -42,17 +44,14 @@ def test_each_of_a_batch_is_mixed_for_itself():
         torch.testing.assert_close(iterated([one], 3, 10)[0], v, rtol=1e-9, atol=1e-12)
 
 
-def test_a_linear_prior_settles_in_half_the_iterations():
+def test_a_linear_prior_settles_in_fewer_iterations():
     generator = torch.Generator().manual_seed(3)
     A = CASSI.from_step(torch.rand(24, 24, generator=generator), step=1, num_bands=6)
     y = A @ torch.rand(6, 24, 24, generator=generator)
     pool = torch.nn.AvgPool2d(3, 1, 1, count_include_pad=False)
 
-    settings = {"basis": smooth_basis(6, 4), "variance": 1e-2, "denoise": lambda z, k: 0.5 * (z + pool(z))}
-
-    def cube(num_iters: int, mixed: int) -> torch.Tensor:
-        return subspace_tv(A, y, num_iters=num_iters, mixed=mixed, **settings)[0].x
-
-    settled = cube(2000, 0)
-    plain, mixed = (float((cube(40, depth) - settled).norm() / settled.norm()) for depth in (0, 4))
-    assert mixed < 0.5 * plain
+    half = {"variance": 1e-2, "nonnegative": False, "denoise": lambda z, k: 0.5 * (z + pool(z))}
+    run = partial(subspace_tv, A, y, smooth_basis(6, 4), **half)
+    settled = run(num_iters=2000)[0].x
+    plain, mixed = (float((run(num_iters=40, mixed=depth)[0].x - settled).norm()) for depth in (0, 4))
+    assert mixed < 0.1 * plain

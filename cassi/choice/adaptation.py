@@ -51,8 +51,8 @@ class Adapt:
         y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(stages(y_s)), T_s x),    s = 0, 1, 2
 
     T_s lays the rows of the scene elsewhere on the mask, n_s is noise as strong as the snapshot's, and `stages` are
-    those before a network in the default solver. The cube stays as it is; the networks of the stages that follow are
-    the one that was trained. One for all cameras and scenes is a compromise between them.
+    those before a network in the default solver of one shot. The cube stays as it is; the networks of the stages that
+    follow are the one that was trained. One for all cameras and scenes is a compromise between them.
 
     Attributes:
         sigma: strength of the first non-local prior of the chain.
@@ -75,7 +75,7 @@ class Adapt:
     @property
     def before(self) -> tuple[Stage, ...]:
         """What the default solver does before its second network."""
-        return Tv(150), *in_turn(self.sigma)[:3]
+        return Tv(200), *in_turn(self.sigma)[:3]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:

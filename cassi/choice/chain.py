@@ -73,7 +73,7 @@ def final_run(
 ) -> FinalRun:
     """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
 
-    A chain that the watch stops is kept as far as it came where nothing judges it, else its cube is thrown away.
+    Of a chain that the watch stops, the cube is kept as far as it came where nothing judges it, else thrown away.
 
     Args:
         begun, state, verdict: the stages that led to the cube to begin with, where they ended, and the judge's verdict

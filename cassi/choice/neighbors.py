@@ -32,7 +32,7 @@ from cassi.solvers.measured_motion import measured_motion
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 TOGETHER = 150  # of a frame with its neighbors
-SIGMA = 0.35  # of the non-local prior, times the root of the number of frames; 0.25 and 0.5 are 0.1 dB worse
+SIGMA = 0.35  # of `in_turn`, times the root of the number of frames; 0.25 and 0.5 are 0.1 dB worse
 LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
 WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
@@ -61,12 +61,13 @@ class Alone:
 
 
 class Together(NamedTuple):
-    """A frame with its neighbors, held-out errors of all frames by the single-frame and the joint cube, and the plan.
+    """A frame with so many neighbors, held-out errors of all by the single-frame and the joint cube, and the plan.
 
     The plan is the common one with the stages that this frame had, which `begun` says where.
     """
 
     result: Result
+    neighbors: int
     errors: tuple[float, float]
     plan: Plan
     begun: tuple[tuple[int, str], ...]
@@ -108,7 +109,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     frame whether it is still this frame. Once taken, it ends as a single frame does, with non-local prior and network
     in turn, where held-out pixels agree. The network, which was trained with single shots, is given the frame's own:
     on four sequences of six frames that gains 0.2 dB over none, where all snapshots lost up to 1.4 dB.
-    None where the frame's own held-out pixels are predicted worse than by chance, or all of them no better.
+    None where the judge does not accept the joint cube by the frame's own pixels, or all are predicted no better.
     """
     B = plan.vectors.to(frame.x)
     followed = [(other, v) for other in neighbors if (v := _followed(frame, other, plan, B)) is not None]
@@ -137,7 +138,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     taken = not watch.over and judge.accepts(judge.verdict(new.x), judge.verdict(state.x))
     state, stages = (new, chain) if taken else (state, [])
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
-    return Together(result, (before, after), replace(plan, stages=(Tv(TOGETHER), *stages)), state.begun)
+    return Together(result, len(followed), (before, after), replace(plan, stages=(Tv(TOGETHER), *stages)), state.begun)
 
 
 def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:

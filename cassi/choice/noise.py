@@ -20,7 +20,7 @@ from cassi.priors.spectral_basis import smooth_basis, synthesise
 from cassi.solvers.loop import Record
 from cassi.solvers.subspace_tv import subspace_tv
 
-PILOT_ITERS = 40  # of 30, 40 and 60 all equal to 0.1 dB on five windows of CAVE scenes
+PILOT_ITERS = 60
 PILOT_COMPONENTS = 16  # smooth spectral components
 READ = 10  # iterations between two looks at the held-out pixels
 

@@ -87,7 +87,7 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
     same = {name: task.method[name] for name in ("psf", "black_level", "weights", "device", "seed")}
     request = Request(prior=args.prior, camera="as-given" if isinstance(camera, str) else camera, **same)
     plan = sequence_plan(looked_at, request)
-    say(args, f"  one plan for {count} frames, from {len(looked_at)} of them: {plan.basis}")
+    say(args, f"  one plan for {count} frames, from {len(looked_at)} of them")
     return InSequence(plan, request)
 
 

@@ -67,7 +67,7 @@ def reconstruct(
 
     The measurement is divided by its level, sum |y| / sum Phi 1 (the mean of the cube that would explain it), and the
     cube multiplied by it: a measurement times any positive constant gives the cube times that constant, and a weight
-    means the same for counts as for values in [0, 1]. Computed in float32.
+    means the same for counts as for values in [0, 1]. Computed in float32, or as a camera that is given.
 
     Args:
         measurement: y, (H, W'), or (N, H, W') for N snapshots through one mask; finite, any unit. Or a file, read by

@@ -117,8 +117,8 @@ class InSequence:
             alone_too = {"together": 0, "common_plan": self.plan.as_dict()["basis"]}
             return replace(result, parameters={**result.parameters, **alone_too})
         before, after = joined.errors
-        settings = {"together": len(frames) - 1, "error_alone": before, "error_together": after}
-        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan)
+        settings = {"together": joined.neighbors, "error_alone": before, "error_together": after}
+        outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, begun=joined.begun)
         first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
         return assembled(
             first,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from cassi.kernels import cpu
@@ -17,20 +19,16 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     """Reconstruct a small gray picture by the default and by GAP-TV; in a sentence, what is ready.
 
     Takes a minute the first time, some seconds where all is compiled; several processes may do it at once. Kernels for
-    float64, which no run takes, are compiled when they are first called.
+    float64 are compiled when they are first called.
     """
     generator = torch.Generator().manual_seed(0)
     mask, gray = torch.rand(2, SIDE, SIDE, generator=generator)
     y = CASSI.from_step(mask, STEP, BANDS).forward(gray.expand(BANDS, -1, -1))
-    for solver in ("auto", "gap-tv"):
-        reconstruct(
-            y, mask, num_bands=BANDS, step=STEP, camera="as-given", solver=solver, device=device, progress=progress
-        )
+    how: dict[str, Any] = {"num_bands": BANDS, "step": STEP, "camera": "as-given", "device": device}
+    reconstruct(y, mask, progress=progress, **how)
+    reconstruct(y, mask, solver="gap-tv", **how)
     if device.type == "cpu":
-        kept = cpu.kept_in()
-        place = (
-            "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR" if kept is None else f"-> {kept}"
-        )
-        return f"the kernels are compiled, {place}"
+        lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cpu.kept_in()
+        return f"the kernels are compiled, {lost if folder is None else f'-> {folder}'}"
     triton = kernels(torch.ones(1, device=device)) is not None
     return f"{'Triton is ready for' if triton else 'eager torch did'} a default run on {device}"

@@ -9,7 +9,7 @@ RIDGE = 1e-8  # of the least squares, relative to their diagonal
 
 
 class Mixing:
-    """Accelerates v <- T(v), where T is a linear map or near one, by its last m steps.
+    """Accelerates v <- T(v), where T is a linear map or near one, by its last m steps i < k.
 
         v_k+1 = T(v_k) - sum_i c_i (T(v_i+1) - T(v_i)),    c = argmin |f_k - sum_i c_i (f_i+1 - f_i)|,    f = T(v) - v
 

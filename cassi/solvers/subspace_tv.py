@@ -82,7 +82,7 @@ def subspace_tv(
         num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
-        mixed: steps, of two iterations each, that `Mixing` looks back; 3 halve the iterations of a linear prior.
+        mixed: turns that `Mixing` of z and e looks back, judged by f / w; 4 halve the iterations of a linear prior.
 
     Returns:
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
@@ -119,7 +119,7 @@ def subspace_tv(
         u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if q.is_cuda else None
-    mixing, stacks, before = Mixing(mixed), math.prod(coefficients[:-3]), z.clone() if mixed else z
+    mixing, stacks, f = Mixing(mixed), math.prod(coefficients[:-3]), torch.empty_like(z) if mixed else z
     for k in loop:
         if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, STEP):
             x = synthesise(z, B)
@@ -137,12 +137,9 @@ def subspace_tv(
             q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
             overwrite(z_new, denoise(z_new, k))
-        if mixed and k % 2:
-            f = torch.sub(z_new, before, out=before).div_(w)
-            mixing(*(t.view(stacks, -1) for t in (f, z_new, e, u) if t is not None))
-            if u is not None:
-                u.clamp_(min=0)
-            before.copy_(z_new)
+        if mixed:
+            torch.sub(z_new, z, out=f).div_(w)
+            mixing(*(t.view(stacks, -1) for t in (f, z_new, e)))
         loop.compare(z_new, z, y_z, y)
         z, z_new = z_new, z
     result = loop.result(z)

@@ -42,8 +42,8 @@ def unrolled(
 
         R_t(r) = S B Phi^T (Phi B^T S B Phi^T + N)^+ r,   S = diag(tau_k s_k)^2,   N = sigma^2 + floor L^2 D
 
-    with D >= Phi Phi^T diagonal and L the scene's mean level, by a few conjugate gradients on the detector. How well
-    and with how much noise a pixel was seen, the network is told in two images,
+    with s_k = L sqrt(C) (k + 1)^-1.4, D >= Phi Phi^T diagonal and L the scene's mean level, by a few conjugate
+    gradients on the detector. How well and with how much noise a pixel was seen, the network is told in two images,
 
         seen = (B Phi^T D^(-1/2))_0,   n = (B Phi^T sigma / D)_0 / (L seen),   noise = n / (n + 1/10).
 
