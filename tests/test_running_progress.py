@@ -114,8 +114,7 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     captured = capsys.readouterr()
     steps = re.findall(r"^([\w ]+), \d+% done$", captured.err, re.MULTILINE)
     assert steps == ["find the camera", "final run", "draw", "report"]
-    lines = captured.out.splitlines()
-    assert lines.index(f"  the cube is written: {tmp_path / 'm_cube.h5'}") < lines.index("drawn")
+    assert captured.out.index(f"  the cube is written: {tmp_path / 'm_cube.h5'}") < captured.out.index("drawn")
     assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "done" not in captured.err

@@ -14,7 +14,7 @@ def of_result(residual: float) -> tuple[str, ...]:
     what = "leaves over half of the snapshot unexplained" if residual < 1 else "explains less than a black one would"
     return (
         f"the cube {what} (residual {residual:.0%}): the solver diverged, the noise given is too large, or the camera "
-        "is another; try solver auto, and check mask, bands, gain and blur",
+        "is another; check mask, bands, gain, blur and solver",
     )
 
 

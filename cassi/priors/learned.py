@@ -87,7 +87,7 @@ class CorrectionNet(nn.Module):
 
     def forward(self, images: Tensor, stage: int) -> Tensor:
         height, width = images.shape[-2:]
-        x = F.pad(images, (0, -width % 8, 0, -height % 8), mode="replicate")
+        x = F.pad(images.to(self.enter.weight.dtype), (0, -width % 8, 0, -height % 8), mode="replicate")
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
         fine = self.fine_in(self.enter(x) + self.stage_bias[stage].view(-1, 1, 1))
         deep = self.deep_in(self.down(fine))

@@ -107,6 +107,8 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
     """The same for a camera that is there already; its device is taken."""
     if not hasattr(A, "check_measurement"):
         raise InputError(f"the mask must be an array, a tensor, a file or a camera, got {type(A).__name__}")
+    if A.dtype not in (torch.float32, torch.float64):
+        raise InputError(f"a camera computes in float32 or float64, got {A.dtype}; build it from such a mask")
     pin_float32(A.device)
     names = ("shifts", "step", "num_bands", "psf")
     if twice := [name for name in names if getattr(request, name) is not None]:
