@@ -88,7 +88,7 @@ def test_a_log_gets_a_line_for_each_step_that_takes_its_time(capsys):
         for name in ("read", "find", "solve"):
             for share in (0.0, 0.5, 1.0):
                 bar(name, share)
-    assert capsys.readouterr().err.splitlines() == ["find, 1% done", "solve, 11% done"]
+    assert capsys.readouterr().err.splitlines() == ["find, 1% done", "solve, 11% done", "all steps, 100% done"]
 
 
 def test_on_a_terminal_there_is_a_bar(capsys, monkeypatch):
@@ -113,7 +113,7 @@ def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
     assert main([*argv, "--report"]) == 0
     captured = capsys.readouterr()
     steps = re.findall(r"^([\w ]+), \d+% done$", captured.err, re.MULTILINE)
-    assert steps == ["find the camera", "final run", "draw", "report"]
+    assert steps == ["find the camera", "final run", "draw", "report", "all steps"]
     assert captured.out.index(f"  the cube is written: {tmp_path / 'm_cube.h5'}") < captured.out.index("drawn")
     assert main([*argv, "--overwrite", "--figures", "none", "--quiet"]) == 0
     captured = capsys.readouterr()

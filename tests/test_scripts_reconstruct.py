@@ -159,8 +159,8 @@ def test_nothing_to_reconstruct(capsys):
     assert "what follows --mask is taken for more of them, name the measurement before" in refused(capsys)
 
 
-LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "10000000")
-RUNNING = b": final run"  # the step in which it iterates
+LONG = ("--figures", "none", "--solver", "gap-tv", "--iterations", "100000")
+RUNNING = b"final run"  # the step in which it iterates
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

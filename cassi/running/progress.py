@@ -89,9 +89,8 @@ class StepBar:
         begins, self._step = step != self._step, step
         if self._logged and begins and self._share[step] >= WORTH_A_LINE:
             print(f"{step}, {self.done:.0%} done", file=sys.stderr, flush=True)
-        several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: "
-        what = f"{several if len(self._share) > 1 else ''}{step}"
-        self._bar.set_description_str(what, refresh=False)
+        several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: " if len(self._share) > 1 else ""
+        self._bar.set_description_str(f"{several}{step}", refresh=False)
         self._bar.update(self.done - self._bar.n)
 
     def __enter__(self) -> StepBar:
@@ -100,6 +99,9 @@ class StepBar:
     def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
         if failed is None:
             self.done = 1.0
+            self._bar.update(self.done - self._bar.n)
+            if self._logged and self._step:
+                print("all steps, 100% done", file=sys.stderr, flush=True)
         self._bar.close()
 
 

@@ -43,7 +43,7 @@ def subspace_tv(
     tol: float = 0.0,
     state: SubspaceState | None = None,
     denoise: Denoiser | None = None,
-    mixed: int = 0,
+    mixed: bool = False,
     monitor: Monitor | None = None,
 ) -> tuple[Result, SubspaceState]:
     """Maximum a posteriori cube x = B^T z >= 0 under Gaussian noise of known variance and TV of the coefficients.
@@ -82,7 +82,7 @@ def subspace_tv(
         num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
-        mixed: turns that `Mixing` of z and e looks back, judged by f / w; 4 halve the iterations of a linear prior.
+        mixed: with `Mixing` of z and e, judged by f / w: a linear prior takes half the iterations.
 
     Returns:
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
@@ -119,7 +119,7 @@ def subspace_tv(
         u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if q.is_cuda else None
-    mixing, stacks, f = Mixing(mixed), math.prod(coefficients[:-3]), torch.empty_like(z) if mixed else z
+    mixing, stacks, f = Mixing(), math.prod(coefficients[:-3]), torch.empty_like(z) if mixed else z
     for k in loop:
         if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, STEP):
             x = synthesise(z, B)
