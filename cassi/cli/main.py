@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -71,4 +72,5 @@ def program(entry: Callable[..., int] = main) -> NoReturn:
     except KeyboardInterrupt:  # before the command has begun, while its modules load
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {INTERRUPTED}\n")
         code = 130
+    gc.freeze()  # else the end of the process searches all that torch has loaded, which takes most of a second
     sys.exit(code)
