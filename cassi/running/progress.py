@@ -68,11 +68,11 @@ class StepBar:
     def __init__(self, expected: Mapping[str, float], *, shown: bool = True) -> None:
         self._step, self.done = "", 0.0
         self._logged = shown and not on_screen()
-        # what fails at once is one line without a bar
+        # What fails at once is one line without a bar. None is made where none is shown: who is interrupted while it
+        # makes tqdm's lock leaves it closed, and other threads wait for it.
         self._bar = tqdm(
             total=1.0, leave=False, dynamic_ncols=True, bar_format=BAR, smoothing=0, delay=DRAWN, miniters=0,
-            disable=not shown or self._logged,
-        )  # fmt: skip
+        ) if shown and not self._logged else None  # fmt: skip
         self.expect(expected)
 
     def expect(self, expected: Mapping[str, float]) -> None:
@@ -90,8 +90,9 @@ class StepBar:
         if self._logged and begins and self._share[step] >= WORTH_A_LINE:
             print(f"{step}, {self.done:.0%} done", file=sys.stderr, flush=True)
         several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: " if len(self._share) > 1 else ""
-        self._bar.set_description_str(f"{several}{step}", refresh=False)
-        self._bar.update(self.done - self._bar.n)
+        if self._bar is not None:
+            self._bar.set_description_str(f"{several}{step}", refresh=False)
+            self._bar.update(self.done - self._bar.n)
 
     def __enter__(self) -> StepBar:
         return self
@@ -99,10 +100,11 @@ class StepBar:
     def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
         if failed is None:
             self.done = 1.0
-            self._bar.update(self.done - self._bar.n)
             if self._logged and self._step:
                 print("all steps, 100% done", file=sys.stderr, flush=True)
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.update(self.done - self._bar.n)
+            self._bar.close()
 
 
 def on_screen() -> bool:
