@@ -62,8 +62,8 @@ def test_response_and_gain_of_a_known_scene():
     flat = torch.full((2, 6), 1 / 6)
     wrong = misfit(fitted_gain(flat, x, s, w), x, s, w)
     found = fitted_response(flat, x, s, w)
-    assert misfit(found, x, s, w) < min(0.05, wrong / 3)
-    assert bool((found >= 0).all())
+    assert misfit(found, x, s, w) < min(0.05, wrong / 3) and bool((found >= 0).all())
+    assert misfit(fitted_response(flat, x, s, 0 * w), x, s, 0 * w) == float("inf"), "where nothing is seen"
 
 
 def test_noise_is_told_from_smooth_parts_beside_detail():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -46,7 +47,7 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
     """
     near = fitted_gain(R, cube, s, w).double().cpu().numpy()
     x = (cube * w).flatten(1).double()
-    power = float(x.square().mean(1).sum()) * x.shape[1] / len(x)
+    power = max(float(x.square().mean(1).sum()) * x.shape[1] / len(x), 1e-300)
     gram = (x @ x.T / power).cpu().numpy()
     fit = ((s * w).flatten(1).double() @ x.T / power).cpu().numpy()
     C = len(gram)
@@ -58,13 +59,16 @@ def fitted_response(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> Tensor:
 
 
 def misfit(R: Tensor, cube: Tensor, s: Tensor, w: Tensor) -> float:
-    """|G w (s - R x)| / |G w s|, G a Gaussian: of local averages, as a first cube lacks the photograph's detail."""
+    """|G w (s - R x)| / |G w s|, G a Gaussian: of local averages, as a first cube lacks the photograph's detail.
+
+    Infinite where the photograph says nothing.
+    """
     seen = torch.einsum("kc,chw->khw", R, cube)
     rest, whole = (
         float(np.linalg.norm(gaussian_filter((image * w).double().cpu().numpy(), (0, BLUR, BLUR))))
         for image in (s - seen, s)
     )
-    return rest / max(whole, 1e-300)
+    return rest / whole if whole else math.inf
 
 
 def fitted_tone(s: Tensor, w: Tensor, expected: Tensor) -> Callable[[Tensor], Tensor]:
