@@ -324,8 +324,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ["OMP_NUM_THREADS"] = "1"  # threads of OpenMP do not outlive a fork, and the child waits for them
     import cassi.cli.calibrate
-    import cassi.cli.main
     import cassi.cli.reconstruct
     import cassi.cli.refine
     import cassi.cli.simulate
