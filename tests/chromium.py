@@ -50,7 +50,7 @@ class Browser:
         """Addresses asked for since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [url for url in urls if not url.startswith("chrome:")]  # the browser's own start page
+        return [url for url in urls if not url.startswith(("chrome:", "chrome-untrusted:"))]  # its own start page
 
 
 @pytest.fixture(scope="session")
