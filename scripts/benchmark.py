@@ -22,6 +22,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     one = commands.add_parser("speed", help="operators and solvers: time, memory, growth", parents=[data])
     one.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: %(default)s")
     one.add_argument("--quick", action="store_true", help="small sizes, within a minute")
+    words = "whole commands, from start to picture, also beside another checkout"
+    one = commands.add_parser("commands", help=words, parents=[data])
+    one.add_argument("--against", type=Path, metavar="FOLDER", help="a checkout that is run in turn with this one")
     words = "every solver on every scene, clean and noisy, and real captures"
     one = commands.add_parser("quality", help=words, parents=[data])
     one.add_argument("--quick", action="store_true", help="the painted scene alone, small")

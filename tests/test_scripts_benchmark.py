@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 
 import benchmark as script
 import pytest
 import torch
-from benchmarks import speed as module, throughput as many, timing
+from benchmarks import commands as whole, speed as module, throughput as many, timing
 from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
 from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
@@ -24,8 +25,7 @@ def hurried(monkeypatch):
 
 def test_times_in_turns(monkeypatch):
     """On a clock of its own: no machine's load shows."""
-    order: list[str] = []
-    now = [0.0]
+    order, now = list[str](), [0.0]
 
     def wait(name: str, seconds: float) -> None:
         order.append(name)
@@ -35,8 +35,7 @@ def test_times_in_turns(monkeypatch):
     monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
     ways = {"a": lambda: wait("a", 0.002), "b": lambda: wait("b", 0.02), "slow": lambda: wait("slow", 0.3)}
     times = timing.time_in_turns(ways, device=CPU, seconds=0.5)
-    assert times == pytest.approx({"a": 0.002, "b": 0.02, "slow": 0.3})
-    assert order.count("slow") == 2
+    assert times == pytest.approx({"a": 0.002, "b": 0.02, "slow": 0.3}) and order.count("slow") == 2
     turns = "".join(order[order.index("slow") + 4 :]).replace("slow", "")
     assert turns.startswith("aaaaaabb" + "bbaaaaaa" + "aaaaaabb")  # one call not timed, then for 10 ms; in turns
     assert order.count("a") == 2 + 3 * (order.count("b") - 2)
@@ -51,17 +50,15 @@ def test_allocations_are_those_of_torch():
 
 
 def test_what_disagrees_is_not_timed():
-    x = torch.ones(3)
     with pytest.raises(RuntimeError, match=r"b differs from a"):
-        timing.check_agreement({"a": lambda: x, "b": lambda: 2 * x})
+        timing.check_agreement({"a": lambda: torch.ones(3), "b": lambda: torch.zeros(3)})
 
 
 @pytest.mark.parametrize("compare", [module.compare_forward, module.compare_inverse, module.compare_gradient])
 def test_every_way_is_timed(compare, hurried):
-    row = compare(Size(2, 3, 6, 5), CPU, 0.01)
-    assert {"cassi", "cassi, eager"} < set(row.seconds)
-    assert all(t > 0 for t in row.seconds.values())
-    assert next(iter(row.seconds)) in {"Method 1, loop", "shift_back(y / alpha) / mask"}
+    seconds = compare(Size(2, 3, 6, 5), CPU, 0.01).seconds
+    assert {"cassi", "cassi, eager"} < set(seconds) and all(t > 0 for t in seconds.values())
+    assert next(iter(seconds)) in {"Method 1, loop", "shift_back(y / alpha) / mask"}
 
 
 def test_time_to_quality_counts_the_iterations_needed():
@@ -70,8 +67,7 @@ def test_time_to_quality_counts_the_iterations_needed():
     solve = tv_solvers(scene.A, scene.y)["GAP-TV"]
     after = [scene_psnr(scene, solve(num_iters=n).x) for n in (1, 2, 3)]
     assert after[0] < after[1] < after[2]
-    assert iterations_to(solve, scene, after[1] - 1e-6) == 2
-    assert iterations_to(solve, scene, 99.0) is None
+    assert [iterations_to(solve, scene, psnr) for psnr in (after[1] - 1e-6, 99.0)] == [2, None]
 
 
 def test_a_small_run_of_everything(hurried, monkeypatch):
@@ -84,8 +80,7 @@ def test_a_small_run_of_everything(hurried, monkeypatch):
     parts: list[str] = []
     text = speed(CPU, quick=True, report=parts.append)
     assert text == "\n\n".join(p.rstrip("\n") for p in parts)
-    for piece in ("Method 3", "peak memory", "siblings True", "scikit-image loop"):
-        assert piece in text
+    assert all(piece in text for piece in ("Method 3", "peak memory", "siblings True", "scikit-image loop"))
     assert "| procedural | GAP-TV |" in time_to_quality(small, CPU)
 
 
@@ -107,15 +102,12 @@ def test_the_tables_of_a_gpu_are_made(hurried):
     assert text.startswith("the CPU; not measured on a GPU")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == "24 x 24 x 6" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
-    assert rows[-1] == "default" and len(rows) >= 8
-    assert text.count("Self CPU time total") == 2
+    assert rows[-1] == "default" and len(rows) >= 8 and text.count("Self CPU time total") == 2
 
 
 def test_the_tables_of_a_gpu_are_put_at_the_end_of_a_page_once(tmp_path):
-    page = tmp_path / "results.md"
-    page.write_text("# Results\n\nBy hand.\n")
-    for text in ("old", "| new |"):
-        script.put_last(page, text)
+    (page := tmp_path / "results.md").write_text("# Results\n\nBy hand.\n")
+    [script.put_last(page, text) for text in ("old", "| new |")]
     assert page.read_text().startswith("# Results\n\nBy hand.\n\n## A GPU")
     assert page.read_text().endswith("`.\n\n| new |\n") and "old" not in page.read_text()
 
@@ -128,9 +120,17 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
     assert frames_a_minute(tmp_path) == pytest.approx(30)
 
 
+def test_whole_commands_are_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(whole, "EXAMPLE", {"busy, least squares": ("--solver", "least-squares", *whole.NO_FIGURES)})
+    assert re.fullmatch(
+        r"\| command .*\n.*\n\| busy, least squares \| [\d.]+ \| \d{3,} \|", whole.commands(None, turns=1)
+    )
+    with pytest.raises(ValueError, match=r"holds no scripts/reconstruct.py"):
+        whole.commands(None, against=tmp_path)
+
+
 def test_every_way_to_work_through_frames(monkeypatch):
-    ways = {"one process": 1}
-    monkeypatch.setattr(many, "WAYS", ways)
+    monkeypatch.setattr(many, "WAYS", {"one process": 1})
     text = many.throughput(8, size=16, num_bands=3, num_iters=2)
     assert text.startswith("8 frames of 16 x 16 x 3, gap-tv, 2 iterations, start-up left out\n\n| how |")
     assert [line.split(" | ")[0] for line in text.splitlines()[4:]] == ["| one by one from Python", "| one process"]
