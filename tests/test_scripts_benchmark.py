@@ -51,7 +51,7 @@ def test_allocations_are_those_of_torch():
 
 def test_what_disagrees_is_not_timed():
     with pytest.raises(RuntimeError, match=r"b differs from a"):
-        timing.check_agreement({"a": lambda: torch.ones(3), "b": lambda: torch.zeros(3)})
+        timing.check_agreement({"a": lambda: torch.ones(3), "b": lambda: torch.full((3,), 2.0)})
 
 
 @pytest.mark.parametrize("compare", [module.compare_forward, module.compare_inverse, module.compare_gradient])
@@ -107,7 +107,8 @@ def test_the_tables_of_a_gpu_are_made(hurried):
 
 def test_the_tables_of_a_gpu_are_put_at_the_end_of_a_page_once(tmp_path):
     (page := tmp_path / "results.md").write_text("# Results\n\nBy hand.\n")
-    [script.put_last(page, text) for text in ("old", "| new |")]
+    for text in ("old", "| new |"):
+        script.put_last(page, text)
     assert page.read_text().startswith("# Results\n\nBy hand.\n\n## A GPU")
     assert page.read_text().endswith("`.\n\n| new |\n") and "old" not in page.read_text()
 
@@ -121,10 +122,10 @@ def test_frames_a_minute_leave_out_the_start(tmp_path):
 
 
 def test_whole_commands_are_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(whole, "EXAMPLE", {"busy, least squares": ("--solver", "least-squares", *whole.NO_FIGURES)})
-    assert re.fullmatch(
-        r"\| command .*\n.*\n\| busy, least squares \| [\d.]+ \| \d{3,} \|", whole.commands(None, turns=1)
-    )
+    fast = whole.Command("busy", ("--solver", "least-squares", *whole.NO_FIGURES), busy=True)
+    monkeypatch.setattr(whole, "EXAMPLE", (fast,))
+    text = whole.commands(None, against=whole.ROOT, turns=1)
+    assert re.fullmatch(r"\| command .*\n.*\n\| busy( \| [\d.]+ \| \d{3,}){2} \| [\d.]+ \|", text)
     with pytest.raises(ValueError, match=r"holds no scripts/reconstruct.py"):
         whole.commands(None, against=tmp_path)
 

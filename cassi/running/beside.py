@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -123,7 +122,7 @@ def _registered(side: SidePicture, A: Camera, y: Tensor, cube: Tensor, wavelengt
     tried = (place(p, "as linear"), place(_decoded(p), "as coded for a display"))
     best = min(tried, key=lambda one: one.rest)
     limit = TONE * best.rest
-    for _ in range(2 * math.isfinite(limit)):  # once more in the place that is found with the curve
+    for _ in range(2):  # once more in the place that is found with the curve
         picture = _toned(p, best, cube)
         if not _on_grid(picture, clipped, best.pose, cube, R, fixed, TONE_DOUBT)[1] < limit:
             break

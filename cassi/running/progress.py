@@ -89,9 +89,9 @@ class StepBar:
         begins, self._step = step != self._step, step
         if self._logged and begins and self._share[step] >= WORTH_A_LINE:
             print(f"{step}, {self.done:.0%} done", file=sys.stderr, flush=True)
-        several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: " if len(self._share) > 1 else ""
         if self._bar is not None:
-            self._bar.set_description_str(f"{several}{step}", refresh=False)
+            several = f"step {list(self._share).index(step) + 1} of {len(self._share)}: "
+            self._bar.set_description_str(f"{several if len(self._share) > 1 else ''}{step}", refresh=False)
             self._bar.update(self.done - self._bar.n)
 
     def __enter__(self) -> StepBar:

@@ -25,7 +25,7 @@ class Mixing:
         """
         first, n, sizes = not len(self._rows), f.shape[1], [t.shape[1] for t in found]
         if first:
-            self._rows = f.new_zeros((len(f), 2, n + sum(sizes)))
+            self._rows = f.new_empty((len(f), 2, n + sum(sizes)))
         step, here = self._rows.unbind(1)
         torch.cat([f, *found], 1, out=here)
         if first:

@@ -7,19 +7,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_FIGURES = ("--figures", "none")
-EXAMPLE = {
-    "gap-tv, no figures": ("--solver", "gap-tv", *NO_FIGURES),
-    "fast, no figures": ("--quality", "fast", *NO_FIGURES),
-    "default, no figures": NO_FIGURES,
-    "default": (),
-    "default, a busy process on each core": (),
-}
+
+
+class Command(NamedTuple):
+    """Arguments of `scripts/reconstruct.py`, and whether a process on each core computes beside it."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    busy: bool = False
+
+
+EXAMPLE = (
+    Command("gap-tv, no figures", ("--solver", "gap-tv", *NO_FIGURES)),
+    Command("fast, no figures", ("--quality", "fast", *NO_FIGURES)),
+    Command("default, no figures", NO_FIGURES),
+    Command("default"),
+    Command("default, a busy process on each core", busy=True),
+)
 CAPTURES = {
     "tsa_real": (("scene1", "scene2", "scene3"), "28"),
     "smem_real": (("02_fern_root", "03_dog_olfactory_membrane"), "24"),
@@ -46,40 +57,39 @@ def commands(
             raise ValueError(f"{root} holds no scripts/reconstruct.py; give a checkout of this project")
     head = ["command", "s", "MB"] + (["s, before", "MB, before", "ratio"] if against else [])
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, arguments in named(data):
-        runs = [[timed(root, arguments, name) for root in checkouts] for _ in range(turns + 1)]
+    for command in listed(data):
+        runs = [[timed(root, command) for root in checkouts] for _ in range(turns + 1)]
         best = [min(each) for each in zip(*runs[1:], strict=True)]
         cells = [f"{seconds:.1f} | {memory:.0f}" for seconds, memory in best]
         ratio = [f"{best[0][0] / best[1][0]:.2f}"] if against else []
-        lines.append(f"| {' | '.join([name, *cells, *ratio])} |")
+        lines.append(f"| {' | '.join([command.name, *cells, *ratio])} |")
         report(lines[-1])
     return "\n".join(lines)
 
 
-def named(data: Path | None) -> Iterator[tuple[str, Sequence[str]]]:
-    """The commands by name, and their arguments."""
-    for name, options in EXAMPLE.items():
-        yield name, ("--measurement", str(ROOT / "data" / "example.h5"), *options)
+def listed(data: Path | None) -> Iterator[Command]:
+    """Those of the example, and with data of the real captures."""
+    for command in EXAMPLE:
+        example = str(ROOT / "data" / "example.h5")
+        yield command._replace(arguments=("--measurement", example, *command.arguments))
     for folder, (scenes, bands) in CAPTURES.items() if data is not None else ():
         for scene in scenes:
-            mask = data / folder / "mask.mat"
-            yield scene, ("--measurement", f"{data / folder / scene}.mat", "--mask", str(mask), "--num-bands", bands)
+            files = ("--measurement", f"{data / folder / scene}.mat", "--mask", str(data / folder / "mask.mat"))
+            yield Command(scene, (*files, "--num-bands", bands))
 
 
-def timed(root: Path, arguments: Sequence[str], name: str) -> tuple[float, float]:
-    """Seconds and peak memory [MB] of one run, as a process of its own."""
-    busy = (os.cpu_count() or 1) if "busy" in name else 0
-    with tempfile.TemporaryDirectory() as folder, beside(busy):
-        command = [sys.executable, str(root / "scripts" / "reconstruct.py"), *arguments]
-        places = ["--output", f"{folder}/cube.h5", "--quiet"]
-        places += [] if "--figures" in arguments else ["--figures", f"{folder}/figures"]
+def timed(root: Path, command: Command) -> tuple[float, float]:
+    """Seconds and peak memory [MB], as Linux counts it, of one run as a process of its own."""
+    with tempfile.TemporaryDirectory() as folder, beside((os.cpu_count() or 1) if command.busy else 0):
+        places = ("--output", f"{folder}/cube.h5", "--figures", f"{folder}/figures", "--quiet")
+        words = [sys.executable, str(root / "scripts" / "reconstruct.py"), *places, *command.arguments]
         start = time.perf_counter()
-        process = subprocess.Popen([*command, *places], env={**os.environ, "PYTHONPATH": str(root)})
+        process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(root)})
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+        raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}")
     return seconds, usage.ru_maxrss / 1e3
 
 
