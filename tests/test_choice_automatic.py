@@ -238,8 +238,7 @@ def test_read_noise_in_the_dark_stays_bounded(dim):
     A = camera(8, 32, 32)
     y = dim * A.forward(scene(A))
     y = y + 0.2 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
-    each = reconstruct_auto(A, y, num_iters=100)
-    assert float(each.result.x.max()) < 3 * float(y.max())
+    assert float(reconstruct_auto(A, y, num_iters=100).result.x.max()) < 3 * float(y.max())
 
 
 def test_other_cameras():

@@ -239,5 +239,4 @@ def test_without_the_kernels():
 
 def test_a_machine_without_a_place_for_compiled_code(monkeypatch):
     monkeypatch.setattr("numba.core.caching.FunctionCache._impl_class._locator_classes", [])
-    double = jit(lambda x: 2 * x)
-    assert double(21) == 42
+    assert jit(lambda x: 2 * x)(21) == 42
