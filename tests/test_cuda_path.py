@@ -279,7 +279,7 @@ def test_a_step_of_a_training(monkeypatch):
 
     def loss_on(device: torch.device) -> tuple[float, LearnedPrior]:
         prior = new_prior(SMALL, 0).to(device)
-        examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)
+        examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
         loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
         loss.backward()
         return loss.item(), prior

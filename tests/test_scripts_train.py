@@ -48,17 +48,20 @@ def scenes(data: Path):
 
 @functools.cache
 def drawn(data: Path, seed: int):
-    return draw_examples(np.random.default_rng(seed), scenes(data), AnyCamera([]), 2, (24, 48), new_prior(SMALL, 0))
+    return draw_examples(np.random.default_rng(seed), scenes(data), AnyCamera([]), 2, (24, 48), new_prior(SMALL, 0))[seed % 4]
 
 
 def test_an_example_is_a_snapshot_of_its_truth(data):
-    """Up to noise, which is told, and a wrong mask."""
+    """Up to noise and a wrong mask; most are told as much noise as that."""
+    ratios = []
     for seed in range(6):
         e = drawn(data, seed)
-        misfit = e.y - e.camera.forward(e.truth)
-        assert float(misfit.square().mean() / (e.variance.mean() + 4e-4 * e.y.square().mean())) < 2
+        misfit = (e.y - e.camera.forward(e.truth)).square().mean()
+        assert float(misfit / e.y.square().mean()) < 0.01
+        ratios.append(float(misfit / e.variance.mean()))
         if e.camera.weights is not None:
             assert bool((e.y[:, e.camera.weights == 0] == 0).all())
+    assert 0.5 < float(np.median(ratios)) < 2
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -88,7 +91,7 @@ def test_one_camera_is_trained_for_with_pieces_of_its_mask(data, camera_file):
     piece = camera.draw(np.random.default_rng(0), 24, 48).mask
     i, j = divmod(round(float(piece[0, 0, 0]) * 9 * 40 * 60), 60)
     torch.testing.assert_close(piece, camera.mask[:, i : i + 24, j : j + 48])
-    e = draw_examples(np.random.default_rng(1), scenes(data), camera, 2, (24, 48), new_prior(SMALL, 0))
+    e = draw_examples(np.random.default_rng(1), scenes(data), camera, 2, (24, 48), new_prior(SMALL, 0))[0]
     assert e.truth.shape == (2, 9, 24, 48) and e.camera.shifts == camera.shifts
     for seed in range(4):  # upside down is a piece of such a mask, mirrored along the dispersion is another camera
         assert e.turned(np.random.default_rng(seed), along=False).camera.shifts == camera.shifts

@@ -142,7 +142,7 @@ def _training_step(device: torch.device) -> Callable[[], object]:
     cube = (255 * _snapshot(64, 31)[2].clamp(0, 1).sqrt()).byte().numpy()
     scenes = Scenes((cube,), (), np.zeros((0, 31)))
     prior = new_prior(size, 0).to(device)
-    examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)
+    examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
 
     def step() -> None:
         loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))

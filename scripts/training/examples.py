@@ -1,8 +1,9 @@
-"""Training examples, made on the fly: a scene through a camera drawn anew, with noise, and total variation's start."""
+"""Training examples, made on the fly: a scene through a camera drawn anew, with noise, and the default's starts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,21 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.choice.automatic import explored
+from cassi.choice.held_out import Judge, Split
+from cassi.choice.noise import CameraNoise, noise_left
+from cassi.choice.plan import Method
+from cassi.choice.stages import Learned, Tv, Watch, in_turn
 from cassi.files import read_measurement
-from cassi.kernels.covariance import covariance_sum
-from cassi.optics.detector import brightness
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
-from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
-from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis, synthesise
-from cassi.solvers.loop import Result
-from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
-from cassi.solvers.unrolled import unrolled
+from cassi.priors.spectral_basis import analyse, synthesise
 from training.scenes import WAVELENGTHS, Scenes
-
-COMPONENTS, PILOT_ITERS = 16, 60  # of the run that a scene's spectra are learned from, as in the default solver
-SCENE_COMPONENTS, START_ITERS = 10, (150, 220)
-FIRST, LATER, NONLOCAL_ITERS = 0.5, 0.25, 24  # strengths of the non-local prior before and after the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,66 +157,59 @@ def draw_examples(
     count: int,
     size: tuple[int, int],
     prior: LearnedPrior,
-) -> Examples:
-    """Pieces of scenes through a piece of a camera, with any noise.
+) -> list[Examples]:
+    """Pieces of scenes through a piece of a camera, with any noise: one example for each start.
 
-    Half of the cameras are believed to have a slightly wrong mask. The variance that is told is a guess, too: that is
-    all the automatic solver has.
+    Starts are the cubes of the default solver after total variation and after each run of the non-local prior.
+
+    Half of the cameras are believed to have a slightly wrong mask. The noise is not told: it is estimated, as in the
+    default solver, with 2 % of the pixels held out.
     """
     height, width = size
     device = prior.log_tau.device
     mask, shifts, wavelengths = camera.draw(rng, height, width)
-    C = len(shifts)
     true_mask = wrong_mask(rng, mask) if rng.random() < 0.5 else mask
     x = torch.stack([bands(rng, scenes.piece(rng, height, width), wavelengths) for _ in range(count)]).to(device)
-    mask, true_mask = mask.to(device), true_mask.to(device)
-    true, A = CASSI(true_mask, shifts), CASSI(mask, shifts)
-    y = true.forward(x)
-    each = (-2, -1)
-    mean = y.mean(each, keepdim=True)
-    variance = (10 ** rng.uniform(-4, -2.5) * mean).square().expand_as(y)
+    A = CASSI(mask.to(device), shifts)
+    y = CASSI(true_mask.to(device), shifts).forward(x)
     generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
     if rng.random() < 0.65:
         electrons, read_noise = math.exp(rng.uniform(math.log(300), math.log(30_000))), float(rng.choice([0, 5]))
-        gain = electrons / y.amax(each, keepdim=True)  # electrons per unit of y
+        gain = electrons / y.amax((-2, -1), keepdim=True)  # electrons per unit of y
         noise = (y.clamp(min=0) / gain + (read_noise / gain) ** 2).sqrt()
         y = y + noise * torch.randn(y.shape, generator=generator, device=device)
-        variance = variance + (y.clamp(min=0) / gain + (read_noise / gain) ** 2) * math.exp(rng.normal(0, 0.3))
-    wrong = (true.forward(x) - A.forward(x)).square().mean(each, keepdim=True)
-    variance = variance + wrong * rng.uniform(0, 1)
-    if rng.random() < 0.5:
-        keep = torch.rand(y.shape[1:], generator=generator, device=device) > rng.choice([0.02, 0.05])
-        A, y = A.weighted(keep.to(y)), y * keep
-    B = smooth_basis(C, prior.size.components).to(y)
-    return Examples(A, y, variance, B, analyse(start_of(rng, A, y, variance, B, prior), B), x)
+    seed = int(rng.integers(2**31))
+    each = [_photographed(A, one, truth, wavelengths, prior, seed) for one, truth in zip(y, x, strict=True)]
+    return [_together(examples) for examples in zip(*each, strict=True)]
 
 
-def start_of(rng: np.random.Generator, A: CASSI, y: Tensor, variance: Tensor, B: Tensor, prior: LearnedPrior) -> Tensor:
-    """The cubes that the default solver has when it comes to the network, for the first time or the second.
+def _photographed(
+    A: CASSI, y: Tensor, truth: Tensor, wavelengths: np.ndarray, prior: LearnedPrior, seed: int
+) -> list[Examples]:
+    """One snapshot (H, W') of a scene (C, H, W), and where the stages of the default solver have got to with it."""
+    split = Split.of(A, y, A.majorizer() > 0, seed)
+    A, y = split.A_train, split.y_train
+    found = explored(split, wavelengths, CameraNoise(), Method(learned=prior))
+    problem = found.plan.problem(y, found.brightness)
+    state = Tv(200).run(A, y, problem, None, Watch())
+    variance = noise_left(split, Judge(split).verdict(state.x, imprint=False).squared).variance(y)
+    problem, B, examples = replace(problem, variance=variance), problem.smooth.to(y), []
+    for stage in (None, *in_turn(0.5)):
+        state = state if stage is None else stage.run(A, y, problem, state, Watch())
+        if not isinstance(stage, Learned):
+            start = analyse(state.x, B)
+            rest = state.x - synthesise(start, B)  # is not the network's
+            examples.append(
+                Examples(A, (y - A.forward(rest))[None], variance[None], B, start[None], (truth - rest)[None])
+            )
+    return examples
 
-    Total variation's, mostly denoised by the non-local prior, and of these nearly half corrected by the network as it
-    is and denoised again.
-    """
-    first, _ = subspace_tv(A, y, smooth_basis(A.num_bands, COMPONENTS), variance=variance, num_iters=PILOT_ITERS)
-    basis = principal_basis(covariance_sum(first.x.clamp_(min=0)), SCENE_COMPONENTS)
-    found, state = subspace_tv(A, y, basis, variance=variance, num_iters=int(rng.integers(*START_ITERS)))
-    weights = coefficient_weights(len(basis)).to(y) * brightness(A, y)
 
-    def denoised(state: SubspaceState, sigma: float) -> tuple[Result, SubspaceState]:
-        denoise = NonlocalDenoiser(sigma * weights, refresh=NONLOCAL_ITERS, stride=5)
-        start = replace(state, e=torch.zeros_like(y))
-        return subspace_tv(A, y, basis, variance=variance, num_iters=NONLOCAL_ITERS, state=start, denoise=denoise)
-
-    if rng.random() < 0.25:
-        return found.x
-    found, state = denoised(state, FIRST)
-    if rng.random() < 0.55:
-        return found.x
-    start = analyse(found.x, B)
-    with torch.no_grad():
-        better, _ = unrolled(A, y - A.forward(found.x - synthesise(start, B)), B, prior, start, variance=variance)
-    found, _ = denoised(replace(state, z=analyse(better.x, basis)), LATER)
-    return found.x
+def _together(examples: Sequence[Examples]) -> Examples:
+    """N examples of one camera as one."""
+    joined = (torch.cat([getattr(e, name) for e in examples]) for name in ("y", "variance", "start", "truth"))
+    y, variance, start, truth = joined
+    return replace(examples[0], y=y, variance=variance, start=start, truth=truth)
 
 
 def bands(rng: np.random.Generator, x: np.ndarray, wavelengths: np.ndarray) -> Tensor:

@@ -27,7 +27,7 @@ from training.examples import AnyCamera, Examples, draw_examples, load_masks, re
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
-POOL, LOOKS = 48, 2  # examples of late, and how often one is looked at: half the time goes into none that is new
+POOL, LOOKS = 192, 3  # examples of late, and how often one is looked at: a quarter of the time goes into new ones
 LOG_EVERY = 50  # steps
 
 
@@ -171,13 +171,15 @@ class Training:
         scenes.check_size(*s.size)
         pool: deque[Examples] = deque(maxlen=POOL)
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
-        sums, steps = torch.zeros(2), 0
+        sums, steps, due = torch.zeros(2), 0, 0
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         while p.seconds < limit:
-            for look in range(s.cameras):
-                if not pool or (p.step * s.cameras + look) % LOOKS == 0:
+            for _ in range(s.cameras):
+                if due == 0:
                     drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.prior)
-                    pool.append(drawn)
+                    pool.extend(drawn)
+                    due = LOOKS * len(drawn)
+                due -= 1
                 e = pool[int(rng.integers(len(pool)))].turned(rng, along=camera.along)
                 loss, gain = loss_of(self.prior, e)
                 (loss / s.cameras).backward()
