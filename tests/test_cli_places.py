@@ -151,6 +151,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--weights", "w.safetensors"), "w.safetensors: is empty, expected the weights"),
         (("--weights", "folder.d"), "folder.d: is a folder, expected the weights"),
         (("--side", "folder.d"), "folder.d: is a folder, expected a picture"),
+        (("--figures", "w.safetensors"), "w.safetensors: is a file, the figures need a folder"),
     ],
 )
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])

@@ -78,8 +78,6 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     assert "final run" in captured.err and "|" not in captured.err  # in a log lines, no bar
     assert f"the cube is written: {snapshot.with_name('m_cube.h5')}" in captured.out
     assert len((captured.out + captured.err).splitlines()) <= 12
-    assert call("--measurement", snapshot, "--overwrite", "--figures", snapshot, figures=True) == 2
-    assert "is a file, the figures need a folder" in refused(capsys)
 
 
 def test_output_file_holds_cube_history_and_provenance(snapshot, tmp_path):

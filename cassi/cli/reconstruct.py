@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:  # and is told at the end where nothing could be written
         words.dry_run(args, task)
     check_files("reconstruct", args, [path for frame in task.frames for path in frame.paths], many=task.many)
-    return 0 if args.dry_run else run_many(args, task) if task.many else run_single(args, task)
+    figures = None if task.many or args.tile is not None else figures_folder(args, Path(args.output))
+    return 0 if args.dry_run else run_many(args, task) if task.many else run_single(args, task, figures)
 
 
 def check_page(args: argparse.Namespace, task: Task) -> None:
@@ -61,9 +62,8 @@ def check_page(args: argparse.Namespace, task: Task) -> None:
     args.report = args.report or str(output.with_name(f"{output.stem.removesuffix('_cube')}_report.html"))
 
 
-def run_single(args: argparse.Namespace, task: Task) -> int:
-    """One snapshot, or one stack into one cube: read, reconstruct, write, report."""
-    figures = None if args.tile is not None else figures_folder(args, Path(args.output))
+def run_single(args: argparse.Namespace, task: Task, figures: Path | None) -> int:
+    """One snapshot, or one stack into one cube: read, reconstruct, write, draw, report."""
     with StepBar(steps_of(args, task, figures), shown=not args.quiet) as steps:
         steps("read")
         m = task.measurement(task.frames[0])
