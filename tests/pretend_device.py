@@ -303,8 +303,7 @@ def pretend_cuda(index: int = 0, *, triton: bool = True) -> Iterator[Ledger]:
     _ledger = Ledger(torch.device("cuda", index))
     with ExitStack() as stack:
         stack.callback(dispatch._triton.cache_clear)
-        if (prior := shipped_prior()) is not None:
-            stack.callback(prior._copies.clear)  # of it on this device
+        stack.callback(shipped_prior()._copies.clear)  # of it on this device
         dispatch._triton.cache_clear()
         module = _stand_in() if triton else None
         stack.enter_context(mock.patch.object(dispatch, "import_module", return_value=module))

@@ -146,6 +146,8 @@ def test_what_is_saved_is_loaded(found, tmp_path):
     for name in ("mask", "wavelengths", "dark", "flat", "bad_pixels"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
     assert again.shifts == found.shifts and again.summary() == found.summary()
+    silent = replace(found, read_noise=0.0)  # where all dark frames are alike
+    assert Calibration.load(silent.save(tmp_path / "silent.h5")).read_noise == 0
     with pytest.raises(InputError, match="exists already"):
         found.save(tmp_path / "c.h5")
 
@@ -156,7 +158,7 @@ def test_what_is_saved_is_loaded(found, tmp_path):
         (lambda f: f.__delitem__("flat"), "no calibration, 'flat' is missing"),
         (lambda f: f["mask"].__setitem__(0, np.nan), "'mask'.*finite"),
         (lambda f: f.__setitem__("line_spread/sigma", [1.0]), "holds a blur"),
-        (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one positive number"),
+        (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one number >= 0"),
         (lambda f: f.attrs.__delitem__("saturation"), "no calibration, 'saturation' is missing"),
     ],
 )

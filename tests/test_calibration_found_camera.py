@@ -19,6 +19,7 @@ from cassi.cli.main import run
 from cassi.errors import InputError
 from cassi.files import read_measurement, write_arrays
 from cassi.optics.building import camera_of_shot
+from cassi.optics.cropping import liveliest
 from cassi.optics.detector import black_level_of
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
@@ -234,9 +235,19 @@ def test_a_camera_is_taken_where_it_is_clearly_better(fall, noise, imprint, ligh
     assert clearly_better(before, [Trial(1 + change, light, lambda: imprint)]) == verdict
 
 
+def test_the_part_that_is_compared_lies_where_the_light_is():
+    y = torch.zeros(256, 263)
+    y[200:, 210:] = torch.rand(56, 53, generator=torch.Generator().manual_seed(0))
+    assert liveliest(y, (256, 256), 192) == (slice(64, 256), slice(64, 256))
+    assert liveliest(y[:100, :107], (100, 100), 192) == (slice(0, 100), slice(0, 100))
+
+
 def test_several_snapshots_count_together(scene, mask):
     true = moved(mask, dx=0.0, dy=0.5)
     one, other = (photographed(s, true, mask) for s in (scene, scene[:, ::-1].copy()))
+    bad = np.zeros(other.y.shape, bool)
+    bad[20:60, 30:70] = True  # pixels that the second alone leaves out
+    other = replace(other, y=np.where(bad, 9 * other.y.max(), other.y), bad_pixels=bad)
     assert find_camera(one, other).model.down["1"] == pytest.approx(0.5, abs=0.03)
 
 

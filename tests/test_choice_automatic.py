@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,8 @@ def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     left, plan = noise.noise_left(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
     assert (plan.noise.alpha, plan.noise.beta) == pytest.approx((left.alpha, left.beta), rel=1e-3)
     assert plan.noise != first.noise
+    dark = replace(split, y=torch.where(noisy.y < noisy.y.quantile(0.6), 0, noisy.y))  # half of it reads 0
+    assert noise.noise_left(dark, 0.01 * dark.values + 1e-8).alpha == pytest.approx(0.01, rel=0.01)
 
 
 def test_other_held_out_pixels_give_nearly_the_same_cube(still_life, found):

@@ -19,7 +19,7 @@ from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
-from cassi.priors.learned import LearnedPrior, Size, save_prior, shipped_prior
+from cassi.priors.learned import LearnedPrior, Size, save_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Record, Result
 
@@ -215,6 +215,7 @@ def test_a_monitor_stops_the_loop(shot, judged, when):
     found = gone_on(shot.split, problem, Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
     assert seen == list(range(1, when + 1)) and watch.stopped
     assert len(found.state.history) == (min(when, 10) if judged else when)
+    assert len(found.stages) == 1 + (not judged) * ((when > 10) + (when > 12))  # those that ran
     assert bool(torch.isfinite(found.state.x).all())
 
 
@@ -267,8 +268,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
             Plan.from_dict(wrong)
 
 
-def test_without_a_network_the_other_stages_stay(shot, monkeypatch):
-    monkeypatch.setattr("cassi.choice.automatic.shipped_prior", lambda: None)
+def test_cameras_of_few_bands_go_without_a_network(shot):
     found = auto(shot)
     tried = [trial.prior for trial in found.evidence.trials]
     assert not found.plan.is_learned and tried[1] == "non-local, 0.5, non-local, 0.25, non-local, 0.25"
@@ -315,9 +315,6 @@ def test_what_does_not_go_together_is_refused(shot, tmp_path):
     (tmp_path / "w.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="holds no learned prior"):
         reconstruct(shot.y, shot.A.mask, step=1, weights=tmp_path / "w.safetensors")
-    if shipped_prior() is None:
-        with pytest.raises(InputError, match="comes without a learned prior"):
-            auto(shot, prior="learned")
 
 
 def test_a_budget_is_kept_where_one_stage_fits(shot, monkeypatch):

@@ -65,11 +65,6 @@ def test_a_large_batch_passes_the_chunk_boundaries():
     torch.testing.assert_close(total / count, x)
 
 
-def test_a_sum_by_hand():
-    patches = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).view(1, 2, 2, 1, 1).expand(2, -1, -1, -1, 2)
-    assert aggregate_patches(patches, (2, 3)).tolist() == 2 * [[[1.0, 3.0, 2.0], [3.0, 7.0, 4.0]]]
-
-
 def test_first_and_second_derivatives():
     x = random(4, 5).requires_grad_()
     p = random(*extract_patches(x, 3, 2).shape).requires_grad_()

@@ -55,6 +55,12 @@ def test_the_compiled_kernels_take_them(way, form, mask):
     np.testing.assert_allclose(task.y.numpy() + task.black_levels[0], Y, rtol=1e-5)
 
 
+def test_bad_pixels_are_taken_as_matlab_keeps_them():
+    bad = np.asfortranarray(np.arange(Y.size).reshape(Y.shape) % 50 == 0)
+    task = prepare(Measurement(y=Y, mask=MASK, shifts=SHIFTS, bad_pixels=bad), Request())
+    assert task.y.is_contiguous() and task.A.weights.is_contiguous() and not bool(task.y[torch.tensor(bad)].any())
+
+
 def test_a_memory_map_is_taken_and_a_mask_per_band_is_not_copied(tmp_path):
     np.save(tmp_path / "y.npy", np.asfortranarray(Y))
     masks = MASKS.astype(np.float32)

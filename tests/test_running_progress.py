@@ -43,7 +43,7 @@ def test_every_step_is_told_and_grows(solver, seldom):
     cassi.reconstruct(Y, MASK, num_bands=C, solver=solver, progress=told)
     assert list(told.steps) == list(usual_steps(solver=solver, find=True))
     assert len(told.steps["final run"]) >= seldom
-    assert told.steps["final run"][-1] > 0.9 or solver == "auto"  # which may converge
+    assert told.steps["final run"][-1] > (0.5 if solver == "auto" else 0.9)  # total variation may converge
 
 
 def test_runs_of_a_stack_are_numbered():

@@ -48,7 +48,8 @@ def scenes(data: Path):
 
 @functools.cache
 def drawn(data: Path, seed: int):
-    return draw_examples(np.random.default_rng(seed), scenes(data), AnyCamera([]), 2, (24, 48), new_prior(SMALL, 0))[seed % 4]
+    rng = np.random.default_rng(seed)
+    return draw_examples(rng, scenes(data), AnyCamera([]), 2, (24, 48), new_prior(SMALL, 0))[seed % 4]
 
 
 def test_an_example_is_a_snapshot_of_its_truth(data):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +40,9 @@ def test_the_motion_is_found(size):
     y = A.forward(carried(x, wanted))
     v = measured_motion(A, y, x, wanted + 0.4 * wave(1.0).flip(0), torch.full_like(y, 1e-4))
     assert float((v - wanted)[:, 4:-4, 4:-4].abs().mean()) < 0.04
+    dim = replace(A, mask=A.mask / 100)  # its unit says nothing
+    again = measured_motion(dim, y / 100, x, wanted + 0.4 * wave(1.0).flip(0), torch.full_like(y, 1e-8))
+    torch.testing.assert_close(again, v, rtol=0, atol=1e-3)
 
 
 def test_where_something_else_is_seen_the_motion_stays_smooth():
@@ -78,8 +83,8 @@ def test_a_step_is_that_of_dense_matrices(monkeypatch):
     w = (1 / (variance + blurred(r.square()[None], 2.0)[0])).flatten()
     D = [np.kron(np.diff(np.eye(n), axis=0), np.eye(m)), np.kron(np.eye(n), np.diff(np.eye(m), axis=0))]
     rough = torch.from_numpy(sum(d.T @ d for d in D))
-    scale = w.mean() * sum(g.square().sum() for g in slopes) / (2 * n * m)
-    normal = J.T @ (w[:, None] * J) + scale * (0.12 * torch.block_diag(rough, rough) + 5e-4 * torch.eye(2 * n * m))
+    scale = A.mask.square().mean() * w.mean() * sum(g.square().sum() for g in slopes) / (2 * n * m)
+    normal = J.T @ (w[:, None] * J) + scale * (0.24 * torch.block_diag(rough, rough) + 1e-3 * torch.eye(2 * n * m))
     d = torch.linalg.solve(normal, J.T @ (w * r.flatten())).view(2, n * m)
     step = torch.einsum("kn,nij->kij", d, U)
     assert float(step.norm(dim=0).max()) < 1

@@ -55,3 +55,5 @@ def test_a_linear_prior_settles_in_fewer_iterations():
     run = partial(subspace_tv, A, y, smooth_basis(6, 4), **half)
     settled, plain, mixed = (run(num_iters=n, mixed=so)[0].x for n, so in ((2000, False), (40, False), (40, True)))
     assert float((mixed - settled).norm()) < 0.1 * float((plain - settled).norm())
+    by_columns = partial(subspace_tv, A, y.T.contiguous().T, smooth_basis(6, 4), **half)
+    torch.testing.assert_close(by_columns(num_iters=40, mixed=True)[0].x, mixed)

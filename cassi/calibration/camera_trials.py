@@ -13,7 +13,7 @@ import torch
 
 from cassi.calibration.camera_model import CameraModel
 from cassi.choice.held_out import hold_out
-from cassi.optics.cropping import Shot, crop
+from cassi.optics.cropping import Shot, crop, liveliest
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
 from cassi.priors.spectral_basis import smooth_basis
@@ -34,7 +34,7 @@ HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A short reconstruction of the brightest part of a snapshot with a camera."""
+    """A short reconstruction of a part of a snapshot with a camera."""
 
     squares: torch.Tensor  # errors at held-out pixels, for y of brightness 1
     light: torch.Tensor  # y^2 there
@@ -48,7 +48,7 @@ class Trial:
     @classmethod
     def of(cls, camera: Shot, given: Shot, y: torch.Tensor, bad: torch.Tensor | None, seed: int) -> Trial:
         """With a camera; place, pixels and pattern are those of the camera as given."""
-        rows, columns = _brightest(y, given.cube_shape[-2:])
+        rows, columns = liveliest(y, given.cube_shape[-2:], WINDOW)
         level = brightness(given, y)
         lit = given.gram_diag() > 0 if bad is None else (given.gram_diag() > 0) & ~bad
         a, b = crop(camera.weighted(lit.to(y)), torch.where(lit, y, 0) / level, rows, columns)
@@ -76,18 +76,6 @@ def error_of(trials: list[Trial]) -> float:
 
 def imprint_of(trials: list[Trial]) -> float:
     return float(np.mean([trial.imprint for trial in trials]))
-
-
-def _brightest(y: torch.Tensor, size: tuple[int, int]) -> tuple[slice, slice]:
-    """Rows and columns of the part of the scene, `WINDOW` wide, over whose detector pixels y varies most."""
-    height, width = size
-    h, w = min(WINDOW, height), min(WINDOW, width)
-    span = y.shape[-1] - width
-    corners = [
-        (i, j) for i in range(0, height - h + 1, max(1, h // 2)) for j in range(0, width - w + 1, max(1, w // 2))
-    ]
-    i, j = max(corners, key=lambda c: float(y[c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
-    return slice(i, i + h), slice(j, j + w)
 
 
 def clearly_better(as_given: list[Trial], as_found: list[Trial]) -> bool:

@@ -60,6 +60,10 @@ class FoundCamera:
         """That of a measurement, as it is believed."""
         return cls(m.mask, m.shifts, CameraModel(), False)
 
+    def __repr__(self) -> str:
+        """One line: bands, and what was found."""
+        return f"<FoundCamera: {len(self.shifts)} bands. {self.message}>"
+
     @property
     def message(self) -> str:
         """What was found, in one sentence."""
@@ -185,6 +189,8 @@ def find_camera(
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
+    marked = [one.bad_pixels for one in measurements if one.bad_pixels is not None]
+    m = replace(m, bad_pixels=np.logical_or.reduce(marked) if marked else None)  # of any of them
     given = FoundCamera.as_given(m)
     if reason := _not_looked_for(m):
         return replace(given, reason=reason)

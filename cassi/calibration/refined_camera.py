@@ -33,7 +33,7 @@ class RefinedCamera:
         """What was found, one line each, +- the standard error over the captures, and the held-out errors."""
         count = len(self.names)
         lines = [self.together.message, f"fitted to {count} {'capture' if count == 1 else 'captures'} together:"]
-        for name, (value, *alone) in self.values().items():
+        for name, (value, *alone) in self.values().items() if self.together.accepted else ():
             sure = "" if count == 1 else f" +- {np.std(alone, ddof=1) / math.sqrt(count):.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
         lines.append("held-out error as given, found from the capture alone, found from all:")

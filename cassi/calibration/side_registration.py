@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera
 from cassi.optics.similarity import Similarity
+from cassi.priors.motion import blurred
 
 COARSE = 64  # pixels of the longer side of the scene in the first search
 ANGLES = np.arange(-12.0, 12.1, 3.0)  # tried first [degree]
@@ -23,6 +25,7 @@ FINE, WIDE = 1.0, 4.0  # standard deviations between which detail is compared [p
 COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
 SEEN = 0.6  # share of the scene that a picture has to show
 NOT_SEEN = -1.0  # for a correlation, where too little of the scene is seen
+_soft = partial(blurred, border="constant")
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
 
@@ -125,7 +128,7 @@ def sharpened(
     size = (int(cube.shape[-2]), int(cube.shape[-1]))
     picture, seen_cube = picture.to(cube), torch.einsum("kc,chw->hw", R, cube)[None]
     floor = 0.02 * seen_cube.mean()
-    color = _blurred(cube, COLOR_BLUR) / (_blurred(seen_cube, COLOR_BLUR) + floor)
+    color = _soft(cube, COLOR_BLUR) / (_soft(seen_cube, COLOR_BLUR) + floor)
     w = 1 / torch.sqrt((y.clamp(min=0) + 0.05 * y.mean()).clamp(min=1e-30))
     if A.weights is not None:
         w = w * (A.weights > 0)
@@ -160,17 +163,8 @@ def _detail(image: Tensor, seen: Tensor | None) -> Tensor:
     """Square roots between two Gaussians, unit norm each channel, 0 where not seen."""
     root = image.clamp(min=0).sqrt()
     w = torch.ones_like(root[0]) if seen is None else seen.to(root)
-    band: Tensor = _blurred(root * w, FINE) / _blurred(w[None], FINE).clamp(min=1e-3)
-    band = (band - _blurred(root * w, WIDE) / _blurred(w[None], WIDE).clamp(min=1e-3)) * w
+    band: Tensor = _soft(root * w, FINE) / _soft(w[None], FINE).clamp(min=1e-3)
+    band = (band - _soft(root * w, WIDE) / _soft(w[None], WIDE).clamp(min=1e-3)) * w
     band = band - (band.sum((1, 2), keepdim=True) / w.sum().clamp(min=1)) * w
     band /= band.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1)
     return band
-
-
-def _blurred(image: Tensor, sigma: float) -> Tensor:
-    taps = torch.arange(-math.ceil(3 * sigma), math.ceil(3 * sigma) + 1, dtype=image.dtype, device=image.device)
-    taps = torch.exp(-(taps**2) / (2 * sigma**2))
-    taps = (taps / taps.sum()).expand(len(image), 1, -1)
-    half = taps.shape[-1] // 2
-    rows = F.conv2d(image[None], taps[..., None], padding=(half, 0), groups=len(image))
-    return F.conv2d(rows, taps[:, :, None], padding=(0, half), groups=len(image))[0]

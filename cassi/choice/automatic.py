@@ -39,11 +39,11 @@ from cassi.choice.chain import Chain, FinalRun, cost, final_run, repeated
 from cassi.choice.held_out import Judge, Split
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
-from cassi.choice.plan import Method, Plan, Run, needed_prior
+from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_turn
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
-from cassi.optics.cropping import Block, crop, croppable
+from cassi.optics.cropping import Block, crop, croppable, liveliest
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
@@ -180,23 +180,10 @@ def _cut(length: int) -> list[slice]:
 
 
 def window(A: Camera, y: Tensor) -> tuple[slice, slice] | None:
-    """Rows and columns of the part of a large frame that stands for it, None where all of it is taken.
-
-    The window, on a grid of half its size, over whose detector pixels y varies most: it holds bright and dark.
-    """
-    height, width = A.cube_shape[-2:]
-    if not croppable(A) or height * width <= 1.25 * PART**2 or not bool(y.any()):
-        return None
-    h, w = min(PART, height), min(PART, width)
-    span = A.measurement_shape[-1] - width
-
-    def places(length: int, size: int) -> list[int]:
-        count = max(1, math.ceil(2 * length / size) - 1)
-        return sorted({round(k * (length - size) / max(1, count - 1)) for k in range(count)})
-
-    corners = [(i, j) for i in places(height, h) for j in places(width, w)]
-    i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
-    return slice(i, i + h), slice(j, j + w)
+    """Rows and columns of the part of a large frame that stands for it, None where all of it is taken."""
+    size = height, width = A.cube_shape[-2:]
+    whole = not croppable(A) or height * width <= 1.25 * PART**2 or not bool(y.any())
+    return None if whole else liveliest(y, size, PART)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,9 +263,7 @@ def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:
         return None
     if method.learned is not None:
         return method.learned
-    if method.prior == "learned":
-        return needed_prior()
-    return shipped_prior() if A.cube_shape[0] >= FEWEST_BANDS else None
+    return shipped_prior() if method.prior == "learned" or A.cube_shape[0] >= FEWEST_BANDS else None
 
 
 def _outcome(

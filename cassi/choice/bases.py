@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.held_out import Judge, Split, better
@@ -35,7 +34,7 @@ SHORT = 80  # iterations of total variation of a run that is only compared
 # measured scenes with and without noise and five of another kind, 3.5 and more for a spot and for LED light.
 STANDS_OUT = 2.5
 NEARBY = 4  # bands on either side
-WIDTH, REACH = 3.0, 9  # standard deviation and half width of G [pixel]
+WIDTH = 3.0  # standard deviation of G [pixel]
 NOISE = 1e-3  # standard deviation of y for the first cube, in units of its mean
 
 
@@ -72,9 +71,8 @@ def best_basis(
 def narrowness(split: Split, x: Tensor) -> float:
     """How far the residual stands out in one band, seen through the mask: max_c RMS(v_c) / median near c of RMS(v)."""
     residual = split.y_train - split.A_train.forward(x)
-    # zero beyond the frame
-    v = F.pad(split.A_train.adjoint(residual), (REACH,) * 4)
-    seen = blurred(v.flatten(0, -3), WIDTH)[:, REACH:-REACH, REACH:-REACH]
+    v = split.A_train.adjoint(residual)
+    seen = blurred(v.flatten(0, -3), WIDTH, "constant")
     rms = seen.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt()
     near = [rms[max(0, c - NEARBY) : c + NEARBY + 1].median() for c in range(len(rms))]
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())

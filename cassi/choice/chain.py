@@ -86,10 +86,10 @@ def final_run(
     if verdict is not None:
         trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
     for chain in chains:
-        new, stages = state, (*begun, *chain)
+        new, stages = state, begun
         for stage in chain:
             if not watch.over:
-                new = stage.run(A, y, problem, new, watch)
+                new, stages = stage.run(A, y, problem, new, watch), (*stages, stage)
         if verdict is None:
             return FinalRun(new, stages, ())
         if watch.over:

@@ -105,9 +105,9 @@ class Judge:
     def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
         """Of a cube (C, H, W), negative values counted as 0; without `imprint` also of a batch."""
         split, x = self.split, x.clamp(min=0)
-        misfit, norm = split.misfit(x), float(split.values.norm())
-        error = float(misfit.norm()) / norm if norm else float(bool(misfit.any()))
-        return Verdict(error, misfit.square(), imprint_on(x, split.A, moves=(0.0,)) if imprint else None)
+        misfit = split.misfit(x)
+        stamped = imprint_on(x, split.A, moves=(0.0,)) if imprint else None
+        return Verdict(relative_norm(misfit, split.values), misfit.square(), stamped)
 
     def accepts(self, new: Verdict, old: Verdict) -> bool:
         """Whether a new prior's cube may take the place of an old one's: a limit to harm, not a contest.

@@ -98,8 +98,7 @@ def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
     split = Split.of(A, y, A.majorizer() > 0, seed, HELD_OUT)
     state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(y), None, Watch())
     x = state.x.clamp(min=0)
-    misfit = (y - A.forward(x))[split.held]
-    return Alone(split, state, x, split.error(x), float(misfit.double().square().mean()))
+    return Alone(split, state, x, split.error(x), float(split.misfit(x).double().square().mean()))
 
 
 def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> Together | None:

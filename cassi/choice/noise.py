@@ -141,5 +141,6 @@ def _fit_variance(level: Tensor, squared: Tensor) -> tuple[float, float]:
     dark, bright = order[: max(1, middle)], order[middle:]
     dark_level, dark_squared = float(level[dark].mean()), float(squared[dark].mean())
     rise, run = float(squared[bright].mean()) - dark_squared, float(level[bright].mean()) - dark_level
-    alpha = min(rise / run, 0.9 * dark_squared / dark_level) if rise > 0 and run > 0 and dark_level > 0 else 0.0
+    most = 0.9 * dark_squared / dark_level if dark_level > 0 else math.inf
+    alpha = min(rise / run, most) if rise > 0 and run > 0 else 0.0
     return alpha, dark_squared - alpha * dark_level

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from cassi.choice.bases import BasisError
-from cassi.choice.chain import Trial
+from cassi.choice.chain import Trial, as_list
 from cassi.choice.held_out import MOST_RISE
 from cassi.choice.plan import Plan
 from cassi.solvers.loop import Result
@@ -141,7 +141,7 @@ class Outcome:
         }
 
     def explain(self, *, verbose: bool = False, scale: float = 1.0) -> str:
-        """The choice in at most three short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
+        """The choice in a few short sentences; with `verbose` all the evidence. `scale`: counts a unit of y."""
         words = [f"The mask does not fit: {self.doubt}."] if self.doubt else []
         words += _evidence(self) if verbose else _in_short(self)
         if self.side is not None:
@@ -185,7 +185,7 @@ def _priors_in_words(plan: Plan) -> str:
         "learned": "a learned prior",
         "adapt": "its adaptation to the scene",
     }
-    *before, last = dict.fromkeys(words[str(name)] for name, *_ in plan.as_dict()["stages"])
+    *before, last = dict.fromkeys(words.get(name, name) for name, *_ in as_list(plan.stages))
     return f"{', '.join(before)} and {last}" if before else last
 
 

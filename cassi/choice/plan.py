@@ -92,7 +92,7 @@ class Plan:
         """The plan of `as_dict`; its network is the one that comes with the program.
 
         Raises:
-            InputError: a value is missing or of another kind, or the program comes without a learned prior.
+            InputError: a value is missing or of another kind.
         """
         try:
             noise, axis, stages = values["noise"], values["axis"], from_list(values["stages"])
@@ -102,7 +102,7 @@ class Plan:
                 NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
                 float(values["level"]),
                 stages,
-                needed_prior() if any(isinstance(stage, Learned) for stage in stages) else None,
+                shipped_prior() if any(isinstance(stage, Learned) for stage in stages) else None,
                 tuple(axis) if isinstance(axis, list) else axis,
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -119,7 +119,7 @@ class Method:
         solver: one of `SOLVERS`.
         num_iters, tv_weight, quality, uncertainty, plan: as for `cassi.reconstruct`.
         prior: of the final run, one of `PRIORS`.
-        learned: the learned prior; None: the one that comes with the program, if any.
+        learned: the learned prior; None: the one that comes with the program.
 
     Raises:
         InputError: an unknown solver, prior or quality, a value out of range, or one that this solver or a plan does
@@ -209,18 +209,6 @@ class Run:
         """To whom it is of interest."""
         if self.progress is not None:
             self.progress(step, share)
-
-
-def needed_prior() -> LearnedPrior:
-    """The learned prior that comes with the program.
-
-    Raises:
-        InputError: it comes with none.
-    """
-    prior = shipped_prior()
-    if prior is None:
-        raise InputError("this program comes without a learned prior; train one (scripts/train.py) and give --weights")
-    return prior
 
 
 def check_plan(plan: Plan | None, given: Mapping[str, bool]) -> None:

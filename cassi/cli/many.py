@@ -139,6 +139,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
             found = found_camera.find_camera(
                 *(task.measurement(task.frames[k]) for k in chosen),
                 black_level=task.method["black_level"],
+                seed=args.seed,
                 told=partial(bar, CAMERA),
             )
     except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes

@@ -215,7 +215,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "camera (what is not given is inferred, and said)": (
             Option("--shots", "each scene was photographed K times, through K masks: files one after the other, or a "
-                "stack (default: as many as masks or calibrations are given, or what the file says)",
+                "stack (default: as many as files of masks or calibrations are given, or what the file says; of a "
+                "stack of masks in one file it has to be said)",
                 value="K", type=count),
             NUM_BANDS, STEP,
             Option("--wavelengths", "band centers: start:stop:count, a list 450,460,..., a preset (tsa-net-28, "

@@ -7,7 +7,6 @@ unpickled. What the arrays mean is decided in `reading.py`.
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,11 +108,9 @@ class Container:
 
 @contextmanager
 def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
-    """Turn whatever a parser raises on a damaged file, which no one documents, into one `InputError`; let none warn."""
+    """Turn whatever a parser raises on a damaged file, which no one documents, into one `InputError`."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except InputError:
         raise
     except MemoryError as error:

@@ -88,8 +88,8 @@ def plan_counts(
     if full <= black:
         raise InputError(f"full scale {full:g} must be above black level {black:g}")
     unit = f"fraction of full scale ({full:g} counts)"
-    source = "given" if bit_depth else "stated by the file" if bits else "guessed from the maximum"
-    note = f"counts scaled to y = (counts - {black:g}) / {full - black:g}, unit: {unit}, bit depth {source}"
+    source = "" if bit_depth else f", bit depth {'stated by the file' if bits else 'guessed from the maximum'}"
+    note = f"counts scaled to y = (counts - {black:g}) / {full - black:g}, unit: {unit}{source}"
     return Counts(black, full - black, full if saturation is None else saturation, unit, Note(note, "counts"))
 
 

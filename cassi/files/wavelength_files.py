@@ -1,6 +1,7 @@
 """Wavelengths as a user names them: a preset, a range, a list, a file."""
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +41,9 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
         return None
     if text.lower() in PRESETS:
         values = np.array(PRESETS[text.lower()].wavelengths)
-    elif text.count(":") == 2 and not Path(text).exists():
+    elif text.count(":") == 2 and not os.path.exists(text):
         values = _from_range(text)
-    elif Path(text).is_file():
+    elif os.path.isfile(text):
         values = _from_file(Path(text))
     else:
         try:

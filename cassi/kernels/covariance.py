@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose
 
 _CHUNK = 2**18  # elements that are rearranged at a time: they stay in cache
-_PREPARED = 2**16  # elements that are converted or centered at a time
+_PREPARED = 2**16  # elements that are centered at a time
 _SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are slow
 
 
-def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.dtype | None = None) -> Tensor:
+def covariance_sum(x: Tensor, *, mean: Tensor | None = None) -> Tensor:
     """Sum over images and pixels of the outer product of the spectrum with itself.
 
         S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
@@ -21,7 +21,6 @@ def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.d
     Args:
         x: (N, C, H, W) or (C, H, W), floating point, not empty.
         mean: (C,), taken off every spectrum first.
-        accumulate: floating-point type of products, sums and the result (C, C), default that of x.
 
     Raises:
         ValueError, TypeError: another rank, size or type.
@@ -35,35 +34,32 @@ def covariance_sum(x: Tensor, *, mean: Tensor | None = None, accumulate: torch.d
     bands = x.shape[-3]
     if mean is not None and tuple(mean.shape) != (bands,):
         raise ValueError(f"mean must be ({bands},), one number a band, got {tuple(mean.shape)}")
-    if accumulate is not None and not accumulate.is_floating_point:
-        raise TypeError(f"accumulate must be a floating-point type, got {accumulate}; use torch.float64")
     x = x if x.ndim == 4 else x[None]
-    dtype = x.dtype if accumulate is None else accumulate
-    offset = None if mean is None else mean.to(dtype)[:, None, None]
+    offset = None if mean is None else mean.to(x.dtype)[:, None, None]
     if torch.is_grad_enabled() and (x.requires_grad or (mean is not None and mean.requires_grad)):
-        z = x.to(dtype) if offset is None else x.to(dtype) - offset
+        z = x if offset is None else x - offset
         return torch.einsum("nchw,ndhw->cd", z, z)
-    if offset is None and dtype == x.dtype:
+    if offset is None:
         return _gram_sum(x)
-    # each part is converted and centered on its way into the product
+    # each part is centered on its way into the product
     rows = max(1, min(x.shape[2], _PREPARED // (bands * x.shape[3]))) if x.is_cpu else x.shape[2]
     images = max(1, _PREPARED // (bands * rows * x.shape[3])) if x.is_cpu else len(x)
-    total = x.new_zeros(bands, bands, dtype=dtype)
+    total = x.new_zeros(bands, bands)
     for some in torch.split(x, images):
         for part in torch.split(some, rows, 2):
-            total += _gram_sum(part.to(dtype) if offset is None else part.to(dtype) - offset)
+            total += _gram_sum(part - offset)
     return total
 
 
-def pixel_mean(x: Tensor, *, accumulate: torch.dtype | None = None) -> Tensor:
-    """The mean spectrum (C,) over images and pixels of x (N, C, H, W) or (C, H, W); its sums in `accumulate`.
+def pixel_mean(x: Tensor) -> Tensor:
+    """The mean spectrum (C,) over images and pixels of x (N, C, H, W) or (C, H, W).
 
     Example:
         >>> pixel_mean(torch.tensor([1.0, 2.0, 3.0, 5.0]).view(2, 1, 2))
         tensor([1.5000, 4.0000])
     """
     _check(x)
-    return x.mean((-2, -1) if x.ndim == 3 else (0, 2, 3), dtype=accumulate)
+    return x.mean((-2, -1) if x.ndim == 3 else (0, 2, 3))
 
 
 def _check(x: Tensor) -> None:

@@ -7,6 +7,10 @@ import warnings
 import torch
 from torch import Tensor
 
+with warnings.catch_warnings():  # torch says once that the format is a beta
+    warnings.simplefilter("ignore", UserWarning)
+    torch.eye(1).to_sparse_csr()
+
 
 def displacement_matrix(v: Tensor) -> Tensor:
     """W with (W x)(p) = x(p + v(p)) for a picture x (H, W) as a vector and v (2, H, W) [pixel], down and to the right.
@@ -26,24 +30,19 @@ def displacement_matrix(v: Tensor) -> Tensor:
     target = torch.arange(height * width, device=v.device).view(height, width).expand_as(source)
     indices = torch.stack([target.reshape(-1), source.reshape(-1)])
     size = (height * width, height * width)
-    return _csr(torch.sparse_coo_tensor(indices, weights.reshape(-1), size, check_invariants=False))
+    return torch.sparse_coo_tensor(indices, weights.reshape(-1), size, check_invariants=False).to_sparse_csr()
 
 
 def transposed(W: Tensor) -> Tensor:
     """W^T, in CSR too."""
-    return _csr(W.to_sparse_coo().transpose(0, 1))  # type: ignore[no-untyped-call]
+    columns: Tensor = W.to_sparse_coo()  # type: ignore[no-untyped-call]
+    return columns.transpose(0, 1).coalesce().to_sparse_csr()
 
 
 def displaced(x: Tensor, W: Tensor) -> Tensor:
     """W x for each picture of x (..., H, W), or W^T x with the matrix `transposed`."""
     pictures = x.reshape(-1, W.shape[1])
     return (W @ pictures.T).T.reshape(x.shape).contiguous()
-
-
-def _csr(matrix: Tensor) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls the format a beta
-        return matrix.coalesce().to_sparse_csr()
 
 
 def _taps(place: Tensor, length: int) -> tuple[Tensor, Tensor]:

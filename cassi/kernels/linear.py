@@ -12,9 +12,9 @@ Matrix = Callable[[Tensor], Tensor]
 
 
 def conjugate_gradient_steps(
-    M: Matrix, b: Tensor, *, inverse: Tensor | None = None, x0: Tensor | None = None, axes: int | None = None
+    M: Matrix, b: Tensor, *, inverse: Tensor | None = None, axes: int | None = None
 ) -> Iterator[tuple[Tensor, float]]:
-    """The iterates of preconditioned conjugate gradients for M x = b, the start first, without end.
+    """The iterates of preconditioned conjugate gradients for M x = b, 0 first, without end.
 
         q = M p,   alpha = <r, z> / <p, q>,   x += alpha p,   r -= alpha q,   z = P r,   p = z + beta p,
         beta = <r, z> / <r, z>_before
@@ -34,8 +34,7 @@ def conjugate_gradient_steps(
         norm: Tensor = torch.linalg.vector_norm(u, dim=dims, keepdim=True, dtype=torch.float64)
         return norm
 
-    x = torch.zeros_like(b) if x0 is None else x0.clone()
-    r = b.clone() if x0 is None else b - M(x)
+    x, r = torch.zeros_like(b), b.clone()
     z = r.clone() if inverse is None else r * inverse
     p, rz, scale = z.clone(), dot(r, z), length(b)
     scale = torch.where(scale > 0, scale, 1)

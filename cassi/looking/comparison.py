@@ -22,7 +22,8 @@ class Comparison:
     """What `compare` found.
 
     The numbers are "psnr" [dB], "ssim", "sam" (mean spectral angle, degrees) and the "peak" of the PSNR, which
-    `band_psnr` has for each band, by its name. The figure is that of `cassi.looking.figures.difference`.
+    `band_psnr` has for each band, by its name; the "factor" of the first cube that fits best, and "psnr_scaled" with
+    it. The figure is that of `cassi.looking.figures.difference`.
     """
 
     names: tuple[str, str]
@@ -37,6 +38,8 @@ class Comparison:
             f"PSNR {n['psnr']:.2f} dB, SSIM {n['ssim']:.3f} (peak {n['peak']:.3g}), "
             f"mean spectral angle {n['sam']:.2f} degrees",
         ]
+        if not 0.9 < n["factor"] < 1.1:
+            lines.append(f"in another unit? times {n['factor']:.3g} the first has a PSNR of {n['psnr_scaled']:.2f} dB")
         return "\n".join(lines + [f"  {name:>9}  {value:6.2f} dB" for name, value in self.band_psnr.items()])
 
 
@@ -75,7 +78,9 @@ def compare(a: str | os.PathLike[str], b: str | os.PathLike[str] = "truth", *, f
         raise InputError(f"{names[0]} and {names[1]} have other wavelengths; resample one of them")
     nm = other_nm if nm is None else nm
     peak = max(1.0, float(truth.max()))
-    numbers = {**score(x, truth=truth, peak=peak), "peak": peak}
+    factor = float(np.vdot(x, truth) / max(np.vdot(x, x), np.finfo(np.float32).tiny))
+    scaled = score(factor * x, truth=truth, peak=peak)["psnr"]
+    numbers = {**score(x, truth=truth, peak=peak), "peak": peak, "factor": factor, "psnr_scaled": scaled}
     decibels = {band_name(nm, k): value for k, value in enumerate(band_psnr(np.clip(x, 0, peak), truth, peak=peak))}
     return Comparison(names, numbers, decibels, difference(x, truth, nm, names=names))
 

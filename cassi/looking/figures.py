@@ -1,7 +1,7 @@
 """Figures of a measurement and its reconstruction.
 
-Each function returns a matplotlib `Figure`; none touches pyplot, a display or global state, so they work in a script,
-a notebook, a server or a thread. Cubes are (C, H, W) tensors or arrays in any unit, wavelengths (C,) band centers [nm];
+Each function returns a matplotlib `Figure` and none touches pyplot or a display, so they work in a script, a notebook
+or a server. Cubes are (C, H, W) tensors or arrays in any unit, wavelengths (C,) band centers [nm];
 where those are None, bands are numbered from 1.
 """
 
@@ -118,7 +118,8 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
     at, seconds, *both = np.array(history, dtype=float).reshape(-1, 4).T
     notes = [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)" for k, words in markers]
     notes += [f"{at[-1]:.0f} end ({seconds[-1]:.3g} s)"] if len(at) else []
-    label = textwrap.wrap("iteration: " + ", ".join(notes), 95)
+    whole = ", ".join(note.replace(" ", "~") for note in notes)  # broken between, not within them
+    label = [line.replace("~", " ") for line in textwrap.wrap(f"iteration: {whole}", 85)]
     figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * len(label)), title="Convergence")
     if not len(at):
         axes.set_axis_off()

@@ -102,7 +102,8 @@ class ReportData:
         if self.residual is None or self.measurement is None:
             return None
         black = _number(self.choice, "black_level") or 0.0
-        light = float(np.linalg.norm(np.nan_to_num(self.measurement).astype(np.float64) - black))
+        known = self.residual != 0  # as it is at pixels that are left out
+        light = float(np.linalg.norm(known * (np.nan_to_num(self.measurement).astype(np.float64) - black)))
         rest = float(np.linalg.norm(np.nan_to_num(self.residual).astype(np.float64)))
         return rest / light if light > 0 else None
 

@@ -262,7 +262,8 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
 def _story(data: ReportData) -> str:
     """How the solver ran, what was chosen for it, and where all of it comes from."""
     provenance = {k: ENDED.get(str(v), v) if k == "status" else v for k, v in data.provenance.items()}
-    tables = {"Chosen automatically": data.choice, "Parameters": data.parameters, "Provenance": provenance}
+    choice = {k: v for k, v in data.choice.items() if k != "plan"}  # which repeats it, for programs
+    tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
     parts = []
     if data.history:
         last = data.history[-1]

@@ -7,6 +7,7 @@ them also hold light of the neighbors and get the row weight 0. At the border of
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -36,6 +37,24 @@ def light_reach(A: Block) -> tuple[int, int]:
         taps = A.psf.shape[-1]
         low, high = low - taps // 2, high + taps - 1 - taps // 2
     return low, high
+
+
+def liveliest(y: Tensor, size: tuple[int, int], part: int) -> tuple[slice, slice]:
+    """Rows and columns of the part of a scene, `part` wide, over whose detector pixels y (..., H, W') varies most.
+
+    It holds bright and dark. Parts lie about half of one apart, from end to end.
+    """
+    sides = [min(part, length) for length in size]
+    span = y.shape[-1] - size[1]
+
+    def places(length: int, side: int) -> list[int]:
+        count = max(1, math.ceil(2 * length / side) - 1)
+        return sorted({round(k * (length - side) / max(1, count - 1)) for k in range(count)})
+
+    corners = [(i, j) for i in places(size[0], sides[0]) for j in places(size[1], sides[1])]
+    h, w = sides
+    i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
+    return slice(i, i + h), slice(j, j + w)
 
 
 def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tensor]:

@@ -139,7 +139,7 @@ class Camera(ABC):
 
     # inverses
 
-    @cached_property
+    @kept
     def _diagonal(self) -> Tensor:
         return self.gram_diag().detach()
 
@@ -201,7 +201,7 @@ class Camera(ABC):
 
     # what iterative solvers run on
 
-    @cached_property
+    @kept
     def _inverse_majorizer(self) -> Tensor:
         return reciprocal(self.majorizer())
 

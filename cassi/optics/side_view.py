@@ -162,7 +162,6 @@ def through(camera: Camera, light: Tensor) -> Camera | None:
     if isinstance(camera, CASSI | BlurredCASSI) and camera.mask.shape[-2:] == light.shape:
         return replace(camera, mask=camera.mask * light)
     if isinstance(camera, MultiShot):
-        shots = tuple(shot for shot in camera.shots if isinstance(shot, CASSI))
-        if len(shots) == camera.num_shots:
-            return replace(camera, shots=tuple(replace(shot, mask=shot.mask * light) for shot in shots))
+        shots = [shot for one in camera.shots if isinstance(shot := through(one, light), CASSI | BlurredCASSI)]
+        return replace(camera, shots=tuple(shots)) if len(shots) == camera.num_shots else None
     return None

@@ -201,6 +201,6 @@ def load_prior(path: str | os.PathLike[str] | None = None) -> LearnedPrior:
 
 
 @functools.cache
-def shipped_prior() -> LearnedPrior | None:
-    """The prior that comes with the program; None where it comes with none."""
-    return load_prior() if SHA256 else None
+def shipped_prior() -> LearnedPrior:
+    """The prior that comes with the program."""
+    return load_prior()

@@ -69,13 +69,13 @@ def _grid(v: Tensor) -> Tensor:
     return torch.stack([2 * j / max(1, width - 1) - 1, 2 * i / max(1, height - 1) - 1], dim=-1)
 
 
-def blurred(images: Tensor, sigma: float) -> Tensor:
-    """Images (N, H, W) under a Gaussian window, mirrored at the border."""
+def blurred(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:
+    """Images (N, H, W) under a Gaussian window; they are mirrored at the border, or 0 beyond it ("constant")."""
     radius = min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1)
     t = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
     taps = torch.exp(-0.5 * (t / sigma) ** 2)
     taps = taps / taps.sum()
-    padded = F.pad(images[:, None], (radius,) * 4, mode="reflect")
+    padded = F.pad(images[:, None], (radius,) * 4, mode=border)
     return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
 
 

@@ -86,8 +86,8 @@ def reconstruct(
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv"). Not for "auto", which chooses, or "least-squares".
         quality: "fast", half as long as "default", or "best", ten times as long ("auto" only).
-        prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", which takes what
-            predicts held-out pixels best ("auto" only).
+        prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", all of them
+            unless held-out pixels or the mask's imprint speak against it ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.
         budget: seconds in which to be done; None is no limit.
         uncertainty: estimate the standard deviation of each voxel, too ("auto" only).
@@ -99,7 +99,7 @@ def reconstruct(
         gain: electrons per unit of y, where known.
         read_noise: standard deviation [electron], where known.
         plan: of an earlier result (`Reconstruction.plan`), followed instead of a choice ("auto" only): for snapshots
-            that are alike, in half the time.
+            that are alike: it leaves out pilot and judge.
         camera: "find" finds out from the snapshot where and how sharp the mask really is, and takes that where the
             evidence is clear; "as-given" leaves it; or a `FoundCamera`. Not where a psf or a camera is given.
         side: a photograph of the same scene from beside the camera ("auto" and one snapshot only), used where held-out

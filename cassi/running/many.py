@@ -259,7 +259,7 @@ def _content(value: object) -> Any:
     """Plain values for a fingerprint: of files and arrays their hash, of keywords those that are given."""
     if isinstance(value, Mapping):
         return {key: _content(one) for key, one in sorted(value.items()) if one is not None}
-    if isinstance(value, str | os.PathLike) and Path(value).is_file():
+    if isinstance(value, str | os.PathLike) and os.path.isfile(value):
         return {"sha256": file_sha256(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _content(getattr(value, field.name)) for field in dataclasses.fields(value)}

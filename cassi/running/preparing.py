@@ -151,7 +151,7 @@ def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> Ma
 def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: float | None) -> Scene:
     """Through a mask that is not in place, dark pixels tell a black level that is not there: none is taken off."""
     A, y = scene.A, scene.y
-    good = None if bad_pixels is None else torch.as_tensor(~bad_pixels, device=y.device)
+    good = None if bad_pixels is None else torch.as_tensor(np.ascontiguousarray(~bad_pixels), device=y.device)
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
     frames = y.reshape(-1, *A.measurement_shape)

@@ -131,12 +131,13 @@ class InSequence:
         """A frame by itself, kept until its neighbors are done."""
         known: dict[str, Alone] = self._known  # type: ignore[attr-defined]
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
-        if key not in known:
-            made = alone(A, y, self.plan, seed=self.request.seed)
-            while len(known) > 2 * REACH:
-                known.pop(next(iter(known)), None)
-            known[key] = made
-        return known[key]
+        found = known.get(key)
+        if found is None:
+            found = alone(A, y, self.plan, seed=self.request.seed)
+            for old in list(known)[: -2 * REACH]:
+                known.pop(old, None)
+            known[key] = found
+        return found
 
 
 def sequence_plan(measurements: Sequence[Measurement], request: Request = Request()) -> Plan:  # noqa: B008  frozen

@@ -85,7 +85,7 @@ def admm_tv(
 
     Args:
         tv_weight: weight of TV against the squared misfit.
-        rho: penalty; max gram_diag / 10 if not given.
+        rho: penalty; |A|^2 / 10 if not given.
         tv_iters: dual steps a prox.
         memory: share of the dual kept for the next prox, see `cassi.priors.tv.TVDenoiser`; 1 is needed for the minimum.
         Others: see `admm`.

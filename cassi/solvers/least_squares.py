@@ -57,7 +57,7 @@ def least_squares(
     inverse = reciprocal(A.gram_diag() + damping)
     result = solve_by_cg(
         lambda z: torch.add(A.forward(A.adjoint(z)), z, alpha=damping),
-        torch.where(inverse > 0, y, 0),  # what a dark pixel reads is out of reach
+        y,
         inverse=inverse,
         axes=len(A.measurement_shape),
         num_iters=num_iters,

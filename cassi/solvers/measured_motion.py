@@ -14,7 +14,7 @@ from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, carried
 
 SPACING = 8  # of the nodes between which the motion is interpolated [pixel]
-SMOOTH, SMALL = 0.12, 5e-4  # lambda and mu, relative to the mean of the diagonal of J^T w J
+SMOOTH, SMALL = 0.24, 1e-3  # lambda and mu, relative to the mean of the diagonal of J^T w J
 STEPS = 3
 INNER = 25  # iterations of conjugate gradients for a step
 NEAR = 2.0  # over which misfits are averaged, standard deviation [pixel]
@@ -37,6 +37,7 @@ def measured_motion(A: Camera, y: Tensor, x: Tensor, v: Tensor, variance: Tensor
     def spread(d: Tensor) -> Tensor:
         return rows @ d @ columns.T
 
+    seen = A.gram_diag().sum() / x.numel()  # mean square of the mask
     for _ in range(STEPS):
         down, right = (carried(g, v) for g in torch.gradient(x, dim=(-2, -1)))
         r = y - A.forward(carried(x, v))
@@ -47,7 +48,7 @@ def measured_motion(A: Camera, y: Tensor, x: Tensor, v: Tensor, variance: Tensor
             return rows.T @ torch.stack([(down * back).sum(0), (right * back).sum(0)]) @ columns
 
         nodes = rows.shape[1] * columns.shape[1]
-        scale = w.mean() * (down.square().sum() + right.square().sum()) / (2 * nodes)
+        scale = seen * w.mean() * (down.square().sum() + right.square().sum()) / (2 * nodes)
 
         def normal(d: Tensor, down: Tensor = down, right: Tensor = right, w: Tensor = w, s: Tensor = scale) -> Tensor:
             u = spread(d)

@@ -92,7 +92,7 @@ def subspace_tv(
             number of bands, or y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
-    coefficients = _checked_shapes(A, y, basis, state)
+    coefficients, y = _checked_shapes(A, y, basis, state), y.contiguous()
     loop = Loop(num_iters, tol=tol, monitor=monitor, name="subspace TV" if denoise is None else "subspace")
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
     known = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)

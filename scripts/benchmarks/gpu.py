@@ -97,16 +97,15 @@ def _steps(mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, on: torch.devic
         "non-local, with its matching": lambda: denoise(state.z.clone(), 0),
         "non-local, kept filters": lambda: denoise(state.z.clone(), 1),
     }
-    if (shipped := shipped_prior()) is not None:
-        prior = shipped.on(on)
-        B = smooth_basis(len(x), prior.size.components).to(x)
-        start, variance = torch.einsum("kc,chw->khw", B, x), torch.full_like(y, 1e-4)
+    prior = shipped_prior().on(on)
+    B = smooth_basis(len(x), prior.size.components).to(x)
+    start, variance = torch.einsum("kc,chw->khw", B, x), torch.full_like(y, 1e-4)
 
-        def network() -> None:
-            with torch.no_grad():
-                unrolled(A, y, B, prior, start, variance=variance, level=float(x.mean()))
+    def network() -> None:
+        with torch.no_grad():
+            unrolled(A, y, B, prior, start, variance=variance, level=float(x.mean()))
 
-        steps["network"] = network
+    steps["network"] = network
     return steps
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from cassi.files.container import Container, CubeContent, Entry, Selection, dama
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
 ALPHA = {1, 2}  # samples that say how opaque a pixel is
+READING = ContextVar("READING", default=False)  # in this thread
+logging.getLogger("tifffile").addFilter(lambda record: not READING.get())
 LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # axes as tifffile calls them
 
 
@@ -66,13 +69,12 @@ def _opened(path: Path) -> Iterator[Any]:
     """The file; what is wrong with a damaged one is not logged, as the error says it in one line."""
     import tifffile
 
-    logger = logging.getLogger("tifffile")
-    before, logger.disabled = logger.disabled, True
+    before = READING.set(True)
     try:
         with tifffile.TiffFile(path, is_ome=False, _multifile=False) as tiff:
             yield tiff
     finally:
-        logger.disabled = before
+        READING.reset(before)
 
 
 def _check(path: Path, page: Any) -> None:
