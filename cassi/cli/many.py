@@ -39,7 +39,7 @@ def check_many(args: argparse.Namespace, task: Task) -> None:
         raise InputError("--report FILE goes with a single snapshot, --report with a folder; leave it out")
     named = suffix not in (*SUFFIXES, ".zarr") or Path(args.output).is_dir() if args.output else len(args.files) == 1
     if not named or not (args.output or source.is_dir()):
-        raise InputError(f"{args.output or source}: many snapshots need --output FOLDER, not one file")
+        raise InputError(f"{args.output or source}: many snapshots need --output FOLDER, for a cube each")
     source = source if source.name not in ("", "..") else source.resolve()  # by its name, which `.` and `..` are not
     args.output = args.output or f"{source}_cubes"
 
