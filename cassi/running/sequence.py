@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,7 +98,7 @@ class InSequence:
     request: Request
 
     def __post_init__(self) -> None:
-        known: dict[str, Alone] = {}  # of the frames looked at last; no part of the value
+        known: dict[str, Future[Alone]] = {}  # of the frames looked at last; no part of the value
         object.__setattr__(self, "_known", known)
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
@@ -128,16 +129,20 @@ class InSequence:
         )
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
-        """A frame by itself, kept until its neighbors are done."""
-        known: dict[str, Alone] = self._known  # type: ignore[attr-defined]
+        """A frame by itself, kept until its neighbors are done. Of workers that want the same, the first makes it."""
+        known: dict[str, Future[Alone]] = self._known  # type: ignore[attr-defined]
+        mine: Future[Alone] = Future()
         key = hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest()
-        found = known.get(key)
-        if found is None:
-            found = alone(A, y, self.plan, seed=self.request.seed)
-            for old in list(known)[: -2 * REACH]:
+        found = known.setdefault(key, mine)
+        if found is mine:
+            for old in list(known)[: -3 * REACH]:
                 known.pop(old, None)
-            known[key] = found
-        return found
+            try:
+                mine.set_result(alone(A, y, self.plan, seed=self.request.seed))
+            except BaseException as error:
+                known.pop(key, None)
+                mine.set_exception(error)
+        return found.result()
 
 
 def sequence_plan(measurements: Sequence[Measurement], request: Request = Request()) -> Plan:  # noqa: B008  frozen
