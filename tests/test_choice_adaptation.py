@@ -88,7 +88,7 @@ def test_the_network_learns_the_photographs_and_the_cube_stays(case, monkeypatch
 
 
 def test_the_same_each_time_also_as_plain_values(case):
-    stages = (Tv(20), Adapt(0.5, 3), Learned(0.7))
+    stages = (Tv(20), Adapt(0.5, 3), Learned())
     assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
     with torch.no_grad():
         one, two = (repeated(case.shot.A, case.shot.y, case.problem, stages, Watch()).x for _ in range(2))
@@ -104,7 +104,7 @@ def test_best_adapts_where_there_is_a_network(case):
     _, chains = stages_of(case.shot.A, Method(quality="best", learned=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Adapt) == 1 and names[0].count(Learned) == 4
-    assert chains[0][:4] == (NonLocal(0.5, 12), Learned(0.7), NonLocal(0.25, 12), Learned(0.7))
+    assert chains[0][:4] == (NonLocal(0.5, 12), Learned(), NonLocal(0.25, 12), Learned())
     assert Adapt(0.5, 60).before == (Tv(200), *chains[0][:3])
     assert all(Adapt not in chain and Learned not in chain for chain in names[1:])
     with pytest.raises(ValueError, match="no network, or no cube"):

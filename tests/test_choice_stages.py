@@ -119,7 +119,7 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
 
 
 def test_stages_are_plain_values():
-    stages = (Tv(200), NonLocal(0.5, 12), Learned(0.7))
+    stages = (Tv(200), NonLocal(0.5, 12), Learned())
     assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
     for wrong in ([["none", 1]], [["tv", 1, 2]]):
         with pytest.raises((KeyError, TypeError)):

@@ -148,7 +148,7 @@ def test_the_error_by_hand():
     truth = torch.full((1, 2, 4, 4), 2.0)
     x = truth.clone()
     x[:, 0] += 0.2
-    assert float(error(x, truth)) == pytest.approx((10 * np.log10(0.01 + 1e-4) - 40) / 2, rel=1e-4)
+    assert float(error(x, truth)) == pytest.approx((10 * np.log10(0.01 + 1e-5) - 50) / 2, rel=1e-4)
 
 
 def test_scenes_that_are_held_out_are_not_trained_with(data):

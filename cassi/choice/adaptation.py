@@ -28,11 +28,11 @@ PIXELS = 1 << 14  # of an example
 def error(x: Tensor, truth: Tensor) -> Tensor:
     """Squared error of each band relative to the cube's brightness, in dB, mean over the bands of N cubes: a number.
 
-    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-4), L the mean of the cube: a hundredth of it is good enough.
+    10 log10(mean (x_c - truth_c)^2 / L^2 + 10^-5), L the mean of the cube: 0.3 % of it is good enough.
     """
     L = truth.mean((1, 2, 3), keepdim=True)
     squared = ((x - truth) / L).square().mean((2, 3))
-    return 10 * (squared + 1e-4).log10().mean()
+    return 10 * (squared + 1e-5).log10().mean()
 
 
 class Example(NamedTuple):

@@ -34,8 +34,8 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
         KeyError, TypeError: no such stage, or other numbers than it has.
 
     Example:
-        >>> from_list([["tv", 200], ["learned", 0.7]])
-        (Tv(num_iters=200), Learned(share=0.7))
+        >>> from_list([["tv", 200], ["learned"]])
+        (Tv(num_iters=200), Learned())
     """
     return tuple(STAGES[name](*numbers) for name, *numbers in values)
 

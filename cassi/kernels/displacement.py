@@ -35,8 +35,8 @@ def displacement_matrix(v: Tensor) -> Tensor:
 
 def transposed(W: Tensor) -> Tensor:
     """W^T, in CSR too."""
-    columns: Tensor = W.to_sparse_coo()  # type: ignore[no-untyped-call]
-    return columns.transpose(0, 1).coalesce().to_sparse_csr()
+    matrix: Tensor = W.to_sparse_coo()  # type: ignore[no-untyped-call]
+    return matrix.transpose(0, 1).coalesce().to_sparse_csr()
 
 
 def displaced(x: Tensor, W: Tensor) -> Tensor:
