@@ -119,7 +119,7 @@ def convergence(history: Sequence[Record], *, markers: Sequence[tuple[int, str]]
     notes = [f"{k} {words} ({np.interp(k, at, seconds):.3g} s)" for k, words in markers]
     notes += [f"{at[-1]:.0f} end ({seconds[-1]:.3g} s)"] if len(at) else []
     whole = ", ".join(note.replace(" ", "~") for note in notes)  # broken between, not within them
-    label = [line.replace("~", " ") for line in textwrap.wrap(f"iteration: {whole}", 85)]
+    label = [line.replace("~", " ") for line in textwrap.wrap(f"iteration: {whole}", 85, break_on_hyphens=False)]
     figure, ((axes,),) = page(Row((5.6,), 2.6, right=EDGE, below=BELOW + LINE * len(label)), title="Convergence")
     if not len(at):
         axes.set_axis_off()
