@@ -64,8 +64,7 @@ def test_the_dispersion_is_fitted_and_inverted():
 
 
 def test_a_curve_that_turns_back_is_refused():
-    wavelengths = np.array([450.0, 550.0, 650.0])
-    curve = Dispersion(np.array([-9.9, 18.0, -8.18]), wavelengths, np.zeros(3), np.zeros(3))
+    curve = Dispersion(np.array([-9.9, 18.0, -8.18]), np.array([450.0, 550.0, 650.0]), np.zeros(3), np.zeros(3))
     with pytest.raises(InputError, match="turns back between 450 and 650 nm"):
         curve.wavelength(np.array([0.0]))
 
@@ -146,8 +145,10 @@ def test_what_is_saved_is_loaded(found, tmp_path):
     for name in ("mask", "wavelengths", "dark", "flat", "bad_pixels"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
     assert again.shifts == found.shifts and again.summary() == found.summary()
-    silent = replace(found, read_noise=0.0)  # where all dark frames are alike
-    assert Calibration.load(silent.save(tmp_path / "silent.h5")).read_noise == 0
+    assert not any("fits badly" in line for line in found.summary()) and repr(found).startswith("<Calibration: ")
+    wrong = replace(found, dispersion=replace(found.dispersion, measured=found.dispersion.measured + 0.6))
+    assert "the wavelength of a picture wrong" in wrong.summary()[1]
+    assert Calibration.load(replace(found, read_noise=0.0).save(tmp_path / "silent.h5")).read_noise == 0
     with pytest.raises(InputError, match="exists already"):
         found.save(tmp_path / "c.h5")
 
@@ -158,7 +159,8 @@ def test_what_is_saved_is_loaded(found, tmp_path):
         (lambda f: f.__delitem__("flat"), "no calibration, 'flat' is missing"),
         (lambda f: f["mask"].__setitem__(0, np.nan), "'mask'.*finite"),
         (lambda f: f.__setitem__("line_spread/sigma", [1.0]), "holds a blur"),
-        (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one number >= 0"),
+        (lambda f: f.attrs.__setitem__("scale", np.nan), "'scale' must be one positive number"),
+        (lambda f: f.attrs.__setitem__("scale", 0.0), "'scale' must be one positive number"),
         (lambda f: f.attrs.__delitem__("saturation"), "no calibration, 'saturation' is missing"),
     ],
 )

@@ -34,8 +34,7 @@ SIZE = 128
 
 @pytest.fixture(scope="module")
 def mask():
-    grey = np.random.default_rng(0).random((SIZE, SIZE))
-    return ndimage.gaussian_filter(grey, 0.6).astype(np.float32)
+    return ndimage.gaussian_filter(np.random.default_rng(0).random((SIZE, SIZE)), 0.6).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -202,12 +201,10 @@ def test_the_part_that_was_not_looked_for_is_told(scene, mask):
     m = photographed(scene, mask, mask)
     between = replace(m, shifts=tuple(2.05 * c for c in range(len(SHIFTS))))
     assert "for bands on whole pixels only" in find_camera(between).message
-    beside = replace(m, shifts=tuple(d + 0.5 for d in SHIFTS))
-    assert not find_camera(beside).accepted
+    assert not find_camera(replace(m, shifts=tuple(d + 0.5 for d in SHIFTS))).accepted
     ones = replace(m, mask=np.ones_like(mask))
     assert "this mask has none" in find_camera(ones).message and find_camera(ones).mask is ones.mask
-    few = replace(m, y=m.y[:64, :78], mask=m.mask[:64, :64])
-    assert "too small" in find_camera(few).message
+    assert "too small" in find_camera(replace(m, y=m.y[:64, :78], mask=m.mask[:64, :64])).message
 
 
 def test_a_mask_is_no_sharper_than_its_picture_without_need(scene, mask, monkeypatch):
@@ -287,8 +284,7 @@ def test_a_box_covers_pixels_in_part():
 
 def test_an_exact_model_hands_the_mask_back(mask):
     assert CameraModel().masks(mask, SHIFTS) is mask
-    tone = CameraModel(tone=2.0).masks(mask, SHIFTS)
-    assert np.allclose(tone[3], mask.astype(np.float64) ** 2, atol=1e-6)
+    assert np.allclose(CameraModel(tone=2.0).masks(mask, SHIFTS)[3], mask.astype(np.float64) ** 2, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -65,9 +65,11 @@ def test_the_summary_names_captures_and_doubt(refined, captures):
     text = "\n".join(refined.summary())
     assert "2 captures together" in text and "+-" in text
     assert all(m.source in text for m in captures)
-    few = slice(48)  # rows: they are enough for a fit of any kind
+    single = replace(refined, names=refined.names[:1], alone=refined.alone[:1], errors=refined.errors[:1])
+    assert "moved down" in "\n".join(single.summary()) and "+-" not in "\n".join(single.summary())
+    few = slice(48)  # rows, in which nothing is found
     part = replace(captures[0], y=captures[0].y[few], mask=captures[0].mask[few])
-    assert "+-" not in "\n".join(refine_camera([part]).summary())
+    assert "moved down" not in "\n".join(refine_camera([part]).summary())
 
 
 def test_captures_that_do_not_go_together(captures):
@@ -96,8 +98,7 @@ def files(tmp_path, captures, mask):
 def test_from_files_to_a_calibration_that_reconstruct_reads(tmp_path, captures, refined, files, capsys, monkeypatch):
     def fitted(measurements, **_):
         assert all(np.array_equal(m.y, other.y) for m, other in zip(measurements, captures, strict=True))
-        names = tuple(m.source for m in measurements)
-        return replace(refined, names=names)
+        return replace(refined, names=tuple(m.source for m in measurements))
 
     monkeypatch.setattr(refined_camera, "refine_camera", fitted)
     (tmp_path / "sub").mkdir()

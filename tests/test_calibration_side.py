@@ -28,8 +28,7 @@ def scene(seed: int = 0, size: int = 64) -> torch.Tensor:
 
 
 def camera(size: int = 64) -> CASSI:
-    mask = torch.rand(size, size, generator=torch.Generator().manual_seed(1))
-    return CASSI.from_step(mask, step=1, num_bands=6)
+    return CASSI.from_step(torch.rand(size, size, generator=torch.Generator().manual_seed(1)), step=1, num_bands=6)
 
 
 def test_a_moved_turned_larger_picture_is_found_to_a_few_hundredths_of_a_pixel():
@@ -50,8 +49,7 @@ def test_a_moved_turned_larger_picture_is_found_to_a_few_hundredths_of_a_pixel()
 def test_a_picture_of_another_scene_does_not_fit():
     x, A = scene(), camera()
     R = torch.full((1, 6), 1 / 6)
-    other = side_photograph(scene(5), R).permute(2, 0, 1)
-    assert register(other, A, A.forward(x), x, R).correlation < FITS
+    assert register(side_photograph(scene(5), R).permute(2, 0, 1), A, A.forward(x), x, R).correlation < FITS
 
 
 def test_response_and_gain_of_a_known_scene():

@@ -33,8 +33,7 @@ class Case:
         self.state = repeated(self.shot.A, self.shot.y, self.problem, SHORT, Watch())
 
     def photographs(self) -> list[Example]:
-        x = self.state.x.clamp(min=0)
-        return list(_photographs(self.shot.A, self.shot.y, self.problem, x, SHORT, Watch()))
+        return list(_photographs(self.shot.A, self.shot.y, self.problem, self.state.x.clamp(min=0), SHORT, Watch()))
 
     def error(self, prior: LearnedPrior) -> float:
         """Mean over the photographs, after the network."""

@@ -110,8 +110,7 @@ def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
 
 def test_other_held_out_pixels_give_nearly_the_same_cube(still_life, found):
     A, truth, y, _ = still_life
-    other = reconstruct_auto(A, y, seed=1)  # here they decide otherwise about the stages
-    assert abs(psnr(other.result.x, truth) - psnr(found["clean"].result.x, truth)) < 0.7
+    assert abs(psnr(reconstruct_auto(A, y, seed=1).result.x, truth) - psnr(found["clean"].result.x, truth)) < 0.7
     for prior in ("tv", "nonlocal"):
         one, two = (reconstruct_auto(A, y, seed=seed, prior=prior).result.x for seed in (0, 1))
         assert float((one - two).norm() / two.norm()) < 0.1

@@ -46,8 +46,7 @@ def smooth_light() -> torch.Tensor:
 
 
 def leftover(camera: CASSI, x: torch.Tensor) -> float:
-    y = camera.forward(x)
-    split = Split.of(camera, y, camera.majorizer() > 0, 0)
+    split = Split.of(camera, camera.forward(x), camera.majorizer() > 0, 0)
     return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[1])
 
 

@@ -20,8 +20,7 @@ def outcome(components: int = 8, error: float = 0.1, stages=None) -> Outcome:
     trials = (Trial("total variation", 0.2, 0.01, True), Trial("learned", 0.4, 0.2, False))
     plan = Plan("scene-8", torch.ones(components, 12), NoiseModel(0.1, 0.2, "a guess"), 1.0, stages or (Tv(5),))
     result = Result(torch.zeros(12, 4, 4), (), "max_iters")
-    evidence = Evidence(bases, trials, error, 100, 0, None)
-    return Outcome(result, "subspace-tv", plan=plan, evidence=evidence)
+    return Outcome(result, "subspace-tv", plan=plan, evidence=Evidence(bases, trials, error, 100, 0, None))
 
 
 def test_what_it_was_built_from():

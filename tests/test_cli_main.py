@@ -113,8 +113,7 @@ def test_what_goes_wrong_is_one_line_and_a_code(raised, code, words, capsys):
     def fail() -> int:
         raise raised
 
-    args = argparse.Namespace(debug=False, mask=None, mask_key=None, prog="cassi x")
-    assert shell.guarded(args, fail) == code
+    assert shell.guarded(argparse.Namespace(debug=False, mask=None, mask_key=None, prog="cassi x"), fail) == code
     err = capsys.readouterr().err
     assert err.startswith(f"cassi x: error: {words}") and err.count("\n") == 1
 

@@ -191,14 +191,12 @@ def test_frames_that_do_not_fit_the_mask_are_counted(night, capsys):
 
 def test_of_many_that_do_not_fit_the_first_are_named_in_order(night, capsys):
     assert call(night, *FAST, "--camera", "as-given", mask="wrong.h5") == 0
-    warned = re.findall(r"warning: (\S+)", capsys.readouterr().err)
-    assert warned[:4] == ["dark:", "snap1:", "snap2:", "..."]
+    assert re.findall(r"warning: (\S+)", capsys.readouterr().err)[:4] == ["dark:", "snap1:", "snap2:", "..."]
 
 
 def test_a_folder_gets_a_page_and_many_cubes_a_place(night, capsys):
     assert call(night, *FAST, "--report") == 0
-    page = (night.parent / "night_cubes" / "index.html").read_text()
-    assert "4 results, 1 of them not to be trusted" in page
+    assert "4 results, 1 of them not to be trusted" in (night.parent / "night_cubes" / "index.html").read_text()
     assert "index.html" in capsys.readouterr().out
     files = [str(night / f"snap{k}.h5") for k in (10, 2, 1)]  # as a shell expands a pattern
     argv = ["reconstruct", *files, "--mask", str(night.parent / "mask.h5"), "--num-bands", str(C), *map(str, FAST)]

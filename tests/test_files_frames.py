@@ -1,5 +1,8 @@
 """Frames one at a time, the scale they share, and the description of files."""
 
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
 import h5py
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from PIL import Image
 
 from cassi.files import InputError, Levels, ReadOptions, common_bit_depth, describe, open_container, read_measurement
 from cassi.files.container import Container
+from cassi.files.formats.tiff import _opened
 from cassi.files.frames import find_files, natural
 from cassi.files.reading import open_measurement
 from cassi.files.scaling import plan_counts
@@ -108,6 +112,17 @@ def test_describe_lists_arrays(tmp_path):
     (tmp_path / "broken.h5").write_text("nothing")
     with pytest.raises(InputError, match="not HDF5"):
         describe(tmp_path / "broken.h5")
+
+
+def test_files_read_at_once_leave_the_log_as_it_was(tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / "a.tif", np.ones((8, 8), np.uint8))
+    log, told = logging.getLogger("tifffile"), []
+    monkeypatch.setattr(log, "handle", lambda record: log.filter(record) and told.append(record.getMessage()))
+    with ThreadPoolExecutor(1) as other, _opened(tmp_path / "a.tif"):
+        other.submit(log.warning, "of another thread").result()
+        log.warning("of this file")
+    log.warning("later")
+    assert told == ["of another thread", "later"]
 
 
 OF_IMAGEJ = {"imagej": True, "truncate": True}

@@ -292,8 +292,7 @@ def test_pictures_that_are_read_for_what_they_are(tmp_path):
 
 
 def test_negative_counts_need_a_word(tmp_path):
-    counts = (Y * 4000 - 500).astype(np.int16)
-    path = write_h5(tmp_path / "m.h5", measurement=counts, mask=MASK)
+    path = write_h5(tmp_path / "m.h5", measurement=(Y * 4000 - 500).astype(np.int16), mask=MASK)
     assert "the counts go down to -49" in one_line(read_measurement, path)
     m = read_measurement(path, levels=Levels(black_level=-500))
     assert np.allclose(m.y * (4095 + 500), Y * 4000, atol=1)
@@ -302,8 +301,7 @@ def test_negative_counts_need_a_word(tmp_path):
 @pytest.mark.parametrize(("scale", "dtype"), [(1e-300, "f8"), (1e-40, "f4"), (2.7e38, "f4"), (1e300, "f8")])
 def test_masks_of_any_unit_are_brought_to_one(tmp_path, scale, dtype):
     mask = MASK + np.float64(0.25)
-    stored = (mask * scale).astype(dtype)
-    m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=stored))
+    m = read_measurement(write_h5(tmp_path / "m.h5", measurement=Y, mask=(mask * scale).astype(dtype)))
     assert np.allclose(m.mask, mask / mask.max(), rtol=1e-4)
     assert any("divided by their maximum" in note for note in m.notes)
 

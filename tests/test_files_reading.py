@@ -40,8 +40,7 @@ def write_v73(path, **datasets):
 
 def test_hdf5_tells_more_than_its_arrays(tmp_path, arrays):
     """What is written by `write_measurement` comes back whole: test_files_writing.py."""
-    attributes = {"gain": 100.0, "read_noise": 2.5, "unit": np.bytes_("reflectance")}
-    path = write_h5(tmp_path / "m.h5", attributes, **arrays)
+    path = write_h5(tmp_path / "m.h5", {"gain": 100.0, "read_noise": 2.5, "unit": np.bytes_("reflectance")}, **arrays)
     m = read_measurement(path)
     assert m.shifts == (0, 2, 4, 6)
     assert np.array_equal(m.y, arrays["measurement"]) and m.y.dtype == np.float32
@@ -70,8 +69,7 @@ def test_the_only_image_of_a_file_is_taken_and_said(tmp_path, arrays):
 
 def test_key_given_by_the_user(tmp_path, arrays):
     path = write_h5(tmp_path / "m.h5", a=arrays["measurement"], b=arrays["mask"])
-    m = read_measurement(path, key="a", mask_key="b")
-    assert np.array_equal(m.y, arrays["measurement"])
+    assert np.array_equal(read_measurement(path, key="a", mask_key="b").y, arrays["measurement"])
     with pytest.raises(InputError, match=r"no array 'c'; found a \(12, 16\) float32, b \(12, 10\) float32"):
         read_measurement(path, key="c")
 
@@ -185,16 +183,14 @@ def test_sheared_masks_are_cut_out_at_their_shift(tmp_path, step, name):
 
 def test_sheared_masks_that_differ_by_band_stay_one_per_band(tmp_path):
     masks = np.random.default_rng(4).random((3, 8, 6)).astype(np.float32)
-    path = write_h5(tmp_path / "m.h5", y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2))
-    m = read_measurement(path)
+    m = read_measurement(write_h5(tmp_path / "m.h5", y=np.ones((8, 10), np.float32), mask_3d_shift=sheared(masks, 2)))
     assert m.shifts == (0, 2, 4)
     assert np.array_equal(m.mask, masks)
 
 
 def test_one_mask_per_video_frame_is_not_cut(tmp_path):
     masks = (np.random.default_rng(5).random((4, 16, 16)) > 0.5).astype(np.float32)
-    path = write_h5(tmp_path / "video.h5", y=np.ones((16, 16), np.float32), mask=masks)
-    m = read_measurement(path)
+    m = read_measurement(write_h5(tmp_path / "video.h5", y=np.ones((16, 16), np.float32), mask=masks))
     assert m.shifts == (0, 0, 0, 0)
     assert np.array_equal(m.mask, masks)
 
@@ -203,8 +199,7 @@ def test_one_mask_per_video_frame_is_not_cut(tmp_path):
 def test_integers_are_scaled_by_the_smallest_bit_depth(tmp_path, arrays, maximum, full):
     counts = np.zeros((H, DETECTOR), np.uint16)
     counts[1, 1] = maximum
-    path = write_h5(tmp_path / "m.h5", {"gain": 0.5}, measurement=counts, mask=arrays["mask"])
-    m = read_measurement(path)
+    m = read_measurement(write_h5(tmp_path / "m.h5", {"gain": 0.5}, measurement=counts, mask=arrays["mask"]))
     assert m.scale == full
     assert m.y[1, 1] == pytest.approx(maximum / full, rel=1e-6)
     assert m.unit == f"fraction of full scale ({full} counts)"
@@ -280,8 +275,7 @@ def test_wavelengths_given_beside_the_file(tmp_path, arrays):
 
 
 def test_truth_that_does_not_fit_is_left_out_with_a_note(tmp_path, arrays):
-    content = {**arrays, "cube": np.ones((C + 1, H, W), np.float32)}
-    m = read_measurement(write_h5(tmp_path / "m.h5", **content))
+    m = read_measurement(write_h5(tmp_path / "m.h5", **{**arrays, "cube": np.ones((C + 1, H, W), np.float32)}))
     assert m.cube is None
     assert any("is not the truth of 4 bands" in note for note in m.notes)
 

@@ -56,8 +56,7 @@ def test_every_system_of_a_batch_is_solved_as_alone():
 
 
 def test_nothing_is_solved_by_nothing():
-    M = spread()
-    assert conjugate_gradients(lambda v: M @ v, torch.zeros(8, dtype=F64)).count_nonzero() == 0
+    assert conjugate_gradients(lambda v: spread() @ v, torch.zeros(8, dtype=F64)).count_nonzero() == 0
     assert conjugate_gradients(lambda v: v, torch.zeros(0, 8), axes=1).shape == (0, 8)
 
 

@@ -43,6 +43,9 @@ def test_a_frame_of_a_stack(tmp_path, truth):
     stack = write_cube(tmp_path / "stack.h5", np.stack([truth, truth + 0.05]))
     single = write_cube(tmp_path / "one.h5", truth[None])
     assert compare(stack, single, frame=1).numbers["psnr"] == pytest.approx(-20 * np.log10(0.05), abs=1e-3)
+    found = compare(write_cube(tmp_path / "dim.h5", truth / 4), single)
+    assert found.numbers["factor"] == pytest.approx(4, rel=1e-5) and found.numbers["psnr_scaled"] > 90
+    assert "in another unit? times 4 the first" in str(found) and "another unit" not in str(compare(stack, single))
     for first, frame, held in ((stack, 2, 2), (stack, -1, 2), (single, 1, 1)):
         with pytest.raises(InputError, match=rf"\.h5: no frame {frame}, it holds {held}"):
             compare(first, single, frame=frame)

@@ -127,8 +127,7 @@ def test_broken_values_still_give_figures(cube):
 def test_bands_name_what_they_show(cube):
     bright = cube.copy()
     bright[0, 0, 0] = 7.5
-    figure = figures.bands(bright, BANDS, unit="counts")
-    shown = words(figure)
+    shown = words(figures.bands(bright, BANDS, unit="counts"))
     assert "450 nm" in shown and "650 nm" in shown
     assert "8 of 8 bands, all on one scale" in shown and "counts" in shown
     assert f"≥ {np.percentile(bright, 99.5):.3g}" in shown and "≤" not in shown

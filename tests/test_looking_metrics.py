@@ -98,8 +98,7 @@ def test_whiteness_tells_the_directions_apart():
 
 
 def test_whiteness_leaves_out_what_is_not_finite():
-    noise = torch.randn(120, 120, generator=torch.Generator().manual_seed(5))
-    dirty = noise.clone()
+    dirty = torch.randn(120, 120, generator=torch.Generator().manual_seed(5)).clone()
     dirty[:, 50:60] = torch.nan
     assert 0 < max(map(abs, residual_whiteness(dirty)[:2])) < 0.03
     left = residual_whiteness(dirty[:, :50])

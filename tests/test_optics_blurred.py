@@ -40,8 +40,7 @@ def case(request):
 
 
 def masks(case):
-    bands = len(case["shifts"])
-    return (random(5, 6).abs() > 0.6).double(), random(bands, 5, 6, seed=3)
+    return (random(5, 6).abs() > 0.6).double(), random(len(case["shifts"]), 5, 6, seed=3)
 
 
 def test_forward_and_adjoint_equal_the_dense_matrix(case):

@@ -358,6 +358,13 @@ def test_an_iterated_inverse_has_no_derivative_in_the_mask():
             A.pinv(torch.ones(A.measurement_shape, dtype=F64))
 
 
+def test_what_is_kept_of_a_camera_follows_a_learned_mask():
+    mask, y = torch.nn.Parameter(masks(4, 5) + 0.5), torch.ones(4, 7, dtype=F64)
+    before = (A := BlurredCASSI(mask, (0.0, 1.5))).first_guess(y).detach()
+    mask.data *= 3
+    torch.testing.assert_close(A.first_guess(y).detach(), before / 3)
+
+
 def test_wrong_arguments_are_named(case):
     A = case.A
     x, y = pair(A)

@@ -29,7 +29,7 @@ from cassi.optics.psf import local_mean
 ARRAYS = ("mask", "shifts", "wavelengths", "dark", "flat", "bad_pixels")
 DISPERSION = ("coefficients", "wavelengths", "measured", "across")
 NUMBERS = ("saturation", "scale", "gain", "read_noise")
-WRONG = 0.5  # a picture this far beside the fitted dispersion is told [pixel]
+MISPLACED = 0.5  # a picture this far beside the fitted dispersion is told [pixel]
 CLOSED = 3e-3  # transmission, of the brightest, below which an element counts as closed: Phi^+ divides by it
 
 
@@ -98,7 +98,7 @@ class Calibration:
             f"detector: {np.count_nonzero(self.bad_pixels)} bad pixels, dark level {np.median(self.dark):.1f} of "
             f"{self.saturation:g} counts",
         ]
-        if np.abs(curve.residuals).max() > WRONG:
+        if np.abs(curve.residuals).max() > MISPLACED:
             lines.insert(1, "the dispersion fits badly: is the wavelength of a picture wrong, or are there too few?")
         if self.gain is not None and self.read_noise is not None:
             lines.append(
@@ -138,8 +138,9 @@ class Calibration:
         for name in NUMBERS:
             if name in container.attributes:
                 number = np.asarray(container.attributes[name])
-                if number.size != 1 or number.dtype.kind not in "iuf" or not 0 <= number.item() < np.inf:
-                    raise InputError(f"{path}: '{name}' must be one number >= 0, got {number!r}")
+                least = 0.0 if name == "read_noise" else np.finfo(float).tiny
+                if number.size != 1 or number.dtype.kind not in "iuf" or not least <= number.item() < np.inf:
+                    raise InputError(f"{path}: '{name}' must be one positive number, got {number!r}")
                 numbers[name] = float(number.item())
         mask, shifts = values["mask"].astype(np.float32), tuple(int(d) for d in values["shifts"])
         if mask.ndim != 3 or not shifts:

@@ -22,7 +22,7 @@ from cassi.optics.building import camera_of_shot
 from cassi.optics.cropping import Shot
 from cassi.optics.detector import black_level_of, check_light
 from cassi.optics.mask_match import compared
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, any_bad
 from cassi.optics.protocol import Camera
 
 FRAMES = 4  # of a stack that are looked at
@@ -122,8 +122,7 @@ class FoundCamera:
         """The measurement with this camera in place of its own."""
         if not self.accepted:
             return m
-        bad = [pixels for pixels in (m.bad_pixels, self.left_out) if pixels is not None]
-        return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=np.logical_or.reduce(bad) if bad else None)
+        return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
@@ -189,8 +188,7 @@ def find_camera(
     m = measurements[0]
     if any(other.y.shape[-2:] != m.y.shape[-2:] for other in measurements):
         raise ValueError("the snapshots differ in size; give those of one camera and one region")
-    marked = [one.bad_pixels for one in measurements if one.bad_pixels is not None]
-    m = replace(m, bad_pixels=np.logical_or.reduce(marked) if marked else None)  # of any of them
+    m = replace(m, bad_pixels=any_bad(one.bad_pixels for one in measurements))
     given = FoundCamera.as_given(m)
     if reason := _not_looked_for(m):
         return replace(given, reason=reason)

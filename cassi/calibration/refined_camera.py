@@ -32,8 +32,10 @@ class RefinedCamera:
     def summary(self) -> list[str]:
         """What was found, one line each, +- the standard error over the captures, and the held-out errors."""
         count = len(self.names)
-        lines = [self.together.message, f"fitted to {count} {'capture' if count == 1 else 'captures'} together:"]
-        for name, (value, *alone) in self.values().items() if self.together.accepted else ():
+        lines, found = [self.together.message], self.values() if self.together.accepted else {}
+        if found:
+            lines.append(f"fitted to {count} {'capture' if count == 1 else 'captures'} together:")
+        for name, (value, *alone) in found.items():
             sure = "" if count == 1 else f" +- {np.std(alone, ddof=1) / math.sqrt(count):.3f}"
             lines.append(f"  {name}: {value:+.3f}{sure}")
         lines.append("held-out error as given, found from the capture alone, found from all:")

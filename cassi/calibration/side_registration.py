@@ -25,8 +25,9 @@ FINE, WIDE = 1.0, 4.0  # standard deviations between which detail is compared [p
 COLOR_BLUR = 1.5  # of the first cube's colors, whose detail is uncertain [pixel]
 SEEN = 0.6  # share of the scene that a picture has to show
 NOT_SEEN = -1.0  # for a correlation, where too little of the scene is seen
-_soft = partial(blurred, border="constant")
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
+
+_soft = partial(blurred, border="constant")
 
 
 class Registered(NamedTuple):

@@ -104,6 +104,13 @@ class Adapt:
         return replace(state, learned=prior.requires_grad_(False))
 
 
+def begun_at(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor) -> Example:
+    """What a network makes of a cube x: the rest outside of its basis, which it leaves, is taken off."""
+    start = analyse(x, B)
+    rest = x - synthesise(start, B)
+    return Example(y - A.forward(rest), variance, start, truth - rest)
+
+
 def elsewhere(t: Tensor, s: int, *, back: bool = False) -> Tensor:
     """T_s: rows laid elsewhere on the mask, upside down, rolled by a third, or both; light moves along rows only."""
     axes, turn = ([-2] if s % 2 == 0 else []), s * t.shape[-2] // PHOTOGRAPHS
@@ -129,9 +136,7 @@ def _photographs(
             if watch.spend(stage.cost):
                 return
             if isinstance(stage, NonLocal):
-                start = analyse(state.x, B)
-                rest = state.x - synthesise(start, B)
-                yield Example(seen - A.forward(rest), expected, start, truth - rest)
+                yield begun_at(state.x, A, seen, expected, truth, B)
 
 
 def _strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, Example]:

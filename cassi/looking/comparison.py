@@ -79,7 +79,7 @@ def compare(a: str | os.PathLike[str], b: str | os.PathLike[str] = "truth", *, f
     nm = other_nm if nm is None else nm
     peak = max(1.0, float(truth.max()))
     factor = float(np.vdot(x, truth) / max(np.vdot(x, x), np.finfo(np.float32).tiny))
-    scaled = score(factor * x, truth=truth, peak=peak)["psnr"]
+    scaled = float(np.mean(band_psnr(np.clip(factor * x, 0, peak), truth, peak=peak)))
     numbers = {**score(x, truth=truth, peak=peak), "peak": peak, "factor": factor, "psnr_scaled": scaled}
     decibels = {band_name(nm, k): value for k, value in enumerate(band_psnr(np.clip(x, 0, peak), truth, peak=peak))}
     return Comparison(names, numbers, decibels, difference(x, truth, nm, names=names))

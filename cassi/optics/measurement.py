@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -118,6 +118,12 @@ class Measurement:
 def for_kernels(values: np.ndarray) -> np.ndarray:
     """An array as the compiled kernels take it: float32, in C order, writable; copied only where it is not so yet."""
     return np.require(values, np.float32, ("C", "W"))
+
+
+def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """Pixels that one of some maps of bad pixels marks, None where there is no map."""
+    maps = [bad for bad in marked if bad is not None]
+    return np.logical_or.reduce(maps) if maps else None
 
 
 def join_shots(shots: Sequence[Measurement]) -> Measurement:

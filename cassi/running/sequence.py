@@ -21,7 +21,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Plan, Run
 from cassi.errors import InputError
 from cassi.optics.mask_match import compared
-from cassi.optics.measurement import Measurement
+from cassi.optics.measurement import Measurement, any_bad
 from cassi.running.front_door import as_in, assembled, reconstructed
 from cassi.running.many import Frame
 from cassi.running.preparing import as_found, prepare
@@ -81,8 +81,7 @@ def _stacked(frames: Sequence[Measurement]) -> Measurement:
                 f"the frames of a sequence must be single snapshots of one size, {m.source} is {m.y.shape}, "
                 f"{other.source} {other.y.shape}; give one camera's frames"
             )
-    bad = [frame.bad_pixels for frame in frames if frame.bad_pixels is not None]
-    return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=np.logical_or.reduce(bad) if bad else None)
+    return replace(m, y=np.stack([f.y for f in frames]), bad_pixels=any_bad(f.bad_pixels for f in frames))
 
 
 @dataclass(frozen=True, eq=False)

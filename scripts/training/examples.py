@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.choice.automatic import explored
+from cassi.choice.adaptation import begun_at
+from cassi.choice.automatic import explored, stages_of
 from cassi.choice.held_out import Judge, Split
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method
-from cassi.choice.stages import Learned, Tv, Watch, in_turn
+from cassi.choice.stages import Learned, Watch
 from cassi.files import read_measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
-from cassi.priors.spectral_basis import analyse, synthesise
 from training.scenes import WAVELENGTHS, Scenes
 
 
@@ -187,21 +187,18 @@ def _photographed(
     A: CASSI, y: Tensor, truth: Tensor, wavelengths: np.ndarray, prior: LearnedPrior, seed: int
 ) -> list[Examples]:
     """One snapshot (H, W') of a scene (C, H, W), and where the stages of the default solver have got to with it."""
-    split = Split.of(A, y, A.majorizer() > 0, seed)
-    A, y = split.A_train, split.y_train
-    found = explored(split, wavelengths, CameraNoise(), Method(learned=prior))
+    split, method = Split.of(A, y, A.majorizer() > 0, seed), Method(learned=prior)
+    A, y, (first, chains) = split.A_train, split.y_train, stages_of(A, method)
+    found = explored(split, wavelengths, CameraNoise(), method)
     problem = found.plan.problem(y, found.brightness)
-    state = Tv(200).run(A, y, problem, None, Watch())
+    state = first.run(A, y, problem, None, Watch())
     variance = noise_left(split, Judge(split).verdict(state.x, imprint=False).squared).variance(y)
     problem, B, examples = replace(problem, variance=variance), problem.smooth.to(y), []
-    for stage in (None, *in_turn(0.5)):
+    for stage in (None, *chains[0]):
         state = state if stage is None else stage.run(A, y, problem, state, Watch())
         if not isinstance(stage, Learned):
-            start = analyse(state.x, B)
-            rest = state.x - synthesise(start, B)  # is not the network's
-            examples.append(
-                Examples(A, (y - A.forward(rest))[None], variance[None], B, start[None], (truth - rest)[None])
-            )
+            seen, _, start, wanted = begun_at(state.x, A, y, variance, truth, B)
+            examples.append(Examples(A, seen[None], variance[None], B, start[None], wanted[None]))
     return examples
 
 

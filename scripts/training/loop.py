@@ -27,7 +27,7 @@ from training.examples import AnyCamera, Examples, draw_examples, load_masks, re
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
-POOL, LOOKS = 192, 3  # examples of late, and how often one is looked at: a quarter of the time goes into new ones
+POOL, LOOKS = 192, 3  # examples of late, and how often one is looked at: a sixth of the time goes into new ones
 LOG_EVERY = 50  # steps
 
 
