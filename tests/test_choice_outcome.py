@@ -27,7 +27,7 @@ def test_what_it_was_built_from():
     assert "Built from 1 spectrum learned from the scene itself with total variation." in outcome(1).explain()
     stages = (Tv(5), NonLocal(0.5, 2), Learned(), NonLocal(0.2, 2))
     assert outcome(stages=stages).explain().endswith("with total variation, a non-local prior and a learned prior.")
-    adapted = outcome(stages=(Tv(5), Learned(), Adapt(0.5, 1), Learned())).explain()
+    adapted = outcome(stages=(Tv(5), Learned(), Adapt(0.5, 1))).explain()
     assert adapted.endswith("with total variation, a learned prior and its adaptation to the scene.")
 
 

@@ -48,11 +48,13 @@ class Example(NamedTuple):
 class Adapt:
     """The network trained on for one scene and camera: the cube so far is a scene whose truth is known.
 
-        y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(stages(y_s)), T_s x),    s = 0, 1, 2
+        y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(before(y_s)), T_s x),    s = 0, 1, 2
+        x <- (x + after_w(x)) / 2
 
-    T_s lays the rows of the scene elsewhere on the mask, n_s is noise as strong as the snapshot's, and `stages` are
-    those before a network in the default solver of one shot. The cube stays as it is; the networks of the stages that
-    follow are the one that was trained. One for all cameras and scenes is a compromise between them.
+    T_s lays the rows of the scene elsewhere on the mask, n_s is noise as strong as the snapshot's, and `before` are the
+    stages before a network in the default solver of one shot. Network and non-local prior then take turns once more,
+    with the network that was trained. A cube that teaches lacks the finest texture, which the network then learns to
+    leave out: the mean with the cube that taught loses 0.2 dB on feathers at worst, where the new one alone loses 1.2.
 
     Attributes:
         sigma: strength of the first non-local prior of the chain.
@@ -70,12 +72,18 @@ class Adapt:
 
     @property
     def cost(self) -> float:
-        return PHOTOGRAPHS * sum(stage.cost for stage in self.before) + self.STEP * self.num_steps
+        each = sum(stage.cost for stage in self.before)
+        return PHOTOGRAPHS * each + self.STEP * self.num_steps + sum(stage.cost for stage in self.after)
 
     @property
     def before(self) -> tuple[Stage, ...]:
         """What the default solver does before its second network."""
         return Tv(200), *in_turn(self.sigma)[:3]
+
+    @property
+    def after(self) -> tuple[Stage, ...]:
+        """What follows with the network that was trained."""
+        return in_turn(self.sigma)[1:]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
@@ -101,7 +109,12 @@ class Adapt:
                 optimizer.step()
                 if watch.spend(self.STEP):
                     return state
-        return replace(state, learned=prior.requires_grad_(False))
+        problem, new = replace(problem, learned=prior.requires_grad_(False)), state
+        for stage in self.after:
+            new = stage.run(A, y, problem, new, watch)
+            if watch.over:
+                return state
+        return replace(new, x=(state.x + new.x) / 2)
 
 
 def begun_at(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor) -> Example:

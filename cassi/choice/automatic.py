@@ -79,7 +79,7 @@ def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
     elif learned_prior(A, method) is None:
         chain = without_learned(chain)
     elif method.quality == "best":
-        chain = (*chain, Adapt(strength, ADAPT_STEPS), *fine)
+        chain = (*chain, Adapt(strength, ADAPT_STEPS))
     chains = (chain, without_learned(chain), (Tv(more),))
     return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
 

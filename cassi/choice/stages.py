@@ -106,20 +106,18 @@ class State:
         run: where the last run of subspace TV ended.
         history: all records so far.
         begun: the number of each stage's first record, and its name.
-        learned: the network trained on for this snapshot, in place of the problem's (`cassi.choice.adaptation`).
     """
 
     x: Tensor
     run: SubspaceState | None = None
     history: tuple[Record, ...] = ()
     begun: tuple[tuple[int, str], ...] = ()
-    learned: LearnedPrior | None = None
 
     def followed_by(self, result: Result, run: SubspaceState | None, name: str) -> State:
         """After one more stage of this name, whose records are numbered on."""
         records = tuple(after(self.history, record) for record in result.history)
         begun = (*self.begun, *((record.iteration, name) for record in records[:1]))
-        return State(result.x, run, (*self.history, *records), begun, self.learned)
+        return State(result.x, run, (*self.history, *records), begun)
 
 
 def after(history: tuple[Record, ...], record: Record) -> Record:
@@ -261,10 +259,9 @@ class Learned:
         return 4 * self.STAGE
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
-        learned = problem.learned if state is None or state.learned is None else state.learned
-        if learned is None or state is None:
+        if problem.learned is None or state is None:
             raise ValueError("the learned prior needs weights and a cube to start from")
-        prior = learned.on(y.device)
+        prior = problem.learned.on(y.device)
         B = problem.smooth.to(y)
         start = analyse(state.x, B)
         rest = state.x - synthesise(start, B)
