@@ -57,7 +57,7 @@ def test_the_formula_by_hand():
     b, median, missed = 0.3, 0.2, 0.05
     made = Bootstrap(torch.full((C, H, W), b**2), median, missed)
     expected = (
-        2 * math.exp(1.32) * math.hypot(b / 2, 0.002) ** 0.56 * math.hypot(0.05, 0.002) ** 0.23 * 0.1**0.49 * 0.05**0.10
+        2 * math.exp(1.26) * math.hypot(b / 2, 0.002) ** 0.56 * math.hypot(0.05, 0.002) ** 0.23 * 0.1**0.49 * 0.05**0.10
     )
     np.testing.assert_allclose(standard_deviation(made, x, 2.0).numpy(), expected, rtol=1e-5)
 

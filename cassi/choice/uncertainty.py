@@ -20,7 +20,7 @@ HELD_OUT = 0.05  # fraction of detector pixels on which snapshot and repeats are
 FLOOR = 2e-3  # of an error or a gradient, in units of the scene's brightness
 
 # log(sigma / L) = OFFSET + LOCAL log b + GRADIENT log g + TYPICAL log median + MISSED log h, see `standard_deviation`
-OFFSET, LOCAL, GRADIENT, TYPICAL, MISSED = 1.32, 0.56, 0.23, 0.49, 0.10
+OFFSET, LOCAL, GRADIENT, TYPICAL, MISSED = 1.26, 0.56, 0.23, 0.49, 0.10
 
 
 class Bootstrap(NamedTuple):
@@ -81,14 +81,14 @@ def bootstrap(
 def standard_deviation(found: Bootstrap, x: Tensor, level: float) -> Tensor:
     """Standard deviation of each voxel's error, (C, H, W), from the bootstrap of a cube, its edges and its brightness.
 
-        sigma / L = exp(1.32) (b / L)^0.56 (g / L)^0.23 (median / L)^0.49 h^0.10
+        sigma / L = exp(1.26) (b / L)^0.56 (g / L)^0.23 (median / L)^0.49 h^0.10
 
     L is `level`, b the bootstrap's root mean square and g that of the cube's gradient, both over 5 x 5 pixels (b over 3
     bands too), median and h (`Bootstrap.missed`) are of the whole scene. The exponents say that errors grow faster than
-    the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They are the most probable ones
+    the bootstrap's: what a cube lacks of its scene, the bootstrap lacks of the cube. They were the most probable ones
     (errors / sigma with Student's distribution, 10 degrees of freedom) on 54 snapshots of 9 scenes, which `python
-    scripts/benchmark.py coverage` leaves out; the first is 0.06 more than that: errors have longer tails than a normal
-    distribution, so that of one and two sigma either holds a little too much or the other too little.
+    scripts/benchmark.py coverage` leaves out. There 75 % of the default's errors lie within one sigma and 94 % within
+    two: they have longer tails than a normal distribution, so that one holds too much or the other too little.
     """
     slopes = torch.gradient(x, dim=[d for d in (-2, -1) if x.shape[d] > 1])
     gradient = _box(torch.stack([slope.square() for slope in slopes]).sum(0), 1) if slopes else torch.zeros_like(x)
