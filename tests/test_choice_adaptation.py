@@ -112,7 +112,8 @@ def test_best_adapts_where_there_is_a_network(case):
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(0.5, 60)
     assert chains[0][:4] == (NonLocal(0.5, 12), Learned(), NonLocal(0.25, 12), Learned())
     assert Adapt(0.5, 60).before == (Tv(200), *chains[0][:3]) and Adapt(0.5, 60).after == chains[0][1:-1]
-    assert all(Adapt not in chain and Learned not in chain for chain in names[1:])
+    assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
+    assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
     with pytest.raises(ValueError, match="no network, or no cube"):
         Adapt(0.5, 1).run(case.shot.A, case.shot.y, case.shot.problem, case.state, Watch())
     with torch.inference_mode(), pytest.raises(InputError, match=r"take torch\.no_grad"):

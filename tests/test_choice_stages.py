@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -208,15 +209,29 @@ def test_a_plan_repeats_its_stages(shot):
 
 @pytest.mark.parametrize(("judged", "when"), [(True, 1), (True, 12), (False, 1), (False, 10), (False, 12), (False, 13)])
 def test_a_monitor_stops_the_loop(shot, judged, when):
-    """What is judged is thrown away where it was not finished; else the cube is the one that was seen last."""
+    """The cube is the one that was seen last, judged or not."""
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
     problem = replace(shot.problem, learned=stirred(SIZE))
     found = gone_on(shot.split, problem, Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
     assert seen == list(range(1, when + 1)) and watch.stopped
-    assert len(found.state.history) == (min(when, 10) if judged else when)
-    assert len(found.stages) == 1 + (not judged) * ((when > 10) + (when > 12))  # those that ran
+    assert len(found.state.history) == when
+    assert len(found.stages) == 1 + (when > 10) + (when > 12)  # those that ran
     assert bool(torch.isfinite(found.state.x).all())
+
+
+def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
+    seen, good = [], (NonLocal(0.3, 2), NonLocal(0.3, 3))
+    found = gone_on(shot.split, shot.problem, Tv(10), [(*good, Black()), good], Watch(lambda r, z: seen.append(r)))
+    assert found.stages == (Tv(10), *good) and len(seen) == 15
+    assert [trial.accepted for trial in found.trials] == [True, False, True]
+
+
+def test_a_stage_is_not_begun_without_time_for_it(shot):
+    watch = Watch(spent=10.0, seconds=1e6, deadline=time.perf_counter() + 1e4)  # 1e5 seconds an iteration
+    assert not watch.affords(NonLocal(0.3, 2)) and watch.late
+    watch = Watch(spent=10.0, seconds=1e-6, deadline=time.perf_counter() + 1e4)
+    assert watch.affords(NonLocal(0.3, 2)) and not watch.late
 
 
 def test_progress_rises_to_its_end(shot):

@@ -78,9 +78,8 @@ def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
         chain = ()
     elif learned_prior(A, method) is None:
         chain = without_learned(chain)
-    elif method.quality == "best":
-        chain = (*chain, Adapt(strength, ADAPT_STEPS))
-    chains = (chain, without_learned(chain), (Tv(more),))
+    best: Chain = (*chain, Adapt(strength, ADAPT_STEPS)) if method.quality == "best" and Learned() in chain else chain
+    chains = (best, chain, without_learned(chain), (Tv(more),))
     return Tv(first), tuple(dict.fromkeys(chain for chain in chains if chain))
 
 

@@ -73,7 +73,7 @@ def final_run(
 ) -> FinalRun:
     """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
 
-    Of a chain that the watch stops, the cube is kept as far as it came where nothing judges it, else thrown away.
+    A chain that the watch stops counts as far as it came. One that another begins with is not run again.
 
     Args:
         begun, state, verdict: the stages that led to the cube to begin with, where they ended, and the judge's verdict
@@ -85,20 +85,27 @@ def final_run(
     judge, trials = Judge(split), list[Trial]()
     if verdict is not None:
         trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
+    ended: dict[Chain, State] = {}
     for chain in chains:
-        new, stages = state, begun
-        for stage in chain:
-            if not watch.over:
-                new, stages = stage.run(A, y, problem, new, watch), (*stages, stage)
+        new, ran = (ended[chain], chain) if chain in ended else (state, chain[:0])
+        for stage in chain[len(ran) :]:
+            before = new
+            if watch.affords(stage):
+                new = stage.run(A, y, problem, before, watch)
+            if new is before:  # there was no time for it
+                break
+            ran = (*ran, stage)
+            if ran in chains:
+                ended[ran] = new
         if verdict is None:
-            return FinalRun(new, stages, ())
-        if watch.over:
+            return FinalRun(new, (*begun, *ran), ())
+        if not ran:
             break
         found = judge.verdict(new.x)
         accepted = judge.accepts(found, verdict)
-        trials.append(Trial(_names(chain), found.error, found.imprint, accepted))
+        trials.append(Trial(_names(ran), found.error, found.imprint, accepted))
         if accepted:
-            return FinalRun(new, stages, tuple(trials))
+            return FinalRun(new, (*begun, *ran), tuple(trials))
     return FinalRun(state, begun, tuple(trials))
 
 

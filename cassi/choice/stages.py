@@ -146,6 +146,7 @@ class Watch:
     spent: float = 0.0
     stopped: bool = False
     late: bool = False
+    seconds: float = 0.0
     last: float = field(default_factory=time.perf_counter)
 
     @property
@@ -153,7 +154,8 @@ class Watch:
         return self.stopped or self.late
 
     def of(self, history: tuple[Record, ...], cost: float) -> Monitor:
-        """The monitor of a stage that begins after these records and costs so much an iteration."""
+        """The monitor of a stage that begins now, after these records, and costs so much an iteration."""
+        self.last = time.perf_counter()
 
         def see(record: Record, z: Tensor) -> bool:
             if self.monitor is not None and self.monitor(after(history, record), z):
@@ -166,11 +168,18 @@ class Watch:
         """One iteration more, of this cost, is done: whether it was the last."""
         now = time.perf_counter()
         self.late = now + 1.5 * (now - self.last) > self.deadline  # the next iteration will take as long
+        self.seconds += now - self.last
         self.last = now
         self.spent += cost
         if self.progress is not None:
             self.progress("final run", min(1.0, self.spent / self.expected))
         return self.over
+
+    def affords(self, stage: Stage) -> bool:
+        """Whether there is time for all of this stage at the pace so far; total variation may be cut short."""
+        needed = 0.0 if isinstance(stage, Tv) else stage.cost * self.seconds / max(self.spent, 1.0)
+        self.late = self.late or time.perf_counter() + needed > self.deadline
+        return not self.over
 
 
 class Stage(Protocol):
