@@ -97,21 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"train: error: {error}", file=sys.stderr)
         return 2
     processes = args.processes or (len(os.sched_getaffinity(0)) if args.device == "cpu" else 1)
-    settings = Settings(
-        args.data,
-        args.output,
-        args.minutes,
-        processes,
-        args.cameras,
-        args.scenes,
-        args.rate,
-        size,
-        args.seed,
-        args.device,
-        args.weights,
-        args.stages,
-        args.camera,
-    )
+    given = {name: value for name, value in vars(args).items() if name != "quiet"}
+    settings = Settings(**given | {"size": size, "processes": processes})
     try:
         if processes == 1:
             train(0, settings, "", not args.quiet)

@@ -8,7 +8,7 @@ import torch
 from scipy import ndimage
 
 from cassi.kernels.displacement import displaced, displacement_matrix, transposed
-from cassi.priors.motion import blurred, carried, flow, inside
+from cassi.priors.motion import blurred, carried, flow
 
 F64 = torch.float64
 
@@ -23,7 +23,7 @@ def picture(size: int = 64, seed: int = 0) -> np.ndarray:
 def test_a_translation_is_found(motion):
     whole = picture()
     moved = ndimage.shift(whole, motion, order=5)[20:-20, 20:-20]
-    v = flow(torch.from_numpy(whole[20:-20, 20:-20].copy())[None], torch.from_numpy(moved.copy())[None])
+    v = flow(torch.from_numpy(whole[20:-20, 20:-20].copy())[None], torch.from_numpy(moved.copy())[None], window=4.0)
     for part, wanted in zip(v, motion, strict=True):
         assert float((part[14:-14, 14:-14] - wanted).abs().mean()) < 0.05
 
@@ -61,7 +61,6 @@ def test_carried_brings_a_moved_picture_back():
     v = torch.tensor([1.0, -2.0], dtype=F64).view(2, 1, 1).expand(2, 104, 104)
     back = carried(whole[None], v)[0]
     assert torch.allclose(back[4:-4, 4:-4], whole.roll((-1, 2), (0, 1))[4:-4, 4:-4], atol=1e-6)
-    assert inside(v).sum() == 103 * 102
 
 
 def test_the_window_is_scipys_gaussian():

@@ -111,6 +111,7 @@ def test_what_does_not_go_with_a_picture_is_refused(snapshot):
     for settings, said in (
         ({"solver": "gap-tv"}, "does not go with solver gap-tv"),
         ({"uncertainty": True}, "does not go with an uncertainty"),
+        ({"prior": "tv"}, "does not go with prior tv"),
         ({"budget": 9.0}, "does not go with a budget"),
         ({"num_iters": 9}, "does not go with a number of iterations"),
     ):

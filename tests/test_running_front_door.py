@@ -385,3 +385,5 @@ def test_the_time_that_finding_the_camera_takes_counts_against_the_budget(monkey
     for camera in ("find", "as-given"):
         reconstruct(y, mask, num_bands=4, num_iters=2, budget=100.0, camera=camera)
     assert budgets[0] <= 99.7 and budgets[0] < budgets[1]
+    reconstruct(torch.stack([y, y]), mask, num_bands=4, num_iters=2, budget=100.0, camera="as-given")
+    assert budgets[2] <= 50 < budgets[3] <= 100, "a stack shares it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import h5py
@@ -10,10 +11,15 @@ import pytest
 import torch
 
 import cassi
+from cassi.calibration.camera_model import CameraModel
+from cassi.calibration.found_camera import FoundCamera
+from cassi.cli import reconstruct as command
 from cassi.cli.main import run
 from cassi.looking.report_data import report_of
 from cassi.optics.single_disperser import CASSI
 from cassi.running.white import reflectance
+
+front_door = sys.modules["cassi.running.front_door"]
 
 C, SIZE = 6, 48
 
@@ -63,7 +69,7 @@ def test_references_that_cannot_be_used(results):
         reflectance(scene, replace(white, cube=0 * white.cube))
 
 
-def test_at_the_command_line(tmp_path, bench, capsys):
+def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
     A, rho, light = bench
     for name, x in (("scene", rho * light), ("white", light)):
         np.savez(tmp_path / f"{name}.npz", measurement=A.forward(x).numpy(), mask=A.mask.numpy(), shifts=range(C))
@@ -75,3 +81,12 @@ def test_at_the_command_line(tmp_path, bench, capsys):
     with h5py.File(cube) as h:
         assert h.attrs["unit"] == "reflectance"
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
+    found, seen, solve = (
+        FoundCamera(0.9 * A.mask.numpy(), tuple(range(C)), CameraModel(), True),
+        [],
+        front_door.reconstruct,
+    )
+    monkeypatch.setattr(command, "find_camera", lambda m, **settings: found)
+    monkeypatch.setattr(front_door, "reconstruct", lambda m, **k: seen.append(m.mask) or solve(m, **k))
+    assert run("reconstruct", [*words, "--align", "--overwrite"], "reconstruct.py") == 0
+    assert len(seen) == 2 and all(np.array_equal(mask, found.mask) for mask in seen), "one camera took both"

@@ -11,7 +11,7 @@ import torch
 from benchmarks import commands as whole, speed as module, throughput as many, timing
 from benchmarks.gpu import gpu
 from benchmarks.quality import simulated_scenes
-from benchmarks.speed import Size, iterations_to, scene_psnr, speed, time_to_quality, tv_solvers
+from benchmarks.speed import Size, iterations_to, speed, time_to_quality, tv_solvers
 from benchmarks.throughput import frames_a_minute
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def test_time_to_quality_counts_the_iterations_needed():
     pytest.importorskip("skimage", reason="scikit-image is not installed")
     (scene,) = simulated_scenes(None, size=24)
     solve = tv_solvers(scene.A, scene.y)["GAP-TV"]
-    after = [scene_psnr(scene, solve(num_iters=n).x) for n in (1, 2, 3)]
+    after = [scene.psnr(solve(num_iters=n).x) for n in (1, 2, 3)]
     assert after[0] < after[1] < after[2]
     assert [iterations_to(solve, scene, psnr) for psnr in (after[1] - 1e-6, 99.0)] == [2, None]
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 import train
 from cases import write_h5
+from PIL import Image
 from test_priors_learned import SMALL as OF_FOUR
 from training import loop
 from training.examples import AnyCamera, OneCamera, blurred, draw_examples, drawn_mask, random_mask, read_camera
 from training.loop import Muon, Settings, Training, error, loss_of, new_prior
-from training.scenes import load_scenes
+from training.scenes import Scenes, load_scenes
 
 from cassi.priors.learned import LearnedPrior, load_prior, save_prior
 
@@ -44,6 +45,16 @@ def data(tmp_path_factory) -> Path:
 @functools.cache
 def scenes(data: Path):
     return load_scenes(data)
+
+
+def test_photographs_serve_pieces_of_any_size(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 44, 3), np.uint8)).save(tmp_path / "a.png")
+    cube = np.full((31, 64, 64), 200, np.uint8)
+    made = Scenes((cube,), (tmp_path / "a.png",), np.random.default_rng(1).random((9, 31)))
+    rng = np.random.default_rng(2)
+    sizes = [(h, w) for h, w in ((24, 36), (24, 56)) for _ in range(8)]
+    pieces = [made.piece(rng, h, w) for h, w in sizes]
+    assert [x.shape[1:] for x in pieces] == sizes and len({len(np.unique(x)) == 1 for x in pieces}) == 2
 
 
 @functools.cache

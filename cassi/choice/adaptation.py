@@ -64,11 +64,8 @@ class Adapt:
     sigma: float
     num_steps: int
 
+    name = "adaptation of the network"
     STEP = 100.0  # cost
-
-    @property
-    def name(self) -> str:
-        return "adaptation of the network"
 
     @property
     def cost(self) -> float:

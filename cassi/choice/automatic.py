@@ -129,7 +129,7 @@ def reconstruct_auto(
         found = explored(_held_out(*crop(A, y, *part), run), axis, noise, method, frame=(A, y))
         found = replace(found, plan=_with_spectra_of_all(found.plan, A, y, axis, run))
     run.tell("trials", 1.0)
-    final, plan, evidence = _staged(split, split.brightness, found, noise, method, run, watch)
+    final, plan, evidence = _staged(split, found, noise, method, run, watch)
     return _outcome(A, y, final.state, watch, plan, evidence, method, run)
 
 
@@ -152,7 +152,7 @@ def choose_plan(
     split = _held_out(*((A, y) if part is None else crop(A, y, *part)), run)
     found = explored(split, axis, noise, method, frame=(A, y))
     watch = Watch(progress=lambda step, share: run.tell("trials", OF_WINDOW * share))  # it only serves the choice
-    _, plan, evidence = _staged(split, found.brightness, found, noise, method, run, watch)
+    _, plan, evidence = _staged(split, found, noise, method, run, watch)
     return (plan if part is None else _with_spectra_of_all(plan, A, y, axis, run)), replace(evidence, part=part)
 
 
@@ -226,7 +226,7 @@ def _held_out(A: Camera, y: Tensor, run: Run) -> Split:
 
 
 def _staged(
-    split: Split, bright: float, found: Found, noise: CameraNoise, method: Method, run: Run, watch: Watch
+    split: Split, found: Found, noise: CameraNoise, method: Method, run: Run, watch: Watch
 ) -> tuple[FinalRun, Plan, Evidence]:
     """The stages, judged by the held-out pixels of this split, the plan that they complete, and the evidence.
 
@@ -237,12 +237,12 @@ def _staged(
     first, chains = stages_of(split.A, method)
     judged = method.prior == "auto" and bool(chains)
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
-    plan, problem = found.plan, found.plan.problem(split.y, bright)
+    plan, problem = found.plan, found.plan.problem(split.y, found.brightness)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
     verdict = Judge(split).verdict(state.x, imprint=judged)
     if noise.gain is None:
         plan = replace(plan, noise=noise_left(split, verdict.squared))
-        problem = replace(problem, variance=plan.variance(split.y))
+        problem = replace(problem, variance=plan.noise.variance(split.y))
     final = final_run(split, problem, (first,), state, () if watch.over else chains, watch, verdict if judged else None)
     taken_at = next((trial.held_out_error for trial in reversed(final.trials) if trial.accepted), None)
     evidence = Evidence(
@@ -278,7 +278,7 @@ def _outcome(
     """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = state.x.clamp(min=0)
     result = Result(cube, state.history, "stopped" if watch.over else "max_iters")
-    variance = plan.variance(y)
+    variance = plan.noise.variance(y)
     lit = A.majorizer() > 0
     known = lit & (variance > 0)
     ratio = torch.where(known, (y - A.forward(cube)) ** 2 / torch.where(known, variance, 1), 0)

@@ -42,8 +42,7 @@ def solve(
         return reconstruct_auto(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
     n = NUM_ITERS[method.solver] if method.num_iters is None else method.num_iters
     deadline = math.inf if run.budget is None else time.perf_counter() + run.budget
-    watched = any(value is not None for value in (run.budget, run.monitor, run.progress))
-    monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0) if watched else None
+    monitor = Watch(run.monitor, run.progress, deadline, expected=n).of((), 1.0)
     gram = float(A.gram_diag().mean())
     if method.solver == "least-squares":
         # blur makes Phi Phi^T nearly singular: without damping the noise, or a wrong blur, is amplified without bound

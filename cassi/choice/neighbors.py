@@ -35,7 +35,6 @@ TOGETHER = 150  # of a frame with its neighbors
 SIGMA = 0.35  # of `in_turn`, times the root of the number of frames; 0.25 and 0.5 are 0.1 dB worse
 LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
-WINDOW = 8.0  # over which it is taken for one, standard deviation [pixel]
 NEAR = 2.0  # [pixel] over which misfits are averaged
 FOLLOWED = 4.0  # times a frame's own held-out error: a neighbor predicted worse has moved farther than was found
 USUAL = 2.0  # times the error at a frame's own held-out pixels is a usual misfit of a neighbor
@@ -143,8 +142,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
 def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
     """The motion from a frame to one beside it; None where the frame so moved does not make the other's snapshot."""
     seen = other.split
-    v = flow(_images(other, B), _images(frame, B), window=WINDOW)
-    v = measured_motion(seen.A_train, seen.y_train, frame.x, v, plan.problem(seen.y).variance)
+    v = flow(_images(other, B), _images(frame, B))
+    v = measured_motion(seen.A_train, seen.y_train, frame.x, v, plan.noise.variance(seen.y))
     predicted = MovingScene(frame.split.A, [v]).forward(frame.x)[0]
     return v if relative_norm(seen.y - predicted, seen.y) <= FOLLOWED * frame.error else None
 
@@ -161,7 +160,7 @@ def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan
     unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
     unexplained[0] = 0
     keep = (~held).to(y)
-    variance = plan.problem(y).variance + unexplained
+    variance = plan.noise.variance(y) + unexplained
     return Split(A, y, held, A.leave_out(keep), y * keep), variance
 
 

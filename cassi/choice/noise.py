@@ -54,10 +54,6 @@ class CameraNoise:
         """The same camera for measurements times `factor`."""
         return self if self.gain is None else CameraNoise(self.gain / factor, self.read_noise)
 
-    def variance(self, y: Tensor) -> Tensor | None:
-        """Of y, like y: max(y, 0) / gain + (read_noise / gain)^2; None where the gain is unknown."""
-        return None if self.gain is None else self.model().variance(y)
-
     def model(self) -> NoiseModel:
         """As a `NoiseModel`; ValueError where the gain is unknown."""
         if self.gain is None:

@@ -58,11 +58,7 @@ class Plan:
 
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
         """What its stages have in common, for a snapshot; `brightness` as for `Problem`."""
-        return Problem(self.vectors.to(y), self.variance(y), brightness, self.level, self.learned, self.axis)
-
-    def variance(self, y: Tensor) -> Tensor:
-        """Of a snapshot, like y."""
-        return self.noise.variance(y)
+        return Problem(self.vectors.to(y), self.noise.variance(y), brightness, self.level, self.learned, self.axis)
 
     def check_bands(self, num_bands: int) -> None:
         """Raise InputError for a camera with another number of bands than that of the plan."""

@@ -202,9 +202,7 @@ class Tv:
 
     num_iters: int
 
-    @property
-    def name(self) -> str:
-        return "total variation"
+    name = "total variation"
 
     @property
     def cost(self) -> float:
@@ -257,15 +255,9 @@ class Learned:
     What of the cube lies outside the span of its smooth basis is left unchanged.
     """
 
+    name = "learned"
     STAGE = 30.0  # cost
-
-    @property
-    def name(self) -> str:
-        return "learned"
-
-    @property
-    def cost(self) -> float:
-        return 4 * self.STAGE
+    cost = 4 * STAGE
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:

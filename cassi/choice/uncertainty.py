@@ -71,7 +71,7 @@ def bootstrap(
             told((s + 1) / (PHOTOGRAPHS + 1))
         scene = elsewhere(x, s)
         light = A.forward(scene)
-        deviation = plan.problem(light).variance.sqrt()
+        deviation = plan.noise.variance(light).sqrt()
         found = solved(light + deviation * torch.randn(light.shape, generator=generator).to(light))
         errors.append(elsewhere(found - scene, s, back=True))
     each = torch.stack(errors)

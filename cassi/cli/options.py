@@ -249,7 +249,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
                 "of them, unless held-out pixels or the mask's imprint speak against it)",
                 choices=PRIORS, default="auto"),
             Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
-            Option("--budget", "be done in 10s, 2min ...", value="TIME", type=duration),
+            Option("--budget", "be done in 10s, 2min ... (--uncertainty comes on top)", value="TIME", type=duration),
             Option("--uncertainty", "also estimate how far each voxel's value may be off"),
             Option("--iterations", "iterations (default: the solver's own); of auto total variation alone",
                 value="N", field="num_iters", type=whole, excludes=("--quality",), why="it fixes the iterations"),
@@ -261,8 +261,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--side", "a grey or color photograph of the same scene from beside the camera (PNG, JPEG, TIFF, "
                 ".npy), of any size, slightly moved, turned, scaled; it is used where it fits and held-out pixels do "
                 "not speak against it",
-                value="FILE", excludes=(MANY, "--tile", "--budget", "--uncertainty", "--iterations", "--solver"),
-                reads=True),
+                value="FILE", excludes=(MANY, "--tile", "--budget", "--uncertainty", "--iterations", "--solver",
+                "--prior"), reads=True),
             Option("--device", "auto, cpu, cuda, cuda:1 ... (default: auto)", value="DEVICE", default="auto"),
             Option("--seed", "seed of random choices (default: 0)", value="SEED", type=whole, default=0),
         ),

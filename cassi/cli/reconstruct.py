@@ -10,7 +10,7 @@ from typing import Any
 
 from cassi.calibration.found_camera import find_camera
 from cassi.choice.asked_for import Progress
-from cassi.choice.doubts import of_imprint, of_result
+from cassi.choice.doubts import of_result
 from cassi.cli import words
 from cassi.cli.many import check_many, run_many
 from cassi.cli.places import check_files, figures_folder
@@ -21,6 +21,7 @@ from cassi.files.side_pictures import read_side_picture
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.measurement import MaskCheck, Measurement
 from cassi.running import front_door
+from cassi.running.evidence import of_cube
 from cassi.running.progress import StepBar, tiled_steps, usual_steps
 from cassi.running.result import Reconstruction, write_result
 from cassi.running.tiled_file import TiledResult, reconstruct_tiled
@@ -138,10 +139,12 @@ def solve(
         result = replace(result, cube=alignment.register(result.cube), uncertainty=spread)
     if white is not None:
         method = task.method | {"uncertainty": False, "camera": result.camera or "as-given"}  # one camera, one solver
+        white = white if alignment is None else alignment.in_place(white)
         light = front_door.reconstruct(white, **method, progress=lambda step, share: steps(WHITE + step, share))
+        light = light if alignment is None else replace(light, cube=alignment.register(light.cube))
         result = reflectance(result, light)
         say(args, f"  divided by the light on the white reference {Path(args.white).name}: the cube is reflectance")
-    against = (*of_result(result.residual), *of_imprint(result.imprint))
+    against = of_cube(result)
     tell_result(args, task, m, result, against)
     m = replace(m, notes=(*m.notes, (result.check or check).verdict, *against))
     steps("write", 0.0)

@@ -50,7 +50,7 @@ def run_scene(args: argparse.Namespace) -> int:
     check_files("simulate", args)
     # One stream of random numbers each, so that another mask or camera does not change the scene.
     scene_source, mask_source, noise_source, side_source = (
-        torch.Generator().manual_seed((args.seed % 2**32) * 3 + k) for k in range(4)
+        torch.Generator().manual_seed((args.seed % 2**32) * 4 + k) for k in range(4)
     )
     mask = None if args.mask in MASK_KINDS else read_mask(args.mask)
     cube, wavelengths = make_cube(args, None if mask is None else mask.shape[-2:], scene_source)

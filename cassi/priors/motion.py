@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WINDOW = 4.0  # standard deviation of the window in which the motion is taken for one [pixel]
+WINDOW = 8.0  # standard deviation of the window in which the motion is taken for one [pixel]
 STEPS = 6  # of Gauss and Newton on each scale
 LEAST = 16  # side of the coarsest picture, at least [pixel]
 
@@ -53,20 +53,11 @@ def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tens
 
 def carried(picture: Tensor, v: Tensor) -> Tensor:
     """picture(p + v(p)), (K, H, W), by bicubic interpolation; beyond its border the border's value."""
-    grid = _grid(v)
-    return F.grid_sample(picture[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
-
-
-def inside(v: Tensor) -> Tensor:
-    """Bool (H, W): where p + v(p) lies within the picture."""
-    return (_grid(v).abs() <= 1 + 1e-6).all(-1)
-
-
-def _grid(v: Tensor) -> Tensor:
     height, width = v.shape[-2:]
     i = torch.arange(height, dtype=v.dtype, device=v.device)[:, None] + v[0]
     j = torch.arange(width, dtype=v.dtype, device=v.device) + v[1]
-    return torch.stack([2 * j / max(1, width - 1) - 1, 2 * i / max(1, height - 1) - 1], dim=-1)
+    grid = torch.stack([2 * j / max(1, width - 1) - 1, 2 * i / max(1, height - 1) - 1], dim=-1)
+    return F.grid_sample(picture[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
 
 
 def blurred(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:

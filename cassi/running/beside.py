@@ -39,6 +39,7 @@ def check_side(side: SidePicture, task: Scene, method: Method, run: Run) -> None
         raise InputError(f"a side picture belongs to one snapshot, got {len(task.frames)}; reconstruct them one by one")
     others = {
         f"solver {method.solver}": method.solver != "auto",
+        f"prior {method.prior}": method.prior != "auto",
         "an uncertainty": method.uncertainty,
         "a budget": run.budget is not None,
         "a number of iterations": method.num_iters is not None,

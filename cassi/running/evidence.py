@@ -94,7 +94,7 @@ def _noisy(m: Measurement) -> str | None:
     )
 
 
-def of_cube(result: Reconstruction, *, finished: bool) -> tuple[str, ...]:
-    """All that speaks against a result. Of a mask that is wrong anyway, or a run cut short, no imprint is expected."""
-    fits = result.check is None or result.check.matches
-    return (*of_result(result.residual), *(of_imprint(result.imprint) if fits and finished else ()))
+def of_cube(result: Reconstruction) -> tuple[str, ...]:
+    """All that speaks against a result. A wrong mask has an imprint anyway, and so has a run of another solver."""
+    clean = result.parameters.get("solver") == "auto" and (result.check is None or result.check.matches)
+    return (*of_result(result.residual), *(of_imprint(result.imprint) if clean else ()))

@@ -18,7 +18,7 @@ from cassi.calibration.found_camera import FoundCamera, find_camera
 from cassi.choice.asked_for import Prior, Progress, Quality, Solver
 from cassi.choice.by_name import solve
 from cassi.choice.outcome import Outcome
-from cassi.choice.plan import Method, Plan, Run
+from cassi.choice.plan import Method, Plan
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint_on
 from cassi.optics.mask_match import compared
@@ -162,9 +162,9 @@ def reconstructed(
     with shown(progress, steps) as told:
         scene = loaded if isinstance(loaded, Scene) else prepare_found(loaded, request, told)
         _warn(() if is_checked else of_scene(scene))
-        outcomes = _solved(scene, request, request.run(start, monitor), told)
+        outcomes = _solved(scene, request, start, monitor, told)
     result = assembled(scene, outcomes, request.as_dict(), start)
-    _warn(() if is_checked else of_cube(result, finished=request.method.solver == "auto"))
+    _warn(() if is_checked else of_cube(result))
     return result
 
 
@@ -189,13 +189,13 @@ def _warn(sentences: Sequence[str]) -> None:
         warnings.warn(sentence, stacklevel=4)
 
 
-def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Outcome]:
-    """Each snapshot at brightness 1; the cubes are in the unit of y again."""
+def _solved(scene: Scene, request: Request, start: float, monitor: Monitor | None, told: Progress) -> list[Outcome]:
+    """Each snapshot at brightness 1, in its share of what is left; the cubes are in the unit of y again."""
     side = request.side
     if side is not None:
         from cassi.running.beside import check_side, solve_beside  # loads much that no other run needs
 
-        check_side(side, scene, request.method, run)
+        check_side(side, scene, request.method, request.run(start, monitor))
     outcomes = []
     for k, (y, black) in enumerate(zip(scene.frames, scene.black_levels, strict=True)):
         level, number = brightness(scene.A, y), one_of(k, scene.num_scenes)
@@ -204,11 +204,13 @@ def _solved(scene: Scene, request: Request, run: Run, told: Progress) -> list[Ou
         def tell(step: str, share: float, number: str = number) -> None:
             told(number + step, share)
 
-        one = replace(run, progress=tell)
+        one = request.run(start, monitor)
+        left = None if one.budget is None else one.budget / (scene.num_scenes - k)
+        one = replace(one, budget=left, progress=tell)
         found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
         if side is not None:
             told(SIDE, 0.0)
-            one = replace(run, progress=lambda _, share: told(SIDE, share))  # no step that is over goes on
+            one = replace(one, progress=lambda _, share: told(SIDE, share))  # no step that is over goes on
             found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, one)
         outcomes.append(as_in(scene, found.scaled(level), black))
     return outcomes

@@ -25,14 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.choice.doubts import of_imprint, of_result
 from cassi.errors import InputError, OutputError, one_line
 from cassi.files.atomic import DISK_FULL, file_sha256, write_text
 from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
-from cassi.running.evidence import of_measurement
+from cassi.running.evidence import of_cube, of_measurement
 from cassi.running.front_door import reconstruct
 from cassi.running.progress import StepBar
 from cassi.running.request import Request
@@ -320,7 +319,8 @@ def locked(root: Path) -> Iterator[Path]:
 
 def _at_once(read: Callable[..., Measurement], solve: object, frames: Sequence[Frame]) -> int:
     """How many frames of the first one's size to compute: one a core (four on a GPU), as memory allows; at least 1."""
-    device = pick_device(solve.keywords.get("device", "auto") if isinstance(solve, partial) else "auto")
+    stated = solve.keywords if isinstance(solve, partial) else vars(getattr(solve, "request", None) or object)
+    device = pick_device(stated.get("device", "auto"))
     values, free, most = 1, 0, 4
     for frame in frames:
         with suppress(Exception):  # its worker will say what is wrong with it
@@ -375,7 +375,7 @@ def _solve_and_write(
     check = check_masks(m)
     result = solve(replace(m, check=check), monitor=ending)
     check = result.check or check  # of a window of frames, that of its own
-    against = (*of_measurement(m), *of_result(result.residual), *of_imprint(result.imprint))
+    against = (*of_measurement(m), *of_cube(result))
     m = replace(m, notes=(*m.notes, check.verdict, *against))
     if over():
         raise CancelledError("the run was interrupted")

@@ -14,9 +14,9 @@ from scipy import ndimage
 from torch import Tensor
 
 from benchmarks.quality import NOISES, Scene, add_noise, real_captures, simulated_scenes
+from benchmarks.side import window
 from cassi.calibration.estimate import Calibration, calibrate
 from cassi.calibration.found_camera import FoundCamera, align, find_camera
-from cassi.files import read_cube
 from cassi.looking.metrics import psnr
 from cassi.optics.measurement import Measurement
 from cassi.optics.multi_shot import MultiShot
@@ -181,10 +181,11 @@ def mismatch_table(data: Path, report: Callable[[str], None]) -> str:
                     continue
                 given, true = case
                 found = find_camera(given).in_place(given)
-                best, after, before = (scene.psnr(reconstruct(m, camera="as-given").cube) for m in (true, found, given))
+                cubes = (reconstruct(m, camera="as-given").cube for m in (true, found, given))
+                best, after, before = map(scene.scene.psnr, cubes)
                 lost.setdefault((mismatch, noise), []).append(best - after)
                 cells = " | ".join(f"{value:.2f}" for value in (best, after, before, best - after))
-                lines.append(f"| {scene.name} | {mismatch} | {noise} | {cells} |")
+                lines.append(f"| {scene.scene.name} | {mismatch} | {noise} | {cells} |")
                 report(lines[-1])
     lines += ["", "| mismatch | noise | lost on average [dB] | at most |", "|---|---|---|---|"]
     lines += [f"| {m} | {n} | {np.mean(v):.2f} | {max(v):.2f} |" for (m, n), v in lost.items()]
@@ -238,10 +239,6 @@ class _Mismatched:
 
     scene: Scene
 
-    @property
-    def name(self) -> str:
-        return self.scene.name
-
     def with_mask(self, kind: Mismatch, full_well: float | None) -> tuple[Measurement, Measurement] | None:
         """The snapshot with the mask of a file, and with what becomes of that one where the snapshot is taken."""
         mask, shifts, cube = self.scene.A.mask, self.scene.A.shifts, self.scene.cube
@@ -255,16 +252,10 @@ class _Mismatched:
             true[inner, inner] = known
         else:
             A = CASSI(true, shifts)
-            taken = Scene(self.name, A, A.forward(cube), cube=cube)
+            taken = Scene(self.scene.name, A, A.forward(cube), cube=cube)
         y = add_noise(taken, full_well).y.numpy()
         first, second = (Measurement(y=y, mask=mask.numpy(), shifts=shifts) for mask in (given, true))
         return first, second
-
-    def psnr(self, x: Tensor) -> float:
-        """Of the cube, or of the mean over its bands."""
-        if self.scene.cube is not None:
-            return psnr(x.clamp(0, 1), self.scene.cube)
-        return psnr(x.mean(0), self.scene.mean_band)
 
 
 def _mismatched_scenes(data: Path) -> Iterator[_Mismatched]:
@@ -272,8 +263,7 @@ def _mismatched_scenes(data: Path) -> Iterator[_Mismatched]:
     scenes = [scene for scene in simulated_scenes(data) if scene.name != "procedural"]
     mask, shifts = scenes[0].A.mask, scenes[0].A.shifts
     yield from map(_Mismatched, scenes)
-    cube = torch.from_numpy(read_cube(data / "cave_train" / "superballs.h5")[0][-28:, 128:384, 128:384].copy())
-    cube /= cube.max()
+    cube = window(data, "superballs", 256)
     A = CASSI(mask, shifts)
     yield _Mismatched(Scene("CAVE superballs", A, A.forward(cube), cube=cube))
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.choice.automatic import reconstruct_auto
-from cassi.choice.held_out import hold_out
+from cassi.choice.held_out import Split
 from cassi.looking.metrics import psnr, sam, ssim
 from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import black_level_of, brightness, detect
@@ -40,6 +40,15 @@ class Scene:
     y: Tensor
     cube: Tensor | None = None
     mean_band: Tensor | None = None
+
+    def psnr(self, x: Tensor) -> float:
+        """Of the cube, clipped to [0, 1], peak 1; where it is not known, of the mean over its bands."""
+        x = x.cpu().clamp(0, 1)
+        if self.cube is not None:
+            return psnr(x, self.cube)
+        if self.mean_band is None:
+            raise ValueError(f"scene {self.name} has no truth to compare with")
+        return psnr(x.mean(0, keepdim=True), self.mean_band[None])
 
 
 @dataclass(frozen=True)
@@ -142,13 +151,9 @@ def measure(scene: Scene, noise: str, name: str, solve: Callable[[Scene], Tensor
     start = time.perf_counter()
     x = solve(scene)
     seconds = time.perf_counter() - start
-    x = x.clamp(0, 1)
-    if scene.cube is not None:
-        return Row(scene.name, noise, name, seconds, psnr(x, scene.cube), ssim(x, scene.cube), sam(x, scene.cube))
-    if scene.mean_band is None:
-        raise ValueError(f"scene {scene.name} has no truth to compare with")
-    mean = x.mean(0, keepdim=True)
-    return Row(scene.name, noise, name, seconds, psnr(mean, scene.mean_band[None]), None, None)
+    x, cube = x.clamp(0, 1), scene.cube
+    details = (None, None) if cube is None else (ssim(x, cube), sam(x, cube))
+    return Row(scene.name, noise, name, seconds, scene.psnr(x), *details)
 
 
 def add_noise(scene: Scene, full_well: float | None) -> Scene:
@@ -238,24 +243,18 @@ def held_out_table(captures: list[Scene], *, report: Callable[[str], None]) -> s
     """|y - Phi x| / |y| over 2 % of the pixels that no solver saw; of GAP-TV the best of three weights."""
     lines = ["| real capture | auto | s | GAP-TV, best weight | s | least squares |", "|---" * 6 + "|"]
     for scene in captures:
-        held = hold_out(scene.A.gram_diag() > 0, seed=1)
-        keep = (~held).float()
-        seen = replace(scene, A=scene.A.weighted(keep), y=scene.y * keep)
+        split = Split.of(scene.A, scene.y, scene.A.gram_diag() > 0, 1)
 
-        def error(
-            solve: Callable[[Scene], Tensor], scene: Scene = scene, seen: Scene = seen, held: Tensor = held
-        ) -> tuple[float, float]:
+        def error(solve: Callable[[CASSI, Tensor], Tensor], split: Split = split) -> tuple[float, float]:
             start = time.perf_counter()
-            x = solve(seen)
-            seconds = time.perf_counter() - start
-            misfit = (scene.y - scene.A.forward(x))[held]
-            return float(misfit.norm() / scene.y[held].norm()), seconds
+            x = solve(split.A_train, split.y_train)
+            return split.error(x), time.perf_counter() - start
 
-        found = [error(lambda s: reconstruct_auto(s.A, s.y).result.x)]
-        weights = [w * brightness(seen.A, seen.y) for w in (0.1, 0.3, 0.6, 1.2)]
-        found.append(min(error(lambda s, w=w: gap_tv(s.A, s.y, tv_weight=w).x) for w in weights))  # type: ignore[misc]
+        found = [error(lambda A, y: reconstruct_auto(A, y).result.x)]
+        weights = [w * brightness(split.A_train, split.y_train) for w in (0.1, 0.3, 0.6, 1.2)]
+        found.append(min(error(lambda A, y, w=w: gap_tv(A, y, tv_weight=w).x) for w in weights))  # type: ignore[misc]
         cells = " | ".join(f"{value:.2%} | {seconds:.1f}" for value, seconds in found)
-        lines.append(f"| {scene.name} | {cells} | {error(lambda s: least_squares(s.A, s.y).x)[0]:.2%} |")
+        lines.append(f"| {scene.name} | {cells} | {error(lambda A, y: least_squares(A, y).x)[0]:.2%} |")
         report(lines[-1])
     return "Error at held-out pixels of real captures (no truth is known)\n\n" + "\n".join(lines)
 

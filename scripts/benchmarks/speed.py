@@ -25,7 +25,6 @@ from benchmarks.siblings import siblings
 from benchmarks.throughput import throughput
 from benchmarks.timing import check_agreement, peak_memory, time_in_turns
 from cassi.kernels.dispatch import eager
-from cassi.looking.metrics import psnr
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.priors.tv import tv_steps
@@ -261,7 +260,7 @@ def time_to_quality(scenes: list[Scene], device: torch.device) -> str:
         start = time.perf_counter()
         x = scikit_image_gap_tv(scene, **LOOP)  # type: ignore[arg-type]
         loop = time.perf_counter() - start
-        target = scene_psnr(scene, x)
+        target = scene.psnr(x)
         lines.append(f"| {scene.name} | scikit-image loop | {target:.2f} | {LOOP['num_iters']} | {loop:.2f} | 1 |")
         for name, solve in tv_solvers(scene.A.to(device), scene.y.to(device)).items():
             found = iterations_to(solve, scene, target)
@@ -270,7 +269,7 @@ def time_to_quality(scenes: list[Scene], device: torch.device) -> str:
                 continue
             again = partial(solve, num_iters=found)
             seconds = time_in_turns({name: again}, device=device, seconds=3.0, max_turns=5)[name]
-            reached = scene_psnr(scene, again().x)
+            reached = scene.psnr(again().x)
             lines.append(f"| {scene.name} | {name} | {reached:.2f} | {found} | {seconds:.3f} | {loop / seconds:.1f} |")
     caption = (
         f"Time to the PSNR at which the scikit-image loop ends (Chambolle TV, weight {LOOP['weight']}, "
@@ -293,21 +292,12 @@ def iterations_to(solve: Callable[..., Result], scene: Scene, target: float) -> 
     found: list[int] = []
 
     def close_enough(record: Record, x: Tensor) -> bool:
-        if scene_psnr(scene, x) >= target:
+        if scene.psnr(x) >= target:
             found.append(record.iteration)
         return bool(found)
 
     solve(num_iters=200, monitor=close_enough)
     return found[0] if found else None
-
-
-def scene_psnr(scene: Scene, x: Tensor) -> float:
-    """Mean over bands where the cube is known, else of the mean over bands; clipped to [0, 1], peak 1."""
-    if scene.cube is not None:
-        return psnr(x.cpu().clamp(0, 1), scene.cube)
-    if scene.mean_band is None:
-        raise ValueError(f"scene {scene.name} has no truth to compare with")
-    return psnr(x.cpu().mean(0, keepdim=True).clamp(0, 1), scene.mean_band[None])
 
 
 def growth(device: torch.device, *, smallest: int, seconds: float) -> str:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -69,14 +68,6 @@ class Examples:
         return Examples(CASSI(mask, tuple(shifts.tolist()), weights), y, variance, basis, start, truth)
 
 
-class Optics(NamedTuple):
-    """A piece of a camera: mask (H, W) or (C, H, W), shifts [pixel] and wavelengths [nm] of its C bands."""
-
-    mask: Tensor
-    shifts: tuple[int, ...]
-    wavelengths: np.ndarray
-
-
 @dataclass(frozen=True, eq=False)
 class AnyCamera:
     """8 to 31 bands of 400 to 700 nm, any mask, also one of the measured `masks`, a step of 1 to 3 either way."""
@@ -84,7 +75,7 @@ class AnyCamera:
     masks: list[Tensor]
     along = True  # mirrored along the dispersion it is another such camera
 
-    def draw(self, rng: np.random.Generator, height: int, width: int) -> Optics:
+    def draw(self, rng: np.random.Generator, height: int, width: int) -> OneCamera:
         low, high = (450.0, 650.0) if rng.random() < 0.5 else (rng.uniform(400, 470), rng.uniform(600, 700))
         C = int(rng.choice([28, 28, 31, rng.integers(8, 32)]))
         wavelengths = np.linspace(low, high, C)[:: rng.choice([1, -1])]
@@ -92,24 +83,24 @@ class AnyCamera:
         mask = drawn_mask(rng, self.masks, height, width)
         if rng.random() < 0.25:
             mask = softened(mask, np.linspace(rng.uniform(0, 0.8), rng.uniform(0.5, 2.2), C)[:: rng.choice([1, -1])])
-        return Optics(mask, tuple(c * step for c in range(C)), wavelengths)
+        return OneCamera(mask, tuple(c * step for c in range(C)), wavelengths)
 
 
 @dataclass(frozen=True, eq=False)
 class OneCamera:
-    """Pieces of one camera's mask, (H, W) or (C, H, W)."""
+    """Mask (H, W) or (C, H, W), shifts [pixel] and wavelengths [nm] of its C bands; a piece of it is one, too."""
 
     mask: Tensor
     shifts: tuple[int, ...]
     wavelengths: np.ndarray
     along = False
 
-    def draw(self, rng: np.random.Generator, height: int, width: int) -> Optics:
+    def draw(self, rng: np.random.Generator, height: int, width: int) -> OneCamera:
         i, j = (
             int(rng.integers(whole - part + 1))
             for whole, part in zip(self.mask.shape[-2:], (height, width), strict=True)
         )
-        return Optics(self.mask[..., i : i + height, j : j + width].contiguous(), self.shifts, self.wavelengths)
+        return replace(self, mask=self.mask[..., i : i + height, j : j + width].contiguous())
 
     def check_size(self, size: tuple[int, int]) -> None:
         """Raise ValueError for examples larger than the mask."""
@@ -167,7 +158,8 @@ def draw_examples(
     """
     height, width = size
     device = prior.log_tau.device
-    mask, shifts, wavelengths = camera.draw(rng, height, width)
+    drawn = camera.draw(rng, height, width)
+    mask, shifts, wavelengths = drawn.mask, drawn.shifts, drawn.wavelengths
     true_mask = wrong_mask(rng, mask) if rng.random() < 0.5 else mask
     x = torch.stack([bands(rng, scenes.piece(rng, height, width), wavelengths) for _ in range(count)]).to(device)
     A = CASSI(mask.to(device), shifts)

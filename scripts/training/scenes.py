@@ -72,9 +72,12 @@ class Scenes:
 
         with Image.open(self.photographs[rng.integers(len(self.photographs))]) as file:
             photograph = file.convert("RGB")
-        if rng.random() < 0.5:
-            photograph = photograph.resize((photograph.width * 3 // 4, photograph.height * 3 // 4), Image.LANCZOS)
+        smaller = photograph.width * 3 // 4, photograph.height * 3 // 4
+        if rng.random() < 0.5 and min(smaller) - 4 >= max(height, width):
+            photograph = photograph.resize(smaller, Image.LANCZOS)
         rgb = np.rot90(np.asarray(photograph, np.float32)[2:-2, 2:-2] / 255, rng.integers(4))
+        if min(rgb.shape[:2]) < max(height, width):
+            return self._cut(rng, height, width)
         i, j = rng.integers(rgb.shape[0] - height + 1), rng.integers(rgb.shape[1] - width + 1)
         rgb = rgb[i : i + height, j : j + width] ** 2.2 + 1e-3
         brightness = rgb.mean(-1)
