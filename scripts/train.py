@@ -93,12 +93,13 @@ def main(arguments: list[str] | None = None) -> int:
             args.weights = args.weights or WEIGHTS
         if args.weights:
             load_prior(args.weights)
-    except (ValueError, OSError) as error:
+        processes = args.processes or (len(os.sched_getaffinity(0)) if args.device == "cpu" else 1)
+        given = {name: value for name, value in vars(args).items() if name != "quiet"}
+        settings = Settings(**given | {"size": size, "processes": processes})
+        Training(settings)  # its checkpoint, its device
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2
-    processes = args.processes or (len(os.sched_getaffinity(0)) if args.device == "cpu" else 1)
-    given = {name: value for name, value in vars(args).items() if name != "quiet"}
-    settings = Settings(**given | {"size": size, "processes": processes})
     try:
         if processes == 1:
             train(0, settings, "", not args.quiet)

@@ -250,7 +250,7 @@ FAULTS = [
     Fault("weights are written in place", "priors/learned.py::save_prior", "f'{path}.partial'", "path", "test_kill.py",
         "weights"),
     Fault("numbers on a device are never read before the end", "solvers/loop.py::Loop.compare",
-        "len(self._pending) >= READ_EVERY", "False", "test_solvers_loop.py", "device"),
+        "len(self._pending) >= self._every", "False", "test_solvers_loop.py", "device"),
     Fault("a late divergence names the iteration at which it was read", "solvers/loop.py::Loop._keep",
         "len(self._history) + n", "len(self._history) + len(numbers)", "test_solvers_loop.py", "device"),
     Fault("change measured before denoising", "solvers/gap.py::gap",

@@ -33,7 +33,8 @@ class Case:
         self.state = repeated(self.shot.A, self.shot.y, self.problem, SHORT, Watch())
 
     def photographs(self) -> list[Example]:
-        return list(_photographs(self.shot.A, self.shot.y, self.problem, self.state.x.clamp(min=0), SHORT, Watch()))
+        x = self.state.x.clamp(min=0)
+        return list(_photographs(self.shot.A, self.shot.y, self.problem, x, SHORT, Watch(), lambda: False))
 
     def error(self, prior: LearnedPrior) -> float:
         """Mean over the photographs, after the network."""
@@ -104,6 +105,18 @@ def test_the_same_each_time_also_as_plain_values(case):
 def test_the_clock_stops_it_and_nothing_is_changed(case):
     watch = Watch(deadline=0.0)
     assert case.adapted(3, watch) is case.state and watch.late
+    seen = []
+    watch = Watch(lambda record, z: seen.append(record) or len(seen) == 30)  # within the photographs
+    assert case.adapted(3, watch) is case.state and watch.stopped and len(seen) == 30
+    assert [name for _, name in case.adapted(2).begun][2] == "adaptation of the network"
+
+
+def test_a_strip_has_light(case, monkeypatch):
+    monkeypatch.setattr("cassi.choice.adaptation.PIXELS", 8 * 32)
+    e = case.photographs()[0]
+    e.y[9:] = 0
+    for seed in range(20):
+        assert _strip(case.shot.A, e, torch.Generator().manual_seed(seed))[1].y.any()
 
 
 def test_best_adapts_where_there_is_a_network(case):

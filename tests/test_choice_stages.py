@@ -227,6 +227,16 @@ def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
     assert [trial.accepted for trial in found.trials] == [True, False, True]
 
 
+def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
+    wild = stirred(SIZE)
+    wild.net.leave.bias.data[:] = math.nan
+    found = auto(shot, learned=wild)
+    assert not found.plan.is_learned and math.isinf(found.evidence.trials[1].held_out_error)
+    assert found.explain().endswith("The learned prior was tried and not accepted.")
+    with pytest.raises(FloatingPointError, match="learned prior diverged"):
+        auto(shot, learned=wild, prior="learned")
+
+
 def test_a_stage_is_not_begun_without_time_for_it(shot):
     watch = Watch(spent=10.0, seconds=1e6, deadline=time.perf_counter() + 1e4)  # 1e5 seconds an iteration
     assert not watch.affords(NonLocal(0.3, 2)) and watch.late
@@ -286,7 +296,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
 def test_cameras_of_few_bands_go_without_a_network(shot):
     found = auto(shot)
     tried = [trial.prior for trial in found.evidence.trials]
-    assert not found.plan.is_learned and tried[1] == "non-local, 0.5, non-local, 0.25, non-local, 0.25"
+    assert not found.plan.is_learned and tried[1] == "non-local (0.5), non-local (0.25), non-local (0.25)"
     assert not any("learned" in prior for prior in tried)
 
 

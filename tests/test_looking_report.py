@@ -66,7 +66,7 @@ def result_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "parameters": {HOSTILE[2]: HOSTILE[1], "num_iters": 8},
             "choice": {
                 "plan": "subspace",
-                "stages": [[1, "total variation"], [3, "non-local, 0.5"]],
+                "stages": [[1, "total variation"], [3, "non-local (0.5)"]],
                 "reasons": [HOSTILE[0], HOSTILE[1]],
                 "held_out": [{HOSTILE[0]: HOSTILE[1], "error": 0.125}],
                 "noise": {"sigma": float("nan"), "note": HOSTILE[3]},
@@ -104,7 +104,7 @@ def test_read_report_takes_everything_from_the_file(result_file: Path) -> None:
 
 
 def test_the_page_says_where_each_stage_begins(page: Path) -> None:
-    assert '<th scope="row">from iteration 3</th><td>non-local, 0.5</td>' in page.read_text(encoding="utf-8")
+    assert '<th scope="row">from iteration 3</th><td>non-local (0.5)</td>' in page.read_text(encoding="utf-8")
 
 
 def test_read_report_picks_the_frame_of_a_stack(tmp_path: Path) -> None:

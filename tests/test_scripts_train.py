@@ -230,6 +230,18 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     for words, message in odd.items():
         assert train.main([*arguments, *words]) == 2
         assert message in capsys.readouterr().err
+    run, nm = tmp_path / "run" / "checkpoint.pt", [500, 510, 520, 530]
+    for name, mask in (("dark", np.zeros((32, 64))), ("odd", np.ones((3, 32, 64)))):
+        write_h5(tmp_path / f"{name}.h5", mask=mask, shifts=np.arange(4), wavelengths=nm)
+        assert train.main([*arguments, "--camera", str(tmp_path / f"{name}.h5")]) == 2
+        assert "the mask must be (H, W) or (4, H, W)" in capsys.readouterr().err
+    write_h5(tmp_path / "other.h5", mask=np.ones((32, 64)), shifts=np.arange(4))
+    assert train.main(arguments) == 0 == train.main(arguments)
+    assert train.main([*arguments, "--camera", str(tmp_path / "other.h5")]) == 2
+    assert "is of a training for another camera" in capsys.readouterr().err
+    run.write_bytes(run.read_bytes()[:1000])
+    assert train.main(arguments) == 2
+    assert "checkpoint.pt is damaged" in capsys.readouterr().err
     (tmp_path / "cave_train").mkdir()
     write_h5(tmp_path / "cave_train" / "other.h5", cube=[1])
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2

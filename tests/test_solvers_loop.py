@@ -119,6 +119,8 @@ def test_who_waits_for_them_does_not_get_them_sooner():
     seen.clear()
     result, fetched, _ = on_device(values, monitor=lambda record, x: seen.append(record.iteration))
     assert (result.status, fetched, seen) == ("max_iters", [16, 32, 39], list(range(1, 40)))
+    monitor.every = 10
+    assert on_device([(0.5, 0.5)] * 25, monitor=monitor)[1] == [10, 20, 25]
 
 
 @pytest.mark.parametrize("at", [3, 16, 20])

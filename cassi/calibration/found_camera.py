@@ -124,8 +124,12 @@ class FoundCamera:
             return m
         return replace(m, mask=self.mask, shifts=self.shifts, bad_pixels=any_bad((m.bad_pixels, self.left_out)))
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    def save(
+        self, path: str | os.PathLike[str], *, wavelengths: np.ndarray | None = None, overwrite: bool = False
+    ) -> Path:
         """Write HDF5: mask, shifts, mask_3d_shift (C, H, W'), each band's mask where it falls, bad_pixels if any.
+
+        `wavelengths` of the bands [nm] are written where they are known: who reads the camera has them too.
 
         Raises:
             OutputError, InputError: see `cassi.files.write_arrays`.
@@ -136,6 +140,7 @@ class FoundCamera:
         shifted = np.stack([np.pad(mask, side) for mask, side in zip(masks, sides, strict=True)]).astype(np.float32)
         arrays = {"mask": self.mask, "shifts": np.asarray(self.shifts), "mask_3d_shift": shifted}
         arrays |= {} if self.left_out is None else {"bad_pixels": self.left_out}
+        arrays |= {} if wavelengths is None else {"wavelengths": wavelengths}
         axes = {"mask": "CHW", "mask_3d_shift": "CHW"}
         return write_arrays(path, arrays, axes=axes, attributes={"camera": self.as_dict()}, overwrite=overwrite)
 

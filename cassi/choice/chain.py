@@ -7,6 +7,7 @@ that is given is repeated without a judge. A new prior is a new stage: a class w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -73,7 +74,8 @@ def final_run(
 ) -> FinalRun:
     """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
 
-    A chain that the watch stops counts as far as it came. One that another begins with is not run again.
+    A chain that the watch stops counts as far as it came, one that diverges does not. One that another begins with is
+    not run again.
 
     Args:
         begun, state, verdict: the stages that led to the cube to begin with, where they ended, and the judge's verdict
@@ -90,8 +92,14 @@ def final_run(
         new, ran = (ended[chain], chain) if chain in ended else (state, chain[:0])
         for stage in chain[len(ran) :]:
             before = new
-            if watch.affords(stage):
-                new = stage.run(A, y, problem, before, watch)
+            try:
+                new = stage.run(A, y, problem, before, watch) if watch.affords(stage) else before
+            except FloatingPointError:  # a network may, on what it was not trained with
+                if verdict is None:
+                    raise
+                trials.append(Trial(_names((*ran, stage)), math.inf, None, False))
+                ran = ran[:0]
+                break
             if new is before:  # there was no time for it
                 break
             ran = (*ran, stage)
@@ -100,7 +108,7 @@ def final_run(
         if verdict is None:
             return FinalRun(new, (*begun, *ran), ())
         if not ran:
-            break
+            continue
         found = judge.verdict(new.x)
         accepted = judge.accepts(found, verdict)
         trials.append(Trial(_names(ran), found.error, found.imprint, accepted))

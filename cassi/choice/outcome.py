@@ -171,10 +171,12 @@ def _in_short(outcome: Outcome) -> list[str]:
         return [f"{built}, as the plan says."]
     where = "" if found.part is None else ", in a window of the frame,"
     grade = "through that mask" if outcome.doubt else _grade(found.held_out_error)
+    grade = f"but the run {outcome.result.message}" if outcome.result.status == "stopped" else grade
+    without = any("learned" in trial.prior for trial in found.trials) and not plan.is_learned
     return [
         f"Held-out error {found.held_out_error:.1%}: detector pixels that took no part{where} are predicted this well, "
         f"{grade}.",
-        f"{built}.",
+        f"{built}." + " The learned prior was tried and not accepted." * without,
     ]
 
 

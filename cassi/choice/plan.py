@@ -46,6 +46,9 @@ class Plan:
     learned: LearnedPrior | None = None
     axis: int | tuple[float, ...] | None = None
 
+    def __repr__(self) -> str:
+        return f"Plan({self.basis}; {self.prior}; noise from {self.noise.source})"
+
     @property
     def prior(self) -> str:
         """The priors of its stages, in words."""

@@ -158,11 +158,16 @@ class Watch:
         self.last = time.perf_counter()
 
         def see(record: Record, z: Tensor) -> bool:
-            if self.monitor is not None and self.monitor(after(history, record), z):
-                self.stopped = True
+            self.ask(after(history, record), z)
             return self.spend(cost)
 
         return see
+
+    def ask(self, record: Record, z: Tensor) -> bool:
+        """Whether the user's monitor, which is handed these, or the clock says that it is enough."""
+        if self.monitor is not None and self.monitor(record, z):
+            self.stopped = True
+        return self.over
 
     def spend(self, cost: float) -> bool:
         """One iteration more, of this cost, is done: whether it was the last."""
@@ -233,7 +238,7 @@ class NonLocal:
 
     @property
     def name(self) -> str:
-        return f"non-local, {self.sigma:g}"
+        return f"non-local ({self.sigma:g})"
 
     @property
     def cost(self) -> float:

@@ -136,8 +136,9 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     chosen: Sequence[int] = sorted({round(k * last / (FRAMES - 1)) for k in range(FRAMES)})
     try:
         with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
+            seen = [task.measurement(task.frames[k]) for k in chosen]
             found = found_camera.find_camera(
-                *(task.measurement(task.frames[k]) for k in chosen),
+                *seen,
                 black_level=task.method["black_level"],
                 seed=args.seed,
                 told=partial(bar, CAMERA),
@@ -149,5 +150,5 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     if found.accepted:
         say(args, f"  {found.message}")
     if args.save_camera and not found.is_saved(args.save_camera):  # as a run that was killed left it
-        found.save(args.save_camera, overwrite=args.overwrite)
+        found.save(args.save_camera, wavelengths=seen[0].wavelengths, overwrite=args.overwrite)
     return found

@@ -243,13 +243,14 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "method": (
             Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
-            Option("--quality", "fast: half the time, about 2 dB less; best: the network is trained on for this "
-                "snapshot, ten times as long, half a decibel better", choices=QUALITIES, default="default"),
+            Option("--quality", "fast: half the time, 1.5 to 4 dB less; best: the network is trained on for this "
+                "snapshot, ten times as long, about half a decibel better", choices=QUALITIES, default="default"),
             Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: all "
                 "of them, unless held-out pixels or the mask's imprint speak against it)",
                 choices=PRIORS, default="auto"),
             Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
-            Option("--budget", "be done in 10s, 2min ... (--uncertainty comes on top)", value="TIME", type=duration),
+            Option("--budget", "reconstruct within 10s, 2min ...; start, error bars and figures come on top",
+                value="TIME", type=duration),
             Option("--uncertainty", "also estimate how far each voxel's value may be off"),
             Option("--iterations", "iterations (default: the solver's own); of auto total variation alone",
                 value="N", field="num_iters", type=whole, excludes=("--quality",), why="it fixes the iterations"),

@@ -74,7 +74,7 @@ def run_single(args: argparse.Namespace, task: Task, figures: Path | None) -> in
         steps.expect(steps_of(args, task, figures, m.num_scenes))
         m, result = solve(args, task, m, check, steps)
         say(args, f"  the cube is written: {args.output}")
-        code = save_camera(args, result)
+        code = save_camera(args, m, result)
         line = words.summary_line(m, result)
         if figures is not None:
             from cassi.looking.figures import figures_of, save_figures
@@ -164,12 +164,12 @@ def tell_result(
         warn(args, text)
 
 
-def save_camera(args: argparse.Namespace, result: Reconstruction | TiledResult) -> int:
+def save_camera(args: argparse.Namespace, m: Measurement, result: Reconstruction | TiledResult) -> int:
     """Write the camera where --save-camera says; the exit code. The result stands, whatever becomes of it."""
     if not args.save_camera or result.camera is None:
         return 0
     try:
-        result.camera.save(args.save_camera, overwrite=args.overwrite)
+        result.camera.save(args.save_camera, wavelengths=m.wavelengths, overwrite=args.overwrite)
     except OutputError as error:
         warn(args, f"the cube is written, the camera is not: {error}", kind="error")
         return 2

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     for m in measurements:
         if not (check := as_found(check_masks(m), found.together.in_place(m))).matches:
             warn(args, f"{m.source}: {check.verdict}; the camera as found does not fit it either")
-    found.together.save(args.output, overwrite=args.overwrite)
+    found.together.save(args.output, wavelengths=measurements[0].wavelengths, overwrite=args.overwrite)
     tell(args, found.summary(), {"moved": fig.moved(found), "sharpness": fig.sharpness(found)})
     return 0
 

@@ -226,8 +226,8 @@ def _spectra_note(data: ReportData, thin: int) -> str:
         parts.append("Dashed: truth.")
     if data.uncertainty is not None:
         parts.append(
-            "Shaded: ± one standard deviation, which about seven of ten true values lie within; for a box the mean of "
-            "its pixels' deviations, an upper bound of the deviation of its mean."
+            "Shaded: ± one standard deviation, within which some three of four true values lie, of some scenes half; "
+            "for a box the mean of its pixels' deviations, an upper bound of the deviation of its mean."
         )
     every = f", of every {thin} x {thin} pixels one" if thin > 1 else ""
     parts.append(f"Values on this page are rounded to 1/4094 of a band's range{every}; the result file has all.")
@@ -301,7 +301,7 @@ def _cell(value: object) -> str:
             return ", ".join(_cell(one) for one in value) or "none"
         return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
     if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "not given"}[value]
+        return {True: "yes", False: "no", None: "unknown"}[value]
     return _number(value, 6) if isinstance(value, float) else escape_text(value)
 
 

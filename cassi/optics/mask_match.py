@@ -277,9 +277,9 @@ def _step_verdict(
     bands, coarsest, share = max((s for s in steps if s[2] >= ENOUGH), key=lambda s: s[1], default=steps[0])
     if own < ENOUGH and _other_bands(given, spectrum, lags, coarsest, own):
         return "bands or blur", (
-            f"wrong number of bands: {lags.size} bands with step {step} explain {own:.0%} of what the mask can, "
-            f"{bands} bands with step {coarsest} explain {share:.0%}; or the mask is blurred or "
-            "displaced by part of a pixel, which looks alike"
+            "the mask is blurred or displaced by part of a pixel, or the number of bands is wrong, which looks alike: "
+            f"{lags.size} bands with step {step} explain {own:.0%} of what the mask can, {bands} bands with step "
+            f"{coarsest} explain {share:.0%}"
         )
     if own >= ENOUGH and coarsest > step and share >= ALL:
         return "bands", (

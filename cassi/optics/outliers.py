@@ -77,6 +77,6 @@ def without_impulses(m: Measurement) -> Measurement:
         cure = "none is left out; if they are hot pixels, give a map of bad pixels"
         note: str = Note(f"{count / fresh.size:.1%} of the pixels {TOO_MANY}: {cure}", "too many", ("bad_pixels",))
         return m if note in m.notes else replace(m, notes=(*m.notes, note))
-    what = "1 pixel stands" if count == 1 else f"{count} pixels stand"
-    note = f"{what} out from all sides, as light hardly can, and left out as bad: hot pixels or cosmic rays"
+    what, are = ("1 pixel stands", "is") if count == 1 else (f"{count} pixels stand", "are")
+    note = f"{what} out from all sides, as light hardly can, and {are} left out as bad: hot pixels or cosmic rays"
     return replace(m, bad_pixels=known | fresh, notes=(*m.notes, note))

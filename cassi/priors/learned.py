@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import json
 import math
 import os
 from dataclasses import asdict, dataclass
@@ -166,6 +167,9 @@ def save_prior(prior: LearnedPrior, path: str | os.PathLike[str]) -> str:
 
     tensors = {name: value.detach().cpu().half().contiguous() for name, value in prior.state_dict().items()}
     data = save(tensors, {name: str(value) for name, value in asdict(prior.size).items()})
+    end = 8 + int.from_bytes(data[:8], "little")  # of the header, whose order is random
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":"))
+    data = data[:8] + header.encode().ljust(end - 8) + data[end:]
     partial = Path(f"{path}.partial")
     partial.write_bytes(data)
     partial.replace(path)

@@ -95,6 +95,7 @@ def _noisy(m: Measurement) -> str | None:
 
 
 def of_cube(result: Reconstruction) -> tuple[str, ...]:
-    """All that speaks against a result. A wrong mask has an imprint anyway, and so has a run of another solver."""
-    clean = result.parameters.get("solver") == "auto" and (result.check is None or result.check.matches)
-    return (*of_result(result.residual), *(of_imprint(result.imprint) if clean else ()))
+    """All that speaks against a result. A wrong mask has an imprint anyway, and so has another solver or short run."""
+    finished = result.parameters.get("solver") == "auto" and result.status != "stopped"
+    fits = result.check is None or result.check.matches
+    return (*of_result(result.residual), *(of_imprint(result.imprint) if finished and fits else ()))

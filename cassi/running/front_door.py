@@ -189,6 +189,7 @@ def _warn(sentences: Sequence[str]) -> None:
         warnings.warn(sentence, stacklevel=4)
 
 
+@torch.no_grad()
 def _solved(scene: Scene, request: Request, start: float, monitor: Monitor | None, told: Progress) -> list[Outcome]:
     """Each snapshot at brightness 1, in its share of what is left; the cubes are in the unit of y again."""
     side = request.side

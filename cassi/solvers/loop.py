@@ -30,7 +30,8 @@ class Record(NamedTuple):
 Monitor = Callable[[Record, Tensor], bool | None]
 """Called for each iteration, the last included, with its record and the current cube; returning True stops the solver.
 The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it. On a GPU records come
-`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them."""
+`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them. A monitor with a
+number `every` gets its records, and that cube, so often."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Loop:
         if not tol >= 0:
             raise ValueError(f"tol must be >= 0, got {tol}")
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
+        self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._history: list[Record] = []
         self._pending: list[tuple[float, Tensor]] = []  # seconds, and squares that are not waited for yet
         self._required: list[tuple[Tensor, str]] = []
@@ -107,7 +109,7 @@ class Loop:
         squares = _squares(y_v, y, v, v_old)
         self._pending.append((time.perf_counter() - self._start, squares))
         last = len(self._history) + len(self._pending) == self._num_iters
-        if squares.is_cpu or last or len(self._pending) >= READ_EVERY:
+        if squares.is_cpu or last or len(self._pending) >= self._every:
             self._keep(v, self._fetched())
 
     def record(self, v: Tensor, *, residual: float, change: float) -> None:

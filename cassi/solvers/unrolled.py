@@ -86,7 +86,8 @@ def unrolled(
     lit = D > tiny
     D = torch.where(lit, D, 1)
     if level is None:
-        L = (y.abs().flatten(len(batch)).sum(-1) / A.response().sum()).clamp(min=tiny).view(*batch, 1, 1, 1)
+        light = y.abs().flatten(len(batch)).sum(-1) / A.response().sum().clamp(min=tiny)
+        L = light.clamp(min=tiny).view(*batch, 1, 1, 1)
     else:
         L = y.new_full((*batch, 1, 1, 1), level)
     L_y = L.view(*batch, *(1,) * rank)

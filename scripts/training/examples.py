@@ -96,11 +96,14 @@ class OneCamera:
     along = False
 
     def draw(self, rng: np.random.Generator, height: int, width: int) -> OneCamera:
-        i, j = (
-            int(rng.integers(whole - part + 1))
-            for whole, part in zip(self.mask.shape[-2:], (height, width), strict=True)
-        )
-        return replace(self, mask=self.mask[..., i : i + height, j : j + width].contiguous())
+        while True:
+            i, j = (
+                int(rng.integers(whole - part + 1))
+                for whole, part in zip(self.mask.shape[-2:], (height, width), strict=True)
+            )
+            mask = self.mask[..., i : i + height, j : j + width].contiguous()
+            if mask.any():
+                return replace(self, mask=mask)
 
     def check_size(self, size: tuple[int, int]) -> None:
         """Raise ValueError for examples larger than the mask."""
@@ -115,17 +118,26 @@ def read_camera(path: Path) -> OneCamera:
     """The camera of a file: one that was saved, a calibration, or a measurement with its mask.
 
     Raises:
-        ValueError: a file without mask and bands, shifts between pixels, or wavelengths outside 400 to 700 nm.
+        ValueError: a file without mask and bands, a mask that cannot be or of another number of bands, shifts between
+            pixels, or wavelengths outside 400 to 700 nm.
     """
     if h5py.is_hdf5(path) and not _holds_measurement(path):
         with h5py.File(path) as file:
-            if not {"mask", "shifts"} <= file.keys():
-                raise ValueError(f"{path}: holds no camera, expected `mask` and `shifts`, got {', '.join(file)}")
-            mask, shifts = file["mask"][()], file["shifts"][()]
-            wavelengths = file["wavelengths"][()] if "wavelengths" in file else None
+            names = [name for name in ("mask", "shifts", "wavelengths") if isinstance(file.get(name), h5py.Dataset)]
+            held = {name: file[name][()] for name in names}
+        mask, shifts, wavelengths = (held.get(name) for name in ("mask", "shifts", "wavelengths"))
+        if mask is None or shifts is None:
+            raise ValueError(
+                f"{path}: holds no camera, expected `mask` and `shifts`, got {', '.join(held) or 'neither'}"
+            )
     else:
         m = read_measurement(path)
         mask, shifts, wavelengths = m.mask, np.asarray(m.shifts), m.wavelengths
+    C, mask = len(shifts), np.asarray(mask)
+    if mask.shape[:-2] not in ((), (1,), (C,)) or mask.ndim < 2 or not np.isfinite(mask).all() or not mask.any():
+        raise ValueError(f"{path}: the mask must be (H, W) or ({C}, H, W), finite and not black, got {mask.shape}")
+    if wavelengths is not None and len(wavelengths) != C:
+        raise ValueError(f"{path}: expected {C} wavelengths, as many as shifts, got {len(wavelengths)}")
     if not np.array_equal(shifts, np.rint(shifts)):
         raise ValueError(f"{path}: bands must lie whole pixels apart to train with, got shifts {shifts}")
     if wavelengths is None:

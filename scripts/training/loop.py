@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -12,6 +13,8 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from multiprocessing import parent_process
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,8 +133,7 @@ class Training:
         self.settings, self.rank, self.device = settings, rank, torch.device(settings.device)
         settings.output.mkdir(parents=True, exist_ok=True)
         self.progress = Progress()
-        there = self.checkpoint.exists()
-        saved = torch.load(self.checkpoint, map_location=self.device, weights_only=True) if there else None
+        saved = self._saved()
         if saved is not None:
             prior = LearnedPrior(Size(**saved["size"]))
         elif settings.weights is not None:
@@ -161,6 +163,24 @@ class Training:
     @property
     def checkpoint(self) -> Path:
         return self.settings.output / "checkpoint.pt"
+
+    @property
+    def camera(self) -> str:
+        """What tells its file from others; empty of any camera."""
+        return "" if self.settings.camera is None else hashlib.sha256(self.settings.camera.read_bytes()).hexdigest()
+
+    def _saved(self) -> dict[str, Any] | None:
+        """The checkpoint, if there is one; ValueError where it is damaged or of another camera."""
+        if not self.checkpoint.exists():
+            return None
+        try:
+            saved: dict[str, Any] = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+            same = saved["camera"] == self.camera
+        except (RuntimeError, EOFError, KeyError, UnpicklingError) as error:
+            raise ValueError(f"{self.checkpoint} is damaged, or of another version; remove it ({error!r})") from error
+        if not same:
+            raise ValueError(f"{self.checkpoint} is of a training for another camera; choose another --output")
+        return saved
 
     def run(self, *, bar: bool = False) -> None:
         """Train until the minutes are over; a checkpoint every minute and at the end."""
@@ -234,6 +254,7 @@ class Training:
         partial = self.checkpoint.with_suffix(".partial")
         state = {
             "size": asdict(self.prior.size),
+            "camera": self.camera,
             "prior": self.prior.state_dict(),
             "mean": self.mean,
             "adam": self.adam.state_dict(),
