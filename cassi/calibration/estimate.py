@@ -267,11 +267,7 @@ def calibrate(
 
 
 def read_calibrated(
-    path: str | os.PathLike[str],
-    calibration: Calibration,
-    *,
-    key: str | None = None,
-    frames: int | slice | None = None,
+    path: str | os.PathLike[str], calibration: Calibration, *, key: str | None = None, frames: int | slice | None = None
 ) -> Measurement:
     """Read a captured snapshot as a measurement: counts corrected, mask, shifts and the rest from the calibration.
 

@@ -72,8 +72,7 @@ class Adapt:
 
     @property
     def cost(self) -> float:
-        each = sum(stage.cost for stage in self.before)
-        return PHOTOGRAPHS * each + self.STEP * self.num_steps + sum(stage.cost for stage in self.after)
+        return self.STEP * self.num_steps + sum(s.cost for s in (*PHOTOGRAPHS * self.before, *self.after))
 
     @property
     def before(self) -> tuple[Stage, ...]:
@@ -95,13 +94,12 @@ class Adapt:
         examples = list(_photographs(A, y, problem, state.x.clamp(min=0), self.before, watch, told))
         if watch.over:
             return state
-        generator = torch.Generator().manual_seed(0)
+        generator, B = torch.Generator().manual_seed(0), problem.smooth.to(y)
         prior = copy.deepcopy(problem.learned.on(y.device)).requires_grad_(True)
         adam = Adam(list(prior.parameters()))
         with torch.enable_grad():
             for step in range(self.num_steps):
                 a, e = _strip(A, examples[step % len(examples)], generator)
-                B = problem.smooth.to(y)
                 _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None])
                 error(synthesise(z, B), e.truth[None]).backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(prior.parameters(), 1.0)
@@ -121,19 +119,18 @@ class Adapt:
 class Adam:
     """Kingma & Ba (2015), with beta = 0.9, 0.99. `torch.optim` takes seconds to be imported, with a compiler.
 
-    m <- 0.9 m + 0.1 g,   v <- 0.99 v + 0.01 g^2,   w <- w - rate m / (1 - 0.9^t) / (sqrt(v / (1 - 0.99^t)) + 1e-8)
+    w <- w - rate m / (1 - 0.9^t) / (sqrt(v / (1 - 0.99^t)) + 1e-8),   m <- 0.9 m + 0.1 g,   v <- 0.99 v + 0.01 g^2
     """
 
     def __init__(self, weights: list[torch.nn.Parameter]) -> None:
-        self.weights, self.t = weights, 0
-        self.m, self.v = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+        self.weights, self.t = [(w, torch.zeros_like(w), torch.zeros_like(w)) for w in weights], 0
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """One step along the gradients, which are None after it."""
         self.t += 1
         a, b = 1 - 0.9**self.t, 1 - 0.99**self.t
-        for w, m, v in zip(self.weights, self.m, self.v, strict=True):
+        for w, m, v in self.weights:
             if w.grad is not None:
                 m.lerp_(w.grad, 0.1)
                 v.lerp_(w.grad.square(), 0.01)

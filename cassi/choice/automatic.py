@@ -25,16 +25,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.bases import (
-    NARROW,
-    SCENE,
-    STANDS_OUT,
-    BasisError,
-    best_basis,
-    narrow_basis,
-    narrowness,
-    scene_basis,
-)
+from cassi.choice.bases import NARROW, SCENE, STANDS_OUT, BasisError, best_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.chain import Chain, FinalRun, cost, final_run, repeated
 from cassi.choice.held_out import Judge, Split
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
@@ -266,14 +257,7 @@ def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:
 
 
 def _outcome(
-    A: Camera,
-    y: Tensor,
-    state: State,
-    watch: Watch,
-    plan: Plan,
-    evidence: Evidence | None,
-    method: Method,
-    run: Run,
+    A: Camera, y: Tensor, state: State, watch: Watch, plan: Plan, evidence: Evidence | None, method: Method, run: Run
 ) -> Outcome:
     """The cube without negative values, its discrepancy, and its uncertainty where asked for."""
     cube = state.x.clamp(min=0)

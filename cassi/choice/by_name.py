@@ -29,13 +29,7 @@ COMPONENTS = 8  # spectral components of "subspace"; "auto" chooses
 
 
 def solve(
-    A: Camera,
-    y: Tensor,
-    *,
-    wavelengths: np.ndarray | None,
-    noise: CameraNoise,
-    method: Method,
-    run: Run,
+    A: Camera, y: Tensor, *, wavelengths: np.ndarray | None, noise: CameraNoise, method: Method, run: Run
 ) -> Outcome:
     """Solve one snapshot, at brightness 1 for the hyper-parameters to mean what they say; see `reconstruct_auto`."""
     if method.solver == "auto":

@@ -98,13 +98,11 @@ def final_run(
                 if verdict is None:
                     raise
                 trials.append(Trial(_names((*ran, stage)), math.inf, None, False))
-                ran = ran[:0]
-                break
-            if new is before:  # there was no time for it
+                ran = ()
+            if new is before:  # or there was no time for it
                 break
             ran = (*ran, stage)
-            if ran in chains:
-                ended[ran] = new
+            ended |= {ran: new} if ran in chains else {}
         if verdict is None:
             return FinalRun(new, (*begun, *ran), ())
         if not ran:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,12 @@ class Plan:
     """
 
     basis: str
-    vectors: Tensor
+    vectors: Tensor = field(repr=False)
     noise: NoiseModel
     level: float
     stages: Chain
-    learned: LearnedPrior | None = None
+    learned: LearnedPrior | None = field(default=None, repr=False)
     axis: int | tuple[float, ...] | None = None
-
-    def __repr__(self) -> str:
-        return f"Plan({self.basis}; {self.prior}; noise from {self.noise.source})"
 
     @property
     def prior(self) -> str:

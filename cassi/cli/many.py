@@ -138,10 +138,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
         with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
             seen = [task.measurement(task.frames[k]) for k in chosen]
             found = found_camera.find_camera(
-                *seen,
-                black_level=task.method["black_level"],
-                seed=args.seed,
-                told=partial(bar, CAMERA),
+                *seen, black_level=task.method["black_level"], seed=args.seed, told=partial(bar, CAMERA)
             )
     except (ValueError, OSError):  # what cannot be read is told of each frame when its turn comes
         if args.save_camera:

@@ -64,12 +64,7 @@ def match_layout(
 
 
 def unshear_mask(
-    mask: np.ndarray,
-    stored: np.ndarray | None,
-    step: float | None,
-    named_shift: bool,
-    name: str,
-    notes: list[str],
+    mask: np.ndarray, stored: np.ndarray | None, step: float | None, named_shift: bool, name: str, notes: list[str]
 ) -> tuple[Shifts, np.ndarray] | None:
     """Bring a mask stored as it lies on the detector (C, H, W') back to shifts and one mask (C, H, W) per band.
 

@@ -278,11 +278,7 @@ def _geometry(
 
 
 def _wavelengths(
-    container: Container,
-    mask_container: Container,
-    given: str | np.ndarray | None,
-    num_bands: int,
-    notes: list[str],
+    container: Container, mask_container: Container, given: str | np.ndarray | None, num_bands: int, notes: list[str]
 ) -> np.ndarray | None:
     if isinstance(given, str):
         return parse_wavelengths(given, num_bands)

@@ -32,8 +32,7 @@ _MST_28 = (
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "tsa-net-28": Preset(
-            _TSA_NET_28,
-            "TSA-Net (Meng, Ma, Yuan, ECCV 2020), as quoted in github.com/caiyuanhao1998/MST/issues/92",
+            _TSA_NET_28, "TSA-Net (Meng, Ma, Yuan, ECCV 2020), as quoted in github.com/caiyuanhao1998/MST/issues/92"
         ),
         "mst-28": Preset(
             _MST_28,

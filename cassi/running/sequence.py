@@ -121,10 +121,7 @@ class InSequence:
         outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, begun=joined.begun)
         first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
         return assembled(
-            first,
-            [as_in(scene, outcome, scene.black_levels[0])],
-            {"solver": "auto", "seed": seed, **settings},
-            start,
+            first, [as_in(scene, outcome, scene.black_levels[0])], {"solver": "auto", "seed": seed, **settings}, start
         )
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:

@@ -99,12 +99,7 @@ def stacked(masks: Sequence[Tensor]) -> Tensor:
 
 
 def random_mask(
-    height: int,
-    width: int,
-    *,
-    kind: MaskKind = "binary",
-    transmission: float = 0.5,
-    generator: torch.Generator,
+    height: int, width: int, *, kind: MaskKind = "binary", transmission: float = 0.5, generator: torch.Generator
 ) -> Tensor:
     """Draw a coded aperture, (H, W) float32 in [0, 1].
 

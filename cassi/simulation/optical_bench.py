@@ -70,12 +70,7 @@ def dispersion(wavelengths: np.ndarray, num_bands: int) -> np.ndarray:
 
 
 def simulate_bench(
-    height: int = 128,
-    width: int = 128,
-    *,
-    num_bands: int = 28,
-    step: int = 2,
-    generator: torch.Generator,
+    height: int = 128, width: int = 128, *, num_bands: int = 28, step: int = 2, generator: torch.Generator
 ) -> Bench:
     """Build a bench and capture everything on it.
 

@@ -64,12 +64,7 @@ class Row:
     sam: float | None
 
 
-def quality(
-    data: Path | None = None,
-    *,
-    quick: bool = False,
-    report: Callable[[str], None] = print,
-) -> str:
+def quality(data: Path | None = None, *, quick: bool = False, report: Callable[[str], None] = print) -> str:
     """Run the comparison and return it as Markdown.
 
     Args:

@@ -90,11 +90,7 @@ class Comparison:
 
 
 def speed(
-    device: torch.device,
-    *,
-    data: Path | None = None,
-    quick: bool = False,
-    report: Callable[[str], None] = print,
+    device: torch.device, *, data: Path | None = None, quick: bool = False, report: Callable[[str], None] = print
 ) -> str:
     """Run the whole comparison and return it as Markdown.
 
@@ -252,10 +248,7 @@ def compare_default_solver(size: Size, device: torch.device, seconds: float) -> 
 
 def time_to_quality(scenes: list[Scene], device: torch.device) -> str:
     """Seconds that our solvers need to come as close to the truth as a scikit-image GAP-TV loop ends."""
-    lines = [
-        "| scene | solver | PSNR [dB] | iterations | s | speed against the loop |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| scene | solver | PSNR [dB] | iterations | s | speed against the loop |", "|---|---|---|---|---|---|"]
     for scene in scenes:
         start = time.perf_counter()
         x = scikit_image_gap_tv(scene, **LOOP)  # type: ignore[arg-type]
