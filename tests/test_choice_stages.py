@@ -331,8 +331,6 @@ def test_what_does_not_go_together_is_refused(shot, tmp_path):
         Method(prior="x")
     with pytest.raises(InputError, match="prior 'tv' is a choice of solver \"auto\" without a plan"):
         Method("gap-tv", prior="tv")
-    with pytest.raises(InputError, match="no non-local prior"):
-        Method(prior="nonlocal", quality="fast")
     with pytest.raises(InputError, match="total variation alone"):
         Method(prior="learned", num_iters=5)
     with pytest.raises(InputError, match="weights of a learned prior are of no use"):

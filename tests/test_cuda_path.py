@@ -159,9 +159,9 @@ def test_many_stages():
 @pytest.mark.slow
 def test_a_side_photograph():
     picture = scene()[0].mean(0).numpy()
-    expected = reconstruct("cpu", side=SidePicture(picture), prior="tv", quality="fast")
+    expected = reconstruct("cpu", side=SidePicture(picture), quality="fast")
     with pretend_cuda():
-        close(reconstruct("cuda", side=SidePicture(picture), prior="tv", quality="fast").cube, expected.cube)
+        close(reconstruct("cuda", side=SidePicture(picture), quality="fast").cube, expected.cube)
 
 
 def budgeted(ledger: Ledger, launches: float, waits: float) -> None:

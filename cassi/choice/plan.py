@@ -159,8 +159,6 @@ class Method:
             raise InputError(f"unknown prior {self.prior!r}, expected one of {', '.join(PRIORS)}")
         if self.prior != "auto" and (solver != "auto" or self.plan is not None):
             raise InputError(f'prior {self.prior!r} is a choice of solver "auto" without a plan; leave one of them out')
-        if self.prior == "nonlocal" and self.quality == "fast":
-            raise InputError("quality fast has no non-local prior, got prior 'nonlocal'; leave one of them out")
         if self.prior in ("nonlocal", "learned") and self.num_iters is not None:
             raise InputError(
                 f"a number of iterations means total variation alone, got prior {self.prior!r}; leave one of them out"
