@@ -20,7 +20,7 @@ examples:
       python scripts/train.py --data FOLDER --output run --minutes 10 --scenes 16 --size 128x256 --device cuda
   two hours more for the weights that come with the program, in smaller steps; the same for one camera alone
       python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4
-      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 2e-4
+      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 3e-4
 then
       python scripts/reconstruct.py --measurement scene.h5 --weights run/weights.safetensors
 
