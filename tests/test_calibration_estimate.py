@@ -285,7 +285,7 @@ def test_from_the_bench_to_a_cube_with_no_other_input(tmp_path, capsys):
     assert script("calibrate", bench, "--output", calibration, "--figures", "none") == 0
     assert "20 from 450.0 to 65" in capsys.readouterr().out
     told = ["--calibration", calibration, "--measurement", f"{bench}/snapshot.png", "--output", result]
-    assert script("reconstruct", *told, "--quality", "fast", "--figures", "none", "--quiet") == 0
+    assert script("reconstruct", *told, "--figures", "none", "--quiet") == 0
 
     truth = read_measurement(f"{bench}/truth.h5")
     cube = torch.as_tensor(truth.cube)
@@ -294,10 +294,10 @@ def test_from_the_bench_to_a_cube_with_no_other_input(tmp_path, capsys):
     corrected = read_calibrated(f"{bench}/snapshot.png", Calibration.load(calibration))
     # the aperture as it lies, over the two pixels that a band spreads over
     true_mask = ndimage.convolve1d(truth.mask, [0.25, 0.5, 0.25], axis=1)
-    exact = reconstruct(replace(corrected, mask=true_mask, shifts=truth.shifts), camera="as-given", quality="fast")
+    exact = reconstruct(replace(corrected, mask=true_mask, shifts=truth.shifts), camera="as-given")
     raw = read_measurement(f"{bench}/uncalibrated.h5")
     blind = Measurement(y=raw.y - np.float32(60), mask=raw.mask, shifts=raw.shifts)
-    uncalibrated = reconstruct(blind, camera="as-given", quality="fast")
+    uncalibrated = reconstruct(blind, camera="as-given")
     assert calibrated > likeness(exact.cube, cube) - 1
     assert calibrated > likeness(uncalibrated.cube, cube) + 4
 
