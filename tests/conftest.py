@@ -61,8 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of real captures: CASSI_SHARED_DATA, or ../shared/data beside the repository; skips where absent."""
-    default = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("CASSI_SHARED_DATA", default))
+    folder = Path(os.environ.get("CASSI_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"real captures are not at {folder}; set CASSI_SHARED_DATA to their folder")
     return folder

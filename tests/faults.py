@@ -209,8 +209,7 @@ def check_green(faults: list[Fault]) -> list[str]:
         copy_package(Path(name))
         for tests, compiled in sorted({(f.tests, f.compiled) for f in faults}):
             picked = [f for f in faults if (f.tests, f.compiled) == (tests, compiled)]
-            select = " or ".join(f"({f.select or 'test'})" for f in picked)
-            code, test = run(Path(name), tests, select, compiled)
+            code, test = run(Path(name), tests, " or ".join(f"({f.select or 'test'})" for f in picked), compiled)
             if code != 0:
                 red.append(f"{tests}::{test}")
     return red

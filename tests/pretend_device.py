@@ -222,8 +222,7 @@ class _Made(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.as_tensor and isinstance(args[0], Tensor):
-            wanted = {key: kwargs[key] for key in ("device", "dtype") if kwargs.get(key) is not None}
-            return _moved(args[0], **wanted)
+            return _moved(args[0], **{key: kwargs[key] for key in ("device", "dtype") if kwargs.get(key) is not None})
         if func is Tensor.to and not on_device(args[0]):
             return _moved(*args, **kwargs)
         device = kwargs.get("device")
@@ -277,8 +276,7 @@ def _stand_in() -> ModuleType:
             y, mean, order, start, scale, out = _bare((y, mean, order, start, scale, out))
             places = torch.empty(len(order), dtype=torch.long)
             places[order.long()] = torch.repeat_interleave(start.diff().long())
-            groups = places.view(len(mean), -1)
-            nonlocal_lowrank._put_back(y, mean, groups, patch, scale, out, add)
+            nonlocal_lowrank._put_back(y, mean, places.view(len(mean), -1), patch, scale, out, add)
 
     module: Any = SimpleNamespace(tv_steps=tv_steps, gather_groups=gather_groups, put_back=put_back)
     for name in ("shift_sum", "shift_back", "data_step", "subspace_step", "squared_distances"):

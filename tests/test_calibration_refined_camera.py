@@ -83,8 +83,7 @@ def test_captures_that_do_not_go_together(captures):
 def test_every_figure_is_drawn(refined):
     arrows = calibration_figures.moved(refined).axes[0].collections[0]
     assert np.allclose(arrows.V, 1, atol=0.1) and np.allclose(arrows.U, 0, atol=0.1)
-    line = calibration_figures.sharpness(refined).axes[0].lines[0]
-    assert len(line.get_xdata()) == len(SHIFTS)
+    assert len(calibration_figures.sharpness(refined).axes[0].lines[0].get_xdata()) == len(SHIFTS)
 
 
 @pytest.fixture
@@ -128,8 +127,7 @@ def test_a_mask_of_another_camera_is_told(tmp_path, captures, refined, mask, fil
     found = refined
     assert run("calibrate", [*words, "--mask", str(tmp_path / "mask.npy")], "calibrate.py") == 0
     assert capsys.readouterr().err == ""
-    other = np.load(tmp_path / "other.npy")
-    found = replace(refined, together=FoundCamera.as_given(replace(captures[0], mask=other)))
+    found = replace(refined, together=FoundCamera.as_given(replace(captures[0], mask=np.load(tmp_path / "other.npy"))))
     assert run("calibrate", [*words, "--mask", str(tmp_path / "other.npy")], "calibrate.py") == 0
     told = capsys.readouterr().err
     for m in captures:

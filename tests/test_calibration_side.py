@@ -36,8 +36,7 @@ def test_a_moved_turned_larger_picture_is_found_to_a_few_hundredths_of_a_pixel()
     blurred = F.avg_pool2d(x, 3, 1, 1)  # a first cube is not sharp
     true = Similarity(1.5, 2.0, 1.5, -2.5)
     R = torch.full((1, 6), 1 / 6)
-    picture = side_photograph(x, R, pose=true).permute(2, 0, 1)
-    found = register(picture, A, A.forward(x), blurred, R)
+    found = register(side_photograph(x, R, pose=true).permute(2, 0, 1), A, A.forward(x), blurred, R)
     assert found.correlation > 0.8 > FITS
     corner = 32  # a pixel at the border
     assert abs(found.pose.scale / true.scale - 1) * corner < 0.1
@@ -69,8 +68,7 @@ def test_noise_is_told_from_smooth_parts_beside_detail():
     light = np.linspace(0.1, 1, 200) * np.ones((200, 1))
     light[:, 100:] *= 1 + 0.5 * (rng.random((200, 100)) > 0.5)  # half of it is all detail
     alpha, beta = noise_of(light + np.sqrt(4e-4 * light) * rng.standard_normal(light.shape))
-    told = alpha * 0.3 + beta
-    assert 0.5 < told / (4e-4 * 0.3) < 2
+    assert 0.5 < (alpha * 0.3 + beta) / (4e-4 * 0.3) < 2
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-9])
@@ -114,8 +112,7 @@ def test_a_tone_curve_is_found_from_a_blurred_scene(coding):
     found = fitted_tone(values, torch.ones(96, 96), 0.3 * scene)(values)
 
     def error(image: torch.Tensor) -> float:
-        gain = (light * image).sum() / image.square().sum()
-        return float((light - gain * image).norm() / light.norm())
+        return float((light - ((light * image).sum() / image.square().sum()) * image).norm() / light.norm())
 
     assert error(found) < 0.07
     assert coding == "linear" or error(values) > 2 * error(found)

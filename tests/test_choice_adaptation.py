@@ -28,8 +28,7 @@ class Case:
     def __init__(self) -> None:
         self.shot = Shot(size=32, bands=8, mode="bilinear")
         torch.manual_seed(0)
-        learned = LearnedPrior(SIZE).eval().requires_grad_(False)
-        self.problem = replace(self.shot.problem, learned=learned)
+        self.problem = replace(self.shot.problem, learned=LearnedPrior(SIZE).eval().requires_grad_(False))
         self.state = repeated(self.shot.A, self.shot.y, self.problem, SHORT, Watch())
 
     def photographs(self) -> list[Example]:
@@ -57,8 +56,7 @@ def test_a_photograph_is_the_cube_elsewhere_on_the_mask_with_noise_as_stated(cas
     """Cube and start lack the same part, which the network leaves unchanged; so the misfit is noise alone."""
     A = case.shot.A
     first, *_, last = case.photographs()
-    noise = first.y - A.forward(first.truth)
-    assert float((noise.square() / first.variance).mean()) == pytest.approx(1, abs=0.15)
+    assert float(((first.y - A.forward(first.truth)).square() / first.variance).mean()) == pytest.approx(1, abs=0.15)
     assert not torch.allclose(first.truth, last.truth, atol=0.05)
     for e in (first, last):
         assert error(synthesise(e.start, case.problem.smooth)[None], e.truth[None]) < -15

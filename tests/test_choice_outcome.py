@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -29,6 +31,13 @@ def test_what_it_was_built_from():
     assert outcome(stages=stages).explain().endswith("with total variation, a non-local prior and a learned prior.")
     adapted = outcome(stages=(Tv(5), Learned(), Adapt(0.5, 1))).explain()
     assert adapted.endswith("with total variation, a learned prior and its adaptation to the scene.")
+
+
+def test_a_run_that_was_stopped_is_called_neither_good_nor_bad():
+    whole = outcome(error=1.0)
+    short = replace(whole, result=replace(whole.result, status="stopped"))
+    assert "which is bad" in whole.explain() and "but the run was stopped after 0" in short.explain()
+    assert "which is bad" not in short.explain()
 
 
 @pytest.mark.parametrize(

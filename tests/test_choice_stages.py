@@ -87,8 +87,7 @@ def test_total_variation_goes_on_where_it_was_left(shot):
 def test_another_prior_forgets_the_multiplier(shot):
     start = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch())
     found = NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, start, Watch())
-    state = replace(start.run, e=0 * start.run.e)
-    expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=state, sigma=0.3)
+    expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=replace(start.run, e=0 * start.run.e), sigma=0.3)
     torch.testing.assert_close(found.x, expected.x)
     with pytest.raises(ValueError, match="put Tv before"):
         NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
@@ -154,9 +153,7 @@ def test_better_means_by_more_than_chance():
 def test_a_verdict_by_hand():
     A = CASSI(torch.ones(1, 3), (0,))
     y = torch.tensor([[3.0, 4.0, 9.0]])
-    held = torch.tensor([[True, True, False]])
-    split = Split(A, y, held, A, y)
-    found = Judge(split).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
+    found = Judge(Split(A, y, torch.tensor([[True, True, False]]), A, y)).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
     assert found.error == pytest.approx(0.6)  # |(0, 3)| / |(3, 4)|
     assert found.squared.tolist() == [0.0, 9.0]
 
@@ -312,8 +309,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     x[:, 10:14, 10:14] = 1.0
     levels = []
     for scene in (shot.x, x):
-        y = shot.A.forward(scene)
-        split = Split.of(shot.A, y, shot.A.majorizer() > 0, 0)
+        split = Split.of(shot.A, shot.A.forward(scene), shot.A.majorizer() > 0, 0)
         levels.append(explored(split, 6, CameraNoise(), Method()).plan.level)
     assert levels[0] == 1.0
     assert levels[1] > 2

@@ -274,8 +274,7 @@ def test_tiles(tmp_path):
 
 def test_a_step_of_a_training(monkeypatch):
     monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
-    cube = (255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy()
-    scenes = Scenes((cube,), (), np.zeros((0, 31)))
+    scenes = Scenes(((255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy(),), (), np.zeros((0, 31)))
 
     def loss_on(device: torch.device) -> tuple[float, LearnedPrior]:
         prior = new_prior(SMALL, 0).to(device)

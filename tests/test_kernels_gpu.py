@@ -71,8 +71,7 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
 
 
 def camera(size: Size, dtype: torch.dtype) -> CASSI:
-    shape = (len(size.shifts),) * size.per_band + (size.height, size.width)
-    mask = random(*shape, seed=1, dtype=dtype).abs()
+    mask = random(*((len(size.shifts),) * size.per_band + (size.height, size.width)), seed=1, dtype=dtype).abs()
     mask[..., :1] = 0  # a dark column of the detector
     A = CASSI(mask, size.shifts)
     if not size.weighted:

@@ -30,11 +30,9 @@ def test_srgb_of_reflectances_against_colour_science():
     }
     for name, spectrum in spectra.items():
         distribution = colour.SpectralDistribution(dict(zip(wavelengths, spectrum, strict=True)))
-        xyz = colour.sd_to_XYZ(distribution, illuminant=colour.SDS_ILLUMINANTS["D65"]) / 100
-        expected = colour.XYZ_to_sRGB(xyz)
+        expected = colour.XYZ_to_sRGB(colour.sd_to_XYZ(distribution, illuminant=colour.SDS_ILLUMINANTS["D65"]) / 100)
         assert 0 < expected.min() and expected.max() < 1, "the test needs colors inside sRGB"
-        found = color_of(spectrum, wavelengths, white=1.0)
-        np.testing.assert_allclose(found, expected, atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(color_of(spectrum, wavelengths, white=1.0), expected, atol=2e-3, err_msg=name)
 
 
 def test_partial_range_and_unequal_spacing_against_a_plain_integral():
@@ -56,8 +54,7 @@ def test_partial_range_and_unequal_spacing_against_a_plain_integral():
 @pytest.mark.parametrize("wavelengths", [BANDS, BANDS[::-1], np.array([400.0, 410, 700]), np.array([550.0])])
 def test_flat_spectrum_is_neutral_gray(wavelengths):
     for level, encoded in ((1.0, 1.0), (0.5, 0.735357), (0.18, 0.461356), (0.0, 0.0)):
-        flat = np.full(len(wavelengths), level)
-        found = color_of(flat, wavelengths, white=1.0)
+        found = color_of(np.full(len(wavelengths), level), wavelengths, white=1.0)
         np.testing.assert_allclose(found, encoded, atol=1e-5)
 
 
@@ -78,8 +75,7 @@ def test_order_of_bands_does_not_matter():
 
 
 def test_gamut_keeps_hue_and_never_leaves_the_unit_cube():
-    rng = np.random.default_rng(1)
-    cube = rng.normal(0.3, 1.0, (28, 40, 40))
+    cube = np.random.default_rng(1).normal(0.3, 1.0, (28, 40, 40))
     cube[:, 0, 0] = np.nan
     picture = cube_to_srgb(cube, BANDS)
     assert picture.shape == (40, 40, 3) and picture.dtype == np.float32

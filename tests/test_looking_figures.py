@@ -56,8 +56,7 @@ def assert_text_is_readable(figure):
         assert inside, f"{words!r} leaves the page"
     for (words, a), (others, b) in combinations(texts, 2):
         width = min(a.x1, b.x1) - max(a.x0, b.x0)
-        height = min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert width <= 1 or height <= 1, f"{words!r} overlaps {others!r}"
+        assert width <= 1 or (min(a.y1, b.y1) - max(a.y0, b.y0)) <= 1, f"{words!r} overlaps {others!r}"
 
 
 def words(figure):
@@ -148,8 +147,7 @@ def test_bands_are_grey():
 
 def test_the_summary_shows_the_spectra_of_its_points(cube):
     truth = cube + 0.05
-    data = result(cube, BANDS[::-1], truth=truth, uncertainty=0 * cube + 0.1, unit="W")
-    figure = figures.summary(data)
+    figure = figures.summary(result(cube, BANDS[::-1], truth=truth, uncertainty=0 * cube + 0.1, unit="W"))
     panels = [axes for axes in figure.axes if axes.get_xlabel() == "wavelength [nm]"]
     assert len(panels) == 6 and panels[0].get_ylabel() == "W"
     for axes, (row, column) in zip(panels, figures.choose_points(truth), strict=True):
@@ -173,8 +171,7 @@ def test_points_are_distinct_inside_and_the_same_each_time():
     cube = np.zeros((8, 80, 120))
     for k in range(6):
         cube[:, 40 * (k // 3) : 40 * (k // 3) + 40, 40 * (k % 3) : 40 * (k % 3) + 40] = colors[k][:, None, None]
-    shading = 1 + 0.3 * np.sin(np.arange(120) / 9)
-    noisy = cube * shading + 0.01 * rng.standard_normal(cube.shape)
+    noisy = cube * (1 + 0.3 * np.sin(np.arange(120) / 9)) + 0.01 * rng.standard_normal(cube.shape)
     points = figures.choose_points(noisy)
     assert points == figures.choose_points(torch.from_numpy(noisy))
     assert points == figures.choose_points(4095 * noisy)
@@ -242,8 +239,7 @@ def test_the_summary_warns_in_red(cube):
 @pytest.fixture(scope="module")
 def made(cube):
     """All figures of a result that has everything, in no unit."""
-    parts = {"truth": cube, "uncertainty": 0.1 * cube}
-    return figures.figures_of(result(cube, BANDS, unit="as in the file", **parts))
+    return figures.figures_of(result(cube, BANDS, unit="as in the file", **{"truth": cube, "uncertainty": 0.1 * cube}))
 
 
 def test_figures_of_a_result(cube, made):

@@ -33,8 +33,7 @@ PATHS = "return [...document.querySelectorAll('#plot-spectra path.kept')].map((o
 
 def scene() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cube, truth, uncertainty. Band 3 is bright on the left, band 4 at the top; the rest is noise."""
-    generator = np.random.default_rng(7)
-    cube = generator.uniform(0, 0.2, (BANDS, HEIGHT, WIDTH)).astype(np.float32)
+    cube = np.random.default_rng(7).uniform(0, 0.2, (BANDS, HEIGHT, WIDTH)).astype(np.float32)
     cube[3, :, : WIDTH // 2] += 1
     cube[4, : HEIGHT // 2] += 1
     return cube, cube + 0.05, (0.01 + 0.1 * cube).astype(np.float32)
@@ -227,8 +226,7 @@ def saved_table(opened: Browser) -> dict[str, list[float]]:
 
 def rounding(cube: np.ndarray, levels: int) -> float:
     """Half a step where each band is rounded to `levels` steps, and a little for float32 and seven printed digits."""
-    ranges = cube.max(axis=(1, 2)) - cube.min(axis=(1, 2))
-    return 0.501 * float(ranges.max()) / levels + 1e-6
+    return 0.501 * float((cube.max(axis=(1, 2)) - cube.min(axis=(1, 2))).max()) / levels + 1e-6
 
 
 def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
@@ -245,8 +243,7 @@ def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
         np.testing.assert_allclose(table[f"{place} truth"], truth[:, row, column], atol=rounding(truth, 4094))
         spread = uncertainty[:, row, column]
         np.testing.assert_allclose(table[f"{place} standard deviation"], spread, atol=rounding(uncertainty, 254))
-    drawn = [len(re.findall(r"[ML]", d)) for d in opened.run(PATHS)]
-    assert drawn == [BANDS] * 2
+    assert [len(re.findall(r"[ML]", d)) for d in opened.run(PATHS)] == [BANDS] * 2
     assert opened.complaints() == []
 
 
@@ -371,8 +368,7 @@ def test_dark_mode_and_a_phone(opened: Browser) -> None:
             opened.wait(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
             seen[scheme] = [sum(map(int, re.findall(r"\d+", opened.run(what))[:3])) for what in (paper, color)]
         assert seen["light"][0] > 600 > 150 > seen["dark"][0] and seen["light"][1] < seen["dark"][1]
-        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-        ask("Emulation.setDeviceMetricsOverride", size)
+        ask("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True})
         opened.driver.refresh()
         opened.wait("document.documentElement.dataset.ready === 'yes'")
         assert opened.run("return document.documentElement.scrollWidth") == 390  # nothing sticks out

@@ -118,7 +118,6 @@ def test_the_script_prints_an_address_that_answers(result_file: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
-            port = int(re.match(r"http://127\.0\.0\.1:(\d+)/ ", process.stdout.readline()).group(1))
-            assert ask(port, "/")[0] == 200
+            assert ask(int(re.match(r"http://127\.0\.0\.1:(\d+)/ ", process.stdout.readline()).group(1)), "/")[0] == 200
         finally:
             process.terminate()

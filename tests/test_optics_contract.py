@@ -94,8 +94,7 @@ def beside(A: CASSI | MultiShot, *, weighted: bool) -> Case:
     seen = np.zeros((2, height, A.measurement_shape[-1], C, height, width))
     for k, i, j in np.ndindex(2, height, width):
         seen[k, i, j, :, i, j] = R[k] if w is None else w[k, i, j] * R[k]
-    matrix = np.concatenate([of(A).matrix, seen.reshape(-1, C * height * width)])
-    return Case(SideView(A, R, w, **TIGHT), matrix)
+    return Case(SideView(A, R, w, **TIGHT), np.concatenate([of(A).matrix, seen.reshape(-1, C * height * width)]))
 
 
 def blurred(**changes: object) -> BlurredCASSI:
@@ -289,8 +288,7 @@ def test_solve_and_prox_are_the_inverse(case, rho):
     lit = np.diag(matrix @ matrix.T) > 0  # what a dark pixel holds leads nowhere
     assert close(A.solve(y, rho).reshape(2, -1)[:, lit], (flat(y, (2,)) @ inverse)[:, lit], 1e-9)
     normal = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
-    right = flat(y, (2,)) @ matrix + rho * flat(v, (2,))
-    assert close(A.prox(v, y, rho), np.linalg.solve(normal, right.T).T, 1e-9)
+    assert close(A.prox(v, y, rho), np.linalg.solve(normal, (flat(y, (2,)) @ matrix + rho * flat(v, (2,))).T).T, 1e-9)
 
 
 def test_the_pseudo_inverse_is_that_of_moore_and_penrose(case):
@@ -318,8 +316,7 @@ def test_the_data_step_of_gap(case, accelerate):
     by_hand, v_hand = flat(y, (2,)).copy(), flat(v, (2,))
     for _ in range(3):
         A.data_step_(v, x, y, b, y_v, accelerate=accelerate)
-        misfit = flat(y, (2,)) - v_hand @ matrix.T
-        by_hand = by_hand + misfit if accelerate else flat(y, (2,))
+        by_hand = by_hand + (flat(y, (2,)) - v_hand @ matrix.T) if accelerate else flat(y, (2,))
         x_hand = v_hand + (by_hand - v_hand @ matrix.T) @ inverse
         assert close(x, x_hand, 1e-7) and close(y_v, v_hand @ matrix.T, 1e-7)
         v.copy_(0.5 * x)  # a denoiser
@@ -401,8 +398,7 @@ SOLVERS: dict[str, Callable[[Camera, Tensor], Tensor]] = {
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_takes_every_camera(case, solver):
     A = case.A
-    scene = torch.full(A.cube_shape, 0.7, dtype=F64)
-    y = A @ scene
+    y = A @ torch.full(A.cube_shape, 0.7, dtype=F64)
     x = SOLVERS[solver](A, y)
     assert tuple(x.shape) == A.cube_shape
     assert float((y - A @ x).norm()) < 0.5 * float(y.norm())

@@ -23,15 +23,13 @@ def test_a_cube_that_is_the_mask_is_stamped_wholly():
 
 def test_a_scene_that_knows_nothing_of_the_mask_is_clean():
     """25 moves are tried: of N(0, 1 / n) correlations the largest stays below 4 / sqrt(n)."""
-    cube = 1 + 0.1 * noise(1, (6, 96, 96))
-    assert imprint(cube, noise(0, (96, 96))) < 4 / 96
+    assert imprint(1 + 0.1 * noise(1, (6, 96, 96)), noise(0, (96, 96))) < 4 / 96
 
 
 def test_a_known_mixture_of_mask_and_noise():
     """Equal parts of mask and independent noise of one variance correlate by 1 / sqrt(2)."""
     mask = noise(0, (128, 128))
-    cube = 1 + 0.1 * (mask + noise(1, (4, 128, 128)))
-    assert imprint(cube, mask) == pytest.approx(0.5**0.5, abs=0.03)
+    assert imprint(1 + 0.1 * (mask + noise(1, (4, 128, 128))), mask) == pytest.approx(0.5**0.5, abs=0.03)
 
 
 def test_brightness_and_small_moves_do_not_matter():

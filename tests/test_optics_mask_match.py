@@ -13,10 +13,8 @@ SHIFTS = tuple(range(0, 2 * BANDS, 2))
 
 def scene(seed, bands=BANDS):
     """A smooth scene with some edges, brighter in the middle bands."""
-    rng = np.random.default_rng(seed)
-    blobs = gaussian_filter(rng.standard_normal((bands, SIZE, SIZE)), (1, 6, 6))
-    image = (blobs > 0) * 0.5 + 0.3
-    return image * np.exp(-((np.arange(bands) - bands / 2) ** 2) / bands)[:, None, None]
+    blobs = gaussian_filter(np.random.default_rng(seed).standard_normal((bands, SIZE, SIZE)), (1, 6, 6))
+    return ((blobs > 0) * 0.5 + 0.3) * np.exp(-((np.arange(bands) - bands / 2) ** 2) / bands)[:, None, None]
 
 
 def snapshot(mask, shifts, seed=0):
@@ -91,8 +89,7 @@ def test_a_displaced_mask_is_named_with_its_way_back(y, mask, moved):
 @pytest.mark.parametrize("true_step", [1, 2, 7])
 @pytest.mark.parametrize("given_step", [1, 2, 7])
 def test_a_wrong_step_and_band_count_is_named(mask, true_step, given_step):
-    y = snapshot(mask, range(0, 15, true_step))
-    found = check_mask(y, mask, range(0, 15, given_step))
+    found = check_mask(snapshot(mask, range(0, 15, true_step)), mask, range(0, 15, given_step))
     assert found.matches == (given_step == true_step)
     if given_step != true_step:
         assert f"{1 + 14 // true_step} bands with step {true_step} explain" in found.verdict
@@ -190,8 +187,7 @@ def test_real_captures(name, shared_data):
     assert found.scores["as given"] > 4 * found.chance
     assert "it fits when flipped left-right" in check_mask(y, mask[:, ::-1], m.shifts).verdict
     if bands == 28:
-        coarse = tuple(range(0, 55, 3))
-        assert "19 bands with step 3 explain" in check_mask(y, mask, coarse).verdict
+        assert "19 bands with step 3 explain" in check_mask(y, mask, tuple(range(0, 55, 3))).verdict
 
 
 def test_the_mask_of_another_instrument(shared_data):

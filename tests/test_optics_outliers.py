@@ -24,8 +24,7 @@ def mask():
 
 @pytest.fixture(scope="module")
 def snapshot(mask):
-    generator = torch.Generator().manual_seed(3)
-    cube = procedural_scene(SIZE, SIZE, np.linspace(450, 650, C).tolist(), generator=generator)
+    cube = procedural_scene(SIZE, SIZE, np.linspace(450, 650, C).tolist(), generator=torch.Generator().manual_seed(3))
     return CASSI.from_step(mask, step=2, num_bands=C).forward(cube).numpy()
 
 
@@ -56,10 +55,8 @@ def test_a_snapshot_without_them_is_left_alone(snapshot, mask, electrons):
 
 @pytest.mark.parametrize("share", [0.011, 0.025])
 def test_many_of_them_are_found_although_they_hide_each_other(snapshot, share):
-    rng = np.random.default_rng(6)
-    hot = rng.random(snapshot.shape) < share
-    y = np.where(hot, 50 * snapshot.mean(), snapshot).astype(np.float32)
-    found = impulses(y, C)
+    hot = np.random.default_rng(6).random(snapshot.shape) < share
+    found = impulses(np.where(hot, 50 * snapshot.mean(), snapshot).astype(np.float32), C)
     assert not (found & ~hot).any()
     assert np.count_nonzero(found) >= 0.99 * np.count_nonzero(hot)
 
@@ -71,16 +68,14 @@ def test_a_few_hot_pixels_make_no_point_of_the_scene_a_bad_one(mask):
         for column in range(3):
             scene[4, 10 + row : 90 : 16, 10 + column : 90 : 16] = 1.0
     y, hot = spoiled(CASSI.from_step(torch.ones_like(mask), step=2, num_bands=C).forward(scene).numpy(), 20)
-    found = impulses(y, C)
-    assert not (found & ~hot).any()
+    assert not (impulses(y, C) & ~hot).any()
 
 
 def test_what_stands_out_everywhere_is_left_and_told(snapshot, mask):
     """Every 23rd pixel is more than the 3 % that even a bad detector has; and few bands may make such pixels."""
     y = snapshot.copy()
     y.ravel()[::23] *= 20
-    m = Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2)))
-    told = without_impulses(m)
+    told = without_impulses(Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2))))
     assert told.bad_pixels is None
     assert [("give a map of bad pixels" in note, "stand out" in note) for note in told.notes] == [(True, True)]
     assert without_impulses(told).notes == told.notes

@@ -18,8 +18,7 @@ def dense(A: CASSI, method) -> np.ndarray:
     """The matrix of a linear method of A, column by column, through its batch axis."""
     shape = A.cube_shape if method == A.forward else A.measurement_shape
     n = math.prod(shape)
-    basis = torch.eye(n, dtype=A.dtype, device=A.device).reshape(n, *shape)
-    return method(basis).reshape(n, -1).T.cpu().numpy()
+    return method(torch.eye(n, dtype=A.dtype, device=A.device).reshape(n, *shape)).reshape(n, -1).T.cpu().numpy()
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])

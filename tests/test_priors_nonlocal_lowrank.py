@@ -57,8 +57,7 @@ def test_tiny_noise_changes_little(scene):
 
 
 def test_pure_noise_goes():
-    noise = noise_like(torch.empty(2, 64, 64))
-    assert float(denoised_once(noise, 1.0).square().mean()) < 0.1
+    assert float(denoised_once(noise_like(torch.empty(2, 64, 64)), 1.0).square().mean()) < 0.1
 
 
 def groups_of(y, sigma, *, patch=5, stride=4, window=10, group=32):
@@ -88,8 +87,7 @@ def test_groups_hold_the_reference_and_only_the_window(scene):
 
 
 def test_the_nearest_patches_are_found_without_noise():
-    generator = torch.Generator().manual_seed(0)
-    tile = torch.rand(1, 8, 8, generator=generator)
+    tile = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     y = tile.repeat(1, 5, 5)  # period 8: only positions 8 apart are equal
     groups = groups_of(y, 1e-3, group=4)
     middle = groups[len(groups) // 2]
@@ -115,8 +113,7 @@ def test_a_rotation_of_the_images_among_each_other_rotates_the_result(scene):
     _, y = scene
     rotation, _ = torch.linalg.qr(noise_like(torch.empty(3, 3, dtype=torch.float64), seed=4))
     u, groups = denoised_once(y.double(), 0.1), groups_of(y.double(), 0.1)
-    turned = torch.einsum("kc,chw->khw", rotation, y.double())
-    v = denoised(turned, 0.1, groups)
+    v = denoised(torch.einsum("kc,chw->khw", rotation, y.double()), 0.1, groups)
     torch.testing.assert_close(v, torch.einsum("kc,chw->khw", rotation, u), rtol=1e-6, atol=1e-8)
 
 
@@ -152,9 +149,7 @@ def test_denoiser_for_solvers(scene):
     first = denoise(y.clone(), 0)
     torch.testing.assert_close(first, denoised_once(y, 0.1, stride=5))
     torch.testing.assert_close(denoise(y.clone(), 1), first)
-    batch = torch.stack([y, y.flip(0)])
-    both = NonlocalDenoiser(0.1, stride=5)(batch.clone(), 0)
-    torch.testing.assert_close(both[0], first)
+    torch.testing.assert_close(NonlocalDenoiser(0.1, stride=5)(torch.stack([y, y.flip(0)]).clone(), 0)[0], first)
     assert psnr(NonlocalDenoiser(0.05, stride=5)(y.clone(), 0), x) < psnr(first, x)
 
 

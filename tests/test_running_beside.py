@@ -32,8 +32,7 @@ def snapshot():
     x = procedural_scene(48, 48, torch.from_numpy(WAVELENGTHS), generator=generator)
     mask = random_mask(48, 48, generator=generator)
     y = CASSI.from_step(mask, 2, 8).forward(x)
-    alone = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given")
-    return x, mask, y, alone
+    return x, mask, y, cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given")
 
 
 def photograph(x: torch.Tensor) -> np.ndarray:
@@ -94,8 +93,7 @@ def test_what_is_left_of_a_picture_counts_less_where_the_snapshot_alone_tells_li
     picture = photograph(x)
     side = SidePicture(picture if stated == "rightly" else display(picture / picture.max()), linear=True)
     found = cassi.reconstruct(y, mask, **settings, side=side)
-    first = cassi.reconstruct(y, mask, **settings).plan
-    plan = replace(first, stages=(Tv(150), Learned()))
+    plan = replace(cassi.reconstruct(y, mask, **settings).plan, stages=(Tv(150), Learned()))
     alone = cassi.reconstruct(y, mask, num_bands=8, wavelengths=WAVELENGTHS, camera="as-given", plan=plan)
     at_least = 3 if stated == "rightly" else 0.5
     assert psnr(found.cube.clamp(0, 1), x) > psnr(alone.cube.clamp(0, 1), x) + at_least
@@ -142,5 +140,4 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
         (["--side", str(p), "--solver", "gap-tv"], "--side does not go with --solver"),
     ):
         assert main(["reconstruct", str(m), "--dry-run", *bad]) == 2
-        told = capsys.readouterr().err.strip().splitlines()
-        assert said in told[-1]
+        assert said in capsys.readouterr().err.strip().splitlines()[-1]

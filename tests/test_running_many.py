@@ -76,8 +76,7 @@ def test_each_frame_is_as_if_it_were_alone(folder, tmp_path, at_once):
     report = run(folder, tmp_path / "out", batch=at_once, attributes={"command_line": "reconstruct.py --all"})
     assert (report.computed, report.found, report.failed) == (N, 0, {})
     for k, y in enumerate(snapshots()):
-        alone = SOLVE(y, MASK, num_bands=C).cube.numpy()
-        np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), alone)
+        np.testing.assert_array_equal(cube_of(tmp_path / "out", f"frame{k}"), SOLVE(y, MASK, num_bands=C).cube.numpy())
     told = [(line["frame"], line["status"]) for line in index(tmp_path / "out")]
     assert told == [(f"frame{k}", "done") for k in range(N)]
     assert torch.get_num_threads() == threads
@@ -249,8 +248,7 @@ def test_integer_frames_share_one_scale(folder):
         (folder / f"frame{k}.h5").unlink()
     assert main(command(folder, "--iterations", 30, "--quiet")) == 0
     out = folder.with_name("in_cubes")
-    ratio = cube_of(out, "frame0").mean() / cube_of(out, "frame1").mean()
-    assert 9 < ratio < 11
+    assert 9 < (cube_of(out, "frame0").mean() / cube_of(out, "frame1").mean()) < 11
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

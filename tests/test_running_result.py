@@ -117,8 +117,8 @@ def test_a_mask_between_pixels_is_looked_for_before_bands_are_called_wrong(tmp_p
     words = ["reconstruct", str(raw), "--num-bands", "8", "--solver", "gap-tv", "--iterations", "3"]
     assert main([*words, "--figures", "none"]) == 0
     said, told = capsys.readouterr()
-    assert "or the number of bands is wrong" in said and "the camera is looked for" in said
-    assert "as found, the mask fits" in said and "bands is wrong" not in told
+    assert "by part of a pixel, or the number of bands is wrong, which looks alike" in said
+    assert "the camera is looked for" in said and "as found, the mask fits" in said and "bands is wrong" not in told
     assert main([*words, "--figures", "none", "--overwrite", "--camera", "as-given"]) == 0
     assert "number of bands is wrong" in capsys.readouterr().err
 
@@ -273,8 +273,7 @@ def test_save_and_read_again(result, y, tmp_path):
 
 
 def test_a_camera_has_no_measurement_to_save_beside_the_cube(camera, y, tmp_path):
-    found = reconstruct(y, camera, **GAP)
-    found.save(tmp_path / "cube.h5")
+    reconstruct(y, camera, **GAP).save(tmp_path / "cube.h5")
     assert read_report(tmp_path / "cube.h5").measurement is None
 
 
@@ -297,8 +296,7 @@ def test_what_it_was_made_of_in_one_line(camera, y):
 def test_in_a_notebook_and_drawn(result, camera, y):
     html = result._repr_html_()
     assert "data:image/png;base64," in html and "4 bands, 20 x 16 px" in html and "<script" not in html
-    words = " ".join(text.get_text() for axes in result.plot().axes for text in (axes.title, axes.xaxis.label))
-    assert "nm" in words
+    assert "nm" in " ".join(text.get_text() for axes in result.plot().axes for text in (axes.title, axes.xaxis.label))
     assert result.plot()._repr_png_().startswith(b"\x89PNG"), "what a notebook asks for"
     stack = reconstruct(torch.stack([y, 2 * y]), camera.mask, num_bands=C, solver="gap-tv", num_iters=1)
     assert "4 bands" in stack._repr_html_()

@@ -87,8 +87,7 @@ CAMERAS = {
 def test_a_block_uses_the_pixels_that_its_own_scene_explains_and_no_others(name, generator, monkeypatch):
     """Light the frame outside the block only: a pixel has weight 1 just where none of that light can arrive."""
     monkeypatch.setattr(tiling, "GRID", 1)
-    mask = torch.rand(21, 40, generator=generator, dtype=torch.float64) + 0.5
-    A = CAMERAS[name](mask)
+    A = CAMERAS[name](torch.rand(21, 40, generator=generator, dtype=torch.float64) + 0.5)
     x = torch.rand(A.cube_shape, generator=generator, dtype=torch.float64) + 0.5
     y = A.forward(x)
     tiles = tile_grid(A, 12, reach=2)
@@ -109,8 +108,7 @@ def test_a_block_uses_the_pixels_that_its_own_scene_explains_and_no_others(name,
         kept = [slice(k.start - s.start, k.stop - s.start) for k, s in zip(tile.kept, tile.block, strict=True)]
         inside = torch.zeros(a.cube_shape, dtype=torch.float64)
         inside[:, kept[0], kept[1]] = 1
-        plain = a.weighted(None)
-        assert float(plain.forward(inside).sum()) == pytest.approx(float(a.forward(inside).sum()))
+        assert float(a.weighted(None).forward(inside).sum()) == pytest.approx(float(a.forward(inside).sum()))
 
 
 def test_tiles_of_the_closed_form_are_those_of_the_whole():

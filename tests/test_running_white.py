@@ -31,8 +31,7 @@ def bench():
     A = CASSI.from_step(mask, step=1, num_bands=C)
     light = torch.linspace(0.4, 1.0, C).view(-1, 1, 1) * torch.linspace(0.8, 1.2, SIZE).view(1, -1, 1)
     light = light.expand(C, SIZE, SIZE)
-    rho = torch.where(torch.arange(SIZE) < SIZE // 2, 0.3, 0.7).expand(C, SIZE, SIZE)
-    return A, rho, light
+    return A, torch.where(torch.arange(SIZE) < SIZE // 2, 0.3, 0.7).expand(C, SIZE, SIZE), light
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +80,8 @@ def test_at_the_command_line(tmp_path, bench, capsys, monkeypatch):
     with h5py.File(cube) as h:
         assert h.attrs["unit"] == "reflectance"
         assert np.median(h["cube"][:, 8:-8, 6:18]) == pytest.approx(0.3, rel=0.1)
-    found, seen, solve = (
-        FoundCamera(0.9 * A.mask.numpy(), tuple(range(C)), CameraModel(), True),
-        [],
-        front_door.reconstruct,
-    )
+    found = FoundCamera(0.9 * A.mask.numpy(), tuple(range(C)), CameraModel(), True)
+    seen, solve = [], front_door.reconstruct
     monkeypatch.setattr(command, "find_camera", lambda m, **settings: found)
     monkeypatch.setattr(front_door, "reconstruct", lambda m, **k: seen.append(m.mask) or solve(m, **k))
     assert run("reconstruct", [*words, "--align", "--overwrite"], "reconstruct.py") == 0

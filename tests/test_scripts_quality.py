@@ -118,8 +118,7 @@ def test_held_out_pixels_stay_unseen(monkeypatch):
 
     monkeypatch.setattr(bench, "reconstruct_auto", Auto)
     monkeypatch.setattr(bench, "gap_tv", zeros)
-    text = bench.held_out_table([scene], report=lambda line: None)
-    header, rows = table(text.split("\n\n", 1)[1], "| real capture")
+    header, rows = table(bench.held_out_table([scene], report=lambda line: None).split("\n\n", 1)[1], "| real capture")
     assert len(rows) == 1 and len(rows[0]) == len(header)
     held = hold_out(scene.A.gram_diag() > 0, seed=1)
     assert all(torch.equal(w == 0, held) and not bool(y[held].any()) for w, y in seen)

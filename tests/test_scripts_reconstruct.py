@@ -31,8 +31,7 @@ program = script("reconstruct")
 
 
 def scene() -> dict[str, np.ndarray]:
-    generator = torch.Generator().manual_seed(3)
-    mask = (torch.rand(H, W, generator=generator) > 0.5).float()
+    mask = (torch.rand(H, W, generator=torch.Generator().manual_seed(3)) > 0.5).float()
     cube = torch.full((C, H, W), 0.2)
     cube[:, 4:14, 3:12] = torch.tensor([0.9, 0.7, 0.4, 0.2])[:, None, None]
     y = CASSI.from_step(mask, STEP, C).forward(cube)
@@ -70,8 +69,7 @@ def test_result_figures_and_summary_beside_the_input(snapshot, capsys):
     found = re.match(r"residual (\S+)%, (\S+) s, PSNR (\S+) dB \(peak 1\), SSIM ([\d.]+), SAM ([\d.]+) deg -> ", line)
     assert found, line
     with h5py.File(snapshot.parent / "m_cube.h5") as file:
-        cube = file["cube"][:]
-        error = np.square(np.clip(cube, 0, 1) - scene()["cube"]).mean((1, 2))
+        error = np.square(np.clip(file["cube"][:], 0, 1) - scene()["cube"]).mean((1, 2))
         assert float(found[3]) == pytest.approx(np.mean(-10 * np.log10(error)), abs=0.006)
         assert float(found[1]) == pytest.approx(100 * file.attrs["residual"], abs=0.006)
     assert "solver: gap-tv" in captured.out
@@ -122,8 +120,7 @@ def test_a_stack_its_mask_in_another_file_and_figures_elsewhere(tmp_path, capsys
 
 def test_report_beside_the_result(snapshot, capsys):
     assert call("--measurement", snapshot, "--report") == 0
-    page = snapshot.with_name("m_report.html").read_text()
-    assert page.lower().startswith("<!doctype html>")
+    assert snapshot.with_name("m_report.html").read_text().lower().startswith("<!doctype html>")
     assert "m_report.html" in capsys.readouterr().out
     snapshot.with_name("m_cube.h5").unlink()
     assert call("--measurement", snapshot, "--report") == 2

@@ -37,8 +37,7 @@ def data(tmp_path_factory) -> Path:
         low = torch.from_numpy(rng.random((2, 1, 6, 6)))
         maps = torch.nn.functional.interpolate(low, (64, 64), mode="bilinear")[:, 0].numpy()
         cube = maps[0] * np.exp(-((t - 0.3) ** 2) / 0.1) + maps[1] * t
-        cube_sqrt = (255 * np.sqrt(cube / cube.max())).astype(np.uint8)
-        write_h5(folder / "cave_train" / f"{name}.h5", cube_sqrt=cube_sqrt)
+        write_h5(folder / "cave_train" / f"{name}.h5", cube_sqrt=(255 * np.sqrt(cube / cube.max())).astype(np.uint8))
     return folder
 
 
@@ -93,8 +92,7 @@ def test_turning_an_example_keeps_its_physics(data, seed):
 def camera_file(tmp_path) -> Path:
     """A saved camera of 9 bands, a mask each, whose elements tell their place."""
     mask = (np.arange(9 * 40 * 60.0) / (9 * 40 * 60)).reshape(9, 40, 60)
-    wavelengths = np.linspace(450, 650, 9)
-    return write_h5(tmp_path / "camera.h5", mask=mask, shifts=np.arange(9) * 2, wavelengths=wavelengths)
+    return write_h5(tmp_path / "camera.h5", mask=mask, shifts=np.arange(9) * 2, wavelengths=np.linspace(450, 650, 9))
 
 
 def test_one_camera_is_trained_for_with_pieces_of_its_mask(data, camera_file):
@@ -136,8 +134,7 @@ def test_an_image_is_blurred_by_its_own_width():
     soft = blurred(x, np.array([0.0, 1.5]))
     torch.testing.assert_close(soft[0], x[0])
     t = torch.arange(-10, 11.0)
-    widths = [float((soft[1].sum(axis) * t**2).sum().sqrt()) for axis in (0, 1)]
-    assert widths == pytest.approx([1.5, 1.5], abs=0.02)
+    assert [float((soft[1].sum(axis) * t**2).sum().sqrt()) for axis in (0, 1)] == pytest.approx([1.5, 1.5], abs=0.02)
 
 
 def test_masks_are_transmissions_of_all_kinds():
@@ -192,8 +189,7 @@ def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkey
     assert run.progress.seconds >= 30 and 10 < run.progress.step < 40  # half a minute, with a look or two a step
     trained = LearnedPrior(SMALL)
     trained.load_state_dict(run.mean)
-    after = [float(loss_of(trained, drawn(data, seed))[0].detach()) for seed in range(3)]
-    assert sum(after) < sum(before) - 0.02
+    assert sum([float(loss_of(trained, drawn(data, seed))[0].detach()) for seed in range(3)]) < sum(before) - 0.02
     again = Training(settings)
     assert again.prior.size == SMALL
     assert asdict(again.progress) == asdict(run.progress)

@@ -118,8 +118,7 @@ def test_mask_range_and_mean(kind, transmission):
     assert mask.mean().item() == pytest.approx(transmission, abs=0.02)
     if kind != "grey":
         assert set(mask.unique().tolist()) == {0.0, 1.0}
-    again = random_mask(120, 90, kind=kind, transmission=transmission, generator=seeded())
-    assert torch.equal(mask, again)
+    assert torch.equal(mask, random_mask(120, 90, kind=kind, transmission=transmission, generator=seeded()))
 
 
 def test_scene_range_and_reproducibility():
@@ -133,16 +132,14 @@ def test_scene_range_and_reproducibility():
 
 def test_scene_spectra_are_smooth_yet_many():
     spectra = procedural_scene(128, 128, BANDS, generator=seeded()).reshape(28, -1).double()
-    second_difference = spectra[2:] - 2 * spectra[1:-1] + spectra[:-2]
-    assert second_difference.square().mean() < 1e-3 * spectra.square().mean()
+    assert (spectra[2:] - 2 * spectra[1:-1] + spectra[:-2]).square().mean() < 1e-3 * spectra.square().mean()
     eigenvalues = torch.linalg.eigvalsh(torch.cov(spectra)).flip(0)
     share = eigenvalues.cumsum(0) / eigenvalues.sum()
     assert share[2] < 0.99 < share[7]  # more than three pigments, fewer than eight directions for 99 %
 
 
 def test_scene_is_a_function_of_wavelength():
-    few = torch.tensor([650.0, 450.0, 550.0])
-    scene = procedural_scene(40, 40, few, generator=seeded())
+    scene = procedural_scene(40, 40, torch.tensor([650.0, 450.0, 550.0]), generator=seeded())
     many = procedural_scene(40, 40, torch.tensor([450.0, 500, 550, 600, 650]), generator=seeded())
     torch.testing.assert_close(scene, many[[4, 0, 2]])
 

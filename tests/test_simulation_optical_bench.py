@@ -18,8 +18,7 @@ def bench() -> Bench:
 
 def test_dispersion_is_2_3_px_a_band_at_the_blue_end_and_1_8_at_the_red():
     band = 200 / 27
-    ends = np.array([450.0, 450.001, 649.999, 650.0])
-    d = dispersion(ends, 28)
+    d = dispersion(np.array([450.0, 450.001, 649.999, 650.0]), 28)
     assert d[0] == 0
     assert (d[1] - d[0]) / 0.001 * band == pytest.approx(2.3, rel=1e-4)
     assert (d[3] - d[2]) / 0.001 * band == pytest.approx(1.8, rel=1e-4)

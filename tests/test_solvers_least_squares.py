@@ -34,8 +34,7 @@ def test_ridge_by_four_ways(damping, kind, weighted):
     result = least_squares(Plain(A), y, damping=damping, num_iters=500, tol=1e-12)
     assert result.status == "converged"
     torch.testing.assert_close(result.x, closed.x, rtol=0, atol=1e-9)
-    residual = float((y - A.forward(closed.x)).norm() / y.norm())
-    assert closed.history[0].residual == pytest.approx(residual, rel=1e-12)
+    assert closed.history[0].residual == pytest.approx(float((y - A.forward(closed.x)).norm() / y.norm()), rel=1e-12)
 
 
 def test_snapshots_that_contradict_each_other_are_fitted_as_well_as_can_be():
@@ -68,8 +67,7 @@ def test_least_squares_of_a_batch():
 def test_least_squares_ignores_left_out_pixels():
     A, phi = camera(kind="dark-column", weighted=True)
     y = noisy(A)
-    blind = torch.as_tensor((phi == 0).all(axis=1).reshape(A.measurement_shape))
-    spoiled = torch.where(blind, 1e6, y)
+    spoiled = torch.where(torch.as_tensor((phi == 0).all(axis=1).reshape(A.measurement_shape)), 1e6, y)
     for damping, operator in itertools.product((0.0, 0.1), (A, Plain(A))):
         found, expected = (least_squares(operator, z, damping=damping, tol=1e-12).x for z in (spoiled, y))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

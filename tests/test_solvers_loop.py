@@ -125,8 +125,7 @@ def test_who_waits_for_them_does_not_get_them_sooner():
 
 @pytest.mark.parametrize("at", [3, 16, 20])
 def test_divergence_on_a_device_names_the_iteration_it_happened_in(at):
-    values = [(0.5, math.nan if k >= at else 0.1) for k in range(1, 21)]
-    assert f"change nan at iteration {at};" in on_device(values)[2]
+    assert f"change nan at iteration {at};" in on_device([(0.5, math.nan if k >= at else 0.1) for k in range(1, 21)])[2]
 
 
 def test_relative_norm():

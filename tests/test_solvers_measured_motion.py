@@ -19,8 +19,7 @@ C, HEIGHT, WIDTH = 4, 40, 48
 
 
 def cube(seed: int = 0) -> torch.Tensor:
-    rng = np.random.default_rng(seed)
-    images = ndimage.gaussian_filter(rng.normal(size=(C, HEIGHT, WIDTH)), (0, 2, 2)) * 5 + 2
+    images = ndimage.gaussian_filter(np.random.default_rng(seed).normal(size=(C, HEIGHT, WIDTH)), (0, 2, 2)) * 5 + 2
     return torch.from_numpy(images)
 
 
@@ -88,5 +87,4 @@ def test_a_step_is_that_of_dense_matrices(monkeypatch):
     d = torch.linalg.solve(normal, J.T @ (w * r.flatten())).view(2, n * m)
     step = torch.einsum("kn,nij->kij", d, U)
     assert float(step.norm(dim=0).max()) < 1
-    found = measured_motion(A, y, x, start, variance)
-    torch.testing.assert_close(found, start + step, rtol=0, atol=2e-3)
+    torch.testing.assert_close(measured_motion(A, y, x, start, variance), start + step, rtol=0, atol=2e-3)

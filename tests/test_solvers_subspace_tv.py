@@ -95,8 +95,7 @@ def test_what_has_no_basis(make, given, K, message):
 def test_principal_basis_is_brightness_and_the_eigenvectors_of_the_rest():
     rng = np.random.default_rng(1)
     C, K = 9, 4
-    spectra = rng.random((200, C)).cumsum(1)
-    covariance = np.cov(spectra.T)
+    covariance = np.cov(rng.random((200, C)).cumsum(1).T)
     found = principal_basis(torch.from_numpy(covariance), K).numpy()
     flat = np.full(C, C**-0.5)
     np.testing.assert_allclose(found[0], flat, atol=1e-12)
@@ -109,8 +108,7 @@ def test_principal_basis_is_brightness_and_the_eigenvectors_of_the_rest():
 @pytest.mark.parametrize(("C", "K"), [(1, 1), (1, 4), (5, 5), (5, 9), (6, 3)])
 @pytest.mark.parametrize("rank", [0, 1, 9])
 def test_principal_basis_is_orthonormal_whatever_the_rank(C, K, rank):
-    rng = np.random.default_rng(2)
-    factor = rng.standard_normal((C, rank))
+    factor = np.random.default_rng(2).standard_normal((C, rank))
     rows = principal_basis(torch.from_numpy(factor @ factor.T), K)
     assert rows.shape == (min(K, C), C) and orthonormal(rows)
     torch.testing.assert_close(rows[0], torch.full((C,), C**-0.5, dtype=F64))
@@ -249,8 +247,7 @@ def minimise(y, sees, sigma2, w, kappa, shape, up=None, iters=1500) -> np.ndarra
             right = right + rho * up.T @ (s - t)
         z = inverse @ right
         v = (d @ z + p).reshape(K, 2, H * W)
-        size = np.sqrt((v**2).sum(1, keepdims=True))
-        q = (v * np.maximum(1 - limit / np.maximum(size, 1e-300), 0)).ravel()
+        q = (v * np.maximum(1 - limit / np.maximum(np.sqrt((v**2).sum(1, keepdims=True)), 1e-300), 0)).ravel()
         p = p + d @ z - q
         if up is not None:
             s = np.maximum(up @ z + t, 0)
@@ -274,8 +271,7 @@ def noisy():
     up = np.kron(B.numpy().T, np.eye(30))
     rows = np.flatnonzero(keep.numpy().ravel())
     sees = (oracle.matrix(A.mask.numpy(), A.shifts) @ up)[rows]  # rows left out are gone, not weighted
-    cut = [t.numpy().ravel()[rows] for t in (y, variance)]
-    return A, y, variance, B, sees, cut, up
+    return A, y, variance, B, sees, [t.numpy().ravel()[rows] for t in (y, variance)], up
 
 
 @pytest.mark.parametrize(("strength", "nonnegative"), [(0.4, False), (4.0, False), (0.4, True)])
@@ -345,8 +341,7 @@ def test_what_a_left_out_pixel_said_does_not_matter(path):
     one = subspace_tv(A.weighted(keep), y * keep, B, variance=0.01, num_iters=30)[0].x
     absurd = torch.where(keep > 0, y, 1e6)
     noise = torch.where(keep > 0, 0.01 * keep, 1e9)
-    other = subspace_tv(A.weighted(keep), absurd * keep, B, variance=noise, num_iters=30)[0]
-    assert torch.equal(one, other.x)
+    assert torch.equal(one, subspace_tv(A.weighted(keep), absurd * keep, B, variance=noise, num_iters=30)[0].x)
     told = subspace_tv(A.weighted(keep), absurd, B, variance=0.01, num_iters=30, tv_weight=0.5, nonnegative=False)[0].x
     assert bool(torch.isfinite(told).all()) and float(told.abs().max()) < 100
 
@@ -377,8 +372,7 @@ def test_monitor_status_and_history():
     # the residual of iteration k is that of the coefficients it started from
     one, state = subspace_tv(A, y, B, num_iters=1)
     two, _ = subspace_tv(A, y, B, num_iters=2)
-    misfit = float((y - A.forward(one.x)).norm() / y.norm())
-    assert math.isclose(two.history[1].residual, misfit, rel_tol=1e-9)
+    assert math.isclose(two.history[1].residual, float((y - A.forward(one.x)).norm() / y.norm()), rel_tol=1e-9)
     change = float((analyse(two.x, B) - state.z).norm() / state.z.norm())
     assert math.isclose(two.history[1].change, change, rel_tol=1e-9)
 
@@ -388,8 +382,7 @@ def test_a_prior_of_ones_own_in_place_of_tv(path):
     A = camera((4, 8, 9))
     y, B, w = A.forward(scene(A)), smooth_basis(4, 3), coefficient_weights(3).view(-1, 1, 1)
     expected, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9)
-    own = TVDenoiser(0.3 * w, num_iters=3)
-    found, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9, denoise=own)
+    found, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9, denoise=TVDenoiser(0.3 * w, num_iters=3))
     torch.testing.assert_close(found.x, expected.x)
     inner, buffer = TVDenoiser(0.3 * w, num_iters=3), torch.empty(3, 8, 9, dtype=F64)
     reused, _ = subspace_tv(A, y, B, tv_weight=0.3, num_iters=9, denoise=lambda z, k: buffer.copy_(inner(z.clone(), k)))
@@ -443,6 +436,5 @@ def test_other_cameras(name):
     _, state = subspace_tv(A, y, B, variance=0.01, nonnegative=False, num_iters=1000)
     sees, sigma2 = phi @ np.kron(B.numpy().T, np.eye(30)), np.full(y.numel(), 0.01)
     kappa = 0.6 / brightness(A, y)
-    best = minimise(y.numpy(), sees, sigma2, w, kappa, (3, 5, 6))
-    least = objective(best, y.numpy(), sees, sigma2, w, kappa)
+    least = objective(minimise(y.numpy(), sees, sigma2, w, kappa, (3, 5, 6)), y.numpy(), sees, sigma2, w, kappa)
     assert abs(objective(state.z.numpy(), y.numpy(), sees, sigma2, w, kappa) / least - 1) < 1e-4

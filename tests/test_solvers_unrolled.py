@@ -23,8 +23,7 @@ from cassi.solvers.unrolled import unrolled
 
 
 def camera(dtype=F64, weights=None) -> CASSI:
-    mask = torch.from_numpy(make_mask("grey", 6, 8, 9)).to(dtype)
-    return CASSI(mask, tuple(range(0, 12, 2)), weights)
+    return CASSI(torch.from_numpy(make_mask("grey", 6, 8, 9)).to(dtype), tuple(range(0, 12, 2)), weights)
 
 
 def given(A, batch: tuple[int, ...] = ()) -> dict[str, Any]:
