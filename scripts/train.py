@@ -40,6 +40,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="of checkpoint and weights")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training in all (default 60)")
     parser.add_argument("--processes", type=int, help="that share a batch (default: one for each CPU core, 1 on a GPU)")
+    parser.add_argument(
+        "--makers", type=int, metavar="N",
+        help="CPU cores that draw examples for each process while it trains (default: all but one on a GPU, else none)",
+    )  # fmt: skip
     parser.add_argument("--cameras", type=int, default=2, help="in a batch, for each process (default 2)")
     parser.add_argument("--scenes", type=int, default=1, help="for each camera (default 1; a GPU needs some 16)")
     parser.add_argument("--size", default="80x160", help="of an example, height x width [pixel] (default 80x160)")
@@ -66,6 +70,8 @@ def check_numbers(args: argparse.Namespace) -> tuple[int, int]:
     for name in ("processes", "cameras", "scenes", "stages"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
+    if args.makers is not None and args.makers < 0:
+        raise ValueError(f"--makers must be at least 0, got {args.makers}")
     for name in ("minutes", "rate"):
         if not 0 < getattr(args, name) < float("inf"):
             raise ValueError(f"--{name} must be positive, got {getattr(args, name)}")
@@ -93,7 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
             args.weights = args.weights or WEIGHTS
         if args.weights:
             load_prior(args.weights)
-        processes = args.processes or (len(os.sched_getaffinity(0)) if args.device == "cpu" else 1)
+        cores = len(os.sched_getaffinity(0))
+        processes = args.processes or (cores if args.device == "cpu" else 1)
+        if args.makers is None:
+            args.makers = 0 if args.device == "cpu" else max(0, cores // processes - 1)
         given = {name: value for name, value in vars(args).items() if name != "quiet"}
         settings = Settings(**given | {"size": size, "processes": processes})
         Training(settings)  # its checkpoint, its device

@@ -18,10 +18,11 @@ from PIL import Image
 from test_priors_learned import SMALL as OF_FOUR
 from training import loop
 from training.examples import AnyCamera, OneCamera, blurred, draw_examples, drawn_mask, random_mask, read_camera
-from training.loop import Muon, Settings, Training, error, loss_of, new_prior
+from training.loop import Makers, Muon, Settings, Training, error, loss_of, new_prior
 from training.scenes import Scenes, load_scenes
 
 from cassi.priors.learned import LearnedPrior, load_prior, save_prior
+from cassi.priors.spectral_basis import synthesise
 
 SMALL = replace(OF_FOUR, components=6)
 
@@ -56,6 +57,17 @@ def test_photographs_serve_pieces_of_any_size(tmp_path):
     assert [x.shape[1:] for x in pieces] == sizes and len({len(np.unique(x)) == 1 for x in pieces}) == 2
 
 
+def test_strings_lie_across_a_few_pieces(monkeypatch):
+    made = Scenes((np.full((31, 64, 64), 128, np.uint8),), (), np.eye(31)[[3]])
+    changed = []
+    for share in (0, 1):
+        monkeypatch.setattr("training.scenes.STRING_SHARE", share)
+        x = made.piece(np.random.default_rng(5), 64, 64)
+        changed.append(float((abs(x[9] - x[9, 0, 0]) > 0.01).mean()))
+    assert changed[0] == 0 < changed[1] < 0.5 and x.max() == 1
+    assert bool((x[9] <= x[3] + 1e-6).all())  # of the one reflectance there is, or grey
+
+
 @functools.cache
 def drawn(data: Path, seed: int):
     rng = np.random.default_rng(seed)
@@ -86,6 +98,15 @@ def test_turning_an_example_keeps_its_physics(data, seed):
         return [float((e.y - e.camera.forward(x)).square().sum()) for x in (e.truth, start)]
 
     assert misfits(turned) == pytest.approx(misfits(e), rel=1e-3)
+
+
+def test_what_the_network_makes_of_an_example_is_another(data):
+    e, prior = drawn(data, 0), new_prior(SMALL, 0)
+    loss, gain, ended = loss_of(prior, e)
+    B = e.basis
+    assert (ended.turns, ended.truth, ended.start.requires_grad) == (1, e.truth, False)
+    assert float(error(synthesise(ended.start, B), e.truth)) == pytest.approx(float(loss.detach()))
+    assert float(error(synthesise(e.start, B), e.truth)) == pytest.approx(float(loss.detach() + gain))
 
 
 @pytest.fixture
@@ -177,16 +198,20 @@ def test_muon_steps_are_orthogonal_matrices():
     singular = torch.linalg.svdvals(step)
     assert 0.6 < float(singular.min()) <= float(singular.max()) < 1.3
     assert float((U.T @ step @ V - torch.diag(torch.diag(U.T @ step @ V))).abs().max()) < 1e-4
+    pair = [torch.nn.Parameter(torch.zeros_like(p)) for _ in range(2)]  # worked on together, each for itself
+    pair[0].grad, pair[1].grad = p.grad, torch.randn(p.shape, generator=generator)
+    Muon(pair).step(1.0)
+    torch.testing.assert_close(pair[0].detach(), p.detach())
 
 
 def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(1.0).__next__))  # a look at it takes a second
     monkeypatch.setattr(loop, "new_prior", lambda size, seed: new_prior(SMALL, seed))
-    settings = Settings(data, tmp_path, 0.5, rate=3e-3, size=(24, 48))
+    settings = Settings(data, tmp_path, 2, rate=3e-3, size=(24, 48))
     run = Training(settings)
     before = [float(loss_of(run.prior, drawn(data, seed))[0].detach()) for seed in range(3)]
     run.run()
-    assert run.progress.seconds >= 30 and 10 < run.progress.step < 40  # half a minute, with a look or two a step
+    assert run.progress.seconds >= 120 and 40 < run.progress.step < 160  # two minutes, with a look or two a step
     trained = LearnedPrior(SMALL)
     trained.load_state_dict(run.mean)
     assert sum([float(loss_of(trained, drawn(data, seed))[0].detach()) for seed in range(3)]) < sum(before) - 0.02
@@ -200,10 +225,11 @@ def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkey
 ARGUMENTS = ["--minutes", "0.02", "--cameras", "1", "--size", "24x48", "--stages", "1", "--quiet"]
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_the_script_writes_weights(data, tmp_path, capsys, processes):
+@pytest.mark.parametrize(("processes", "makers"), [("1", "0"), ("2", "0"), ("1", "1")])
+def test_the_script_writes_weights(data, tmp_path, capsys, processes, makers):
     save_prior(new_prior(SMALL, 0), tmp_path / "w.safetensors")
     arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", processes]
+    arguments += ["--makers", makers]
     assert train.main([*arguments, "--weights", str(tmp_path / "w.safetensors"), "--rate", "1e-9"]) == 0
     assert "sha256" in capsys.readouterr().out
     progress = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["progress"]
@@ -214,13 +240,20 @@ def test_the_script_writes_weights(data, tmp_path, capsys, processes):
         torch.testing.assert_close(after.state_dict()[name], value, rtol=1e-3, atol=1e-4)
 
 
+def test_an_error_while_examples_are_drawn_ends_the_training(tmp_path):
+    makers = Makers(Settings(tmp_path, tmp_path, 1, makers=1), new_prior(SMALL, 0), 0, 0)
+    with pytest.raises(RuntimeError, match="its error stands above"):
+        makers.take(wait=True)
+
+
 def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", "1"]
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no cubes to train with" in capsys.readouterr().err
     odd = {
         ("--size", "16"): "as in 80x160, got 16", ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
-        ("--processes", "0"): "--processes must be at least 1", ("--minutes", "nan"): "--minutes must be positive",
+        ("--processes", "0"): "--processes must be at least 1", ("--makers", "-1"): "--makers must be at least 0",
+        ("--minutes", "nan"): "--minutes must be positive",
         ("--weights", str(tmp_path / "none")): "No such file or directory",
     }  # fmt: skip
     for words, message in odd.items():

@@ -144,7 +144,7 @@ def _training_step(device: torch.device) -> Callable[[], object]:
     examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
 
     def step() -> None:
-        loss, _ = loss_of(prior, examples.turned(np.random.default_rng(1)))
+        loss, *_ = loss_of(prior, examples.turned(np.random.default_rng(1)))
         loss.backward()
 
     return step

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import os
+import queue
 import signal
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
-from multiprocessing import parent_process
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import Queue, parent_process
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,18 +21,19 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, multiprocessing, nn
 from tqdm.auto import tqdm
 
 from cassi.choice.adaptation import error
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
 from cassi.priors.spectral_basis import synthesise
 from cassi.solvers.unrolled import unrolled
-from training.examples import AnyCamera, Examples, draw_examples, load_masks, read_camera
+from training.examples import AnyCamera, Examples, OneCamera, draw_examples, load_masks, read_camera
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
 POOL, LOOKS = 192, 3  # examples of late, and how often one is looked at: a sixth of the time goes into new ones
+OWN = 1 / 3  # of what the network makes of an example is an example anew, for each one that is drawn
 LOG_EVERY = 50  # steps
 
 
@@ -52,6 +55,7 @@ class Settings:
         weights: to begin with.
         stages: of a network that is begun anew.
         camera: file of the one camera to train for; any camera if not given.
+        makers: further processes, each on one CPU core, that draw the examples of each process; 0: it does so itself.
     """
 
     data: Path
@@ -67,6 +71,11 @@ class Settings:
     weights: Path | None = None
     stages: int = 4
     camera: Path | None = None
+    makers: int = 0
+
+    def cameras_to_draw(self) -> AnyCamera | OneCamera:
+        """That examples are photographed with."""
+        return AnyCamera(load_masks(self.data)) if self.camera is None else read_camera(self.camera)
 
 
 @dataclass
@@ -85,11 +94,12 @@ def new_prior(size: Size, seed: int) -> LearnedPrior:
     return LearnedPrior(size)
 
 
-def loss_of(prior: LearnedPrior, e: Examples) -> tuple[Tensor, float]:
-    """`error` of the cube that the prior ends with, and how much less that is than the start's [dB]."""
+def loss_of(prior: LearnedPrior, e: Examples) -> tuple[Tensor, Tensor, Examples]:
+    """`error` of the cube it ends with, how much less that is than the start's [dB], and that cube as a start."""
     _, z = unrolled(e.camera, e.y, e.basis, prior, e.start, variance=e.variance)
     loss = error(synthesise(z, e.basis), e.truth)
-    return loss, float(error(synthesise(e.start, e.basis), e.truth) - loss.detach())
+    gain = error(synthesise(e.start, e.basis), e.truth) - loss.detach()
+    return loss, gain, replace(e, start=z.detach(), turns=e.turns + 1)
 
 
 class Muon:
@@ -101,21 +111,82 @@ class Muon:
     """
 
     def __init__(self, kernels: list[nn.Parameter]) -> None:
-        self.kernels = kernels
-        self.momentum = [torch.zeros_like(p) for p in kernels]
+        alike: dict[torch.Size, list[nn.Parameter]] = {}
+        for p in kernels:
+            alike.setdefault(p.shape, []).append(p)
+        self.groups = list(alike.values())  # worked on together
+        self.momentum = [torch.zeros_like(torch.stack([p.detach().flatten(1) for p in group])) for group in self.groups]
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        for p, m in zip(self.kernels, self.momentum, strict=True):
-            if p.grad is None:
+        for group, m in zip(self.groups, self.momentum, strict=True):
+            if any(p.grad is None for p in group):
                 continue
-            m.lerp_(p.grad, 0.05)
-            w = p.grad.lerp(m, 0.95).flatten(1)
-            X = w / (w.norm() + 1e-12)
+            grad = torch.stack([p.grad.flatten(1) for p in group if p.grad is not None])
+            m.lerp_(grad, 0.05)
+            w = grad.lerp(m, 0.95)
+            X = w / (w.norm(dim=(1, 2), keepdim=True) + 1e-12)
             for _ in range(5):
-                G = X @ X.T
+                G = X @ X.mT
                 X = 3.4445 * X + (-4.775 * G + 2.0315 * G @ G) @ X
-            p.mul_(1 - 0.01 * rate).add_(X.view_as(p), alpha=-0.2 * rate * math.sqrt(max(w.shape)))
+            for p, step in zip(group, X, strict=True):
+                p.mul_(1 - 0.01 * rate).add_(step.view_as(p), alpha=-0.2 * rate * math.sqrt(max(step.shape)))
+
+
+class Makers:
+    """Processes that draw examples while this one trains; they read the network from memory that all share.
+
+    Each draws from seeds of its own; in which order examples arrive, and with which network they were made, depends on
+    the machine.
+    """
+
+    def __init__(self, settings: Settings, prior: LearnedPrior, step: int, rank: int) -> None:
+        self.prior = copy.deepcopy(prior).cpu().requires_grad_(False)
+        self.prior.share_memory()
+        context = multiprocessing.get_context("spawn")
+        self.made = context.Queue(settings.makers)
+        self.processes = [
+            context.Process(
+                target=_make, args=(settings, [settings.seed, step, rank, k], self.prior, self.made), daemon=True
+            )
+            for k in range(settings.makers)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def told(self, weights: dict[str, Tensor]) -> None:
+        """What the network has become."""
+        for name, value in self.prior.state_dict().items():
+            value.copy_(weights[name])
+
+    def take(self, *, wait: bool) -> list[Examples]:
+        """What was made meanwhile; at least one camera's where they are waited for."""
+        while True:
+            try:
+                found: list[Examples] = self.made.get(timeout=1.0 if wait else 0.0)
+                return found
+            except queue.Empty:
+                if not all(process.is_alive() for process in self.processes):
+                    raise RuntimeError("a process that draws examples has ended; its error stands above") from None
+                if not wait:
+                    return []
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.terminate()
+
+
+def _make(settings: Settings, seed: list[int], prior: LearnedPrior, made: Queue[list[Examples]]) -> None:
+    """Draw examples without end; the first of one scene, as they are waited for."""
+    _leave_with_parent()
+    torch.set_num_threads(1)
+    if hasattr(os, "nice"):
+        os.nice(10)  # the training waits for nothing but examples
+    rng, scenes, camera = np.random.default_rng(seed), load_scenes(settings.data), settings.cameras_to_draw()
+    count = 1
+    while True:
+        made.put(draw_examples(rng, scenes, camera, count, settings.size, prior))
+        count = settings.scenes
 
 
 class Training:
@@ -186,24 +257,30 @@ class Training:
         """Train until the minutes are over; a checkpoint every minute and at the end."""
         p, s = self.progress, self.settings
         rng = np.random.default_rng([s.seed, p.step, self.rank])
-        scenes = load_scenes(s.data)
-        camera = AnyCamera(load_masks(s.data)) if s.camera is None else read_camera(s.camera)
+        scenes, camera = load_scenes(s.data), s.cameras_to_draw()
         scenes.check_size(*s.size)
+        makers = Makers(s, self.prior, p.step, self.rank) if s.makers else None
         pool: deque[Examples] = deque(maxlen=POOL)
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
-        sums, steps, due = torch.zeros(2), 0, 0
+        sums, steps, due, own = torch.zeros(2, device=self.device), 0, 0, 0.0
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         while p.seconds < limit:
             for _ in range(s.cameras):
-                if due == 0:
+                drawn: list[Examples] = []
+                if makers is not None:
+                    drawn = makers.take(wait=not pool)
+                elif due == 0:
                     drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.prior)
-                    pool.extend(drawn)
-                    due = LOOKS * len(drawn)
-                due -= 1
+                due += LOOKS * len(drawn) - 1
+                own += OWN * len(drawn)
+                pool.extend(e.to(self.device) for e in drawn)
                 e = pool[int(rng.integers(len(pool)))].turned(rng, along=camera.along)
-                loss, gain = loss_of(self.prior, e)
+                loss, gain, ended = loss_of(self.prior, e)
                 (loss / s.cameras).backward()
-                sums += torch.tensor([float(loss.detach()), gain]) / s.cameras
+                sums += torch.stack([loss.detach(), gain]) / s.cameras
+                if own >= 1 and ended.turns <= 2:
+                    pool.append(ended)
+                    own -= 1
             now = time.monotonic()
             seconds = self._shared(min(now - last, 60.0))  # no more: the machine may have slept
             last = now
@@ -218,20 +295,25 @@ class Training:
                 p.curve.append(point | {"gain": round(gain_mean, 3)})
                 if self.rank == 0:
                     tqdm.write(json.dumps(p.curve[-1]))
-                sums, steps = torch.zeros(2), 0
+                sums, steps = torch.zeros_like(sums), 0
+                if makers is not None:
+                    makers.told(self.mean)
             if self.rank == 0 and (p.seconds >= limit or time.monotonic() - saved > 60):
                 self.save()
                 saved = time.monotonic()
         shown.close()
+        if makers is not None:
+            makers.close()
 
     def _shared(self, seconds: float) -> float:
         """Gradients become the mean over the processes; returns the mean of their seconds."""
         if self.settings.processes == 1:
             return seconds
         parameters = [p for p in self.prior.parameters() if p.grad is not None]
-        flat = torch.cat([*(p.grad.flatten() for p in parameters if p.grad is not None), torch.tensor([seconds])])
+        grads = [p.grad.flatten() for p in parameters if p.grad is not None]
+        flat = torch.cat([*grads, grads[0].new_tensor([seconds])]).cpu()
         dist.all_reduce(flat)
-        flat /= self.settings.processes
+        flat = (flat / self.settings.processes).to(self.device)
         for p, g in zip(parameters, flat[:-1].split([p.numel() for p in parameters]), strict=True):
             p.grad = g.view_as(p)
         return float(flat[-1])
@@ -245,9 +327,8 @@ class Training:
         self.prior.zero_grad()
         self.progress.step += 1
         weight = 1 - min(0.998, (1 + self.progress.step) / (20 + self.progress.step))
-        with torch.no_grad():
-            for name, value in self.prior.state_dict().items():
-                self.mean[name].lerp_(value, weight)
+        state = self.prior.state_dict()
+        torch._foreach_lerp_(list(self.mean.values()), [state[name] for name in self.mean], weight)
 
     def save(self) -> None:
         """The checkpoint, whole or not at all."""
@@ -278,9 +359,10 @@ class Training:
 
 def train(rank: int, settings: Settings, meeting: str, bar: bool) -> None:
     """One process of a training: `rank` of `settings.processes`, which meet at a file."""
+    if settings.processes > 1 or settings.makers:
+        torch.set_num_threads(1)
     if settings.processes > 1:
         _leave_with_parent()
-        torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=settings.processes)
     Training(settings, rank).run(bar=bar and rank == 0)
     if settings.processes > 1:

@@ -15,6 +15,7 @@ WAVELENGTHS = np.arange(400.0, 701.0, 10.0)  # of all scenes here [nm]
 # Not trained with, so that constants and checkpoints can be chosen on them. The two faces are of one person.
 HELD_OUT = ("beads", "egyptian_statue", "face", "paints", "photo_and_face", "pompoms")
 CUBE_SHARE = 0.65  # of pieces cut from measured cubes
+STRING_SHARE = 0.12  # of pieces with strings across them
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,22 @@ class Scenes:
             made = rng.random() >= CUBE_SHARE and len(self.photographs) > 0
             x = self._made(rng, height, width) if made else self._cut(rng, height, width)
             if x.max() > 0.02:  # not of a black corner
-                return x / x.max()
+                x = x / x.max()
+                return self._strung(rng, x) if len(self.reflectances) and rng.random() < STRING_SHARE else x
+
+    def _strung(self, rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+        """With straight strings, 1 to 4 pixels wide, of other colors: total variation smears them."""
+        h, w = x.shape[1:]
+        i, j = np.mgrid[:h, :w].astype(np.float32)
+        for _ in range(rng.integers(1, 6)):
+            angle = rng.normal(0, 0.5) + rng.choice([0, 0, np.pi / 2])
+            di, dj = i - rng.uniform(0, h), j - rng.uniform(0, w)
+            aside = np.abs(dj * math.cos(angle) + di * math.sin(angle))
+            along = np.abs(di * math.cos(angle) - dj * math.sin(angle))
+            share = np.clip(rng.uniform(1, 4) / 2 + 0.5 - aside, 0, 1) * np.clip(rng.uniform(4, 80) - along, 0, 1)
+            color = self.reflectances[rng.integers(len(self.reflectances))]
+            x = x + share * (rng.uniform(0.1, 1) * color[:, None, None] / max(color.max(), 1e-6) - x)
+        return (x / x.max()).astype(np.float32)
 
     def _cut(self, rng: np.random.Generator, height: int, width: int) -> np.ndarray:
         """Of a cube at a random place, orientation and scale; sometimes without the low-pass that a scale asks for."""
