@@ -16,8 +16,9 @@ examples:
   ten minutes on two CPU cores; gone on with later for an hour in all
       python scripts/train.py --data FOLDER --output run --minutes 10
       python scripts/train.py --data FOLDER --output run --minutes 60
-  on a GPU, sixteen scenes for each camera at a time
-      python scripts/train.py --data FOLDER --output run --minutes 10 --scenes 16 --size 128x256 --device cuda
+  on a GPU, which four processes keep busy, each with three CPU cores that draw its examples
+      python scripts/train.py --data FOLDER --output run --minutes 10 --processes 4 --makers 3 --scenes 10 --cameras 1 \\
+          --device cuda --rate 8e-4
   two hours more for the weights that come with the program, in smaller steps; the same for one camera alone
       python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4
       python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 3e-4

@@ -132,9 +132,9 @@ def test_a_strip_has_light(case, monkeypatch):
 def test_best_adapts_where_there_is_a_network(case):
     _, chains = stages_of(case.shot.A, Method(quality="best", learned=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
-    assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(0.5, 60)
-    assert chains[0][:4] == (NonLocal(0.5, 12), Learned(), NonLocal(0.25, 12), Learned())
-    assert Adapt(0.5, 60).before == (Tv(200), *chains[0][:3]) and Adapt(0.5, 60).after == chains[0][1:-1]
+    assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 60)
+    assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
+    assert Adapt(1.0, 60).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after == chains[0][1:-1]
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
     with pytest.raises(ValueError, match="no network, or no cube"):

@@ -119,7 +119,7 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
 
 
 def test_stages_are_plain_values():
-    stages = (Tv(200), NonLocal(0.5, 12), Learned())
+    stages = (Tv(200), NonLocal(1.0, 12), Learned())
     assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
     for wrong in ([["none", 1]], [["tv", 1, 2]]):
         with pytest.raises((KeyError, TypeError)):
@@ -293,7 +293,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
 def test_cameras_of_few_bands_go_without_a_network(shot):
     found = auto(shot)
     tried = [trial.prior for trial in found.evidence.trials]
-    assert not found.plan.is_learned and tried[1] == "non-local (0.5), non-local (0.25), non-local (0.25)"
+    assert not found.plan.is_learned and tried[1] == "non-local (1), non-local (0.5), non-local (0.25)"
     assert not any("learned" in prior for prior in tried)
 
 

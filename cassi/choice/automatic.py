@@ -60,11 +60,11 @@ def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
     if method.num_iters is not None:
         return Tv(method.num_iters), ()
     first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[method.quality]
-    strength = 0.5 * math.sqrt(A.num_shots)
+    strength = math.sqrt(A.num_shots)
     coarse, *fine = in_turn(strength)
     # what several shots tell a coarse run would wash out: without it 0.1 to 0.6 dB better on ten windows of CAVE scenes
     chain: Chain = (coarse, *fine) if A.num_shots == 1 else tuple(fine)
-    chain = chain[: chain.index(Learned()) + 2] if method.quality == "fast" else chain
+    chain = (*chain[: chain.index(Learned()) + 1], chain[-1]) if method.quality == "fast" else chain
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
         chain = ()
     elif learned_prior(A, method) is None:

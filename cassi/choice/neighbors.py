@@ -32,7 +32,7 @@ from cassi.solvers.measured_motion import measured_motion
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of a frame alone
 TOGETHER = 150  # of a frame with its neighbors
-SIGMA = 0.35  # of `in_turn`, times the root of the number of frames; 0.25 and 0.5 are 0.1 dB worse
+SIGMA = 0.5  # of `in_turn`, times the root of the number of frames; 0.7 is 0.15 dB worse
 LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
 NEAR = 2.0  # [pixel] over which misfits are averaged
