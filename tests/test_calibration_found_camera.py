@@ -268,7 +268,6 @@ def test_negative_light_is_refused_before_the_search(scene, mask, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["grey", "binary"])
 def test_blurs_between_are_interpolated(mask, kind):
-    """Four blurs make one between them, to a thirtieth of the mask's detail."""
     sharp = mask if kind == "grey" else (mask > mask.mean()).astype(np.float64)
     levels = [ndimage.gaussian_filter(sharp, v**0.5) if v else sharp for v in BLURS]
     for variance in (0.4, 0.5, 0.8, 1.0, 1.3, 1.7, 2.5, 3.5, 4.5):

@@ -60,7 +60,6 @@ def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
 
 
 def test_the_network_sees_the_snapshot_of_one_frame(film):
-    """It was trained with single shots; the non-local prior sees all."""
     _, y, plan = film
     seen: dict[type, tuple[int, ...]] = {}
 

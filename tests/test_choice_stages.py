@@ -206,7 +206,6 @@ def test_a_plan_repeats_its_stages(shot):
 
 @pytest.mark.parametrize(("judged", "when"), [(True, 1), (True, 12), (False, 1), (False, 10), (False, 12), (False, 13)])
 def test_a_monitor_stops_the_loop(shot, judged, when):
-    """The cube is the one that was seen last, judged or not."""
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
     problem = replace(shot.problem, learned=stirred(SIZE))

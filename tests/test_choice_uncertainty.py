@@ -27,7 +27,6 @@ def camera() -> CASSI:
 
 
 def test_the_cube_that_is_found_again_has_no_error():
-    """A gray scene without edges: total variation finds it wherever it lies."""
     A, x = camera(), torch.full((C, H, W), 0.5)
     found = bootstrap(A, A @ x, x, SILENT, lit=A.gram_diag() > 0)
     assert float(found.squared.sqrt().max()) < 0.02 * 0.5 and found.median < 0.002

@@ -59,7 +59,6 @@ def test_help_and_version_load_no_torch_and_idle_threads_sleep():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_teaches(name, capsys):
-    """As `cassi NAME`, and under the name of its script."""
     for entry, typed in ((lambda argv: main([name, *argv]), f"cassi {name}"), (script(name), f"scripts/{name}.py")):
         with pytest.raises(SystemExit) as caught:
             entry(["--help"])

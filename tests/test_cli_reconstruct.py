@@ -78,7 +78,6 @@ def test_a_gain_that_drowns_the_signal_is_told_and_kept(raw, capsys):
 
 
 def test_a_black_level_that_is_too_high_is_told(raw, capsys):
-    """The true one goes by, and so does one that is off by little."""
     for level in (BLACK, BLACK + 10, 5 * BLACK):
         assert call(raw, "--bit-depth", 12, "--black-level", level, *FAST, "--overwrite") == 0
         said = capsys.readouterr()
@@ -224,7 +223,6 @@ def test_what_the_library_says_gets_its_option_here(raw, capsys):
     [(np.full((H, 56), 300, np.uint16), "0.0732601 everywhere", (12,)), (np.zeros((H, 56)), "is black", ())],
 )
 def test_a_snapshot_without_a_scene_is_refused(raw, capsys, pixels, words, depth):
-    """A cap on the lens, a shutter that did not open."""
     write_h5(raw, measurement=pixels)
     options = ("--num-bands", C, *(word for bits in depth for word in ("--bit-depth", bits)))
     for dry in ((), ("--dry-run",)):

@@ -43,7 +43,6 @@ def example(tmp_path, monkeypatch) -> Example:
 
 
 def test_a_camera(example):
-    """The contract takes it, with its matrix, and so does every solver."""
     A = example("class FilterArray")["FilterArray"]((torch.arange(4)[:, None] + torch.arange(5)) % 3)
     A.dtype, A.tol, A.max_iters = torch.float64, 1e-13, 500
     matrix = np.stack([A.forward(x).numpy().ravel() for x in torch.eye(60, dtype=A.dtype).view(60, 3, 4, 5)], axis=1)

@@ -148,7 +148,6 @@ def test_a_plan_is_repeated_and_the_result_saved_and_drawn(tmp_path):
 
 
 def test_many_stages():
-    """The stages of the best quality, each a little of."""
     plan = replace(default().plan, stages=(Tv(20), NonLocal(0.5, 9), Learned(), NonLocal(0.25, 2)))
     plan = replace(plan, learned=shipped_prior())
     expected = reconstruct("cpu", plan=plan)
@@ -210,7 +209,6 @@ def test_an_iteration_of_total_variation_and_what_it_waits_for():
 
 
 def test_a_call_with_kept_filters():
-    """Eight launches, and nobody waits."""
     z = torch.randn(4, SIDE, SIDE, generator=torch.Generator().manual_seed(1)).cumsum(1)
     expected = NonlocalDenoiser(0.5)
     expected = [expected(z.clone(), k) for k in (0, 1)]
@@ -349,7 +347,6 @@ def test_the_warming_up_of_a_device_that_is_not_there(capsys):
 
 
 def test_what_a_gpu_refuses_is_refused():
-    """The pretence itself."""
     with pretend_cuda() as ledger:
         here, there = torch.ones(3, device="cuda"), torch.ones(3)
         with pytest.raises(RuntimeError, match="on the same device"):

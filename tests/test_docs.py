@@ -187,7 +187,6 @@ def test_the_examples_run(page: Path, small_data: Path, monkeypatch: pytest.Monk
 
 
 def test_what_the_pages_name_exists() -> None:
-    """Every `cassi.something` and every `tests/file.py::test` in backticks."""
     missing = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -231,7 +230,6 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_tables_say_what_the_code_says() -> None:
-    """`python docs/make_tables.py` writes them anew."""
     made = runpy.run_path(str(DOCS / "make_tables.py"))
     tables, found = made["tables"](), []
     for page in PAGES:
@@ -250,7 +248,6 @@ def rows_of(page: str, head: str) -> list[str]:
 
 
 def test_tables_with_words_of_their_own_leave_nothing_out() -> None:
-    """Solvers, figures, and what the file of a result holds."""
     assert sorted(rows_of("choosing-a-solver.md", "| `--solver` |")) == sorted(SOLVERS)
     assert sorted(rows_of("choosing-a-solver.md", "| solver | PSNR")) == sorted(SOLVERS)
     source = Path(cassi.looking.figures.__file__).read_text(encoding="utf-8")

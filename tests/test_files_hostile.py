@@ -215,7 +215,6 @@ def test_nothing_outside_the_file_is_read(tmp_path, way_out, message):
 
 
 def test_bombs_are_refused(tmp_path):
-    """The sizes declared are far beyond what is stored."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)}
     paths = [tmp_path / f"b.{suffix}" for suffix in ("npz", "npy", "h5")]
     with zipfile.ZipFile(paths[0], "w") as archive, archive.open("measurement.npy", "w") as member:
@@ -280,7 +279,6 @@ def test_pictures_that_are_no_snapshot(tmp_path, kind):
 
 
 def test_pictures_that_are_read_for_what_they_are(tmp_path):
-    """Pages are frames or bands; one bit is enough for a mask."""
     planes = np.stack([COUNTS, COUNTS // 2, COUNTS // 3])
     first, *others = map(Image.fromarray, planes)
     first.save(tmp_path / "p.tif", save_all=True, append_images=others)

@@ -52,7 +52,6 @@ def test_hdf5_tells_more_than_its_arrays(tmp_path, arrays):
 
 @pytest.mark.parametrize("key", ["Meas", "meas_real", "y", "measurement"])
 def test_keys_of_the_field(tmp_path, arrays, key):
-    """In every format: the corpus of test_files_hostile.py."""
     m = read_measurement(write_h5(tmp_path / "m.h5", **{key: arrays["measurement"]}, mask=arrays["mask"]), num_bands=C)
     assert np.array_equal(m.y, arrays["measurement"]) and np.array_equal(m.mask, arrays["mask"])
     assert m.shifts == (0, 2, 4, 6)

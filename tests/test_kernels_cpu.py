@@ -169,7 +169,6 @@ def test_not_a_number_comes_through():
 
 @pytest.mark.parametrize("weight", [0.0, 1e-30, 1e-12, 1.0, 1e12, 1e30])
 def test_total_variation_at_any_scale_of_its_weight(weight):
-    """float32 as float64: no square of a weight overflows or vanishes."""
     v = random(2, 9, 8, dtype=torch.float64)
     expected, dual = tv_prox(v, weight, num_iters=7)
     u, q = tv_prox(v.float(), weight, num_iters=7)
@@ -222,7 +221,6 @@ def test_total_variation_beyond_2_to_the_31_elements():
 
 
 def test_without_the_kernels():
-    """CASSI_COMPILED=0: the same result, to rounding."""
     code = (
         "import torch; from cassi import CASSI, gap_tv; from cassi.kernels.dispatch import kernels; "
         "A = CASSI.from_step(torch.linspace(0.1, 1, 35).view(5, 7), 2, 3); "

@@ -172,7 +172,6 @@ def test_total_variation(size, dtype, num_iters, triton_kernels, use):
 @cut(2, 130)  # a program takes 128 columns at a time
 @pytest.mark.parametrize(("components", "nonnegative"), [(1, True), (3, False), (8, True)])
 def test_subspace_step(size, dtype, components, nonnegative, triton_kernels):
-    """Against the CPU's kernel, which tests hold to eager torch."""
     A = camera(size, dtype)
     images = (*size.batch, components, size.height, size.width)
 

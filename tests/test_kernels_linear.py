@@ -45,7 +45,6 @@ def test_the_right_preconditioner_needs_one_step():
 
 
 def test_every_system_of_a_batch_is_solved_as_alone():
-    """Systems of very different sizes: each has step lengths of its own."""
     M, b = spread(), random(3, 8, seed=3) * torch.tensor([[1.0], [1e6], [0.0]], dtype=F64)
     together = conjugate_gradients(lambda x: x @ M, b, axes=1, num_iters=60, tol=1e-10)
     for one, x in zip(b, together, strict=True):

@@ -77,7 +77,6 @@ def test_batches_of_sizes_that_divide_no_block(batch, size, shifts, device, path
 
 
 def test_a_large_snapshot(path):
-    """Beyond the size up to which one strided product is faster than the kernel."""
     mask, shifts = torch.rand(600, 700, generator=torch.Generator().manual_seed(0)), (0, 2, 4)
     y = torch.rand(600, 704, generator=torch.Generator().manual_seed(1))
     assert torch.equal(shift_back(y, mask, shifts), torch.stack([mask * y[:, d : d + 700] for d in shifts]))
@@ -107,7 +106,6 @@ def test_any_memory_layout(shifts, device, path, generator):
 
 
 def test_shapes_that_do_not_fit_are_refused(path):
-    """Before a kernel reads beyond its tensors."""
     x, y, mask = torch.ones(2, 3, 4), torch.ones(3, 5), torch.ones(3, 4)
     shifts = (0, 1)
     for bad in (torch.ones(3, 3, 4), torch.ones(2, 4, 4), torch.ones(2, 3, 5), torch.ones(3, 4)):

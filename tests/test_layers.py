@@ -140,7 +140,6 @@ def test_the_table_of_rooms_has_no_upward_arrow():
 
 
 def test_the_package_itself_is_imported_by_its_door_alone():
-    """`import cassi` pulls in everything."""
     for name, path in MODULES.items():
         assert "cassi" not in imports(path) or room_of(name) == "cli", name
 
@@ -262,6 +261,5 @@ def test_the_examples_of_the_docstrings_run(room):
 
 
 def test_the_core_has_examples():
-    """The words that carry the library show how they are used."""
     for name in ("cassi.optics.single_disperser", "cassi.kernels.shift_sum", "cassi.priors.tv", "cassi.solvers.gap"):
         assert examples(name), f"{name} has no example"

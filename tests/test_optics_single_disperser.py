@@ -99,7 +99,6 @@ def test_the_data_step_by_its_equations(case: Case, weighted: bool, device: torc
 
 
 def test_the_operator_keeps_its_own_values(generator):
-    """Writing into the tensors or the list it was made from does not change it."""
     mask, weights, shifts = torch.rand(4, 5, generator=generator), torch.rand(4, 7, generator=generator), [0, 1, 2]
     A = CASSI(mask, shifts, weights)
     x = torch.randn(A.cube_shape, generator=generator)

@@ -29,7 +29,6 @@ def differences_adjoint(q: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("axis", ["width", "height"])
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, (0.0, 4.0)), (1.0, (1.0, 3.0)), (2.0, (2, 2)), (9.0, (2, 2))])
 def test_two_pixels(axis, weight, expected, path):
-    """They approach by the weight each until they meet."""
     v = torch.tensor([0.0, 4.0], dtype=F64)
     v = v[None, None, :] if axis == "width" else v[None, :, None]
     u, _ = tv_prox(v, weight, num_iters=200)

@@ -107,7 +107,6 @@ def test_on_a_terminal_there_is_a_bar(capsys, monkeypatch):
 
 
 def test_the_program_counts_all_its_steps(tmp_path, capsys, monkeypatch):
-    """The cube is written, and said to be, before anything is drawn."""
     monkeypatch.setattr(cassi.looking.figures, "figures_of", lambda data, caption: print("drawn") or {})
     write_h5(tmp_path / "m.h5", measurement=Y.numpy(), mask=MASK.numpy())
     argv = ["reconstruct", str(tmp_path / "m.h5"), "--num-bands", str(C), "--solver", "gap-tv", "--iterations", "3"]

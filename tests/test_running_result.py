@@ -124,7 +124,6 @@ def test_a_mask_between_pixels_is_looked_for_before_bands_are_called_wrong(tmp_p
 
 
 def test_of_a_mask_out_of_place_that_was_found_nothing_is_told(tmp_path, capsys):
-    """What is kept is the comparison with the mask as it was found."""
     mask = torch.rand(128, 128, generator=torch.Generator().manual_seed(6))
     y = CASSI.from_step(mask.roll(1, 1), 2, 8) @ SHADED
     ways = {"num_bands": 8} | GAP

@@ -160,7 +160,6 @@ RUNNING = b"final run"  # the step in which it iterates
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_interrupted_it_leaves_no_half_file(snapshot):
-    """A process of its own."""
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to it
     run = subprocess.Popen([sys.executable, SCRIPT, "--measurement", snapshot, *LONG], stderr=subprocess.PIPE)
     signal.signal(signal.SIGINT, heard)

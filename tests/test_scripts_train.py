@@ -101,9 +101,8 @@ def test_turning_an_example_keeps_its_physics(data, seed):
 
 
 def test_what_the_network_makes_of_an_example_is_another(data):
-    e, prior = drawn(data, 0), new_prior(SMALL, 0)
-    loss, gain, ended = loss_of(prior, e)
-    B = e.basis
+    e = drawn(data, 0)
+    B, (loss, gain, ended) = e.basis, loss_of(new_prior(SMALL, 0), e)
     assert (ended.turns, ended.truth, ended.start.requires_grad) == (1, e.truth, False)
     assert float(error(synthesise(ended.start, B), e.truth)) == pytest.approx(float(loss.detach()))
     assert float(error(synthesise(e.start, B), e.truth)) == pytest.approx(float(loss.detach() + gain))

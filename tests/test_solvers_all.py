@@ -231,7 +231,6 @@ def test_what_is_given_is_not_modified_and_nothing_is_remembered(solve):
 
 @every_solver
 def test_a_dark_frame_gives_a_dark_cube(solve):
-    """y = 0, from the default start and from a given one."""
     A, _ = camera((3, 6, 7))
     y = torch.zeros(A.measurement_shape, dtype=F64)
     assert solve(A, y, num_iters=3).x.count_nonzero() == 0

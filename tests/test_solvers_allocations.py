@@ -42,7 +42,6 @@ def test_an_iteration_allocates_no_cube_and_the_peak_is_known(solve, camera):
 
 
 def test_the_count_can_tell(camera):
-    """A denoiser and a data step that make new cubes are seen."""
     A, y = camera
 
     def run(n: int) -> None:
@@ -62,7 +61,6 @@ def test_the_operator_allocates_its_result_alone(camera):
 
 
 def test_the_gradient_keeps_no_cube(camera):
-    """Forward and backward with respect to the cube: one cube, the gradient."""
     A, y = camera
     x = A.pinv(y).requires_grad_()
     assert cubes_allocated(lambda: torch.autograd.grad(A.forward(x), x, y)) == 1

@@ -31,7 +31,6 @@ def iterated(maps: list[tuple[torch.Tensor, torch.Tensor]], turns: int, mixed: b
 
 
 def test_linear_equations_are_solved_in_fewer_turns():
-    """One of them exactly, as soon as there is a step to look back at."""
     M, b = linear_map(1, 0)
     torch.testing.assert_close(iterated([(M, b)], 2)[0], b / (1 - M[0]), rtol=1e-12, atol=0)
     M, b = linear_map(4, 0)

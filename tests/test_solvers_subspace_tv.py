@@ -210,7 +210,6 @@ def of_shots(kind: str) -> MultiShot:
     ],
 )  # fmt: skip
 def test_one_kernel_for_all_of_a_step_does_what_eager_torch_does(make, rtol, atol, nonnegative):
-    """On a larger camera, and of several shots."""
     A = make()
     y = A.forward(scene(A))
     settings = {"basis": smooth_basis(A.num_bands, 3), "variance": 0.01 * y.abs(), "nonnegative": nonnegative}
