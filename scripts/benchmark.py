@@ -46,32 +46,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = "a GPU against the CPU: its tests, speed and profiles, within eight minutes"
     one = commands.add_parser("gpu", help=words)
     one.set_defaults(device="cuda")
-    page = Path(__file__).parents[1] / "docs" / "results.md"
-    one.add_argument("--output", type=Path, default=page, help="page that they are put at the end of (%(default)s)")
+    one.add_argument("--no-tests", action="store_false", dest="tests", help="without its tests")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     args = vars(parse(argv))
     try:
-        page = args.pop("output", None)
-        text = tables(args.pop("command"), args)
-        print(f"\n{text}")
-        if page is not None:
-            put_last(page, text)
+        print(f"\n{tables(args.pop('command'), args)}")
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def put_last(page: Path, text: str) -> None:
-    """The tables of a GPU at the end of a page, in place of those of an earlier run."""
-    head = "## A GPU against the CPU\n"
-    before = page.read_text(encoding="utf-8").partition(head)[0].rstrip() if page.exists() else "# Results"
-    page.write_text(
-        f"{before}\n\n{head}\nMade by `python scripts/benchmark.py gpu`.\n\n{text.strip()}\n", encoding="utf-8"
-    )
 
 
 def tables(command: str, options: dict[str, object]) -> str:

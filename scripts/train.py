@@ -17,8 +17,8 @@ examples:
       python scripts/train.py --data FOLDER --output run --minutes 10
       python scripts/train.py --data FOLDER --output run --minutes 60
   on a GPU, which four processes keep busy, each with three CPU cores that draw its examples
-      python scripts/train.py --data FOLDER --output run --minutes 10 --processes 4 --makers 3 --scenes 10 --cameras 1 \\
-          --device cuda --rate 8e-4
+      python scripts/train.py --data FOLDER --output run --minutes 10 --device cuda --rate 8e-4 \\
+          --processes 4 --makers 3 --cameras 1 --scenes 10
   two hours more for the weights that come with the program, in smaller steps; the same for one camera alone
       python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4
       python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 3e-4
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
             args.weights = args.weights or WEIGHTS
         if args.weights:
             load_prior(args.weights)
-        cores = len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         processes = args.processes or (cores if args.device == "cpu" else 1)
         if args.makers is None:
             args.makers = 0 if args.device == "cpu" else max(0, cores // processes - 1)

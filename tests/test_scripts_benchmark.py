@@ -88,7 +88,7 @@ def test_the_script_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert script.main(["speed", "--data", str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
     if not torch.cuda.is_available():
-        for arguments in (["speed", "--device", "cuda"], ["gpu", "--output", str(tmp_path / "page.md")]):
+        for arguments in (["speed", "--device", "cuda"], ["gpu", "--no-tests"]):
             assert script.main(arguments) == 2
             assert capsys.readouterr().err == "error: there is no CUDA device here: nothing was measured\n"
     monkeypatch.setattr(module, "speed", lambda device, *, data, quick: f"{device} {data} {quick}")
@@ -103,14 +103,6 @@ def test_the_tables_of_a_gpu_are_made(hurried):
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[0] == "24 x 24 x 6" and rows[1:4] == ["forward", "adjoint", "pseudo-inverse"]
     assert rows[-1] == "default" and len(rows) >= 8 and text.count("Self CPU time total") == 2
-
-
-def test_the_tables_of_a_gpu_are_put_at_the_end_of_a_page_once(tmp_path):
-    (page := tmp_path / "results.md").write_text("# Results\n\nBy hand.\n")
-    for text in ("old", "| new |"):
-        script.put_last(page, text)
-    assert page.read_text().startswith("# Results\n\nBy hand.\n\n## A GPU")
-    assert page.read_text().endswith("`.\n\n| new |\n") and "old" not in page.read_text()
 
 
 def test_frames_a_minute_leave_out_the_start(tmp_path):

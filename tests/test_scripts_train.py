@@ -225,7 +225,9 @@ ARGUMENTS = ["--minutes", "0.02", "--cameras", "1", "--size", "24x48", "--stages
 
 
 @pytest.mark.parametrize(("processes", "makers"), [("1", "0"), ("2", "0"), ("1", "1")])
-def test_the_script_writes_weights(data, tmp_path, capsys, processes, makers):
+def test_the_script_writes_weights(data, tmp_path, capsys, monkeypatch, processes, makers):
+    if makers == "1":
+        monkeypatch.setattr(loop, "draw_examples", None)  # not in this process
     save_prior(new_prior(SMALL, 0), tmp_path / "w.safetensors")
     arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", processes]
     arguments += ["--makers", makers]
@@ -267,9 +269,12 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     assert train.main(arguments) == 0 == train.main(arguments)
     assert train.main([*arguments, "--camera", str(tmp_path / "other.h5")]) == 2
     assert "is of a training for another camera" in capsys.readouterr().err
-    run.write_bytes(run.read_bytes()[:1000])
-    assert train.main(arguments) == 2
-    assert "checkpoint.pt is damaged" in capsys.readouterr().err
+    saved = torch.load(run, weights_only=True)
+    torch.save(saved | {"muon": [torch.zeros(8, 8, 3, 3)]}, run)
+    for _ in range(2):
+        assert train.main(arguments) == 2
+        assert "checkpoint.pt is damaged, or of another version; remove it" in capsys.readouterr().err
+        run.write_bytes(run.read_bytes()[:1000])
     (tmp_path / "cave_train").mkdir()
     write_h5(tmp_path / "cave_train" / "other.h5", cube=[1])
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2

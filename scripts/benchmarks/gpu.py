@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +15,13 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 from training.examples import AnyCamera, draw_examples
-from training.loop import loss_of, new_prior
+from training.loop import loss_of
 from training.scenes import Scenes
 
 from benchmarks.timing import time_in_turns
 from cassi import reconstruct
 from cassi.optics.single_disperser import CASSI
-from cassi.priors.learned import Size, shipped_prior
+from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import coefficient_weights, smooth_basis
 from cassi.simulation.camera import random_mask
@@ -55,7 +57,8 @@ def gpu(device: torch.device, *, side: int = 256, bands: int = 28, seconds: floa
         parts.append(_tests())
     parts.append(_speed(device, mask, y, x, default, seconds))
     parts.append(_profile("The default", partial(default, device), device))
-    parts.append(_profile("A training step", _training_step(device), device))
+    size = (80, 160) if side > 160 else (16, 24)
+    parts.append(_profile("A training step", _training_step(device, size), device))
     return "\n\n".join(parts)
 
 
@@ -133,19 +136,19 @@ def _speed(
     return "\n".join(lines)
 
 
-def _training_step(device: torch.device) -> Callable[[], object]:
-    """Loss and gradient of a small batch for a new network of the usual design."""
-    size = Size(
-        components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
-    )
-    cube = (255 * _snapshot(64, 31)[2].clamp(0, 1).sqrt()).byte().numpy()
+def _training_step(device: torch.device, size: tuple[int, int]) -> Callable[[], object]:
+    """Loss and gradient of the program's network for sixteen like scenes through one camera."""
+    cube = (255 * _snapshot(max(size), 31)[2].clamp(0, 1).sqrt()).byte().numpy()
     scenes = Scenes((cube,), (), np.zeros((0, 31)))
-    prior = new_prior(size, 0).to(device)
-    examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
+    prior = copy.deepcopy(shipped_prior()).to(device).train().requires_grad_(True)
+    e = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 1, size, prior)[0]
+    together = {name: getattr(e, name).repeat_interleave(16, 0) for name in ("y", "variance", "start", "truth")}
+    examples = replace(e, **together)
 
     def step() -> None:
         loss, *_ = loss_of(prior, examples.turned(np.random.default_rng(1)))
         loss.backward()
+        prior.zero_grad()
 
     return step
 

@@ -36,7 +36,7 @@ class Examples:
         basis: (K, C).
         start: coefficient images (N, K, H, W).
         truth: cubes (N, C, H, W).
-        turns: how often the network has been at work on this start.
+        turns: how often the network has been at work on this start since it was drawn.
     """
 
     camera: CASSI

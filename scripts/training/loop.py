@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -15,7 +16,6 @@ from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import Queue, parent_process
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,11 @@ from training.examples import AnyCamera, Examples, OneCamera, draw_examples, loa
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
-POOL, LOOKS = 192, 3  # examples of late, and how often one is looked at: a sixth of the time goes into new ones
-OWN = 1 / 3  # of what the network makes of an example is an example anew, for each one that is drawn
+# Examples of late, and how many looks one that is drawn stands for: a sixth of the time goes into new ones. With makers
+# there are as many looks as there is time for.
+POOL, LOOKS = 192, 3
+# For three examples that are drawn, one more is what the network made of one before; at most so often in a row.
+OWN, TURNS = 1 / 3, 2
 LOG_EVERY = 50  # steps
 
 
@@ -134,10 +137,10 @@ class Muon:
 
 
 class Makers:
-    """Processes that draw examples while this one trains; they read the network from memory that all share.
+    """Processes that draw examples while this one trains, with the mean of its weights in memory that all share.
 
-    Each draws from seeds of its own; in which order examples arrive, and with which network they were made, depends on
-    the machine.
+    Each draws from seeds of its own; in which order examples arrive, and with which weights they were made, depends on
+    the machine. They come as bytes: tensors in shared memory would each hold a file open, and need its maker alive.
     """
 
     def __init__(self, settings: Settings, prior: LearnedPrior, step: int, rank: int) -> None:
@@ -147,7 +150,7 @@ class Makers:
         self.made = context.Queue(settings.makers)
         self.processes = [
             context.Process(
-                target=_make, args=(settings, [settings.seed, step, rank, k], self.prior, self.made), daemon=True
+                target=_make, args=(settings, [settings.seed, step, rank, k + 1], self.prior, self.made), daemon=True
             )
             for k in range(settings.makers)
         ]
@@ -155,7 +158,7 @@ class Makers:
             process.start()
 
     def told(self, weights: dict[str, Tensor]) -> None:
-        """What the network has become."""
+        """The running mean of the weights as it is now."""
         for name, value in self.prior.state_dict().items():
             value.copy_(weights[name])
 
@@ -163,29 +166,34 @@ class Makers:
         """What was made meanwhile; at least one camera's where they are waited for."""
         while True:
             try:
-                found: list[Examples] = self.made.get(timeout=1.0 if wait else 0.0)
+                found: list[Examples] = pickle.loads(self.made.get(timeout=1.0 if wait else 0.0))
                 return found
             except queue.Empty:
-                if not all(process.is_alive() for process in self.processes):
-                    raise RuntimeError("a process that draws examples has ended; its error stands above") from None
+                ended = [process.exitcode for process in self.processes if not process.is_alive()]
+                if ended:
+                    raise RuntimeError(
+                        f"a process that draws examples has ended (exit code {ended[0]}); its error stands above, "
+                        "or it was killed: is there too little memory for so many --makers?"
+                    ) from None
                 if not wait:
                     return []
 
     def close(self) -> None:
         for process in self.processes:
             process.terminate()
+            process.join()
 
 
-def _make(settings: Settings, seed: list[int], prior: LearnedPrior, made: Queue[list[Examples]]) -> None:
+def _make(settings: Settings, seed: list[int], prior: LearnedPrior, made: Queue[bytes]) -> None:
     """Draw examples without end; the first of one scene, as they are waited for."""
     _leave_with_parent()
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
-        os.nice(10)  # the training waits for nothing but examples
+        os.nice(10)  # the training itself is not to wait for a core
     rng, scenes, camera = np.random.default_rng(seed), load_scenes(settings.data), settings.cameras_to_draw()
     count = 1
     while True:
-        made.put(draw_examples(rng, scenes, camera, count, settings.size, prior))
+        made.put(pickle.dumps(draw_examples(rng, scenes, camera, count, settings.size, prior)))
         count = settings.scenes
 
 
@@ -241,13 +249,15 @@ class Training:
         return "" if self.settings.camera is None else hashlib.sha256(self.settings.camera.read_bytes()).hexdigest()
 
     def _saved(self) -> dict[str, Any] | None:
-        """The checkpoint, if there is one; ValueError where it is damaged or of another camera."""
+        """The checkpoint, if there is one; ValueError where it is damaged, of another version or of another camera."""
         if not self.checkpoint.exists():
             return None
         try:
             saved: dict[str, Any] = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             same = saved["camera"] == self.camera
-        except (RuntimeError, EOFError, KeyError, UnpicklingError) as error:
+            if any(m.ndim != 3 for m in saved["muon"]):
+                raise KeyError("the momentum of kernels alike together")
+        except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
             raise ValueError(f"{self.checkpoint} is damaged, or of another version; remove it ({error!r})") from error
         if not same:
             raise ValueError(f"{self.checkpoint} is of a training for another camera; choose another --output")
@@ -255,30 +265,41 @@ class Training:
 
     def run(self, *, bar: bool = False) -> None:
         """Train until the minutes are over; a checkpoint every minute and at the end."""
+        makers = Makers(self.settings, self.prior, self.progress.step, self.rank) if self.settings.makers else None
+        try:
+            self._run(makers, bar)
+        finally:
+            if makers is not None:
+                makers.close()
+
+    def _run(self, makers: Makers | None, bar: bool) -> None:
         p, s = self.progress, self.settings
         rng = np.random.default_rng([s.seed, p.step, self.rank])
-        scenes, camera = load_scenes(s.data), s.cameras_to_draw()
-        scenes.check_size(*s.size)
-        makers = Makers(s, self.prior, p.step, self.rank) if s.makers else None
+        camera = s.cameras_to_draw()
+        scenes = load_scenes(s.data) if makers is None else None
+        if makers is not None:
+            makers.told(self.mean)
         pool: deque[Examples] = deque(maxlen=POOL)
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
         sums, steps, due, own = torch.zeros(2, device=self.device), 0, 0, 0.0
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         while p.seconds < limit:
+            seen = 0
             for _ in range(s.cameras):
                 drawn: list[Examples] = []
                 if makers is not None:
                     drawn = makers.take(wait=not pool)
-                elif due == 0:
+                elif scenes is not None and due == 0:
                     drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.prior)
                 due += LOOKS * len(drawn) - 1
                 own += OWN * len(drawn)
                 pool.extend(e.to(self.device) for e in drawn)
                 e = pool[int(rng.integers(len(pool)))].turned(rng, along=camera.along)
                 loss, gain, ended = loss_of(self.prior, e)
+                seen += len(e.y)
                 (loss / s.cameras).backward()
                 sums += torch.stack([loss.detach(), gain]) / s.cameras
-                if own >= 1 and ended.turns <= 2:
+                if own >= 1 and ended.turns <= TURNS:
                     pool.append(ended)
                     own -= 1
             now = time.monotonic()
@@ -287,7 +308,7 @@ class Training:
             self._step(self._rate())
             shown.update(min(seconds, limit - p.seconds) / 60)
             p.seconds += seconds
-            p.seen += s.cameras * s.scenes * s.processes
+            p.seen += seen * s.processes
             steps += 1
             if steps == LOG_EVERY or p.seconds >= limit:
                 loss_mean, gain_mean = (sums / steps).tolist()
@@ -302,8 +323,6 @@ class Training:
                 self.save()
                 saved = time.monotonic()
         shown.close()
-        if makers is not None:
-            makers.close()
 
     def _shared(self, seconds: float) -> float:
         """Gradients become the mean over the processes; returns the mean of their seconds."""

@@ -136,7 +136,7 @@ def load_scenes(folder: Path, *, held_out: tuple[str, ...] = HELD_OUT) -> Scenes
             cubes.append(file["cube_sqrt"][:])
     spectra = folder / "spectra" / "sfu1995_400_700_10nm.npz"
     photographs = tuple(sorted((folder / "rgb_train").glob("*.jpg"))) if spectra.exists() else ()
-    reflectances = np.clip(np.load(spectra)["reflectance"], 0, None) if spectra.exists() else np.ones((1, 31))
+    reflectances = np.clip(np.load(spectra)["reflectance"], 0, None) if spectra.exists() else np.ones((0, 31))
     return Scenes(tuple(cubes), photographs, reflectances)
 
 
