@@ -90,10 +90,12 @@ def main(arguments: list[str] | None = None) -> int:
     from training.loop import Settings, Training, train
     from training.scenes import load_scenes
 
+    from cassi.kernels.dispatch import pick_device
     from cassi.priors.learned import WEIGHTS, load_prior
 
     try:
         size = check_numbers(args)
+        pick_device(args.device)
         load_scenes(args.data).check_size(*size)
         if args.camera:
             read_camera(args.camera).check_size(size)
@@ -106,10 +108,13 @@ def main(arguments: list[str] | None = None) -> int:
             args.makers = 0 if args.device == "cpu" else max(0, cores // processes - 1)
         given = {name: value for name, value in vars(args).items() if name != "quiet"}
         settings = Settings(**given | {"size": size, "processes": processes})
-        Training(settings)  # its checkpoint, its device
+        begun = Training(settings)  # its checkpoint, its device
     except (ValueError, OSError, RuntimeError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2
+    if begun.progress.step:
+        done = begun.progress.seconds / 60
+        print(f"goes on from {begun.checkpoint} ({done:.1f} of {args.minutes:g} min) with the network in it")
     try:
         if processes == 1:
             train(0, settings, "", not args.quiet)
@@ -124,7 +129,10 @@ def main(arguments: list[str] | None = None) -> int:
                     for process in together.processes:
                         process.terminate()
     except (KeyboardInterrupt, SystemExit) as left:
-        print("train: error: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "train: error: interrupted; the same command goes on from the last checkpoint, if there is one",
+            file=sys.stderr,
+        )
         return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
     except (ArithmeticError, RuntimeError, ValueError, OSError, multiprocessing.ProcessRaisedException) as error:
         print(f"train: error: {error}", file=sys.stderr)

@@ -94,7 +94,6 @@ def test_another_prior_forgets_the_multiplier(shot):
 
 
 def test_the_network_leaves_what_its_basis_cannot_hold(shot):
-    """And the next stage goes on from its cube."""
     problem = replace(shot.problem, learned=stirred(SIZE))
     start = Tv(10).run(shot.A, shot.y, problem, None, Watch())
     found = Learned().run(shot.A, shot.y, problem, start, Watch())

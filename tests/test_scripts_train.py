@@ -101,8 +101,7 @@ def test_turning_an_example_keeps_its_physics(data, seed):
 
 
 def test_what_the_network_makes_of_an_example_is_another(data):
-    e = drawn(data, 0)
-    B, (loss, gain, ended) = e.basis, loss_of(new_prior(SMALL, 0), e)
+    B, (loss, gain, ended) = (e := drawn(data, 0)).basis, loss_of(new_prior(SMALL, 0), e)
     assert (ended.turns, ended.truth, ended.start.requires_grad) == (1, e.truth, False)
     assert float(error(synthesise(ended.start, B), e.truth)) == pytest.approx(float(loss.detach()))
     assert float(error(synthesise(e.start, B), e.truth)) == pytest.approx(float(loss.detach() + gain))
@@ -253,8 +252,8 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     assert "holds no cubes to train with" in capsys.readouterr().err
     odd = {
         ("--size", "16"): "as in 80x160, got 16", ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
-        ("--processes", "0"): "--processes must be at least 1", ("--makers", "-1"): "--makers must be at least 0",
-        ("--minutes", "nan"): "--minutes must be positive",
+        ("--processes", "0"): "--processes must be at least 1", ("--device", "tpu"): "unknown device 'tpu'",
+        ("--makers", "-1"): "--makers must be at least 0", ("--minutes", "nan"): "--minutes must be positive",
         ("--weights", str(tmp_path / "none")): "No such file or directory",
     }  # fmt: skip
     for words, message in odd.items():
@@ -279,3 +278,6 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     write_h5(tmp_path / "cave_train" / "other.h5", cube=[1])
     assert train.main([*arguments, "--data", str(tmp_path)]) == 2
     assert "holds no `cube_sqrt`" in capsys.readouterr().err
+    write_h5(tmp_path / "cave_train" / "other.h5", cube_sqrt=np.ones((31, 64, 64), np.float32))
+    assert train.main([*arguments, "--data", str(tmp_path)]) == 2
+    assert "must be (31, H, W) uint8" in capsys.readouterr().err

@@ -8,13 +8,13 @@ import json
 import math
 import os
 import pickle
-import queue
 import signal
 import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import Queue, parent_process
+from multiprocessing import connection, parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -140,22 +140,23 @@ class Makers:
     """Processes that draw examples while this one trains, with the mean of its weights in memory that all share.
 
     Each draws from seeds of its own; in which order examples arrive, and with which weights they were made, depends on
-    the machine. They come as bytes: tensors in shared memory would each hold a file open, and need its maker alive.
+    the machine. Each has a pipe of its own, whose end tells that its maker has ended, in the middle of a message too.
     """
 
     def __init__(self, settings: Settings, prior: LearnedPrior, step: int, rank: int) -> None:
         self.prior = copy.deepcopy(prior).cpu().requires_grad_(False)
         self.prior.share_memory()
         context = multiprocessing.get_context("spawn")
-        self.made = context.Queue(settings.makers)
-        self.processes = [
-            context.Process(
-                target=_make, args=(settings, [settings.seed, step, rank, k + 1], self.prior, self.made), daemon=True
-            )
-            for k in range(settings.makers)
-        ]
-        for process in self.processes:
+        self.pipes: list[Any] = []
+        self.processes = []
+        for k in range(settings.makers):
+            here, there = context.Pipe(duplex=False)
+            seed = [settings.seed, step, rank, k + 1]
+            process = context.Process(target=_make, args=(settings, seed, self.prior, there), daemon=True)
             process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
 
     def told(self, weights: dict[str, Tensor]) -> None:
         """The running mean of the weights as it is now."""
@@ -164,19 +165,16 @@ class Makers:
 
     def take(self, *, wait: bool) -> list[Examples]:
         """What was made meanwhile; at least one camera's where they are waited for."""
-        while True:
+        found: list[Examples] = []
+        for pipe in connection.wait(self.pipes, None if wait else 0):
             try:
-                found: list[Examples] = pickle.loads(self.made.get(timeout=1.0 if wait else 0.0))
-                return found
-            except queue.Empty:
-                ended = [process.exitcode for process in self.processes if not process.is_alive()]
-                if ended:
-                    raise RuntimeError(
-                        f"a process that draws examples has ended (exit code {ended[0]}); its error stands above, "
-                        "or it was killed: is there too little memory for so many --makers?"
-                    ) from None
-                if not wait:
-                    return []
+                found += pickle.loads(pipe.recv_bytes())
+            except (EOFError, OSError):
+                raise RuntimeError(
+                    "a process that draws examples has ended; its error stands above, or it was killed: is there too "
+                    "little memory for so many --makers?"
+                ) from None
+        return found
 
     def close(self) -> None:
         for process in self.processes:
@@ -184,7 +182,7 @@ class Makers:
             process.join()
 
 
-def _make(settings: Settings, seed: list[int], prior: LearnedPrior, made: Queue[bytes]) -> None:
+def _make(settings: Settings, seed: list[int], prior: LearnedPrior, pipe: Connection) -> None:
     """Draw examples without end; the first of one scene, as they are waited for."""
     _leave_with_parent()
     torch.set_num_threads(1)
@@ -193,7 +191,7 @@ def _make(settings: Settings, seed: list[int], prior: LearnedPrior, made: Queue[
     rng, scenes, camera = np.random.default_rng(seed), load_scenes(settings.data), settings.cameras_to_draw()
     count = 1
     while True:
-        made.put(pickle.dumps(draw_examples(rng, scenes, camera, count, settings.size, prior)))
+        pipe.send_bytes(pickle.dumps(draw_examples(rng, scenes, camera, count, settings.size, prior)))
         count = settings.scenes
 
 
@@ -257,7 +255,7 @@ class Training:
             same = saved["camera"] == self.camera
             if any(m.ndim != 3 for m in saved["muon"]):
                 raise KeyError("the momentum of kernels alike together")
-        except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        except (RuntimeError, EOFError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
             raise ValueError(f"{self.checkpoint} is damaged, or of another version; remove it ({error!r})") from error
         if not same:
             raise ValueError(f"{self.checkpoint} is of a training for another camera; choose another --output")
@@ -277,9 +275,10 @@ class Training:
         rng = np.random.default_rng([s.seed, p.step, self.rank])
         camera = s.cameras_to_draw()
         scenes = load_scenes(s.data) if makers is None else None
+        pool: deque[Examples] = deque(maxlen=POOL)
         if makers is not None:
             makers.told(self.mean)
-        pool: deque[Examples] = deque(maxlen=POOL)
+            pool.extend(e.to(self.device) for e in makers.take(wait=True))
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
         sums, steps, due, own = torch.zeros(2, device=self.device), 0, 0, 0.0
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
@@ -288,7 +287,7 @@ class Training:
             for _ in range(s.cameras):
                 drawn: list[Examples] = []
                 if makers is not None:
-                    drawn = makers.take(wait=not pool)
+                    drawn = makers.take(wait=False)
                 elif scenes is not None and due == 0:
                     drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.prior)
                 due += LOOKS * len(drawn) - 1

@@ -15,6 +15,7 @@ WAVELENGTHS = np.arange(400.0, 701.0, 10.0)  # of all scenes here [nm]
 # Not trained with, so that constants and checkpoints can be chosen on them. The two faces are of one person.
 HELD_OUT = ("beads", "egyptian_statue", "face", "paints", "photo_and_face", "pompoms")
 CUBE_SHARE = 0.65  # of pieces cut from measured cubes
+DARK = 0.02  # the largest radiance of a black corner, of which no piece is cut
 STRING_SHARE = 0.12  # of pieces with strings across them
 
 
@@ -45,7 +46,7 @@ class Scenes:
         while True:
             made = rng.random() >= CUBE_SHARE and len(self.photographs) > 0
             x = self._made(rng, height, width) if made else self._cut(rng, height, width)
-            if x.max() > 0.02:  # not of a black corner
+            if x.max() > DARK:
                 x = x / x.max()
                 return self._strung(rng, x) if len(self.reflectances) and rng.random() < STRING_SHARE else x
 
@@ -123,17 +124,25 @@ def load_scenes(folder: Path, *, held_out: tuple[str, ...] = HELD_OUT) -> Scenes
 
     Raises:
         FileNotFoundError: no cubes there, but those that are held out.
-        ValueError: a file without a cube.
+        ValueError: a file without a cube, or with one of another kind.
     """
     files = [f for f in sorted((folder / "cave_train").glob("*.h5")) if f.stem not in held_out]
     if not files:
         raise FileNotFoundError(f"{folder / 'cave_train'} holds no cubes to train with (*.h5 with `cube_sqrt`)")
     cubes = []
     for name in files:
+        if not h5py.is_hdf5(name):
+            raise ValueError(f"{name} is no HDF5 file, or damaged")
         with h5py.File(name) as file:
             if "cube_sqrt" not in file:
                 raise ValueError(f"{name} holds no `cube_sqrt`; give scenes as scripts/train.py --help describes them")
-            cubes.append(file["cube_sqrt"][:])
+            cube = file["cube_sqrt"][()]
+        if cube.dtype != np.uint8 or cube.ndim != 3 or len(cube) != len(WAVELENGTHS) or (cube.max() / 255) ** 2 <= DARK:
+            raise ValueError(
+                f"{name}: `cube_sqrt` must be ({len(WAVELENGTHS)}, H, W) uint8 and not dark, the square root of the "
+                f"radiance, got {cube.shape} {cube.dtype} of at most {cube.max():g}"
+            )
+        cubes.append(cube)
     spectra = folder / "spectra" / "sfu1995_400_700_10nm.npz"
     photographs = tuple(sorted((folder / "rgb_train").glob("*.jpg"))) if spectra.exists() else ()
     reflectances = np.clip(np.load(spectra)["reflectance"], 0, None) if spectra.exists() else np.ones((0, 31))
