@@ -19,8 +19,9 @@ examples:
   on a GPU, which four processes keep busy, each with three CPU cores that draw its examples
       python scripts/train.py --data FOLDER --output run --minutes 10 --device cuda --rate 8e-4 \\
           --processes 4 --makers 3 --cameras 1 --scenes 10
-  two hours more for the weights that come with the program, in smaller steps; the same for one camera alone
-      python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4
+  more for the weights that come with the program, which lose by steps of few looks; the same for one camera alone
+      python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4 \\
+          --cameras 8
       python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 3e-4
 then
       python scripts/reconstruct.py --measurement scene.h5 --weights run/weights.safetensors

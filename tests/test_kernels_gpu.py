@@ -255,7 +255,7 @@ def test_on_the_device(size, dtype):
     on_device = A.to("cuda")
     torch.testing.assert_close(on_device.forward(x.cuda()).cpu(), y, **tolerance(dtype))
     torch.testing.assert_close(on_device.pinv(y.cuda()).cpu(), A.pinv(y), **tolerance(dtype))
-    for solve in (gap_tv, partial(admm_tv, rho=0.1)):
+    for solve in (gap_tv, partial(admm_tv, rho=None if A.norm() > 0 else 0.1)):  # a dark camera has none
         expected = solve(A, y, tv_weight=0.1, num_iters=3).x
         got = solve(on_device, y.cuda(), tv_weight=0.1, num_iters=3).x
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-4)

@@ -75,7 +75,6 @@ def drawn(data: Path, seed: int):
 
 
 def test_an_example_is_a_snapshot_of_its_truth(data, monkeypatch):
-    """Up to noise, which is estimated, and a wrong mask."""
     for seed in range(6):
         e = drawn(data, seed)
         assert float((e.y - e.camera.forward(e.truth)).norm() / e.y.norm()) < 0.1
@@ -229,11 +228,12 @@ def test_the_script_writes_weights(data, tmp_path, capsys, monkeypatch, processe
         monkeypatch.setattr(loop, "draw_examples", None)  # not in this process
     save_prior(new_prior(SMALL, 0), tmp_path / "w.safetensors")
     arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", processes]
-    arguments += ["--makers", makers]
-    assert train.main([*arguments, "--weights", str(tmp_path / "w.safetensors"), "--rate", "1e-9"]) == 0
+    given = ["--makers", makers, "--weights", str(tmp_path / "w.safetensors"), "--rate", "1e-9"]
+    assert train.main([*arguments, *given]) == 0
     assert "sha256" in capsys.readouterr().out
     progress = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["progress"]
-    assert progress["seen"] >= int(processes) and len(progress["curve"]) == 1
+    assert progress["seen"] >= int(processes) and progress["curve"][-1]["seen"] == progress["seen"]
+    assert len(progress["curve"]) == 1 + (progress["step"] - 1) // loop.LOG_EVERY
     before, after = (load_prior(tmp_path / name) for name in ("w.safetensors", "run/weights.safetensors"))
     assert after.size == before.size  # steps of nearly nothing leave all as it was
     for name, value in before.state_dict().items():

@@ -62,7 +62,7 @@ def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
     first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[method.quality]
     strength = math.sqrt(A.num_shots)
     coarse, *fine = in_turn(strength)
-    # what several shots tell a coarse run would wash out: without it 0.1 to 0.6 dB better on ten windows of CAVE scenes
+    # what several shots tell a coarse run would wash out: without it four are 0.1 dB better on ten CAVE windows
     chain: Chain = (coarse, *fine) if A.num_shots == 1 else tuple(fine)
     chain = (*chain[: chain.index(Learned()) + 1], chain[-1]) if method.quality == "fast" else chain
     if method.prior == "tv" or min(A.cube_shape[1:]) < PATCH:
