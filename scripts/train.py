@@ -80,6 +80,8 @@ def check_numbers(args: argparse.Namespace) -> tuple[int, int]:
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", args.size)
     if found is None:
         raise ValueError(f"--size must be height x width as in 80x160, got {args.size}")
+    if min(int(found[1]), int(found[2])) < 8:
+        raise ValueError(f"--size must be at least 8 x 8, got {args.size}")
     return int(found[1]), int(found[2])
 
 
@@ -135,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
-    except (ArithmeticError, RuntimeError, ValueError, OSError, multiprocessing.ProcessRaisedException) as error:
+    except (ArithmeticError, RuntimeError, ValueError, OSError, multiprocessing.spawn.ProcessException) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 1
     digest = Training(settings).export(args.output / "weights.safetensors")

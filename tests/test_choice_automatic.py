@@ -18,7 +18,7 @@ from cassi.choice.outcome import Outcome
 from cassi.choice.plan import Method, Plan, Run
 from cassi.looking.metrics import psnr
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.detector import detect
+from cassi.optics.detector import brightness, detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.simulation.camera import random_mask
 from cassi.simulation.scene import procedural_scene
@@ -96,9 +96,9 @@ def test_the_noise_is_found_and_not_fitted(still_life, found):
 
 def test_unknown_noise_is_what_total_variation_leaves(still_life, found):
     A, _, _y, noisy = still_life
-    split = Split.of(A, noisy.y, A.majorizer() > 0, 0)
+    split = Split.of(A, noisy.y, 0)
     first = automatic.explored(split, 12, CameraNoise(), Method()).plan
-    problem, watch = first.problem(noisy.y, split.brightness), stages.Watch()
+    problem, watch = first.problem(noisy.y, brightness(split.A_train, split.y_train)), stages.Watch()
     x = stages.Tv(200).run(split.A_train, split.y_train, problem, None, watch).x
     left, plan = noise.noise_left(split, split.misfit(x.clamp(min=0)).square()), found["noisy"].plan
     assert (plan.noise.alpha, plan.noise.beta) == pytest.approx((left.alpha, left.beta), rel=1e-3)

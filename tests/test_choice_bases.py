@@ -46,7 +46,7 @@ def smooth_light() -> torch.Tensor:
 
 
 def leftover(camera: CASSI, x: torch.Tensor) -> float:
-    split = Split.of(camera, camera.forward(x), camera.majorizer() > 0, 0)
+    split = Split.of(camera, camera.forward(x), 0)
     return narrowness(split, estimate_noise(split, smooth_basis(BANDS, 8))[1])
 
 
@@ -63,7 +63,7 @@ def test_the_filter_finds_the_band_whatever_the_unit(camera):
 def test_the_basis_holds_the_one_color(camera):
     y = camera.forward(one_color())
     problem = Problem(smooth_basis(BANDS, 8), y.new_zeros(()))
-    basis = narrow_basis(Split.of(camera, y, camera.majorizer() > 0, 0), problem)
+    basis = narrow_basis(Split.of(camera, y, 0), problem)
     line = torch.zeros(BANDS, dtype=torch.float64)
     line[7] = 1.0
     assert float((basis @ line).norm()) > 0.9
@@ -97,7 +97,7 @@ def test_two_shots_show_a_spot_of_one_color_that_one_misses(camera):
 def test_the_basis_whose_spectra_the_scene_has_is_chosen_and_of_equals_the_first(camera):
     x = smooth_light()
     y = camera.forward(x)
-    split = Split.of(camera, y, camera.majorizer() > 0, 0)
+    split = Split.of(camera, y, 0)
     problem = Problem(torch.empty(0), torch.zeros_like(y))
     good, foreign = scene_basis(x).float(), torch.eye(BANDS)[:2]
     name, vectors, compared = best_basis(split, problem, {"foreign": foreign, "own": good, "same": good.clone()})

@@ -14,7 +14,7 @@ from test_priors_learned import stirred
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import explored, reconstruct_auto, stages_of
 from cassi.choice.chain import Chain, FinalRun, as_list, final_run, from_list, repeated
-from cassi.choice.held_out import Judge, Split, Verdict, better
+from cassi.choice.held_out import Split, Verdict, accepts, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
@@ -37,7 +37,7 @@ class Shot:
         self.x = torch.nn.functional.interpolate(low, (size, size), mode=mode)[0]
         y = self.A.forward(self.x)
         self.y = y + 0.02 * y.mean() * torch.randn(y.shape, generator=generator)
-        self.split = Split.of(self.A, self.y, self.A.majorizer() > 0, 0)
+        self.split = Split.of(self.A, self.y, 0)
         self.problem = Problem(smooth_basis(bands, 5).float(), torch.full_like(y, 1e-4))
 
     def error(self, x: torch.Tensor) -> float:
@@ -55,7 +55,7 @@ def gone_on(
     """Total variation and what follows it."""
     watch = watch or Watch()
     state = first.run(split.A_train, split.y_train, problem, None, watch)
-    verdict = Judge(split).verdict(state.x) if judged else None
+    verdict = split.verdict(state.x) if judged else None
     return final_run(split, problem, (first,), state, () if watch.over else chains, watch, verdict)
 
 
@@ -140,7 +140,7 @@ def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdic
     ],
 )  # fmt: skip
 def test_a_cube_passes_that_harms_little(shot, new, old, accepted):
-    assert Judge(shot.split).accepts(new, old) == accepted
+    assert accepts(new, old) == accepted
 
 
 def test_better_means_by_more_than_chance():
@@ -152,7 +152,7 @@ def test_better_means_by_more_than_chance():
 def test_a_verdict_by_hand():
     A = CASSI(torch.ones(1, 3), (0,))
     y = torch.tensor([[3.0, 4.0, 9.0]])
-    found = Judge(Split(A, y, torch.tensor([[True, True, False]]), A, y)).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
+    found = Split(A, y, torch.tensor([[True, True, False]]), A, y).verdict(torch.tensor([[[3.0, 1.0, 0.0]]]))
     assert found.error == pytest.approx(0.6)  # |(0, 3)| / |(3, 4)|
     assert found.squared.tolist() == [0.0, 9.0]
 
@@ -307,7 +307,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     x[:, 10:14, 10:14] = 1.0
     levels = []
     for scene in (shot.x, x):
-        split = Split.of(shot.A, shot.A.forward(scene), shot.A.majorizer() > 0, 0)
+        split = Split.of(shot.A, shot.A.forward(scene), 0)
         levels.append(explored(split, 6, CameraNoise(), Method()).plan.level)
     assert levels[0] == 1.0
     assert levels[1] > 2

@@ -94,13 +94,13 @@ class Adapt:
         examples = list(_photographs(A, y, problem, state.x.clamp(min=0), self.before, watch, told))
         if watch.over:
             return state
-        generator, B = torch.Generator().manual_seed(0), problem.smooth.to(y)
+        generator, B, level = torch.Generator().manual_seed(0), problem.smooth.to(y), problem.weight(A, y)
         prior = copy.deepcopy(problem.learned.on(y.device)).requires_grad_(True)
         adam = Adam(list(prior.parameters()))
         with torch.enable_grad():
             for step in range(self.num_steps):
                 a, e = _strip(A, examples[step % len(examples)], generator)
-                _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None])
+                _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None], level=level)
                 error(synthesise(z, B), e.truth[None]).backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(prior.parameters(), 1.0)
                 adam.step(RATE * min(1, (step + 1) / WARM) * (1 - step / self.num_steps))
@@ -177,9 +177,9 @@ def _strip(A: Camera, e: Example, generator: torch.Generator) -> tuple[Camera, E
     """Some rows of an example with light, about `PIXELS` pixels in all: a camera of its own, as rows do not mix."""
     height, width = A.cube_shape[-2:]
     count = min(height, max(8, math.ceil(PIXELS / width / 8) * 8))
-    if count == height or not croppable(A):
-        return A, e
     lit = (e.y.abs().reshape(-1, *e.y.shape[-2:]).amax((0, -1)) > 0) & (e.truth.amax((0, -1)) > 0)
+    if count == height or not croppable(A) or not lit.any():
+        return A, e
     rows = slice(0, 0)
     while not lit[rows].any():
         first = int(torch.randint(height - count + 1, (1,), generator=generator))

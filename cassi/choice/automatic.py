@@ -27,7 +27,7 @@ from torch import Tensor
 from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import NARROW, SCENE, STANDS_OUT, BasisError, best_basis, narrow_basis, narrowness, scene_basis
 from cassi.choice.chain import Chain, FinalRun, cost, final_run, repeated
-from cassi.choice.held_out import Judge, Split
+from cassi.choice.held_out import Split
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
 from cassi.choice.plan import Method, Plan, Run
@@ -35,15 +35,12 @@ from cassi.choice.stages import PATCH, Learned, Problem, State, Tv, Watch, in_tu
 from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, liveliest
-from cassi.optics.detector import brightness
+from cassi.optics.detector import brightness, object_level
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.solvers.loop import Result
 
-# Mean square over squared mean of a snapshot up to which its weights are relative to the mean: of CAVE and KAIST scenes
-# through a grey mask 1.3 to 3.6, where larger weights lose 0.2 to 1.3 dB; of a few bright objects in the dark 7 to 10.
-USUAL_CONTRAST = 4.0
 PART = 320  # side of the window of a larger frame on which its plan is chosen [pixel]
 OF_WINDOW = 0.7  # of the time of that choice; the rest goes into the spectra of the whole frame
 # Of training the network, for quality "best": on the example 60 gain 0.71 dB before the mean, 100 as much as 0.78.
@@ -113,12 +110,13 @@ def reconstruct_auto(
         return _outcome(A, y, state, watch, method.plan, None, method, run)
     run.tell("trials", 0.0)
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
-    split, part = _held_out(A, y, run), window(A, y)
-    if part is None or not croppable(A):
+    split, part = Split.of(A, y, run.seed), window(A, y)
+    A_train, y_train = split.A_train, split.y_train
+    if part is None or not croppable(A_train):
         found = explored(split, axis, noise, method)
     else:
-        found = explored(_held_out(*crop(A, y, *part), run), axis, noise, method, frame=(A, y))
-        found = replace(found, plan=_with_spectra_of_all(found.plan, A, y, axis, run))
+        found = explored(Split.of(*crop(A_train, y_train, *part), run.seed), axis, noise, method, frame=(A, y))
+        found = replace(found, plan=_with_spectra_of_all(found.plan, A_train, y_train, axis, run))
     run.tell("trials", 1.0)
     final, plan, evidence = _staged(split, found, noise, method, run, watch)
     return _outcome(A, y, final.state, watch, plan, evidence, method, run)
@@ -140,7 +138,7 @@ def choose_plan(
     method = replace(method, quality="default") if method.quality == "best" else method
     axis = A.cube_shape[0] if wavelengths is None else wavelengths
     part = window(A, y)
-    split = _held_out(*((A, y) if part is None else crop(A, y, *part)), run)
+    split = Split.of(*((A, y) if part is None else crop(A, y, *part)), run.seed)
     found = explored(split, axis, noise, method, frame=(A, y))
     watch = Watch(progress=lambda step, share: run.tell("trials", OF_WINDOW * share))  # it only serves the choice
     _, plan, evidence = _staged(split, found, noise, method, run, watch)
@@ -199,7 +197,7 @@ def explored(
     estimated, x = estimate_noise(split, smooth)
     model = estimated if noise.gain is None else noise.model()
     whole, snapshot = frame or (A, y)
-    level = max(1.0, float(snapshot.square().mean() / snapshot.mean() ** 2) / USUAL_CONTRAST)
+    level = float(object_level(snapshot, snapshot.ndim))
     scene = scene_basis(x)
     plain = axis if isinstance(axis, int) else tuple(float(v) for v in axis)
     bright = brightness(whole, snapshot)
@@ -210,10 +208,6 @@ def explored(
     name, vectors, compared = best_basis(split, problem, bases)
     plan = Plan(name, vectors, model, level, (), learned_prior(A, method), plain)
     return Found(plan, compared, bright)
-
-
-def _held_out(A: Camera, y: Tensor, run: Run) -> Split:
-    return Split.of(A, y, A.majorizer() > 0, run.seed)
 
 
 def _staged(
@@ -230,7 +224,7 @@ def _staged(
     watch.expected = first.cost + max(map(cost, chains), default=0.0)
     plan, problem = found.plan, found.plan.problem(split.y, found.brightness)
     state = first.run(split.A_train, split.y_train, problem, None, watch)
-    verdict = Judge(split).verdict(state.x, imprint=judged)
+    verdict = split.verdict(state.x, imprint=judged)
     if noise.gain is None:
         plan = replace(plan, noise=noise_left(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
@@ -270,7 +264,7 @@ def _outcome(
     discrepancy = total / count if count else None
     sigma = None
     if method.uncertainty:
-        found = bootstrap(A, y, cube, plan, lit=lit, seed=run.seed, told=partial(run.tell, "error bars"))
+        found = bootstrap(A, y, cube, plan, seed=run.seed, told=partial(run.tell, "error bars"))
         sigma = standard_deviation(found, cube, brightness(A, y))
     return Outcome(
         result, "subspace-tv", {}, plan, evidence, sigma,

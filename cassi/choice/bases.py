@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.held_out import Judge, Split, better
+from cassi.choice.held_out import Split, better
 from cassi.choice.stages import Problem
 from cassi.kernels.covariance import covariance_sum
 from cassi.priors.motion import blurred
@@ -57,11 +57,10 @@ def best_basis(
     if len(bases) == 1:
         ((name, vectors),) = bases.items()
         return name, vectors, (BasisError(name, None),)
-    judge = Judge(split)
     compared, chosen, best = [], "", None
     for name, vectors in bases.items():
         result, _ = replace(problem, basis=vectors).solve(split.A_train, split.y_train, SHORT, tol=0.0)
-        verdict = judge.verdict(result.x, imprint=False)
+        verdict = split.verdict(result.x, imprint=False)
         compared.append(BasisError(name, verdict.error))
         if best is None or better(verdict, best):
             chosen, best = name, verdict

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.admm import admm_tv
 from cassi.solvers.gap import gap_tv
 from cassi.solvers.least_squares import least_squares
-from cassi.solvers.loop import Result
 from cassi.solvers.subspace_tv import subspace_tv
 
 NUM_ITERS = {"subspace": 200, "gap-tv": 60, "admm-tv": 60, "least-squares": 100}
@@ -49,8 +47,8 @@ def solve(
         B = smooth_basis(A.cube_shape[0] if wavelengths is None else wavelengths, COMPONENTS)
         settings["components"] = len(B)
         result, _ = subspace_tv(A, y, B, tv_weight=weight, num_iters=n, monitor=monitor)
-    else:
-        solvers: dict[str, Callable[..., Result]] = {"gap-tv": gap_tv, "admm-tv": admm_tv}
-        weight *= 1.0 if method.solver == "gap-tv" else gram  # ADMM weighs TV against the squared misfit
-        result = solvers[method.solver](A, y, tv_weight=weight, num_iters=n, monitor=monitor)
+    elif method.solver == "gap-tv":
+        result = gap_tv(A, y, tv_weight=weight, num_iters=n, monitor=monitor)
+    else:  # ADMM weighs TV against the squared misfit
+        result = admm_tv(A, y, tv_weight=weight * gram, num_iters=n, monitor=monitor)
     return Outcome(result, method.solver, settings)

@@ -1,7 +1,7 @@
 """Chains of stages, and the loop over them.
 
 What may follow total variation is a list of chains of stages in order of preference. The first chain whose cube the
-judge accepts is taken (`cassi.choice.held_out.Judge`). What was taken, one stage after the other, is the plan; a plan
+judge accepts is taken (`cassi.choice.held_out.accepts`). What was taken, one stage after the other, is the plan; a plan
 that is given is repeated without a judge. A new prior is a new stage: a class with `run`, and a place in a chain.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.held_out import Judge, Split, Verdict
+from cassi.choice.held_out import Split, Verdict, accepts
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.optics.protocol import Camera
 
@@ -84,7 +84,7 @@ def final_run(
     """
     A, y = split.A_train, split.y_train
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
-    judge, trials = Judge(split), list[Trial]()
+    trials = list[Trial]()
     if verdict is not None:
         trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
     ended: dict[Chain, State] = {}
@@ -107,8 +107,8 @@ def final_run(
             return FinalRun(new, (*begun, *ran), ())
         if not ran:
             continue
-        found = judge.verdict(new.x)
-        accepted = judge.accepts(found, verdict)
+        found = split.verdict(new.x)
+        accepted = accepts(found, verdict)
         trials.append(Trial(_names(ran), found.error, found.imprint, accepted))
         if accepted:
             return FinalRun(new, (*begun, *ran), tuple(trials))

@@ -1,4 +1,4 @@
-"""Detector pixels that are held out: an error estimate that needs no truth, and the judge that compares by it."""
+"""Detector pixels that are held out: an error estimate that needs no truth, and what `accepts` a cube by it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cassi.optics.detector import brightness
 from cassi.optics.imprint import STAMPED, imprint_on
 from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
@@ -48,16 +47,11 @@ class Split:
     y_train: Tensor
 
     @staticmethod
-    def of(A: Camera, y: Tensor, lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Split:
+    def of(A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Split:
         """Hold out this fraction of the lit pixels at random; of a batch of snapshots the same of each."""
-        held = hold_out(lit, seed, fraction)
+        held = hold_out(A.majorizer() > 0, seed, fraction)
         keep = (~held).to(y)
         return Split(A, y, held.expand(y.shape), A.leave_out(keep), y * keep)
-
-    @cached_property
-    def brightness(self) -> float:
-        """Of the scene, by the pixels that are not held out."""
-        return brightness(self.A_train, self.y_train)
 
     @cached_property
     def places(self) -> Tensor:
@@ -76,6 +70,13 @@ class Split:
     def error(self, x: Tensor) -> float:
         """|y - Phi x| / |y| there, for any cube x."""
         return relative_norm(self.misfit(x), self.values)
+
+    def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
+        """On a cube (C, H, W), negative values counted as 0; without `imprint` also on a batch."""
+        x = x.clamp(min=0)
+        misfit = self.misfit(x)
+        stamped = imprint_on(x, self.A, moves=(0.0,)) if imprint else None
+        return Verdict(relative_norm(misfit, self.values), misfit.square(), stamped)
 
     def _there(self, y: Tensor) -> Tensor:
         return y.flatten()[self.places].cpu().double()
@@ -96,27 +97,14 @@ class Verdict:
     imprint: float | None
 
 
-@dataclass(frozen=True, eq=False)
-class Judge:
-    """Compares cubes of one snapshot, both made without the held-out pixels."""
+def accepts(new: Verdict, old: Verdict) -> bool:
+    """Whether a new prior's cube may take the place of an old one's: a limit to harm, not a contest.
 
-    split: Split
-
-    def verdict(self, x: Tensor, *, imprint: bool = True) -> Verdict:
-        """Of a cube (C, H, W), negative values counted as 0; without `imprint` also of a batch."""
-        split, x = self.split, x.clamp(min=0)
-        misfit = split.misfit(x)
-        stamped = imprint_on(x, split.A, moves=(0.0,)) if imprint else None
-        return Verdict(relative_norm(misfit, split.values), misfit.square(), stamped)
-
-    def accepts(self, new: Verdict, old: Verdict) -> bool:
-        """Whether a new prior's cube may take the place of an old one's: a limit to harm, not a contest.
-
-        |e_new| <= 1.1 |e_old|,   i_new <= max(0.12, 1.1 i_old)
-        """
-        if not new.error <= MOST_RISE * old.error:
-            return False
-        return new.imprint is None or new.imprint <= max(STAMPED, IMPRINT_GROWTH * (old.imprint or 0.0))
+    |e_new| <= 1.1 |e_old|,   i_new <= max(0.12, 1.1 i_old)
+    """
+    if not new.error <= MOST_RISE * old.error:
+        return False
+    return new.imprint is None or new.imprint <= max(STAMPED, IMPRINT_GROWTH * (old.imprint or 0.0))
 
 
 def better(new: Verdict, old: Verdict) -> bool:

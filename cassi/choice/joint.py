@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.chain import Chain, final_run
-from cassi.choice.held_out import Judge, Split
+from cassi.choice.held_out import Split
 from cassi.choice.plan import Run
 from cassi.choice.stages import NonLocal, Problem, State, Tv, Watch
 from cassi.optics.side_view import SideView, through
@@ -149,7 +149,7 @@ def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain, tuple
     first, chains = FINAL[quality]
     split, problem, watch = found.joint.split, found.joint.problem, Watch(run.monitor, run.progress)
     state = first.run(split.A_train, split.y_train, problem, State(found.cube, found.state), watch)
-    final = final_run(split, problem, (first,), state, chains, watch, Judge(split).verdict(state.x) if chains else None)
+    final = final_run(split, problem, (first,), state, chains, watch, split.verdict(state.x))
     x = (final.state.x * found.joint.light).clamp_(min=0)
     status: Status = "stopped" if watch.over else "max_iters"
     return Result(x, final.state.history, status), final.stages, final.state.begun

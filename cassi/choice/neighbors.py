@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.automatic import explored, without_learned
-from cassi.choice.held_out import Judge, Split
+from cassi.choice.held_out import Split, accepts
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch, in_turn
@@ -82,7 +82,7 @@ def common_plan(
     seed: int = 0,
 ) -> Plan:
     """Noise, spectral basis and priors that serve a whole sequence, chosen on some frames (n, H, W') of it."""
-    split = Split.of(A, frames, A.majorizer() > 0, seed)
+    split = Split.of(A, frames, seed)
     found = explored(split, A.cube_shape[0] if wavelengths is None else wavelengths, noise, method)
     plan = found.plan
     if noise.gain is None:  # what total variation leaves
@@ -94,20 +94,19 @@ def common_plan(
 
 def alone(A: Camera, y: Tensor, plan: Plan, *, seed: int = 0) -> Alone:
     """A frame by itself, with total variation, as a plan for measurements of this brightness says."""
-    split = Split.of(A, y, A.majorizer() > 0, seed, HELD_OUT)
+    split = Split.of(A, y, seed, HELD_OUT)
     state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(y), None, Watch())
     x = state.x.clamp(min=0)
     return Alone(split, state, x, split.error(x), float(split.misfit(x).double().square().mean()))
 
 
 def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> Together | None:
-    """A frame with its neighbors as further shots; None where that does not predict held-out pixels better.
+    """A frame with its neighbors as further shots; None where its own pixels speak against that, or all gain nothing.
 
     Those of the neighbors tell whether the spectra are right, which the mask hides from the frame's own; those of the
     frame whether it is still this frame. Once taken, it ends as a single frame does, with non-local prior and network
     in turn, where held-out pixels agree. The network, which was trained with single shots, is given the frame's own:
     on four sequences of six frames that gains 0.2 dB over none, where all snapshots lost up to 1.4 dB.
-    None where the judge does not accept the joint cube by the frame's own pixels, or all are predicted no better.
     """
     B = plan.vectors.to(frame.x)
     followed = [(other, v) for other in neighbors if (v := _followed(frame, other, plan, B)) is not None]
@@ -121,19 +120,19 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     state = Tv(TOGETHER).run(split.A_train, split.y_train, problem, start, watch)
     x = state.x.clamp(min=0)
     before, after = split.error(frame.x), split.error(x)
-    own = Judge(first)
-    verdict = own.verdict(x)
-    if not own.accepts(verdict, own.verdict(frame.x)) or after > (1 - LEAST_GAIN) * before:
+    if not accepts(first.verdict(x), first.verdict(frame.x)) or after > (1 - LEAST_GAIN) * before:
         return None
     strength, new = math.sqrt(len(split.y)), state
     chain = [replace(s, sigma=s.sigma * strength) if isinstance(s, NonLocal) else s for s in plan.stages[1:]]
-    for stage in chain:
-        if not watch.over:
-            single = isinstance(stage, Learned)
-            one, its = (first, plan.problem(first.y)) if single else (split, problem)
-            new = stage.run(one.A_train, one.y_train, its, new, watch)
-    judge = Judge(split)
-    taken = not watch.over and judge.accepts(judge.verdict(new.x), judge.verdict(state.x))
+    try:
+        for stage in chain:
+            if not watch.over:
+                single = isinstance(stage, Learned)
+                one, its = (first, plan.problem(first.y)) if single else (split, problem)
+                new = stage.run(one.A_train, one.y_train, its, new, watch)
+        taken = not watch.over and accepts(split.verdict(new.x), split.verdict(state.x))
+    except FloatingPointError:  # a network may, on what it was not trained with
+        taken = False
     state, stages = (new, chain) if taken else (state, [])
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
     return Together(result, len(followed), (before, after), replace(plan, stages=(Tv(TOGETHER), *stages)), state.begun)

@@ -98,7 +98,7 @@ def estimate_noise(split: Split, basis: Tensor) -> tuple[NoiseModel, Tensor]:
     """
     basis = basis.to(split.y)
     pilot = _Watch(split, basis)
-    subspace_tv(split.A_train, split.y_train, basis, tv_weight=split.brightness, num_iters=PILOT_ITERS, monitor=pilot)
+    subspace_tv(split.A_train, split.y_train, basis, num_iters=PILOT_ITERS, monitor=pilot)
     return noise_left(split, pilot.squared), pilot.found
 
 

@@ -64,6 +64,10 @@ class Problem:
         axis = self.basis.shape[1] if self.axis is None else self.axis
         return smooth_basis(axis, self.learned.size.components).to(self.basis)
 
+    def weight(self, A: Camera, y: Tensor) -> float:
+        """brightness * level, what priors are relative to."""
+        return self.level * (brightness(A, y) if self.brightness is None else self.brightness)
+
     def solve(
         self,
         A: Camera,
@@ -76,7 +80,7 @@ class Problem:
         monitor: Monitor | None = None,
     ) -> tuple[Result, SubspaceState]:
         """Subspace TV, or with sigma, in units of the weights of TV, the non-local denoiser in its place."""
-        level = self.level * (brightness(A, y) if self.brightness is None else self.brightness)
+        level = self.weight(A, y)
         denoise = None
         if sigma is not None:
             weights = coefficient_weights(len(self.basis)).to(y.dtype) * level  # in memory, where they are checked
@@ -280,7 +284,7 @@ class Learned:
                 prior,
                 start,
                 variance=variance,
-                level=brightness(A, y) if problem.brightness is None else problem.brightness,
+                level=problem.weight(A, y),
                 monitor=watch.of(state.history, self.STAGE),
             )
         x = result.x + rest

@@ -38,14 +38,7 @@ class Bootstrap(NamedTuple):
 
 
 def bootstrap(
-    A: Camera,
-    y: Tensor,
-    x: Tensor,
-    plan: Plan,
-    *,
-    lit: Tensor,
-    seed: int = 0,
-    told: Callable[[float], None] | None = None,
+    A: Camera, y: Tensor, x: Tensor, plan: Plan, *, seed: int = 0, told: Callable[[float], object] = lambda share: None
 ) -> Bootstrap:
     """Photograph the cube that was found, reconstruct it, and compare: a parametric bootstrap.
 
@@ -54,9 +47,9 @@ def bootstrap(
     R is total variation with the plan's basis and noise, T_s lays the rows of the scene elsewhere on the mask (upside
     down, rolled by a third, both): where they are, R finds x again because x explains y. (Efron & Tibshirani, "An
     Introduction to the Bootstrap" (1993), chapter 6.) It sees noise, what the mask hides and what the prior bends, but
-    of a scene as smooth as the cube that was found. `lit` is like y, where light arrives.
+    of a scene as smooth as the cube that was found.
     """
-    split = Split.of(A, y, lit, seed + 1, HELD_OUT)
+    split = Split.of(A, y, seed + 1, HELD_OUT)
     keep = (~split.held).to(y)
 
     def solved(seen: Tensor) -> Tensor:
@@ -67,8 +60,7 @@ def bootstrap(
     generator = torch.Generator().manual_seed(seed)
     errors = []
     for s in range(PHOTOGRAPHS):
-        if told is not None:
-            told((s + 1) / (PHOTOGRAPHS + 1))
+        told((s + 1) / (PHOTOGRAPHS + 1))
         scene = elsewhere(x, s)
         light = A.forward(scene)
         deviation = plan.noise.variance(light).sqrt()

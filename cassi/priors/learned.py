@@ -5,7 +5,7 @@
 z are coefficient images of a smooth spectral basis, d the correction that the measurement alone asks for, `seen` and
 `noise` (H, W) how well and with how much noise a pixel was seen; f is the network's correction in units of s, g in
 (0, 1) how much of the next d to take, h features that it hands to its next call. s_k = L sqrt(C) (k + 1)^-1.4 with L
-the mean level of the scene, so that all images are of order 1 whatever the unit, the number of bands and their range.
+the level of the scene's objects, so that all images are of order 1 whatever the unit, the bands and their range.
 
 Blocks of 2 x 2 pixels lie as channels, so that wide layers are cheap, and two coarser scales see far. Scales and a
 space of few spectral components: after "LRDUN" (Gao et al., CVPR 2026), with plain convolutions.

@@ -75,12 +75,11 @@ def _steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, n
         _subtract_adjoint(u, q)
 
 
-def _subtract_adjoint(u: Tensor, q: Tensor) -> Tensor:
+def _subtract_adjoint(u: Tensor, q: Tensor) -> None:
     """u -= D^T q, in place."""
     u.add_(q[0]).add_(q[1])
     u[..., 1:].sub_(q[0][..., :-1])
     u[..., 1:, :].sub_(q[1][..., :-1, :])
-    return u
 
 
 class TVDenoiser:

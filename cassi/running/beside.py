@@ -59,7 +59,7 @@ def solve_beside(
     if alone.plan is None:
         raise ValueError("a side picture needs the default solver's plan")
     problem = alone.plan.problem(y)
-    split = Split.of(A, y, A.majorizer() > 0, run.seed)
+    split = Split.of(A, y, run.seed)
     cube, error = first_cube(split, problem)
     placed = _registered(side, A, y, cube, wavelengths)
     where = _in_words(placed)

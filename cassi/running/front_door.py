@@ -209,7 +209,7 @@ def _solved(scene: Scene, request: Request, start: float, monitor: Monitor | Non
         left = None if one.budget is None else one.budget / (scene.num_scenes - k)
         one = replace(one, budget=left, progress=tell)
         found = solve(scene.A, y / level, wavelengths=scene.wavelengths, noise=noise, method=method, run=one)
-        if side is not None:
+        if side is not None and found.result.status != "stopped":
             told(SIDE, 0.0)
             one = replace(one, progress=lambda _, share: told(SIDE, share))  # no step that is over goes on
             found = solve_beside(scene.A, y / level, found, side, scene.wavelengths, method.quality, one)
@@ -227,6 +227,7 @@ def method_for(request: Request, level: float) -> Method:
     return replace(request.method, plan=None if request.plan is None else request.plan.scaled(1 / level))
 
 
+@torch.no_grad()
 def assembled(scene: Scene, outcomes: list[Outcome], parameters: dict[str, Any], start: float) -> Reconstruction:
     """The result from what each snapshot came to; `parameters` are completed by the camera's."""
     A, y = scene.A, scene.y

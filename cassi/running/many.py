@@ -31,6 +31,7 @@ from cassi.files.frames import find_files, frame_name, natural
 from cassi.files.reading import read_measurement
 from cassi.kernels.dispatch import pick_device
 from cassi.optics.mask_match import check_masks
+from cassi.priors.learned import LearnedPrior
 from cassi.running.evidence import of_cube, of_measurement
 from cassi.running.front_door import reconstruct
 from cassi.running.progress import StepBar
@@ -264,6 +265,8 @@ def _content(value: object) -> Any:
         return {field.name: _content(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
         return [_content(one) for one in value]
+    if isinstance(value, LearnedPrior):
+        return _content(value.state_dict())
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):

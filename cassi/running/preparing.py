@@ -116,7 +116,8 @@ def prepare_camera(A: Camera, measurement: Array, request: Request) -> Scene:
     if isinstance(measurement, Measurement | str | os.PathLike):
         raise InputError("a Measurement or its file brings its own mask along; give its y beside a camera")
     shape = tuple(A.measurement_shape)
-    y = torch.as_tensor(for_kernels(plain(measurement)))
+    precision = np.float64 if A.dtype == torch.float64 else np.float32
+    y = torch.as_tensor(np.require(plain(measurement), precision, ("C", "W")))
     if y.shape[-len(shape) :] != shape or y.ndim > len(shape) + 1:
         raise InputError(f"the measurement must be {shape} for this camera, or a stack of such, got {tuple(y.shape)}")
     bad = None if request.bad_pixels is None else np.asarray(plain(request.bad_pixels))
@@ -139,7 +140,7 @@ def _compared_through(A: Camera, y: Tensor, bad_pixels: np.ndarray | None) -> Ma
     bad = np.stack([np.zeros(shots[0].measurement_shape, bool) if one is None else one for one in left_out])
     bad = bad if bad_pixels is None else bad | bad_pixels
     m = Measurement(
-        y=y.numpy(),
+        y=for_kernels(y.numpy()),
         mask=masks if several else masks[0],
         shifts=tuple(shots[0].shifts),
         bad_pixels=bad if several else bad[0],
@@ -155,10 +156,10 @@ def _without_black(scene: Scene, bad_pixels: np.ndarray | None, black_level: flo
     if good is not None:
         A = A.leave_out(good.to(A.dtype).expand(A.measurement_shape))
     frames = y.reshape(-1, *A.measurement_shape)
-    if black_level is not None and black_level > max(0.0, float(y.max())):
-        raise InputError(
-            f"the black level {black_level:g} is above every pixel of the measurement ({float(y.max()):g})"
-        )
+    if black_level is not None:
+        brightest = float((y if good is None else torch.where(good, y, 0)).max())
+        if black_level > max(0.0, brightest):
+            raise InputError(f"the black level {black_level:g} is above every pixel of the measurement ({brightest:g})")
     told = black_level is None and (scene.check is None or scene.check.kind not in ELSEWHERE)
     black = tuple(black_level_of(A, frame) if told else float(black_level or 0) for frame in frames)
     y = torch.stack([frame - level for frame, level in zip(frames, black, strict=True)]).view(y.shape)

@@ -120,9 +120,8 @@ class InSequence:
         settings = {"together": joined.neighbors, "error_alone": before, "error_together": after}
         outcome = Outcome(joined.result, "subspace-tv", settings, joined.plan, begun=joined.begun)
         first = replace(scene, y=scene.frames[0], black_levels=scene.black_levels[:1], measurement=m, fit=fit)
-        return assembled(
-            first, [as_in(scene, outcome, scene.black_levels[0])], {"solver": "auto", "seed": seed, **settings}, start
-        )
+        parameters = self.request.as_dict() | settings
+        return assembled(first, [as_in(scene, outcome, scene.black_levels[0])], parameters, start)
 
     def _alone(self, A: Any, y: torch.Tensor) -> Alone:
         """A frame by itself, kept until its neighbors are done. Of workers that want the same, the first makes it."""

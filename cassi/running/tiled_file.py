@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
+from cassi.choice.adaptation import Adapt
 from cassi.choice.asked_for import Progress
 from cassi.choice.automatic import choose_plan
 from cassi.choice.chain import repeated
@@ -169,6 +170,7 @@ def tile_solver(
     plan, evidence = method.plan, None
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
+    plan = replace(plan, stages=tuple(s for s in plan.stages if not isinstance(s, Adapt)))  # tiles would differ by it
     level = brightness(A, y)
 
     def planned(a: Block, b: Tensor) -> Tensor:

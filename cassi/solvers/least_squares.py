@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -34,7 +32,8 @@ def least_squares(
         monitor: as for `cassi.solvers.gap`.
 
     Returns:
-        Result with the cube (..., C, H, W).
+        Result with the cube (..., C, H, W); of conjugate gradients residual and change in its history are both what
+        tol bounds.
 
     Raises:
         ValueError: negative damping.
@@ -51,40 +50,19 @@ def least_squares(
         return loop.result(x)
     if damping == 0:
         # Phi Phi^T z = y has no solution where noise takes y out of the range of Phi; the normal equations always have
-        return solve_by_cg(
-            lambda x: A.adjoint(A.forward(x)), A.adjoint(y), axes=3, num_iters=num_iters, tol=tol, monitor=monitor,
-        )  # fmt: skip
-    inverse = reciprocal(A.gram_diag() + damping)
-    result = solve_by_cg(
-        lambda z: torch.add(A.forward(A.adjoint(z)), z, alpha=damping),
-        y,
-        inverse=inverse,
-        axes=len(A.measurement_shape),
-        num_iters=num_iters,
-        tol=tol,
-        monitor=monitor if monitor is None else lambda record, z: monitor(record, A.adjoint(z)),
-    )
-    return Result(A.adjoint(result.x), result.history, result.status)
+        steps = conjugate_gradient_steps(lambda x: A.adjoint(A.forward(x)), A.adjoint(y), axes=3)
+    else:
+        inverse, axes = reciprocal(A.gram_diag() + damping), len(A.measurement_shape)
+        steps = conjugate_gradient_steps(
+            lambda z: torch.add(A.forward(A.adjoint(z)), z, alpha=damping), y, inverse=inverse, axes=axes
+        )
 
+    def cube(z: Tensor) -> Tensor:
+        return A.adjoint(z) if damping else z
 
-def solve_by_cg(
-    M: Callable[[Tensor], Tensor],
-    b: Tensor,
-    *,
-    inverse: Tensor | None = None,
-    axes: int,
-    num_iters: int,
-    tol: float,
-    monitor: Monitor | None,
-) -> Result:
-    """`conjugate_gradient_steps` for M x = b in a `Loop`; residual and change in the history are both |b - M x| / |b|.
-
-    Raises:
-        FloatingPointError: NaN or Inf; names the iteration.
-    """
-    steps = conjugate_gradient_steps(M, b, inverse=inverse, axes=axes)
-    x, _ = next(steps)
-    loop = Loop(num_iters, tol=tol, monitor=monitor, name="CG")
-    for _, (x, residual) in zip(loop, steps, strict=False):
-        loop.record(x, residual=residual, change=residual)
-    return loop.result(x)
+    seen: Monitor | None = None if monitor is None else lambda record, z: monitor(record, cube(z))
+    loop = Loop(num_iters, tol=tol, monitor=seen, name="CG")
+    z, _ = next(steps)
+    for _, (z, residual) in zip(loop, steps, strict=False):
+        loop.record(z, residual=residual, change=residual)
+    return loop.result(cube(z))

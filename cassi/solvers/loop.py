@@ -160,10 +160,7 @@ def relative_norm(difference: Tensor, reference: Tensor) -> float:
     A start from 0 is thus a change of 1, not a division by zero. NaN and Inf come through.
     """
     norms = torch.stack([t.norm(dtype=torch.float64) for t in (difference, reference)])  # squares overflow float32
-    d, r = (float(norm) for norm in norms.tolist())
-    if r == 0 and math.isfinite(d):
-        return float(d > 0)
-    return d / r if r else d
+    return _ratio(*norms.square().tolist())
 
 
 def _squares(y_v: Tensor, y: Tensor, v: Tensor, v_old: Tensor) -> Tensor:

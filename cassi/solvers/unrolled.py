@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from cassi.optics.detector import object_level
 from cassi.optics.protocol import Camera, measured
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
@@ -42,8 +43,9 @@ def unrolled(
 
         R_t(r) = S B Phi^T (Phi B^T S B Phi^T + N)^+ r,   S = diag(tau_k s_k)^2,   N = sigma^2 + floor L^2 D
 
-    with s_k = L sqrt(C) (k + 1)^-1.4, D >= Phi Phi^T diagonal and L the scene's mean level, by a few conjugate
-    gradients on the detector. How well and with how much noise a pixel was seen, the network is told in two images,
+    with s_k = L sqrt(C) (k + 1)^-1.4, D >= Phi Phi^T diagonal and L the level of the scene's objects, by a few
+    conjugate gradients on the detector. How well and with how much noise a pixel was seen, the network is told in two
+    images,
 
         seen = (B Phi^T D^(-1/2))_0,   n = (B Phi^T sigma / D)_0 / (L seen),   noise = n / (n + 1/10).
 
@@ -58,7 +60,7 @@ def unrolled(
         prior: see `cassi.priors.learned`.
         start: z (..., K, H, W), of a cube found before. Not modified.
         variance: sigma^2 of y, like y, >= 0.
-        level: L, in units of the cube; sum |y| / sum |Phi| 1 of each snapshot if not given.
+        level: L, in units of the cube; `object_level` times sum |y| / sum |Phi| 1 of each snapshot if not given.
         monitor: as for `cassi.solvers.gap`; the monitor is handed z after each of the T stages.
 
     Returns:
@@ -86,7 +88,7 @@ def unrolled(
     lit = D > tiny
     D = torch.where(lit, D, 1)
     if level is None:
-        light = y.abs().flatten(len(batch)).sum(-1) / A.response().sum().clamp(min=tiny)
+        light = object_level(y, rank) * y.abs().flatten(len(batch)).sum(-1) / A.response().sum().clamp(min=tiny)
         L = light.clamp(min=tiny).view(*batch, 1, 1, 1)
     else:
         L = y.new_full((*batch, 1, 1, 1), level)

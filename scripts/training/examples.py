@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cassi.choice.adaptation import begun_at
 from cassi.choice.automatic import explored, stages_of
-from cassi.choice.held_out import Judge, Split
+from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method
 from cassi.choice.stages import Learned, Tv, Watch
@@ -201,12 +201,12 @@ def _photographed(
     A: CASSI, y: Tensor, truth: Tensor, wavelengths: np.ndarray, prior: LearnedPrior, first: Tv, seed: int
 ) -> list[Examples]:
     """One snapshot (H, W') of a scene (C, H, W), and where the stages of the default solver have got to with it."""
-    split, method = Split.of(A, y, A.majorizer() > 0, seed), Method(learned=prior)
+    split, method = Split.of(A, y, seed), Method(learned=prior)
     A, y, (_, chains) = split.A_train, split.y_train, stages_of(A, method)
     found = explored(split, wavelengths, CameraNoise(), method)
     problem = found.plan.problem(y, found.brightness)
     state = first.run(A, y, problem, None, Watch())
-    variance = noise_left(split, Judge(split).verdict(state.x, imprint=False).squared).variance(y)
+    variance = noise_left(split, split.verdict(state.x, imprint=False).squared).variance(y)
     problem, B, examples = replace(problem, variance=variance), problem.smooth.to(y), []
     for stage in (None, *chains[0]):
         state = state if stage is None else stage.run(A, y, problem, state, Watch())
@@ -238,14 +238,14 @@ def bands(rng: np.random.Generator, x: np.ndarray, wavelengths: np.ndarray) -> T
     return torch.from_numpy(np.ascontiguousarray(x / x.max(), np.float32))
 
 
-def load_masks(folder: Path) -> list[Tensor]:
-    """Masks as they were measured, where the folder holds some: kaist/scene01.h5 and */mask.mat (`mask`)."""
+def load_masks(folder: Path, side: int) -> list[Tensor]:
+    """Measured masks of at least this side [pixel] that the folder holds: kaist/scene01.h5 and */mask.mat (`mask`)."""
     masks = []
     if (folder / "kaist" / "scene01.h5").exists():
         with h5py.File(folder / "kaist" / "scene01.h5") as file:
             masks.append(file["mask"][()])
     masks += [scipy.io.loadmat(path)["mask"] for path in sorted(folder.glob("*_real/mask.mat"))]
-    return [torch.from_numpy(np.ascontiguousarray(mask, np.float32)) for mask in masks]
+    return [torch.from_numpy(np.ascontiguousarray(mask, np.float32)) for mask in masks if min(mask.shape) >= side]
 
 
 def drawn_mask(rng: np.random.Generator, masks: list[Tensor], height: int, width: int) -> Tensor:

@@ -78,7 +78,7 @@ class Settings:
 
     def cameras_to_draw(self) -> AnyCamera | OneCamera:
         """That examples are photographed with."""
-        return AnyCamera(load_masks(self.data)) if self.camera is None else read_camera(self.camera)
+        return AnyCamera(load_masks(self.data, max(self.size))) if self.camera is None else read_camera(self.camera)
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Makers:
     """
 
     def __init__(self, settings: Settings, prior: LearnedPrior, step: int, rank: int) -> None:
-        self.prior = copy.deepcopy(prior).cpu().requires_grad_(False)
+        self.prior = copy.deepcopy(prior).cpu().eval().requires_grad_(False)
         self.prior.share_memory()
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Any] = []
