@@ -150,9 +150,12 @@ def test_the_choice_is_complete_and_json_can_hold_it(found):
         assert Plan.from_dict(choice["plan"]).as_dict() == each.plan.as_dict()
 
 
-def test_every_run_is_without_the_held_out_pixels(small, monkeypatch):
+@pytest.mark.parametrize("part", [320, 12], ids=["small", "large"])
+def test_every_run_is_without_the_held_out_pixels(small, monkeypatch, part):
+    monkeypatch.setattr(automatic, "PART", part)
     A, y, _ = small
-    seen = []
+    held, seen = hold_out(A.gram_diag() > 0, 7), []
+    marked = 2 * y.max()
 
     def spy(camera, measurement, *args, **settings):
         seen.append((camera.weights, measurement.clone()))
@@ -160,11 +163,12 @@ def test_every_run_is_without_the_held_out_pixels(small, monkeypatch):
 
     for module in (noise, stages):
         monkeypatch.setattr(module, "subspace_tv", spy)
-    choice = reconstruct_auto(A, y, num_iters=5, seed=7).as_dict()
-    held = hold_out(A.gram_diag() > 0, 7)
-    assert len(seen) == 2 and choice["held_out_pixels"] == int(held.sum())
+    choice = reconstruct_auto(A, torch.where(held, marked, y), num_iters=5, seed=7).as_dict()
+    assert len(seen) == 2 if part == 320 else len(seen) > 2
+    assert choice["held_out_pixels"] == int(held.sum())
     for weights, measurement in seen:
-        assert torch.equal(weights == 0, held) and not bool(measurement[held].any())
+        assert bool((weights == 0).any()) and not bool((measurement == marked).any())
+    assert torch.equal(seen[-1][0] == 0, held) and not bool(seen[-1][1][held].any())
 
 
 def test_the_plan_of_a_choice_gives_nearly_its_cube_again(small):

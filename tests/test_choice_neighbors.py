@@ -78,6 +78,17 @@ def test_the_network_sees_the_snapshot_of_one_frame(film):
     assert seen == {Learned: y[1].shape, NonLocal: (2, *y[1].shape)}
 
 
+def test_a_network_that_diverges_leaves_the_joint_cube(film, monkeypatch):
+    def diverges(*arguments):
+        raise FloatingPointError
+
+    _, y, plan = film
+    monkeypatch.setattr(Learned, "run", diverges)
+    frames = [alone(A, one, plan) for one in y]
+    found = together(frames[1], [frames[0]], replace(plan, stages=(Tv(150), Learned())), Run())
+    assert found is not None and [type(stage) for stage in found.plan.stages] == [Tv]
+
+
 def test_frames_of_other_scenes_do_no_harm(film):
     truth, y, plan = film
     first, *others = (alone(A, one, plan) for one in (y[1], A @ scene(7), A @ scene(8)))

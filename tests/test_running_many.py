@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 from cases import write_h5
+from test_priors_learned import SMALL, stirred
 
 from cassi import CASSI, InputError, reconstruct
 from cassi.cli.main import main
 from cassi.errors import OutputError
 from cassi.files import read_measurement
+from cassi.priors.learned import LearnedPrior
 from cassi.running import many
 from cassi.running.many import Frame, find_frames, reconstruct_many
 
@@ -123,6 +125,12 @@ def test_what_was_made_otherwise_is_noticed_and_only_it_replaced(folder, tmp_pat
         run(folder, out)
     assert run(folder, out, solve=other, overwrite=True).computed == N
     assert run(folder, out, solve=other, overwrite=True).computed == 0, "the same command goes on"
+
+
+def test_other_weights_are_another_solver():
+    one, same, other = LearnedPrior(SMALL), LearnedPrior(SMALL), stirred()
+    same.load_state_dict(one.state_dict())
+    assert many._content(one) == many._content(same) != many._content(other)
 
 
 def test_a_file_that_is_none_of_ours_is_not_replaced(folder, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cassi import CASSI
+from cassi import CASSI, InputError
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.optics.measurement import Measurement
@@ -59,6 +59,22 @@ def test_bad_pixels_are_taken_as_matlab_keeps_them():
     bad = np.asfortranarray(np.arange(Y.size).reshape(Y.shape) % 50 == 0)
     task = prepare(Measurement(y=Y, mask=MASK, shifts=SHIFTS, bad_pixels=bad), Request())
     assert task.y.is_contiguous() and task.A.weights.is_contiguous() and not bool(task.y[torch.tensor(bad)].any())
+
+
+def test_what_a_bad_pixel_holds_is_no_light():
+    bad = np.zeros(Y.shape, bool)
+    bad[3, 3] = True
+    camera = CASSI(torch.from_numpy(MASK).float(), SHIFTS)
+    for value in (np.nan, 1e6):
+        task = prepare_camera(camera, np.where(bad, value, Y), Request(bad_pixels=bad, black_level=5.0))
+        assert float(task.y.max()) == Y[~bad].max() - 5
+    with pytest.raises(InputError, match="above every pixel"):
+        prepare_camera(camera, np.where(bad, 1e6, Y), Request(bad_pixels=bad, black_level=1e3))
+
+
+def test_a_camera_of_double_precision_gets_its_measurement_so():
+    task = prepare_camera(CASSI(torch.from_numpy(MASK), SHIFTS), Y + 1e-9, Request(black_level=0.0))
+    np.testing.assert_array_equal(task.y.numpy(), Y + 1e-9)
 
 
 def test_a_memory_map_is_taken_and_a_mask_per_band_is_not_copied(tmp_path):

@@ -252,6 +252,7 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     assert "holds no cubes to train with" in capsys.readouterr().err
     odd = {
         ("--size", "16"): "as in 80x160, got 16", ("--size", "80x64"): "80 x 64 pixels do not fit into a scene of 64",
+        ("--size", "4x16"): "--size must be at least 8 x 8",
         ("--processes", "0"): "--processes must be at least 1", ("--device", "tpu"): "unknown device 'tpu'",
         ("--makers", "-1"): "--makers must be at least 0", ("--minutes", "nan"): "--minutes must be positive",
         ("--weights", str(tmp_path / "none")): "No such file or directory",

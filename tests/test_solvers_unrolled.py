@@ -15,6 +15,7 @@ from test_priors_learned import SMALL, stirred
 import cassi.solvers.unrolled as module
 from cassi import CASSI
 from cassi.optics.blurred import BlurredCASSI
+from cassi.optics.detector import brightness, object_level
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.learned import LearnedPrior
@@ -64,6 +65,15 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
         r = y.numpy().ravel() - G @ expected
         expected = expected + gate * S * (G.T @ np.linalg.solve(G * S @ G.T + np.diag(N), r))
     np.testing.assert_allclose(z.numpy().ravel(), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_objects_in_the_dark_are_at_the_level_of_all_priors():
+    case = given(camera())
+    case["y"][:, 4:] *= 0.01
+    mean = brightness(case["A"], case["y"])
+    level = mean * float(object_level(case["y"], 2))
+    assert level > 1.2 * mean
+    torch.testing.assert_close(unrolled(**case)[1], unrolled(**case, level=level)[1])
 
 
 def test_row_weights_of_zero_leave_a_pixel_out():
