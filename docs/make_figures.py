@@ -2,7 +2,7 @@
 
     python docs/make_figures.py
 
-Needs the extras `report` and `test`, and Chromium with its driver for the pictures of the report.
+Needs the extra `test`, and Chromium with its driver for the pictures of the report.
 """
 
 from __future__ import annotations

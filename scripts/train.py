@@ -22,7 +22,8 @@ examples:
   more for the weights that come with the program, which lose by steps of few looks; the same for one camera alone
       python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4 \\
           --cameras 8
-      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 3e-4
+      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 2e-4 \\
+          --cameras 8
 then
       python scripts/reconstruct.py --measurement scene.h5 --weights run/weights.safetensors
 

@@ -245,7 +245,7 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
             Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
             Option("--quality", "fast: two thirds of the time, half a decibel less; best: the network is trained on "
                 "for this snapshot, ten times as long, half a decibel better", choices=QUALITIES, default="default"),
-            Option("--prior", "of the last run: tv, then perhaps non-local, then perhaps learned (default: all "
+            Option("--prior", "the last one taken: tv; nonlocal after it; learned in turn with that (default: all "
                 "of them, unless held-out pixels or the mask's imprint speak against it)",
                 choices=PRIORS, default="auto"),
             Option("--weights", "of a learned prior that you trained (scripts/train.py)", value="FILE", reads=True),
