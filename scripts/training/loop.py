@@ -144,7 +144,7 @@ class Makers:
     """
 
     def __init__(self, settings: Settings, prior: LearnedPrior, step: int, rank: int) -> None:
-        self.prior = copy.deepcopy(prior).cpu().eval().requires_grad_(False)
+        self.prior = copy.deepcopy(prior).cpu()
         self.prior.share_memory()
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Any] = []
@@ -158,10 +158,9 @@ class Makers:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def told(self, weights: dict[str, Tensor]) -> None:
+    def told(self, mean: LearnedPrior) -> None:
         """The running mean of the weights as it is now."""
-        for name, value in self.prior.state_dict().items():
-            value.copy_(weights[name])
+        self.prior.load_state_dict(mean.state_dict())
 
     def take(self, *, wait: bool) -> list[Examples]:
         """What was made meanwhile; at least one camera's where they are waited for."""
@@ -228,13 +227,13 @@ class Training:
             betas=(0.9, 0.99),
             weight_decay=1e-3,
         )
-        self.mean = {name: value.clone() for name, value in self.prior.state_dict().items()}
+        self.mean = copy.deepcopy(self.prior).eval().requires_grad_(False)  # over steps; examples are drawn with it
         if saved is not None:
             self.prior.load_state_dict(saved["prior"])
             self.adam.load_state_dict(saved["adam"])
             for m, value in zip(self.muon.momentum, saved["muon"], strict=True):
                 m.copy_(value)
-            self.mean = dict(saved["mean"])
+            self.mean.load_state_dict(saved["mean"])
             self.progress = Progress(**saved["progress"])
 
     @property
@@ -263,7 +262,7 @@ class Training:
 
     def run(self, *, bar: bool = False) -> None:
         """Train until the minutes are over; a checkpoint every minute and at the end."""
-        makers = Makers(self.settings, self.prior, self.progress.step, self.rank) if self.settings.makers else None
+        makers = Makers(self.settings, self.mean, self.progress.step, self.rank) if self.settings.makers else None
         try:
             self._run(makers, bar)
         finally:
@@ -289,7 +288,7 @@ class Training:
                 if makers is not None:
                     drawn = makers.take(wait=False)
                 elif scenes is not None and due == 0:
-                    drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.prior)
+                    drawn = draw_examples(rng, scenes, camera, s.scenes, s.size, self.mean)
                 due += LOOKS * len(drawn) - 1
                 own += OWN * len(drawn)
                 pool.extend(e.to(self.device) for e in drawn)
@@ -345,8 +344,7 @@ class Training:
         self.prior.zero_grad()
         self.progress.step += 1
         weight = 1 - min(0.998, (1 + self.progress.step) / (20 + self.progress.step))
-        state = self.prior.state_dict()
-        torch._foreach_lerp_(list(self.mean.values()), [state[name] for name in self.mean], weight)
+        torch._foreach_lerp_(list(self.mean.parameters()), [p.detach() for p in self.prior.parameters()], weight)
 
     def save(self) -> None:
         """The checkpoint, whole or not at all."""
@@ -355,7 +353,7 @@ class Training:
             "size": asdict(self.prior.size),
             "camera": self.camera,
             "prior": self.prior.state_dict(),
-            "mean": self.mean,
+            "mean": self.mean.state_dict(),
             "adam": self.adam.state_dict(),
             "muon": self.muon.momentum,
             "progress": asdict(self.progress),
@@ -365,9 +363,7 @@ class Training:
 
     def export(self, path: Path) -> str:
         """The running mean of the weights as a file for `--weights`; returns its SHA-256."""
-        prior = LearnedPrior(self.prior.size)
-        prior.load_state_dict(self.mean)
-        return save_prior(prior, path)
+        return save_prior(self.mean, path)
 
     def _rate(self) -> float:
         """Up over 100 steps, then straight down to a fiftieth over the minutes."""
