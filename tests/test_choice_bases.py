@@ -62,8 +62,7 @@ def test_the_filter_finds_the_band_whatever_the_unit(camera):
 
 def test_the_basis_holds_the_one_color(camera):
     y = camera.forward(one_color())
-    problem = Problem(smooth_basis(BANDS, 8), y.new_zeros(()))
-    basis = narrow_basis(Split.of(camera, y, 0), problem)
+    basis = narrow_basis(Split.of(camera, y, 0), Problem(smooth_basis(BANDS, 8), y.new_zeros(())))
     line = torch.zeros(BANDS, dtype=torch.float64)
     line[7] = 1.0
     assert float((basis @ line).norm()) > 0.9

@@ -307,8 +307,7 @@ def test_an_exploration_of_bright_objects_in_the_dark_raises_the_level(shot):
     x[:, 10:14, 10:14] = 1.0
     levels = []
     for scene in (shot.x, x):
-        split = Split.of(shot.A, shot.A.forward(scene), 0)
-        levels.append(explored(split, 6, CameraNoise(), Method()).plan.level)
+        levels.append(explored(Split.of(shot.A, shot.A.forward(scene), 0), 6, CameraNoise(), Method()).plan.level)
     assert levels[0] == 1.0
     assert levels[1] > 2
 

@@ -83,8 +83,7 @@ def test_it_has_the_unit_of_the_snapshot_and_is_the_same_twice():
 
     def sigma(s: float) -> torch.Tensor:
         plan = Plan("", smooth_basis(C, 4), NoiseModel(0.01 * s, 0.0, ""), 1.0, ())
-        found = bootstrap(A, s * (A @ x), s * x, plan, seed=5)
-        return standard_deviation(found, s * x, s * float(x.mean()))
+        return standard_deviation(bootstrap(A, s * (A @ x), s * x, plan, seed=5), s * x, s * float(x.mean()))
 
     first, again, scaled = sigma(1.0), sigma(1.0), sigma(1000.0)
     assert torch.equal(first, again)

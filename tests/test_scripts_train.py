@@ -265,8 +265,7 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
     assert train.main(arguments) == 0 == train.main(arguments)
     assert train.main([*arguments, "--camera", str(tmp_path / "other.h5")]) == 2
     assert "is of a training for another camera" in capsys.readouterr().err
-    saved = torch.load(run, weights_only=True)
-    torch.save(saved | {"muon": [torch.zeros(8, 8, 3, 3)]}, run)
+    torch.save(torch.load(run, weights_only=True) | {"muon": [torch.zeros(8, 8, 3, 3)]}, run)
     for _ in range(2):
         assert train.main(arguments) == 2
         assert "checkpoint.pt is damaged, or of another version; remove it" in capsys.readouterr().err
