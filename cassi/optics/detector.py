@@ -97,7 +97,7 @@ def brightness(A: Camera, y: Tensor) -> float:
 
 
 def object_level(y: Tensor, rank: int) -> Tensor:
-    """How bright the objects that matter are: max(1, mean y^2 / (4 mean(|y|)^2)) times the mean of each snapshot.
+    """How bright the objects that matter are, in units of the mean: max(1, mean y^2 / (4 mean(|y|)^2)) of a snapshot.
 
     Mean square over squared mean is 1.3 to 3.6 of CAVE and KAIST scenes through a grey mask, where priors relative to
     more than the mean lose 0.2 to 1.3 dB; of a few bright objects in the dark it is 7 to 20.
@@ -106,9 +106,8 @@ def object_level(y: Tensor, rank: int) -> Tensor:
         y: snapshots, the last `rank` axes of each.
     """
     flat = y.flatten(-rank)
-    return (flat.square().mean(-1) / (4 * flat.abs().mean(-1).square()).clamp(min=torch.finfo(y.dtype).tiny)).clamp(
-        min=1
-    )
+    usual = (4 * flat.abs().mean(-1).square()).clamp(min=torch.finfo(y.dtype).tiny)
+    return (flat.square().mean(-1) / usual).clamp(min=1)
 
 
 @dataclass(frozen=True)
