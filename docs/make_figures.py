@@ -154,7 +154,7 @@ def frames_together(folder: Path) -> Figure:
             axes.axis("off")
     scores.set(xlabel="frame", ylabel="PSNR [dB]")
     scores.grid(alpha=0.3)
-    scores.legend(fontsize=8)
+    scores.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 
