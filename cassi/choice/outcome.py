@@ -219,7 +219,7 @@ def _evidence(outcome: Outcome) -> list[str]:
         )
         words.append(
             f"Held-out errors of the stages ({compared}): a prior's cube is accepted where its error is at most "
-            f"{MOST_RISE:g} times that before and the mask's imprint is not clearly larger."
+            f"{MOST_RISE:g} times that before, but for chance, and the mask's imprint is not clearly larger."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words
