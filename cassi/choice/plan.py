@@ -84,8 +84,8 @@ class Plan:
         }
 
     @staticmethod
-    def from_dict(values: Mapping[str, Any], learned: LearnedPrior | None = None) -> Plan:
-        """The plan of `as_dict`; its network is `learned`, or the one that comes with the program.
+    def from_dict(values: Mapping[str, Any]) -> Plan:
+        """The plan of `as_dict`; its network is the one that comes with the program.
 
         Raises:
             InputError: a value is missing or of another kind.
@@ -98,7 +98,7 @@ class Plan:
                 NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
                 float(values["level"]),
                 stages,
-                (learned or shipped_prior()) if any(isinstance(stage, Learned) for stage in stages) else None,
+                shipped_prior() if any(isinstance(stage, Learned) for stage in stages) else None,
                 tuple(axis) if isinstance(axis, list) else axis,
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
