@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 FORK = get_context("fork")  # a kill every second: each child is there at once, with everything imported
 WRITERS = ("files/atomic.py", "files/writing.py", "files/cube_store.py", "files/formats/hdf5.py",
-           "running/stores.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
+           "running/many.py", "looking/film.py", "simulation/optical_bench.py", "priors/learned.py",
            "training/loop.py")  # fmt: skip
 CODES = {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGINT: 130}
 SMALL = ("--solver", "gap-tv", "--iterations", "3", "--camera", "as-given", "--figures", "none", "--quiet")
