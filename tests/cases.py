@@ -1,7 +1,5 @@
 """Small cameras that tests run over, sizes x shifts x masks, cameras of other makes, and scenes for them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real Chromium for the tests of pages; `browser` skips, and says why, where there is none."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The deliberate faults of `faults.py`: a substitution each, and the tests that must notice it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

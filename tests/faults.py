@@ -8,8 +8,6 @@ A fault names a function and an expression or statements in it, compared as synt
 matter. Prints a table; the exit code is 0 if the tests were green without faults and every fault was caught.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

@@ -15,8 +15,6 @@ any other a time. After each kill
 Prints a line for each and exits with 1 where something was wrong. `test_kill.py` does a few of these in the suite.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

@@ -4,8 +4,6 @@ Written from the equations alone and importing nothing of the package, so that a
 here is slow on purpose; use it on small sizes.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

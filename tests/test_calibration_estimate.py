@@ -1,7 +1,5 @@
 """Calibration from captured frames, against the simulated bench (which shares no code with it) and by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import h5py

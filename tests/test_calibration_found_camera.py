@@ -1,7 +1,5 @@
 """The camera found from simulated snapshots whose camera is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One camera fitted to several simulated captures whose camera is known, from Python and at the command line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

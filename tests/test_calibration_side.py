@@ -1,7 +1,5 @@
 """A photograph is found in its place, its response and noise are told, and files say what is wrong with them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The network trained on for one scene and camera: what its examples are, that it learns them, and when it does not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

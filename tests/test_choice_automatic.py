@@ -1,7 +1,5 @@
 """The automatic solver: what it chooses and from what, what must not sway it, and how far its cubes can be trusted."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Spectral bases: which predicts best; light of one color, found by what smooth spectra leave of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

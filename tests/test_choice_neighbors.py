@@ -1,7 +1,5 @@
 """Frames of a sequence: neighbors help where the scene moves as one, and do no harm where they are of another scene."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

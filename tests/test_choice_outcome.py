@@ -1,7 +1,5 @@
 """The choice in words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The stages of the default solver, the loop over them, and the judge that lets their cubes pass."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """Error bars: a bootstrap of the cube itself, the formula worked out by hand, and true errors that lie within."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The program `cassi`: subcommands, help, version, errors on one line, and how little it loads."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """What `cassi reconstruct` refuses before it reads or computes anything: files in each other's place, idle options."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`cassi reconstruct` tells the truth: the mask, the gain, the black level, a folder; and does what a dry run says."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`cassi reconstruct` with several shots a scene, double dispersers and video, and one line where files are wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

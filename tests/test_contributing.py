@@ -1,7 +1,5 @@
 """A new camera, stage, option or format is a file or an entry, as CONTRIBUTING.md says; with examples."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 What a GPU computes with Triton is compared in `test_kernels_gpu.py`. The budgets may only fall.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

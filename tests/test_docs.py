@@ -1,7 +1,5 @@
 """The documentation: its examples run, what it names exists, its pages build without a warning."""
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """The notebooks of the documentation: every cell runs, in order, from the folder they lie in; no outputs are kept."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

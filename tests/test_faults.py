@@ -1,7 +1,5 @@
 """The tests themselves are tested: a list of deliberate faults must turn them red."""
 
-from __future__ import annotations
-
 import faults
 import pytest
 

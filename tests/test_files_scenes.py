@@ -1,7 +1,5 @@
 """Scenes of several shots: what their files mean, and what is said of wrong ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

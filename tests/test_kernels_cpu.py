@@ -1,7 +1,5 @@
 """The compiled kernels: safe under threads and after a fork, right beyond 2^31 elements, and dispensable."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import multiprocessing

@@ -1,7 +1,5 @@
 """The Triton kernels against eager torch, through Triton's interpreter: right on a machine without a GPU too."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Conjugate gradients and power iteration against dense solves and eigenvalues."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

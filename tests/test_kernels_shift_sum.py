@@ -1,7 +1,5 @@
 """The two kernels against voxel loops: small sizes of every kind, and sizes that exercise vector and block code."""
 
-from __future__ import annotations
-
 import numpy as np
 import oracle
 import pytest

@@ -4,8 +4,6 @@ An interrupt is raised at a call that Python makes in the modules that write, ea
 the file as it was before, or the new one whole.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import sys

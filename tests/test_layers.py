@@ -1,7 +1,5 @@
 """The shape of the house: imports point down only, heavy packages stay at the edges, docstring examples run."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import functools

@@ -1,7 +1,5 @@
 """Comparing two cubes: the numbers by hand, and what cannot be compared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

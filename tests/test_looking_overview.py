@@ -1,7 +1,5 @@
 """Small pictures with numbers: in a notebook, and on the page of a folder."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """The report: what it takes from a result file, and what a real browser makes of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """The viewer: what its server answers, to whom, and what a real browser shows of a large frame."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What `Camera` promises, held for every camera there is against dense matrices made by loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

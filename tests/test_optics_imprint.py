@@ -1,7 +1,5 @@
 """The mask's imprint against cubes that carry a known share of its pattern."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

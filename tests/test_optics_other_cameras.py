@@ -1,7 +1,5 @@
 """Double disperser, video and multi-shot cameras: what is theirs alone; `test_optics_contract.py` has the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

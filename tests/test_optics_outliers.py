@@ -1,7 +1,5 @@
 """Pixels that no light explains, on snapshots that hold some and on those that hold none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

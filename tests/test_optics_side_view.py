@@ -1,7 +1,5 @@
 """A camera with a photograph beside it, against dense matrices; and where a picture lies in another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The camera against its dense matrix: every method on a grid of sizes, shifts, masks, weights, batches and types."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The learned prior's network and its file: shapes, padding, and files that are not what they should be."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 

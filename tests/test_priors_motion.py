@@ -1,7 +1,5 @@
 """Optical flow and displacement, against motion that is known and interpolation by another library."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

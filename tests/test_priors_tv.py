@@ -1,7 +1,5 @@
 """Total variation: the prox by closed forms, certificates and an outside solver."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

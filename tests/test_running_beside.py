@@ -1,7 +1,5 @@
 """A photograph beside the snapshot: a better cube, or the same as without it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import groupby

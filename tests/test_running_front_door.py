@@ -1,7 +1,5 @@
 """One call from a measurement to a cube: scale, stacks, bad pixels, inference, errors."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What must not change a cube, and numbers that cannot be, for every solver."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

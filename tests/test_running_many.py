@@ -1,7 +1,5 @@
 """Many snapshots: nothing finished is lost or done again, nothing half written is ever seen, whatever happens."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

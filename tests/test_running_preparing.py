@@ -1,7 +1,5 @@
 """Arrays as users hand them over reach the compiled kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """How far a run is: the steps, in order, in shares that only grow, for one snapshot, stacks, tiles and the program."""
 
-from __future__ import annotations
-
 import re
 import time
 

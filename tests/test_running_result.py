@@ -1,7 +1,5 @@
 """A result as Python expects it: made from a file, saved, drawn, shown in a line and in a notebook, labelled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

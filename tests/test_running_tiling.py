@@ -1,7 +1,5 @@
 """Tiles: which detector pixels a block may use, the windows, and tiled against whole frames."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reflectance by a white reference, in Python and at the command line."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The benchmark: its clock and its counts, that it refuses to time what disagrees, and one small run of all of it."""
 
-from __future__ import annotations
-
 import os
 import re
 

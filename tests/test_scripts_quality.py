@@ -1,7 +1,5 @@
 """The quality benchmark on a scene small enough for a test: rows, tables, and its copy of the published loop."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

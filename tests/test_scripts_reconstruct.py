@@ -1,7 +1,5 @@
 """The command line: what it writes, what it says, and that nothing it is given makes it lose anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

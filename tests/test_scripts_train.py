@@ -1,7 +1,5 @@
 """scripts/train.py on a few made-up cubes: it trains, can be gone on with, and its weights load."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import asdict, replace
 from itertools import count

@@ -1,7 +1,5 @@
 """The simulated bench: what its frames must show, from the numbers that its docstring states."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

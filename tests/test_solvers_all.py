@@ -1,7 +1,5 @@
 """GAP and ADMM by theorem and against dense text-book loops; no recorded numbers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial

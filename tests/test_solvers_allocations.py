@@ -1,7 +1,5 @@
 """No iteration of a solver allocates a cube, and what a run holds at its peak is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Least squares by closed form, conjugate gradients, scipy and dense matrices; no recorded numbers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

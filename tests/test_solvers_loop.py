@@ -1,7 +1,5 @@
 """The loop every solver runs in, its records and its result."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

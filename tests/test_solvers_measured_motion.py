@@ -1,7 +1,5 @@
 """Motion found in a snapshot, against motion that is known and against a dense solution of the same step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

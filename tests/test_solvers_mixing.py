@@ -1,7 +1,5 @@
 """Anderson's mixing: exact where it must be, faster where it is used, and each of a batch for itself."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Spectral bases against NumPy and SciPy, and the subspace solver against dense convex solves of what it states."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

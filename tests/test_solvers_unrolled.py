@@ -1,7 +1,5 @@
 """The unrolled solver: its data step against dense linear algebra, units, batches, gradients, other cameras."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
