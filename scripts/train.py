@@ -97,6 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     from cassi.kernels.dispatch import pick_device
     from cassi.priors.learned import WEIGHTS, load_prior
 
+    ended_early = (multiprocessing.ProcessRaisedException, multiprocessing.ProcessExitedException)
     try:
         size = check_numbers(args)
         pick_device(args.device)
@@ -138,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130 if isinstance(left, KeyboardInterrupt) else 128 + signal.SIGTERM
-    except (ArithmeticError, RuntimeError, ValueError, OSError, multiprocessing.spawn.ProcessException) as error:
+    except (ArithmeticError, RuntimeError, ValueError, OSError, *ended_early) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 1
     digest = Training(settings).export(args.output / "weights.safetensors")

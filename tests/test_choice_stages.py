@@ -91,6 +91,15 @@ def test_another_prior_forgets_the_multiplier(shot):
         NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
 
 
+@pytest.mark.parametrize("stage", [Tv(5), NonLocal(0.5, 2), Learned()])
+def test_every_prior_is_relative_to_the_level_of_the_objects(shot, stage):
+    problem = replace(shot.problem, learned=stirred(SIZE))
+    start = Tv(10).run(shot.A, shot.y, problem, None, Watch())
+    settings = (replace(problem, brightness=b, level=level) for b, level in ((3.0, 1.0), (1.0, 3.0), (1.0, 1.0)))
+    bright, prominent, neither = (stage.run(shot.A, shot.y, one, start, Watch()).x for one in settings)
+    assert torch.equal(bright, prominent) and not torch.allclose(bright, neither, rtol=1e-3)
+
+
 def test_the_network_leaves_what_its_basis_cannot_hold(shot):
     problem = replace(shot.problem, learned=stirred(SIZE))
     start = Tv(10).run(shot.A, shot.y, problem, None, Watch())

@@ -37,6 +37,11 @@ def calls_of(work: Callable[[], object], interrupt_at: int = 0) -> int:
     return counted.count
 
 
+def test_what_writes_has_the_name_it_is_counted_by():
+    for name in kill.WRITERS:
+        assert any((kill.ROOT / folder / name).exists() for folder in ("cassi", "scripts")), name
+
+
 @pytest.mark.parametrize("suffix", ["h5", "mat", "tif"])
 def test_a_cube_is_the_old_or_the_new_one(tmp_path, suffix):
     old, new = (np.full((2, 8, 9), value, np.float32) for value in (1, 2))

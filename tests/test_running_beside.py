@@ -48,6 +48,12 @@ def test_a_color_picture_is_worth_decibels(snapshot):
     assert json.loads(json.dumps(found.choice))["side"]["pose"][0] == pytest.approx(1.5, abs=0.01)
 
 
+def test_what_the_monitor_has_stopped_looks_at_no_picture(snapshot):
+    (x, mask, y, _), stop = snapshot, lambda record, z: True
+    found = cassi.reconstruct(y, mask, num_bands=8, camera="as-given", side=SidePicture(photograph(x)), monitor=stop)
+    assert found.status == "stopped" and "side" not in found.choice
+
+
 def display(light: np.ndarray) -> np.ndarray:
     """sRGB, IEC 61966-2-1."""
     return np.where(light <= 0.0031308, 12.92 * light, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)

@@ -1,6 +1,8 @@
 """scripts/train.py on a few made-up cubes: it trains, can be gone on with, and its weights load."""
 
 import functools
+import os
+import signal
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 import train
 from cases import write_h5
 from PIL import Image
+from scipy.io import savemat
 from test_priors_learned import SMALL as OF_FOUR
 from training import loop
 from training.examples import AnyCamera, OneCamera, blurred, draw_examples, drawn_mask, random_mask, read_camera
@@ -238,6 +241,24 @@ def test_an_error_while_examples_are_drawn_ends_the_training(tmp_path):
     makers = Makers(Settings(tmp_path, tmp_path, 1, makers=1), new_prior(SMALL, 0), 0, 0)
     with pytest.raises(RuntimeError, match="its error stands above"):
         makers.take(wait=True)
+
+
+def test_masks_smaller_than_an_example_are_left_out(tmp_path):
+    (tmp_path / "a_real").mkdir()
+    savemat(tmp_path / "a_real" / "mask.mat", {"mask": np.ones((40, 30))})
+    cameras = [Settings(tmp_path, tmp_path, 1, size=(24, side)).cameras_to_draw() for side in (30, 31)]
+    assert [len(camera.masks) for camera in cameras] == [1, 0]
+
+
+def test_a_process_that_was_killed_is_an_error_in_one_line(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loop, "train", _killed)
+    arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", "2"]
+    assert train.main(arguments) == 1
+    assert "train: error: process" in capsys.readouterr().err
+
+
+def _killed(*arguments) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_cannot_be_is_refused(data, tmp_path, capsys):
