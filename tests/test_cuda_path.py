@@ -19,7 +19,8 @@ from pretend_device import Ledger, pretend_cuda
 from test_priors_learned import SMALL
 from torch import Tensor
 from training.examples import AnyCamera, draw_examples
-from training.loop import loss_of, new_prior
+from training.looks import Looks, add_gradient
+from training.loop import new_prior
 from training.scenes import Scenes
 
 import cassi
@@ -31,7 +32,7 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.measurement import Measurement
 from cassi.optics.protocol import Camera
 from cassi.optics.psf import gaussian_psf
-from cassi.priors.learned import LearnedPrior, shipped_prior
+from cassi.priors.learned import shipped_prior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.tv import TVDenoiser
 from cassi.running.many import _described
@@ -271,21 +272,44 @@ def test_tiles(tmp_path):
     np.testing.assert_allclose(cubes["cuda"], cubes["cpu"], rtol=0, atol=1e-4 * cubes["cpu"].max())
 
 
-def test_a_step_of_a_training(monkeypatch):
+def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
+    """Or it could not be recorded."""
     monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
+    monkeypatch.setattr("torch.autograd.grad", lambda loss, parameters: loss.backward())  # these are no leaves there
+    monkeypatch.setattr("torch._foreach_add_", lambda grads, more, alpha: None)
     scenes = Scenes(((255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy(),), (), np.zeros((0, 31)))
 
-    def loss_on(device: torch.device) -> tuple[float, LearnedPrior]:
+    def loss_on(device: torch.device, ledger: Ledger | None = None) -> float:
         prior = new_prior(SMALL, 0).to(device)
-        examples = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
-        loss, *_ = loss_of(prior, examples.turned(np.random.default_rng(1)))
-        loss.backward()
-        return loss.item(), prior
+        drawn = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
+        camera = (e := drawn.turned(np.random.default_rng(1)).in_order()).camera.absolute()
+        waits = ledger and ledger.waits.copy()
+        numbers, _ = add_gradient(prior, camera, e, 1.0)
+        assert ledger is None or ledger.waits == waits, ledger.told()
+        return float(numbers[0])
 
-    expected, _ = loss_on(torch.device("cpu"))
-    with pretend_cuda():  # its parameters are no leaves: what is compared is the loss, of which the gradient was taken
-        found, _ = loss_on(CUDA)
-    assert found == pytest.approx(expected, rel=1e-3)
+    expected = loss_on(torch.device("cpu"))
+    with pretend_cuda() as ledger:
+        assert loss_on(CUDA, ledger) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_recorded_looks_are_the_eager_ones():
+    scenes = Scenes(((255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy(),), (), np.zeros((0, 31)))
+    prior, there = new_prior(SMALL, 0), torch.device("cuda")
+    rng = np.random.default_rng(0)
+    drawn = [draw_examples(rng, scenes, AnyCamera([]), 2, (16, 24), prior)[0].to(there) for _ in range(5)]
+    looks = Looks(prior.to(there), 0.5)
+    for e in (drawn + drawn)[:8]:  # of five layouts, in turn
+        numbers, ended = looks(e)
+        grads = [p.grad.clone() for p in prior.parameters()]
+        torch._foreach_zero_([p.grad for p in prior.parameters()])
+        found, z = add_gradient(prior, e.camera, e, 0.5)
+        torch.testing.assert_close(numbers, found, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(ended.start, z, rtol=1e-2, atol=1e-3 * float(z.abs().max()))
+        for p, grad in zip(prior.parameters(), grads, strict=True):
+            assert float((p.grad - grad).norm()) <= 0.05 * float(p.grad.norm()) + 1e-6
+            p.grad.zero_()
 
 
 def test_the_second_device_is_honoured():

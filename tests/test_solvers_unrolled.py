@@ -48,7 +48,6 @@ def idle(gate: float) -> LearnedPrior:
 def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
     """z + g R (y - G z), then z + R (y - G z), with R = S G^T (G S G^T + N)^-1 and G = Phi B^T, by dense matrices."""
     monkeypatch.setattr(module, "CG_ITERS", 200)
-    monkeypatch.setattr(module, "LAST_CG_ITERS", 200)
     case = given(camera()) | {"prior": idle(0.75)}
     _, z = unrolled(**case)
     A, y, B, prior, start, variance = case.values()

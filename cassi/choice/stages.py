@@ -296,6 +296,7 @@ def in_turn(strength: float) -> tuple[Stage, ...]:
     """The non-local prior, each time half as strong, and the network: each begins from a better cube than before.
 
     On ten CAVE cubes strengths of 1, 1/2 and 1/4 are 0.06 dB better at 10,000 electrons and 0.18 dB at 1,000 than 1/2,
-    1/4 and 1/4; without noise, and on five of KAIST, as good.
+    1/4 and 1/4; without noise, and on five of KAIST, as good. Of the last, 48 iterations are 0.01 to 0.06 dB better
+    than 32.
     """
-    return NonLocal(strength, 12), Learned(), NonLocal(strength / 2, 12), Learned(), NonLocal(strength / 4, 32)
+    return NonLocal(strength, 12), Learned(), NonLocal(strength / 2, 12), Learned(), NonLocal(strength / 4, 48)

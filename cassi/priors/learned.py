@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
-SHA256 = "3a1ed3f4c39fa2e4db183820e534a4c503f893066c6fb1821352f9bf1df596a1"  # of WEIGHTS
+SHA256 = "2937817bfe1f680b4e1890c0a30fdff6495ec0cceb048133ca7b45b6cae2ab59"  # of WEIGHTS
 FEWEST_BANDS = 8  # of the cameras it was trained with
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 

@@ -13,8 +13,9 @@ from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Loop, Monitor, Result
 
-CG_ITERS = 4  # of a data step
-LAST_CG_ITERS = 8  # of the last, after which nothing puts right what it leaves
+# Of a data step. On 27 windows of CAVE, 8 are 0.02 to 0.05 dB better than 4, of which the last step has 8, for 4 % of
+# the default's time; 12 are 0.01 to 0.02 dB more for as much again.
+CG_ITERS = 8
 
 
 def unrolled(
@@ -71,8 +72,7 @@ def unrolled(
         FloatingPointError: NaN or Inf; names the stage.
     """
     K, (H, W) = len(basis), A.cube_shape[-2:]
-    rank = len(A.measurement_shape)
-    batch = measured(A, y).shape[: y.ndim - rank]
+    batch = measured(A, y).shape[: y.ndim - len(A.measurement_shape)]
     if variance.shape != y.shape:
         raise ValueError(f"variance must be like y, {tuple(y.shape)}, got {tuple(variance.shape)}")
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0] or K > prior.size.components:
@@ -82,11 +82,21 @@ def unrolled(
         )
     if start.shape != (*batch, K, H, W):
         raise ValueError(f"start must be {(*batch, K, H, W)}, got {tuple(start.shape)}")
-    tiny = torch.finfo(y.dtype).tiny
-    B = basis.to(y)
+    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
+    z = corrected(A, y, basis.to(y), prior, start, variance, level, loop)
+    return loop.result(synthesise(z, basis)), z
+
+
+def corrected(
+    A: Camera, y: Tensor, B: Tensor, prior: LearnedPrior, start: Tensor, variance: Tensor,
+    level: float | None = None, loop: Loop | None = None,
+) -> Tensor:  # fmt: skip
+    """z of `unrolled`, unchecked: without a loop nothing waits for the device, as CUDA graphs want it."""
+    K, rank, tiny = len(B), len(A.measurement_shape), torch.finfo(y.dtype).tiny
+    batch = y.shape[: y.ndim - rank]
     D = A.majorizer()
-    lit = D > tiny
-    D = torch.where(lit, D, 1)
+    dark = D <= tiny
+    D = D.masked_fill(dark, 1)
     if level is None:
         light = object_level(y, rank) * y.abs().flatten(len(batch)).sum(-1) / A.response().sum().clamp(min=tiny)
         L = light.clamp(min=tiny).view(*batch, 1, 1, 1)
@@ -94,37 +104,37 @@ def unrolled(
         L = y.new_full((*batch, 1, 1, 1), level)
     L_y = L.view(*batch, *(1,) * rank)
     s = L * (math.sqrt(B.shape[1]) * prior.spread()[:K].to(y).view(-1, 1, 1))
-    seen = analyse(A.adjoint(lit * D.rsqrt()), B)[0]
-    n = analyse(A.adjoint(lit * variance.sqrt() / D), B)[..., :1, :, :] / (L * seen.abs()).clamp(min=tiny)
+    seen = analyse(A.adjoint(D.rsqrt().masked_fill(dark, 0)), B)[0]
+    n = analyse(A.adjoint((variance.sqrt() / D).masked_fill(dark, 0)), B)[..., :1, :, :]
+    n = n / (L * seen.abs()).clamp(min=tiny)
 
     def images(v: Tensor) -> Tensor:
         return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
 
     maps = images(seen[None]), images(n / (n + 0.1))
 
-    def data_step(z: Tensor, t: int, num_iters: int = CG_ITERS) -> tuple[Tensor, Tensor]:
+    def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
         S = (prior.log_tau[t, :K].exp().view(-1, 1, 1).to(y) * s) ** 2
         N = torch.addcmul(variance, prior.log_floor[t].exp().to(y) * L_y**2, D)
         y_z = A.forward(synthesise(z, B))
         M = 1 / (N + D * (S.sum(-3, keepdim=True).view_as(L_y) / B.shape[1]))  # about the inverse of the diagonal
-        return _missing(A, B, S, N, M, torch.where(lit, y - y_z, 0), num_iters), y_z.detach()
+        return _missing(A, B, S, N, M, (y - y_z).masked_fill(dark, 0)), y_z.detach()
 
     z, h = start, None
     d, _ = data_step(z, 0)
-    loop = Loop(prior.size.stages, tol=0.0, monitor=monitor, name="learned prior")
-    for t in loop:
+    for t in range(prior.size.stages) if loop is None else loop:
         z_old = z.detach()
         f, g, h = prior(images(z / s), images(d / s), *maps, h, t)
         z = torch.addcmul(z, s, f.view_as(z))
         d, y_z = data_step(z, t + 1)
         z = torch.addcmul(z, g.view_as(z), d)
-        loop.compare(z.detach(), z_old, y_z, y)
-    d, _ = data_step(z, prior.size.stages, LAST_CG_ITERS)
-    z = z + d
-    return loop.result(synthesise(z, B)), z
+        if loop is not None:
+            loop.compare(z.detach(), z_old, y_z, y)
+    d, _ = data_step(z, prior.size.stages)
+    return z + d
 
 
-def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor, num_iters: int) -> Tensor:
+def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> Tensor:
     """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place."""
     tiny, ones = torch.finfo(r.dtype).tiny, (1,) * len(A.measurement_shape)
     batch = r.shape[: r.ndim - len(ones)]
@@ -135,7 +145,7 @@ def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor, n
 
     v, q = torch.zeros_like(r), M * r
     p, rq = q, dot(r, q)
-    for _ in range(num_iters):
+    for _ in range(CG_ITERS):
         G = torch.addcmul(A.forward(synthesise(S * analyse(A.adjoint(p), B), B)), N, p)
         alpha = rq / dot(p, G).clamp(min=tiny)
         v, r = torch.addcmul(v, alpha, p), torch.addcmul(r, alpha, G, value=-1)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 from training.examples import AnyCamera, draw_examples
-from training.loop import loss_of
+from training.looks import Looks
 from training.scenes import Scenes
 
 from benchmarks.timing import time_in_turns
@@ -145,12 +145,8 @@ def _training_step(device: torch.device, size: tuple[int, int]) -> Callable[[], 
     together = {name: getattr(e, name).repeat_interleave(16, 0) for name in ("y", "variance", "start", "truth")}
     examples = replace(e, **together)
 
-    def step() -> None:
-        loss, *_ = loss_of(prior, examples.turned(np.random.default_rng(1)))
-        loss.backward()
-        prior.zero_grad()
-
-    return step
+    looks = Looks(prior, 1.0)
+    return lambda: looks(examples.turned(np.random.default_rng(1)))
 
 
 def _profile(title: str, call: Callable[[], object], device: torch.device) -> str:

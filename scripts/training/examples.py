@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class Examples:
     """Snapshots of N scenes through one camera, and what the network is to make of them.
 
     Attributes:
-        camera: as it is believed to be, with row weights 0 where a pixel is missing.
+        mask, shifts, weights: of the camera as it is believed to be; row weights are 0 where a pixel is missing.
         y, variance: (N, H, W').
         basis: (K, C).
         start: coefficient images (N, K, H, W).
@@ -39,7 +39,9 @@ class Examples:
         turns: how often the network has been at work on this start since it was drawn.
     """
 
-    camera: CASSI
+    mask: Tensor
+    shifts: tuple[int, ...]
+    weights: Tensor
     y: Tensor
     variance: Tensor
     basis: Tensor
@@ -47,34 +49,55 @@ class Examples:
     truth: Tensor
     turns: int = 0
 
+    @property
+    def camera(self) -> CASSI:
+        """A new one each time."""
+        return CASSI(self.mask, self.shifts, self.weights)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All there are."""
+        return [self.mask, self.weights, self.y, self.variance, self.basis, self.start, self.truth]
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Examples:
+        """The same layout of other `tensors`."""
+        mask, weights, y, variance, basis, start, truth = tensors
+        return Examples(mask, self.shifts, weights, y, variance, basis, start, truth, self.turns)
+
     def to(self, device: torch.device) -> Examples:
         """The same on a device."""
-        A = self.camera
-        there = {name: getattr(self, name).to(device) for name in ("y", "variance", "basis", "start", "truth")}
-        weights = None if A.weights is None else A.weights.to(device)
-        return replace(self, camera=CASSI(A.mask.to(device), A.shifts, weights), **there)
+        return self.with_tensors(t.to(device) for t in self.tensors)
 
     def turned(self, rng: np.random.Generator, *, along: bool = True) -> Examples:
         """Others out of these: perhaps upside down, and where `along` is allowed mirrored, or with bands reversed.
 
         Reversed bands change the sign of every odd coefficient and, like a mirrored picture, of the dispersion.
         """
-        weights = torch.ones_like(self.y[0]) if self.camera.weights is None else self.camera.weights
-        images = [self.camera.mask, weights, self.y, self.variance, self.start, self.truth]
-        shifts = np.array(self.camera.shifts)
+        mask, weights, y, variance, basis, start, truth = self.tensors
+        images, shifts = [mask, weights, y, variance, start, truth], np.array(self.shifts)
         if rng.random() < 0.5:
             images = [image.flip(-2) for image in images]
         if along and rng.random() < 0.5:
             images, shifts = [image.flip(-1) for image in images], -shifts
-        mask, weights, y, variance, start, truth = (image.contiguous() for image in images)
-        basis = self.basis
+        mask, weights, y, variance, start, truth = images
         if along and rng.random() < 0.5:
             signs = (1 - 2 * (torch.arange(start.shape[1], device=start.device) % 2)).to(start)
             start, truth = start * signs.view(-1, 1, 1), truth.flip(1)
             basis = basis.flip(1) * signs[:, None]
             mask = mask.flip(0) if mask.ndim == 3 else mask
             shifts = shifts[::-1]
-        return Examples(CASSI(mask, tuple(shifts.tolist()), weights), y, variance, basis, start, truth, self.turns)
+        return Examples(mask, tuple(shifts.tolist()), weights, y, variance, basis, start, truth, self.turns)
+
+    def in_order(self) -> Examples:
+        """The same, told so that few layouts differ: shifts rise from 0, and each band has a mask of its own."""
+        bands, lowest = len(self.shifts), min(self.shifts)
+        whole = replace(
+            self, mask=self.mask.expand(bands, *self.mask.shape[-2:]), shifts=tuple(d - lowest for d in self.shifts)
+        )
+        if whole.shifts[0] == 0:
+            return whole
+        turned = {"mask": whole.mask.flip(0), "basis": whole.basis.flip(1), "truth": whole.truth.flip(1)}
+        return replace(whole, shifts=whole.shifts[::-1], **turned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +235,9 @@ def _photographed(
         state = state if stage is None else stage.run(A, y, problem, state, Watch())
         if not isinstance(stage, Learned):
             seen, _, start, wanted = begun_at(state.x, A, y, variance, truth, B)
-            examples.append(Examples(A, seen[None], variance[None], B, start[None], wanted[None]))
+            weights = torch.ones_like(seen) if A.weights is None else A.weights
+            of_one = (t[None] for t in (start, wanted))
+            examples.append(Examples(A.mask, A.shifts, weights, seen[None], variance[None], B, *of_one))
     return examples
 
 

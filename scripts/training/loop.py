@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,14 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, multiprocessing, nn
+from torch import multiprocessing, nn
 from tqdm.auto import tqdm
 
-from cassi.choice.adaptation import error
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
-from cassi.priors.spectral_basis import synthesise
-from cassi.solvers.unrolled import unrolled
 from training.examples import AnyCamera, Examples, OneCamera, draw_examples, load_masks, read_camera
+from training.looks import Looks
 from training.scenes import load_scenes
 
 MUON, FEW = 5 / 3, 5.0  # steps of kernels between the outer layers, and of the data step's few numbers, times AdamW's
@@ -97,14 +95,6 @@ def new_prior(size: Size, seed: int) -> LearnedPrior:
     return LearnedPrior(size)
 
 
-def loss_of(prior: LearnedPrior, e: Examples) -> tuple[Tensor, Tensor, Examples]:
-    """`error` of the cube it ends with, how much less that is than the start's [dB], and that cube as a start."""
-    _, z = unrolled(e.camera, e.y, e.basis, prior, e.start, variance=e.variance)
-    loss = error(synthesise(z, e.basis), e.truth)
-    gain = error(synthesise(e.start, e.basis), e.truth) - loss.detach()
-    return loss, gain, replace(e, start=z.detach(), turns=e.turns + 1)
-
-
 class Muon:
     """Momentum whose matrices are made orthogonal before each step (Jordan et al., 2024), for kernels as matrices.
 
@@ -123,8 +113,6 @@ class Muon:
     @torch.no_grad()
     def step(self, rate: float) -> None:
         for group, m in zip(self.groups, self.momentum, strict=True):
-            if any(p.grad is None for p in group):
-                continue
             grad = torch.stack([p.grad.flatten(1) for p in group if p.grad is not None])
             m.lerp_(grad, 0.05)
             w = grad.lerp(m, 0.95)
@@ -182,16 +170,14 @@ class Makers:
 
 
 def _make(settings: Settings, seed: list[int], prior: LearnedPrior, pipe: Connection) -> None:
-    """Draw examples without end; the first of one scene, as they are waited for."""
+    """Draw examples without end."""
     _leave_with_parent()
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(10)  # the training itself is not to wait for a core
     rng, scenes, camera = np.random.default_rng(seed), load_scenes(settings.data), settings.cameras_to_draw()
-    count = 1
     while True:
-        pipe.send_bytes(pickle.dumps(draw_examples(rng, scenes, camera, count, settings.size, prior)))
-        count = settings.scenes
+        pipe.send_bytes(pickle.dumps(draw_examples(rng, scenes, camera, settings.scenes, settings.size, prior)))
 
 
 class Training:
@@ -279,7 +265,7 @@ class Training:
             makers.told(self.mean)
             pool.extend(e.to(self.device) for e in makers.take(wait=True))
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
-        sums, steps, due, own = torch.zeros(2, device=self.device), 0, 0, 0.0
+        looks, sums, steps, due, own = Looks(self.prior, 1 / s.cameras), torch.zeros(2, device=self.device), 0, 0, 0.0
         shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         while p.seconds < limit:
             seen = 0
@@ -293,10 +279,9 @@ class Training:
                 own += OWN * len(drawn)
                 pool.extend(e.to(self.device) for e in drawn)
                 e = pool[int(rng.integers(len(pool)))].turned(rng, along=camera.along)
-                loss, gain, ended = loss_of(self.prior, e)
+                numbers, ended = looks(e)
                 seen += len(e.y)
-                (loss / s.cameras).backward()
-                sums += torch.stack([loss.detach(), gain]) / s.cameras
+                sums += numbers / s.cameras
                 if own >= 1 and ended.turns <= TURNS:
                     pool.append(ended)
                     own -= 1
@@ -326,13 +311,12 @@ class Training:
         """Gradients become the mean over the processes; returns the mean of their seconds."""
         if self.settings.processes == 1:
             return seconds
-        parameters = [p for p in self.prior.parameters() if p.grad is not None]
-        grads = [p.grad.flatten() for p in parameters if p.grad is not None]
-        flat = torch.cat([*grads, grads[0].new_tensor([seconds])]).cpu()
+        grads = [p.grad for p in self.prior.parameters() if p.grad is not None]
+        flat = torch.cat([*(g.flatten() for g in grads), grads[0].new_tensor([seconds])]).cpu()
         dist.all_reduce(flat)
         flat = (flat / self.settings.processes).to(self.device)
-        for p, g in zip(parameters, flat[:-1].split([p.numel() for p in parameters]), strict=True):
-            p.grad = g.view_as(p)
+        for g, mean in zip(grads, flat[:-1].split([g.numel() for g in grads]), strict=True):
+            g.copy_(mean.view_as(g))
         return float(flat[-1])
 
     def _step(self, rate: float) -> None:
@@ -341,7 +325,7 @@ class Training:
             group["lr"] = group["times"] * rate
         self.adam.step()
         self.muon.step(MUON * rate)
-        self.prior.zero_grad()
+        self.prior.zero_grad(set_to_none=False)  # recorded looks add to them where they are
         self.progress.step += 1
         weight = 1 - min(0.998, (1 + self.progress.step) / (20 + self.progress.step))
         torch._foreach_lerp_(list(self.mean.parameters()), [p.detach() for p in self.prior.parameters()], weight)
