@@ -16,9 +16,8 @@ examples:
   ten minutes on two CPU cores; gone on with later for an hour in all
       python scripts/train.py --data FOLDER --output run --minutes 10
       python scripts/train.py --data FOLDER --output run --minutes 60
-  on a GPU, which four processes keep busy, each with three CPU cores that draw its examples
-      python scripts/train.py --data FOLDER --output run --minutes 10 --device cuda --rate 8e-4 \\
-          --processes 4 --makers 3 --cameras 1 --scenes 10
+  on a GPU; all CPU cores but one draw examples for it
+      python scripts/train.py --data FOLDER --output run --minutes 10 --device cuda --rate 8e-4
   more for the weights that come with the program, which lose by steps of few looks; the same for one camera alone
       python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4 \\
           --cameras 8
@@ -48,7 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="CPU cores that draw examples for each process while it trains (default: all but one on a GPU, else none)",
     )  # fmt: skip
     parser.add_argument("--cameras", type=int, default=2, help="in a batch, for each process (default 2)")
-    parser.add_argument("--scenes", type=int, default=1, help="for each camera (default 1; a GPU needs some 16)")
+    parser.add_argument("--scenes", type=int, help="for each camera (default 1, 16 on a GPU)")
     parser.add_argument("--size", default="80x160", help="of an example, height x width [pixel] (default 80x160)")
     parser.add_argument("--rate", type=float, default=5e-4, help="of learning, at most (default 5e-4)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="to begin with, of a training before")
@@ -111,6 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         processes = args.processes or (cores if args.device == "cpu" else 1)
         if args.makers is None:
             args.makers = 0 if args.device == "cpu" else max(0, cores // processes - 1)
+        args.scenes = args.scenes or (1 if args.device == "cpu" else 16)
         given = {name: value for name, value in vars(args).items() if name != "quiet"}
         settings = Settings(**given | {"size": size, "processes": processes})
         begun = Training(settings)  # its checkpoint, its device

@@ -131,9 +131,9 @@ def test_a_strip_has_light(case, monkeypatch):
 def test_best_adapts_where_there_is_a_network(case):
     _, chains = stages_of(case.shot.A, Method(quality="best", learned=case.problem.learned))
     names = [[type(stage) for stage in chain] for chain in chains]
-    assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 120)
+    assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 100)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
-    assert Adapt(1.0, 120).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after == chains[0][1:-1]
+    assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after == chains[0][1:-1]
     fast = stages_of(case.shot.A, Method(quality="fast", learned=case.problem.learned))
     assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 48))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"

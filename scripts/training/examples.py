@@ -89,7 +89,7 @@ class Examples:
         return Examples(mask, tuple(shifts.tolist()), weights, y, variance, basis, start, truth, self.turns)
 
     def in_order(self) -> Examples:
-        """The same, told so that few layouts differ: shifts rise from 0, and each band has a mask of its own."""
+        """The same, told so that few layouts differ: the first band lies lowest, at 0, and each has its own mask."""
         bands, lowest = len(self.shifts), min(self.shifts)
         whole = replace(
             self, mask=self.mask.expand(bands, *self.mask.shape[-2:]), shifts=tuple(d - lowest for d in self.shifts)
@@ -236,8 +236,8 @@ def _photographed(
         if not isinstance(stage, Learned):
             seen, _, start, wanted = begun_at(state.x, A, y, variance, truth, B)
             weights = torch.ones_like(seen) if A.weights is None else A.weights
-            of_one = (t[None] for t in (start, wanted))
-            examples.append(Examples(A.mask, A.shifts, weights, seen[None], variance[None], B, *of_one))
+            camera, of_one = (A.mask, A.shifts, weights), (seen[None], variance[None], B, start[None], wanted[None])
+            examples.append(Examples(*camera, *of_one))
     return examples
 
 

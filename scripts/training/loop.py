@@ -261,12 +261,12 @@ class Training:
         camera = s.cameras_to_draw()
         scenes = load_scenes(s.data) if makers is None else None
         pool: deque[Examples] = deque(maxlen=POOL)
+        shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         if makers is not None:
             makers.told(self.mean)
             pool.extend(e.to(self.device) for e in makers.take(wait=True))
         limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
         looks, sums, steps, due, own = Looks(self.prior, 1 / s.cameras), torch.zeros(2, device=self.device), 0, 0, 0.0
-        shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
         while p.seconds < limit:
             seen = 0
             for _ in range(s.cameras):
@@ -359,6 +359,8 @@ def train(rank: int, settings: Settings, meeting: str, bar: bool) -> None:
     """One process of a training: `rank` of `settings.processes`, which meet at a file."""
     if settings.processes > 1 or settings.makers:
         torch.set_num_threads(1)
+    if settings.device != "cpu":
+        torch.cuda.set_device(settings.device)  # where streams and graphs are made
     if settings.processes > 1:
         _leave_with_parent()
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=settings.processes)
