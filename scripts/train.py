@@ -18,11 +18,11 @@ examples:
       python scripts/train.py --data FOLDER --output run --minutes 60
   on a GPU; all CPU cores but one draw examples for it
       python scripts/train.py --data FOLDER --output run --minutes 10 --device cuda --rate 8e-4
-  more for the weights that come with the program, which lose by steps of few looks; the same for one camera alone
-      python scripts/train.py --data FOLDER --output more --weights cassi/priors/learned.safetensors --rate 2e-4 \\
-          --cameras 8
-      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 2e-4 \\
-          --cameras 8
+  more for the weights that come with the program, on a GPU: two cores no longer better them
+      python scripts/train.py --data FOLDER --output more --minutes 10 --device cuda --rate 8e-4 \\
+          --weights cassi/priors/learned.safetensors
+  for one camera alone, from those weights; steps of few looks make them worse
+      python scripts/train.py --data FOLDER --output mine --camera camera.h5 --minutes 120 --rate 2e-4 --cameras 8
 then
       python scripts/reconstruct.py --measurement scene.h5 --weights run/weights.safetensors
 
@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--stages", type=int, default=4, help="times the network is applied (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="of network and examples (default 0)")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1 ...")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1 ..., auto")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser.parse_args(arguments)
 
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     ended_early = (multiprocessing.ProcessRaisedException, multiprocessing.ProcessExitedException)
     try:
         size = check_numbers(args)
-        pick_device(args.device)
+        args.device = str(pick_device(args.device))
         load_scenes(args.data).check_size(*size)
         if args.camera:
             read_camera(args.camera).check_size(size)
@@ -119,7 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if begun.progress.step:
         done = begun.progress.seconds / 60
-        print(f"goes on from {begun.checkpoint} ({done:.1f} of {args.minutes:g} min) with the network in it")
+        more = "; it has had its time, give it more --minutes" if done >= args.minutes else ""
+        print(f"goes on from {begun.checkpoint} ({done:.1f} of {args.minutes:g} min) with the network in it{more}")
     try:
         if processes == 1:
             train(0, settings, "", not args.quiet)

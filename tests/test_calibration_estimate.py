@@ -319,7 +319,6 @@ def test_a_calibration_reconstructs_a_folder_and_a_stack(bench, found, tmp_path,
     # the same again computes nothing; another calibration is another camera
     assert script("reconstruct", *stack) == 0
     assert "0 snapshots in" in capsys.readouterr().out
-    other = replace(found, mask=found.mask * np.float32(0.9))
-    other.save(night / "calibration.h5", overwrite=True)
+    replace(found, mask=found.mask * np.float32(0.9)).save(night / "calibration.h5", overwrite=True)
     assert script("reconstruct", *stack) == 2
     assert "2 of 2 results" in capsys.readouterr().err

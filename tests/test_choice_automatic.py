@@ -228,8 +228,7 @@ def test_tiny_cameras(size):
 def test_measurements_that_say_nothing(small, kind):
     A, y, _ = small
     A = {"all bad": A.weighted(torch.zeros_like(y)), "closed mask": CASSI(torch.zeros(16, 20), A.shifts)}.get(kind, A)
-    y = -y if kind == "negative" else torch.zeros_like(y)
-    each = reconstruct_auto(A, y, num_iters=20)
+    each = reconstruct_auto(A, -y if kind == "negative" else torch.zeros_like(y), num_iters=20)
     json.dumps(each.as_dict(), allow_nan=False)
     assert bool(torch.isfinite(each.result.x).all())
     if kind != "negative":

@@ -125,8 +125,7 @@ def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
     solve = InSequence(film[2], Request(camera="as-given", device="cpu"))
     lone = solve(Measurement(y=frames[0].y[None], mask=MASK.numpy(), shifts=A.shifts))
     assert lone.parameters["together"] == 0
-    stack = Measurement(y=film[1][[1, 0, 2]].numpy(), mask=MASK.numpy(), shifts=A.shifts)
-    joined = solve(stack)
+    joined = solve(Measurement(y=film[1][[1, 0, 2]].numpy(), mask=MASK.numpy(), shifts=A.shifts))
     assert joined.parameters["together"] == 2
     assert joined.parameters.keys() >= lone.parameters.keys() - {"common_plan"}, "both say every argument of the call"
     assert torch.equal(lone.cube, reconstruct(frames[0], camera="as-given", device="cpu").cube)

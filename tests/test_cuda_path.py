@@ -272,16 +272,19 @@ def test_tiles(tmp_path):
     np.testing.assert_allclose(cubes["cuda"], cubes["cpu"], rtol=0, atol=1e-4 * cubes["cpu"].max())
 
 
+def of_one_cube() -> Scenes:
+    return Scenes(((255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy(),), (), np.zeros((0, 31)))
+
+
 def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
     """Or it could not be recorded."""
     monkeypatch.setattr("cassi.priors.learned._bfloat16_is_fast", lambda device: device.type != "cpu")
     monkeypatch.setattr("torch.autograd.grad", lambda loss, parameters: loss.backward())  # these are no leaves there
     monkeypatch.setattr("torch._foreach_add_", lambda grads, more, alpha: None)
-    scenes = Scenes(((255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy(),), (), np.zeros((0, 31)))
 
     def loss_on(device: torch.device, ledger: Ledger | None = None) -> float:
         prior = new_prior(SMALL, 0).to(device)
-        drawn = draw_examples(np.random.default_rng(0), scenes, AnyCamera([]), 2, (16, 24), prior)[0]
+        drawn = draw_examples(np.random.default_rng(0), of_one_cube(), AnyCamera([]), 2, (16, 24), prior)[0]
         camera = (e := drawn.turned(np.random.default_rng(1)).in_order()).camera.absolute()
         waits = ledger and ledger.waits.copy()
         numbers, _ = add_gradient(prior, camera, e, 1.0)
@@ -295,12 +298,10 @@ def test_a_step_of_a_training_waits_for_nothing(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_recorded_looks_are_the_eager_ones():
-    scenes = Scenes(((255 * scene(64, 31)[0].clamp(0, 1).sqrt()).byte().numpy(),), (), np.zeros((0, 31)))
-    prior, there = new_prior(SMALL, 0), torch.device("cuda")
-    rng = np.random.default_rng(0)
-    drawn = [draw_examples(rng, scenes, AnyCamera([]), 2, (16, 24), prior)[0].to(there) for _ in range(5)]
-    looks = Looks(prior.to(there), 0.5)
-    for e in (drawn + drawn)[:8]:  # of five layouts, in turn
+    prior, rng = new_prior(SMALL, 0), np.random.default_rng(0)
+    drawn = [draw_examples(rng, of_one_cube(), AnyCamera([]), 2, (16, 24), prior)[0] for _ in range(5)]
+    looks = Looks(prior.to("cuda"), 0.5)
+    for e in (e.to(torch.device("cuda")) for e in (drawn + drawn)[:8]):  # of five layouts, in turn
         numbers, ended = looks(e)
         grads = [p.grad.clone() for p in prior.parameters()]
         torch._foreach_zero_([p.grad for p in prior.parameters()])

@@ -309,8 +309,7 @@ def test_names_never_reach_the_terminal_as_they_are(tmp_path):
     assert "\\x1b[31mred" in one_line(read_measurement, path)
     assert one_line(read_measurement, path).isprintable()
     assert all(line.isprintable() for line in describe(path).split("\n"))
-    path = write_h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y})
-    m = read_measurement(path, mask=MASK)
+    m = read_measurement(write_h5(tmp_path / "n.h5", {"unit": np.bytes_("a\x1b[2Jb")}, **{name: Y}), mask=MASK)
     assert all(text.isprintable() for text in (m.unit, *m.notes))
 
 

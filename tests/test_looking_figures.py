@@ -221,8 +221,7 @@ def test_the_difference_shows_errors_and_decibels(cube):
     a, b = other[:, 7, 9].astype(float), truth[:, 7, 9].astype(float)
     angle = np.degrees(np.arccos(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     assert maps[1].images[0].get_array()[7, 9] == pytest.approx(angle, rel=1e-3)
-    angles = maps[1].images[0].get_array()
-    assert f"Spectral angle: mean {angles.mean():.1f}°" in words(figure)
+    assert f"Spectral angle: mean {maps[1].images[0].get_array().mean():.1f}°" in words(figure)
     with pytest.raises(ValueError, match="must have one shape"):
         figures.difference(cube, cube[:3])
 

@@ -67,6 +67,7 @@ def test_a_quarter_turn_and_a_displacement_by_hand():
     # the content is turned clockwise in the picture: what lies on top of the scene lies on the right of the picture
     turned, _ = Similarity(1.0, 90.0).sample(torch.rot90(image, -1, (1, 2)), (3, 3))
     torch.testing.assert_close(turned, image)
+    assert Similarity(500.0).sample(image, (3, 3))[0].isfinite().all()  # larger than the picture
 
 
 def test_there_and_back():

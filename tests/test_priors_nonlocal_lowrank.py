@@ -90,8 +90,7 @@ def test_the_nearest_patches_are_found_without_noise():
     tile = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     y = tile.repeat(1, 5, 5)  # period 8: only positions 8 apart are equal
     groups = groups_of(y, 1e-3, group=4)
-    middle = groups[len(groups) // 2]
-    assert len({(int(k) // 36 % 8, int(k) % 36 % 8) for k in middle}) == 1
+    assert len({(int(k) // 36 % 8, int(k) % 36 % 8) for k in groups[len(groups) // 2]}) == 1
 
 
 def test_scaling_the_images_and_the_noise_scales_the_result(scene):

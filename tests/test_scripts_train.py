@@ -140,6 +140,9 @@ def test_one_camera_is_trained_for_with_pieces_of_its_mask(data, camera_file):
         assert e.turned(np.random.default_rng(seed), along=False).shifts == camera.shifts
     with pytest.raises(ValueError, match="do not fit into a mask of 40 x 60"):
         camera.check_size((24, 64))
+    mask = np.linspace(-1, 1, 2400).reshape(1, 40, 60)  # of all bands, with noise of its calibration
+    mask = read_camera(write_h5(camera_file, mask=mask, shifts=[0, 1, 2])).mask
+    assert mask.shape == (40, 60) and float(mask.min()) == 0 < float(mask.max())
 
 
 def test_a_measurement_with_its_mask_is_a_camera():
@@ -171,8 +174,7 @@ def test_an_image_is_blurred_by_its_own_width():
 
 
 def test_masks_are_transmissions_of_all_kinds():
-    rng = np.random.default_rng(0)
-    masks = [random_mask(rng, 32, 32) for _ in range(40)]
+    masks = [random_mask(np.random.default_rng(seed), 32, 32) for seed in range(40)]
     assert all(0 <= float(m.min()) and float(m.max()) <= 1.5 for m in masks)
     assert {len(m.unique()) == 2 for m in masks} == {True, False}
 
@@ -232,6 +234,14 @@ def test_a_training_gains_and_goes_on_from_its_checkpoint(data, tmp_path, monkey
     torch.testing.assert_close(again.mean.state_dict(), run.mean.state_dict())
 
 
+def test_a_training_that_diverges_says_so_and_saves_nothing(data, tmp_path):
+    run = Training(Settings(data, tmp_path, 1, size=(24, 48), stages=1))
+    next(run.prior.parameters()).detach().fill_(torch.inf)
+    with pytest.raises(FloatingPointError, match="the training diverged before step 1; take a smaller --rate"):
+        run.run()
+    assert not run.checkpoint.exists()
+
+
 ARGUMENTS = ["--minutes", "0.02", "--cameras", "1", "--size", "24x48", "--stages", "1", "--quiet"]
 
 
@@ -267,8 +277,7 @@ def test_masks_smaller_than_an_example_are_left_out(tmp_path):
 
 def test_a_process_that_was_killed_is_an_error_in_one_line(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loop, "train", _killed)
-    arguments = [*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", "2"]
-    assert train.main(arguments) == 1
+    assert train.main([*ARGUMENTS, "--data", str(data), "--output", str(tmp_path / "run"), "--processes", "2"]) == 1
     assert "train: error: process" in capsys.readouterr().err
 
 
@@ -297,6 +306,7 @@ def test_what_cannot_be_is_refused(data, tmp_path, capsys):
         assert "the mask must be (H, W) or (4, H, W)" in capsys.readouterr().err
     write_h5(tmp_path / "other.h5", mask=np.ones((32, 64)), shifts=np.arange(4))
     assert train.main(arguments) == 0 == train.main(arguments)
+    assert "give it more --minutes" in capsys.readouterr().out
     assert train.main([*arguments, "--camera", str(tmp_path / "other.h5")]) == 2
     assert "is of a training for another camera" in capsys.readouterr().err
     torch.save(torch.load(run, weights_only=True) | {"muon": [torch.zeros(8, 8, 3, 3)]}, run)

@@ -150,6 +150,7 @@ def _fitted(pose: Similarity, size: tuple[int, int], misfit: Callable[[Similarit
 
     def at(theta: np.ndarray) -> Similarity:
         scale, angle, rows, columns = (theta - 1) * unit
+        scale = min(max(scale, -3.0), 3.0)  # of a photograph of something else it may run away
         return Similarity(pose.scale * math.exp(scale), pose.angle + angle, pose.rows + rows, pose.columns + columns)
 
     def numbers(theta: np.ndarray) -> np.ndarray:

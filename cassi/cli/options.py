@@ -243,8 +243,8 @@ TABLE: dict[str, dict[str, tuple[Option, ...]]] = {  # of a command: titles in i
         ),
         "method": (
             Option("--solver", "default: auto, which needs no settings", choices=SOLVERS, default="auto"),
-            Option("--quality", "fast: two thirds of the time, half a decibel less; best: the network is trained on "
-                "for this snapshot, twenty times as long, half a decibel better", choices=QUALITIES, default="default"),
+            Option("--quality", "fast: 3/4 of the time, half a decibel less; best: the network is trained on "
+                "for this snapshot, 16 times as long, half a decibel better", choices=QUALITIES, default="default"),
             Option("--prior", "the last one taken: tv; nonlocal after it; learned in turn with that (default: all "
                 "of them, unless held-out pixels or the mask's imprint speak against it)",
                 choices=PRIORS, default="auto"),

@@ -35,7 +35,7 @@ class Similarity:
         At the pixels' centers, bicubic, or by a cubic spline, which is slower and keeps fine detail; a picture that is
         finer by 2 or more is averaged over blocks first.
         """
-        block = max(1, int(self.scale + 1e-6))
+        block = min(max(1, int(self.scale + 1e-6)), *picture.shape[-2:])
         if block > 1:
             picture = F.avg_pool2d(picture, block, ceil_mode=False)
         scale = self.scale / block

@@ -89,7 +89,7 @@ class Examples:
         return Examples(mask, tuple(shifts.tolist()), weights, y, variance, basis, start, truth, self.turns)
 
     def in_order(self) -> Examples:
-        """The same, told so that few layouts differ: the first band lies lowest, at 0, and each has its own mask."""
+        """The same, told so that few layouts differ: from the band that lies at 0 on, if it is an end; a mask each."""
         bands, lowest = len(self.shifts), min(self.shifts)
         whole = replace(
             self, mask=self.mask.expand(bands, *self.mask.shape[-2:]), shifts=tuple(d - lowest for d in self.shifts)
@@ -149,6 +149,8 @@ class OneCamera:
 def read_camera(path: Path) -> OneCamera:
     """The camera of a file: one that was saved, a calibration, or a measurement with its mask.
 
+    What noise of its calibration makes negative in a mask is taken for 0.
+
     Raises:
         ValueError: a file without mask and bands, a mask that cannot be or of another number of bands, shifts between
             pixels, or wavelengths outside 400 to 700 nm.
@@ -176,8 +178,8 @@ def read_camera(path: Path) -> OneCamera:
         wavelengths = np.linspace(450, 650, len(shifts))
     if not (WAVELENGTHS[0] <= np.min(wavelengths) and np.max(wavelengths) <= WAVELENGTHS[-1]):
         raise ValueError(f"{path}: scenes are known at 400 to 700 nm, got bands at {wavelengths} nm")
-    mask = torch.from_numpy(np.ascontiguousarray(mask, np.float32))
-    return OneCamera(mask, tuple(int(d) for d in shifts), np.asarray(wavelengths, float))
+    mask = torch.from_numpy(np.ascontiguousarray(mask[0] if mask.shape[:-2] == (1,) else mask, np.float32))
+    return OneCamera(mask.clamp(min=0), tuple(int(d) for d in shifts), np.asarray(wavelengths, float))
 
 
 def _holds_measurement(path: Path) -> bool:

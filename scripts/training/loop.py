@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+from torch import Tensor, multiprocessing, nn
 from tqdm.auto import tqdm
 
 from cassi.priors.learned import LearnedPrior, Size, load_prior, save_prior
@@ -36,6 +36,7 @@ POOL, LOOKS = 192, 3
 # For three examples that are drawn, one more is what the network made of one before; at most so often in a row.
 OWN, TURNS = 1 / 3, 2
 LOG_EVERY = 50  # steps
+BAR = "{desc} {percentage:3.0f}%|{bar}| {n:.1f} of {total:.1f} min [{remaining} left]"
 
 
 @dataclass(frozen=True)
@@ -261,12 +262,12 @@ class Training:
         camera = s.cameras_to_draw()
         scenes = load_scenes(s.data) if makers is None else None
         pool: deque[Examples] = deque(maxlen=POOL)
-        shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", unit="min", disable=not bar)
+        shown = tqdm(total=s.minutes, initial=p.seconds / 60, desc="training", disable=not bar, bar_format=BAR)
         if makers is not None:
             makers.told(self.mean)
             pool.extend(e.to(self.device) for e in makers.take(wait=True))
-        limit, last, saved = 60 * s.minutes, time.monotonic(), time.monotonic()
-        looks, sums, steps, due, own = Looks(self.prior, 1 / s.cameras), torch.zeros(2, device=self.device), 0, 0, 0.0
+        limit, last, saved = 60 * s.minutes, time.monotonic(), -math.inf
+        looks, sums, steps, due, own = Looks(self.prior, 1 / s.cameras), torch.zeros(3, device=self.device), 0, 0, 0.0
         while p.seconds < limit:
             seen = 0
             for _ in range(s.cameras):
@@ -281,20 +282,24 @@ class Training:
                 e = pool[int(rng.integers(len(pool)))].turned(rng, along=camera.along)
                 numbers, ended = looks(e)
                 seen += len(e.y)
-                sums += numbers / s.cameras
+                sums[:2] += numbers / s.cameras
                 if own >= 1 and ended.turns <= TURNS:
                     pool.append(ended)
                     own -= 1
             now = time.monotonic()
             seconds = self._shared(min(now - last, 60.0))  # no more: the machine may have slept
             last = now
-            self._step(self._rate())
+            sums[2] += self._step(self._rate())
             shown.update(min(seconds, limit - p.seconds) / 60)
             p.seconds += seconds
             p.seen += seen * s.processes
             steps += 1
-            if steps == LOG_EVERY or p.seconds >= limit:
-                loss_mean, gain_mean = (sums / steps).tolist()
+            saves = self.rank == 0 and (p.seconds >= limit or time.monotonic() - saved > 60)
+            logs = steps == LOG_EVERY or p.seconds >= limit
+            if (saves or logs) and not bool(sums.isfinite().all()):
+                raise FloatingPointError(f"the training diverged before step {p.step}; take a smaller --rate")
+            if logs:
+                loss_mean, gain_mean, _ = (sums / steps).tolist()
                 point = {"minutes": round(p.seconds / 60, 2), "seen": p.seen, "error": round(loss_mean, 3)}
                 p.curve.append(point | {"gain": round(gain_mean, 3)})
                 if self.rank == 0:
@@ -302,7 +307,7 @@ class Training:
                 sums, steps = torch.zeros_like(sums), 0
                 if makers is not None:
                     makers.told(self.mean)
-            if self.rank == 0 and (p.seconds >= limit or time.monotonic() - saved > 60):
+            if saves:
                 self.save()
                 saved = time.monotonic()
         shown.close()
@@ -319,8 +324,9 @@ class Training:
             g.copy_(mean.view_as(g))
         return float(flat[-1])
 
-    def _step(self, rate: float) -> None:
-        nn.utils.clip_grad_norm_(self.prior.parameters(), 1.0)
+    def _step(self, rate: float) -> Tensor:
+        """One step of this rate; returns the norm of the gradient."""
+        norm = nn.utils.clip_grad_norm_(self.prior.parameters(), 1.0)
         for group in self.adam.param_groups:
             group["lr"] = group["times"] * rate
         self.adam.step()
@@ -329,6 +335,7 @@ class Training:
         self.progress.step += 1
         weight = 1 - min(0.998, (1 + self.progress.step) / (20 + self.progress.step))
         torch._foreach_lerp_(list(self.mean.parameters()), [p.detach() for p in self.prior.parameters()], weight)
+        return norm
 
     def save(self) -> None:
         """The checkpoint, whole or not at all."""
@@ -359,8 +366,9 @@ def train(rank: int, settings: Settings, meeting: str, bar: bool) -> None:
     """One process of a training: `rank` of `settings.processes`, which meet at a file."""
     if settings.processes > 1 or settings.makers:
         torch.set_num_threads(1)
-    if settings.device != "cpu":
-        torch.cuda.set_device(settings.device)  # where streams and graphs are made
+    if (device := torch.device(settings.device)).index is not None:
+        torch.cuda.set_device(device)  # where streams and graphs are made
+    tqdm.set_lock(threading.RLock())  # not one of all processes, which those that are ended would leave behind
     if settings.processes > 1:
         _leave_with_parent()
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=settings.processes)
