@@ -145,11 +145,13 @@ def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -
 
     v, q = torch.zeros_like(r), M * r
     p, rq = q, dot(r, q)
-    for _ in range(CG_ITERS):
+    for i in range(CG_ITERS):
         G = torch.addcmul(A.forward(synthesise(S * analyse(A.adjoint(p), B), B)), N, p)
         alpha = rq / dot(p, G).clamp(min=tiny)
-        v, r = torch.addcmul(v, alpha, p), torch.addcmul(r, alpha, G, value=-1)
-        q = M * r
-        rq_old, rq = rq, dot(r, q)
-        p = torch.addcmul(q, rq / rq_old.clamp(min=tiny), p)
+        v = torch.addcmul(v, alpha, p)
+        if i < CG_ITERS - 1:
+            r = torch.addcmul(r, alpha, G, value=-1)
+            q = M * r
+            rq_old, rq = rq, dot(r, q)
+            p = torch.addcmul(q, rq / rq_old.clamp(min=tiny), p)
     return S * analyse(A.adjoint(v), B)

@@ -48,7 +48,8 @@ class Looks:
         for p in prior.parameters():
             p.grad = torch.zeros_like(p)
         self.recorded: dict[object, Recorded] = {}
-        self.memory = torch.cuda.graph_pool_handle() if p.is_cuda else None  # of all graphs: one plays at a time
+        on_gpu = prior.log_tau.is_cuda
+        self.memory = torch.cuda.graph_pool_handle() if on_gpu else None  # of all graphs: one plays at a time
 
     def __call__(self, e: Examples) -> tuple[Tensor, Examples]:
         """The two numbers of `add_gradient`, and what the network has made of the examples."""
