@@ -8,7 +8,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from cassi import CASSI, InputError, SidePicture
-from cassi.calibration.side_registration import FITS, register
+from cassi.calibration.side_registration import FITS, _fitted, register
 from cassi.calibration.side_response import fitted_gain, fitted_response, fitted_tone, misfit, noise_of
 from cassi.files.side_pictures import read_side_picture, write_side_picture
 from cassi.optics.similarity import Similarity
@@ -47,6 +47,13 @@ def test_a_picture_of_another_scene_does_not_fit():
     x, A = scene(), camera()
     R = torch.full((1, 6), 1 / 6)
     assert register(side_photograph(scene(5), R).permute(2, 0, 1), A, A.forward(x), x, R).correlation < FITS
+
+
+def test_a_scale_that_runs_away_stays_within_what_pictures_have():
+    """Of a misfit that falls with the scale, or with its inverse, without end."""
+    for sign in (1, -1):
+        ends = _fitted(Similarity(2.0), (64, 64), lambda pose, sign=sign: torch.tensor([pose.scale**-sign, 0, 0, 0]))
+        assert 0.05 < ends.scale < 41
 
 
 def test_response_and_gain_of_a_known_scene():

@@ -135,7 +135,7 @@ def test_best_adapts_where_there_is_a_network(case):
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
     assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after == chains[0][1:-1]
     fast = stages_of(case.shot.A, Method(quality="fast", learned=case.problem.learned))
-    assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 32))
+    assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
     with pytest.raises(ValueError, match="no network, or no cube"):

@@ -268,6 +268,15 @@ def test_an_error_while_examples_are_drawn_ends_the_training(tmp_path):
         makers.take(wait=True)
 
 
+def test_makers_draw_with_the_mean_of_the_weights_as_it_is_now(tmp_path):
+    before, now = new_prior(SMALL, 0), new_prior(SMALL, 1)
+    makers = Makers(Settings(tmp_path, tmp_path, 1), before, 0, 0)
+    makers.told(now)
+    torch.testing.assert_close(makers.prior.state_dict(), now.state_dict())
+    assert all(t.is_shared() for t in makers.prior.state_dict().values())
+    assert not torch.equal(before.net.enter.weight, now.net.enter.weight)
+
+
 def test_masks_smaller_than_an_example_are_left_out(tmp_path):
     (tmp_path / "a_real").mkdir()
     savemat(tmp_path / "a_real" / "mask.mat", {"mask": np.ones((40, 30))})

@@ -20,7 +20,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis, synthesise
 from cassi.priors.tv import TVDenoiser
-from cassi.solvers.subspace_tv import PRIOR_STRENGTH, STEP, subspace_tv
+from cassi.solvers.subspace_tv import MOMENTUM, PRIOR_STRENGTH, subspace_tv
 
 F32 = torch.float32
 
@@ -150,7 +150,7 @@ def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w):
         step = sees.T @ (omega * (e + r))
         if nonnegative:
             p = np.maximum(u - up @ z, 0)
-            step += STEP * up.T @ (2 * p - u)
+            step += 0.3 * up.T @ (2 * p - u)
             u = p
         v = torch.from_numpy((z + step).reshape(len(B), H, W))
         denoised, q = tv_prox(v, tv_weight * torch.from_numpy(w).view(-1, 1, 1), num_iters=3, dual=q)
@@ -291,13 +291,14 @@ def test_fixed_point_minimises_the_stated_objective(noisy, strength, nonnegative
     assert nonnegative or strength > 1 or float(result.x.min()) < -0.01
 
 
+@pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 @pytest.mark.parametrize("variance", [0.0, 0.1, 100.0])
 @pytest.mark.parametrize(("size", "shifts"), [((3, 8, 8), (0, 0, 0)), ((4, 8, 9), (0, 1, 2, 3)), ((1, 6, 6), (0,))])
-def test_negative_measurements_do_not_make_it_diverge(size, shifts, variance):
+def test_negative_measurements_do_not_make_it_diverge(size, shifts, variance, momentum):
     """Offset-corrected darkness is negative half the time: data and pull then tug at the same voxels."""
     A = CASSI(torch.ones(size[1:], dtype=F64), shifts)
     y = torch.randn(A.measurement_shape, dtype=F64, generator=torch.Generator().manual_seed(1)) + 0.3
-    result, _ = subspace_tv(A, y, smooth_basis(size[0], 3), variance=variance, num_iters=400)
+    result, _ = subspace_tv(A, y, smooth_basis(size[0], 3), variance=variance, num_iters=400, momentum=momentum)
     assert result.history[-1].change < 0.01
     assert float(result.x.abs().max()) < 2 * float(y.abs().max())
 
@@ -387,6 +388,37 @@ def test_a_prior_of_ones_own_in_place_of_tv(path):
     np.testing.assert_allclose([r.change for r in reused.history], [r.change for r in expected.history], rtol=1e-6)
 
 
+def halfway(z: torch.Tensor, k: int) -> torch.Tensor:
+    """A linear prior."""
+    return 0.5 * (z + torch.nn.functional.avg_pool2d(z, 3, 1, 1, count_include_pad=False))
+
+
+def test_momentum_goes_on_along_the_last_step(path, monkeypatch):
+    """Whose c is smaller."""
+    A, beta = camera((4, 8, 9)), 0.2
+    run = partial(subspace_tv, A, A.forward(scene(A)) - 0.5, smooth_basis(4, 3), variance=0.01, denoise=halfway)
+    last = v = run(num_iters=3)[1]
+    found = run(num_iters=5, state=v, momentum=beta)[1]
+    monkeypatch.setattr("cassi.solvers.subspace_tv.STEP", 0.9 / (1.2 * 1.4))
+    for _ in range(5):
+        turned = run(num_iters=1, state=v)[1]
+        z, e = (getattr(turned, n) + beta * (getattr(turned, n) - getattr(last, n)) for n in ("z", "e"))
+        last, v = turned, replace(turned, z=z, e=e)
+    assert bool(v.u.any())
+    for name in ("z", "e", "u"):
+        torch.testing.assert_close(getattr(found, name), getattr(v, name))
+
+
+def test_a_linear_prior_settles_sooner_with_momentum():
+    A = camera((6, 24, 24), shifts=tuple(range(6)))
+    run = partial(subspace_tv, A, A.forward(scene(A)), smooth_basis(6, 4), denoise=halfway)
+    settled, plain, more, faster = (
+        run(num_iters=n, momentum=beta)[0].x for n, beta in ((3000, 0), (60, 0), (90, 0), (60, MOMENTUM))
+    )
+    error = [float((x - settled).norm()) for x in (plain, more, faster)]
+    assert error[2] < 1.1 * error[1] < 0.8 * error[0], error
+
+
 def test_errors():
     A, B = camera((4, 8, 9)), smooth_basis(4, 3)
     y = A.forward(scene(A))
@@ -400,6 +432,7 @@ def test_errors():
         ({"variance": math.nan}, "variance must be >= 0"),
         ({"variance": torch.full(A.measurement_shape, -1e-3)}, "variance must be >= 0"),
         ({"tv_weight": 0.0}, "tv_weight must be positive"), ({"tv_weight": math.nan}, "tv_weight must be positive"),
+        ({"momentum": 0.34}, "momentum must be 0 to 1/3"), ({"momentum": -0.1}, "momentum must be 0 to 1/3"),
         ({"y": y[:, 1:]}, r"must end in \(8, 12\), got \(8, 11\)"), ({"num_iters": 0}, "num_iters must be at least 1"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):

@@ -25,7 +25,7 @@ from cassi.priors.learned import LearnedPrior
 from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
 from cassi.solvers.loop import Monitor, Record, Result
-from cassi.solvers.subspace_tv import SubspaceState, subspace_tv
+from cassi.solvers.subspace_tv import MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import unrolled
 
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
@@ -96,7 +96,7 @@ class Problem:
             tol=tol if sigma is None else 0.0,
             state=state,
             denoise=denoise,
-            mixed=sigma is not None,
+            momentum=0.0 if sigma is None else MOMENTUM,
             monitor=monitor,
         )
 
@@ -296,7 +296,6 @@ def in_turn(strength: float) -> tuple[Stage, ...]:
     """The non-local prior, each time half as strong, and the network: each begins from a better cube than before.
 
     On ten CAVE cubes strengths of 1, 1/2 and 1/4 are 0.06 dB better at 10,000 electrons and 0.18 dB at 1,000 than 1/2,
-    1/4 and 1/4; without noise, and on five of KAIST, as good. Of the last, 48 iterations are 0.01 to 0.06 dB better
-    than 32, but not the same on two devices (`cassi.solvers.mixing`).
+    1/4 and 1/4; without noise, and on five of KAIST, as good.
     """
-    return NonLocal(strength, 12), Learned(), NonLocal(strength / 2, 12), Learned(), NonLocal(strength / 4, 32)
+    return NonLocal(strength, 12), Learned(), NonLocal(strength / 2, 12), Learned(), NonLocal(strength / 4, 56)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +13,10 @@ from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
-from cassi.solvers.mixing import Mixing
 
 PRIOR_STRENGTH = 0.6  # kappa lambda
-STEP = 0.3  # c, of the multiplier that keeps radiance from being negative; below 1/3, see `subspace_tv`
+STEP = 0.9  # of the largest c, see `subspace_tv`
+MOMENTUM = 1 / 3  # beta, at most; there, too
 TV_ITERS = 3  # warm-started dual steps an iteration
 
 
@@ -43,7 +42,7 @@ def subspace_tv(
     tol: float = 0.0,
     state: SubspaceState | None = None,
     denoise: Denoiser | None = None,
-    mixed: bool = False,
+    momentum: float = 0.0,
     monitor: Monitor | None = None,
 ) -> tuple[Result, SubspaceState]:
     """Maximum a posteriori cube x = B^T z >= 0 under Gaussian noise of known variance and TV of the coefficients.
@@ -66,9 +65,13 @@ def subspace_tv(
     and the minimiser is that of the first line. Beyond kappa it only sets the pace: a large lambda moves fast, while
     gamma, detector pixel by detector pixel, says how much of the misfit is signal. Without noise gamma = 1, and this
     is accelerated GAP (see `cassi.solvers.gap`): Bregman iteration towards the least TV among all cubes >= 0 that
-    explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460 (2005)). The multiplier u has the step
-    c = 0.3: where a direction z of the subspace is seen fully and negative, one turn maps (z, m = e + c u) to
-    ((1 - 2 s) z + m, m - s z) with s = 1 + c, and that contracts for s < 4/3.
+    explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460 (2005)).
+
+    With momentum z and e, v in short, go on along their last step, v_k+1 = T(v_k) + beta (T(v_k) - T(v_k-1)). A
+    direction of which a share g is seen, and that the prior leaves alone, oscillates by some sqrt(g) a turn, and grows
+    by (3 beta - 1) g / (1 - beta)^3 in the square: beta is at most 1/3. Where a direction is seen fully and negative,
+    turns of alternating sign grow unless c < 1 / (3 (1 + beta) (1 + 2 beta)): c is nine tenths of that.
+
     Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
@@ -82,14 +85,14 @@ def subspace_tv(
         num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
-        mixed: with `Mixing` of z and e, judged by f / w: a linear prior takes half the iterations.
+        momentum: beta, 0 to 1/3, for a linear prior: with 1/3 it settles in two thirds of the iterations.
 
     Returns:
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
 
     Raises:
-        ValueError: negative variance (on a GPU with the first records), tv_weight not positive, a basis for another
-            number of bands, or y or state of another shape.
+        ValueError: negative variance (on a GPU with the first records), tv_weight or momentum out of range, a basis
+            for another number of bands, or y or state of another shape.
         FloatingPointError: the iteration diverged; names the iteration.
     """
     coefficients, y = _checked_shapes(A, y, basis, state), y.contiguous()
@@ -99,6 +102,8 @@ def subspace_tv(
     loop.require(known, "variance must be >= 0 everywhere and not NaN")
     if tv_weight is not None and not tv_weight > 0:
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
+    if not 0 <= momentum <= MOMENTUM:
+        raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
     B = basis.to(y).contiguous()
     lam = brightness(A, y) if tv_weight is None else tv_weight
     w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * lam
@@ -119,9 +124,10 @@ def subspace_tv(
         u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     spare = torch.empty_like(q) if q.is_cuda else None
-    mixing, stacks, f = Mixing(), math.prod(coefficients[:-3]), torch.empty_like(z) if mixed else z
+    z_last, e_last = (z.clone(), e.clone()) if momentum else (z, e)
+    c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
     for k in loop:
-        if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, STEP):
+        if not A.subspace_step_(z, z_new, y, e, u, y_z, B, gamma, omega, c):
             x = synthesise(z, B)
             y_z = A.forward(x)
             r = y - y_z
@@ -130,16 +136,16 @@ def subspace_tv(
             step = A.adjoint(r)
             if u is not None:
                 p = torch.sub(u, x, out=x).clamp_(min=0)
-                step = step.sub(u.sub_(p, alpha=2), alpha=STEP)
+                step = step.sub(u.sub_(p, alpha=2), alpha=c)
                 u.copy_(p)
             torch.add(z, analyse(step, B), out=z_new)
         if denoise is None:
             q, spare = tv_steps(z_new, w, q, spare, num_iters=TV_ITERS)
         else:
             overwrite(z_new, denoise(z_new, k))
-        if mixed:
-            torch.sub(z_new, z, out=f).div_(w)
-            mixing(*(t.view(stacks, -1) for t in (f, z_new, e)))
+        if momentum:
+            z_new, z_last = z_last.lerp_(z_new, 1 + momentum), z_new
+            e, e_last = e_last.lerp_(e, 1 + momentum), e
         loop.compare(z_new, z, y_z, y)
         z, z_new = z_new, z
     result = loop.result(z)

@@ -96,7 +96,7 @@ def corrected(
     batch = y.shape[: y.ndim - rank]
     D = A.majorizer()
     dark = D <= tiny
-    D = D.masked_fill(dark, 1)
+    D, y = D.masked_fill(dark, 1), y.masked_fill(dark, 0)
     if level is None:
         light = object_level(y, rank) * y.abs().flatten(len(batch)).sum(-1) / A.response().sum().clamp(min=tiny)
         L = light.clamp(min=tiny).view(*batch, 1, 1, 1)
@@ -112,13 +112,16 @@ def corrected(
         return v.expand(*batch, *v.shape[-3:]).reshape(-1, *v.shape[-3:])
 
     maps = images(seen[None]), images(n / (n + 0.1))
+    S_k = (prior.log_tau[:, :K].exp().to(y).view(-1, *(1,) * len(batch), K, 1, 1) * s).square()  # of all data steps
+    SB = S_k[..., 0] * B
+    diagonal = (S_k.sum(-3) / B.shape[1]).view(-1, *L_y.shape)
+    floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
 
     def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        S = (prior.log_tau[t, :K].exp().view(-1, 1, 1).to(y) * s) ** 2
-        N = torch.addcmul(variance, prior.log_floor[t].exp().to(y) * L_y**2, D)
+        N = torch.addcmul(variance, floor[t], D)
         y_z = A.forward(synthesise(z, B))
-        M = 1 / (N + D * (S.sum(-3, keepdim=True).view_as(L_y) / B.shape[1]))  # about the inverse of the diagonal
-        return _missing(A, B, S, N, M, (y - y_z).masked_fill(dark, 0)), y_z.detach()
+        M = torch.addcmul(N, D, diagonal[t]).reciprocal()  # about the inverse of the diagonal
+        return _missing(A, B, SB[t], N, M, y - y_z), y_z.detach()
 
     z, h = start, None
     d, _ = data_step(z, 0)
@@ -134,24 +137,29 @@ def corrected(
     return z + d
 
 
-def _missing(A: Camera, B: Tensor, S: Tensor, N: Tensor, M: Tensor, r: Tensor) -> Tensor:
+def _missing(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, r: Tensor) -> Tensor:
     """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place."""
-    tiny, ones = torch.finfo(r.dtype).tiny, (1,) * len(A.measurement_shape)
+    ones = (1,) * len(A.measurement_shape)
     batch = r.shape[: r.ndim - len(ones)]
     count = math.prod(batch)
+    tiny = r.new_full((), torch.finfo(r.dtype).tiny).expand(count, 1, 1)  # 0 / 0 where all is solved, without it
+
+    def estimate(v: Tensor) -> Tensor:
+        found: Tensor = (SB @ A.adjoint(v).flatten(-2)).view(*batch, len(B), *A.cube_shape[1:])
+        return found
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
-        return torch.bmm(a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)
+        return torch.baddbmm(tiny, a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)
 
-    v, q = torch.zeros_like(r), M * r
-    p, rq = q, dot(r, q)
+    q = M * r
+    v, p, rq = torch.zeros_like(r), q, dot(r, q)
     for i in range(CG_ITERS):
-        G = torch.addcmul(A.forward(synthesise(S * analyse(A.adjoint(p), B), B)), N, p)
-        alpha = rq / dot(p, G).clamp(min=tiny)
+        G = torch.addcmul(A.forward(synthesise(estimate(p), B)), N, p)
+        alpha = rq / dot(p, G)
         v = torch.addcmul(v, alpha, p)
         if i < CG_ITERS - 1:
             r = torch.addcmul(r, alpha, G, value=-1)
             q = M * r
             rq_old, rq = rq, dot(r, q)
-            p = torch.addcmul(q, rq / rq_old.clamp(min=tiny), p)
-    return S * analyse(A.adjoint(v), B)
+            p = torch.addcmul(q, rq / rq_old, p)
+    return estimate(v)
