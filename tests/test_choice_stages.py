@@ -15,9 +15,10 @@ from cassi.choice.chain import Chain, FinalRun, as_list, final_run, from_list, r
 from cassi.choice.held_out import Split, Verdict, accepts, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
-from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
+from cassi.choice.stages import NOISE_OF_SEVERAL, Learned, NonLocal, Problem, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
+from cassi.optics.multi_shot import MultiShot
 from cassi.priors.learned import LearnedPrior, Size, save_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Record, Result
@@ -89,6 +90,16 @@ def test_another_prior_forgets_the_multiplier(shot):
     torch.testing.assert_close(found.x, expected.x)
     with pytest.raises(ValueError, match="put Tv before"):
         NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
+
+
+def test_noise_of_several_shots_counts_more_beside_the_non_local_prior(shot, monkeypatch):
+    A, y, stage = MultiShot((shot.A, shot.A)), torch.stack([shot.y, shot.y]), NonLocal(0.3, 2)
+    start = Tv(10).run(A, y, shot.problem, None, Watch())
+    found = stage.run(A, y, shot.problem, start, Watch())
+    monkeypatch.setattr("cassi.choice.stages.NOISE_OF_SEVERAL", 1.0)
+    told = replace(shot.problem, variance=NOISE_OF_SEVERAL * shot.problem.variance)
+    torch.testing.assert_close(found.x, stage.run(A, y, told, start, Watch()).x)
+    assert not torch.allclose(found.x, stage.run(A, y, shot.problem, start, Watch()).x)
 
 
 @pytest.mark.parametrize("stage", [Tv(5), NonLocal(0.5, 2), Learned()])

@@ -33,6 +33,12 @@ PATCH = 5  # side of the patches that are compared [pixel]
 # Of the patches that others are compared with [pixel]: a stride of 4 takes half as much time again as 5, and is worth
 # 0.06 dB for one shot, 0.3 to 0.9 dB with noise for several, of which little but noise is left.
 STRIDE, STRIDE_OF_SEVERAL = 5, 4
+# How many times the variance of the noise counts beside the non-local prior, for several shots. What stands out of it
+# the filters pass as a whole, with the noise in it; that is not fitted where noise counts more. On six CAVE scenes of
+# 128 x 128 pixels that gains 1.1 dB with four shots at 10,000 electrons, 1.3 at 1,000, and loses nothing without noise.
+# For one shot it would gain 0.3 and 1.1 dB there, lose up to 0.5 of fine texture, and predict real captures 3 to 8 %
+# worse.
+NOISE_OF_SEVERAL = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +96,7 @@ class Problem:
             A,
             y,
             self.basis,
-            variance=self.variance,
+            variance=self.variance if sigma is None or A.num_shots == 1 else NOISE_OF_SEVERAL * self.variance,
             tv_weight=level,
             num_iters=num_iters,
             tol=tol if sigma is None else 0.0,
