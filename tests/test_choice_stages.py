@@ -15,7 +15,7 @@ from cassi.choice.chain import Chain, FinalRun, as_list, final_run, from_list, r
 from cassi.choice.held_out import Split, Verdict, accepts, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
-from cassi.choice.stages import NOISE_OF_SEVERAL, Learned, NonLocal, Problem, State, Tv, Watch
+from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.optics.multi_shot import MultiShot
@@ -95,9 +95,11 @@ def test_another_prior_forgets_the_multiplier(shot):
 def test_noise_of_several_shots_counts_more_beside_the_non_local_prior(shot, monkeypatch):
     A, y, stage = MultiShot((shot.A, shot.A)), torch.stack([shot.y, shot.y]), NonLocal(0.3, 2)
     start = Tv(10).run(A, y, shot.problem, None, Watch())
-    found = stage.run(A, y, shot.problem, start, Watch())
+    told, found = (
+        replace(shot.problem, variance=4 * shot.problem.variance),
+        stage.run(A, y, shot.problem, start, Watch()),
+    )
     monkeypatch.setattr("cassi.choice.stages.NOISE_OF_SEVERAL", 1.0)
-    told = replace(shot.problem, variance=NOISE_OF_SEVERAL * shot.problem.variance)
     torch.testing.assert_close(found.x, stage.run(A, y, told, start, Watch()).x)
     assert not torch.allclose(found.x, stage.run(A, y, shot.problem, start, Watch()).x)
 
