@@ -269,12 +269,11 @@ def test_an_error_while_examples_are_drawn_ends_the_training(tmp_path):
 
 
 def test_makers_draw_with_the_mean_of_the_weights_as_it_is_now(tmp_path):
-    before, now = new_prior(SMALL, 0), new_prior(SMALL, 1)
-    makers = Makers(Settings(tmp_path, tmp_path, 1), before, 0, 0)
+    makers, now = Makers(Settings(tmp_path, tmp_path, 1), new_prior(SMALL, 0), 0, 0), new_prior(SMALL, 1)
     makers.told(now)
     torch.testing.assert_close(makers.prior.state_dict(), now.state_dict())
     assert all(t.is_shared() for t in makers.prior.state_dict().values())
-    assert not torch.equal(before.net.enter.weight, now.net.enter.weight)
+    assert not torch.equal(new_prior(SMALL, 0).net.enter.weight, now.net.enter.weight)
 
 
 def test_masks_smaller_than_an_example_are_left_out(tmp_path):
