@@ -93,7 +93,8 @@ def test_frames_of_other_scenes_do_no_harm(film):
     found = together(first, others, plan, Run())
     x = first.x if found is None else found.result.x
     assert error(x, truth[1]) < 1.02 * error(first.x, truth[1])
-    assert together(first, [], plan, Run()) is None
+    black = alone(A, 0 * y[1], plan)
+    assert [together(*of, plan, Run()) for of in ((first, []), (black, [first]))] == [None, None]
 
 
 def test_moving_scenes_are_checked():

@@ -85,7 +85,8 @@ def subspace_tv(
         num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
         state: where an earlier run with as many components ended. Not modified.
         denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
-        momentum: beta, 0 to 1/3, for a linear prior: with 1/3 it settles in two thirds of the iterations.
+        momentum: beta, 0 to 1/3, for a linear prior that damps: with 1/3 it settles in some two thirds of the
+            iterations. It begins anew from a state.
 
     Returns:
         Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
