@@ -1,4 +1,4 @@
-"""Spectral bases against NumPy and SciPy, and the subspace solver against dense convex solves of what it states."""
+"""The subspace solver against dense convex solves of what it states."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,6 @@ import cases
 import numpy as np
 import oracle
 import pytest
-import scipy.fft
 import torch
 from cases import F64, make_mask, tv_prox
 
@@ -18,15 +17,9 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.detector import brightness
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
-from cassi.priors.spectral_basis import analyse, coefficient_weights, principal_basis, smooth_basis, synthesise
+from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.subspace_tv import MOMENTUM, PRIOR_STRENGTH, subspace_tv
-
-F32 = torch.float32
-
-
-def orthonormal(rows: torch.Tensor) -> bool:
-    return torch.allclose(rows @ rows.T, torch.eye(len(rows), dtype=rows.dtype), atol=1e-12)
 
 
 def camera(size=(4, 5, 6), shifts=(0, 1, 2, 3), **more: object) -> CASSI:
@@ -37,8 +30,7 @@ def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
     """A cube >= 0 of a few flat patches whose spectra are smooth."""
     rng = np.random.default_rng(seed)
     C, H, W = A.cube_shape
-    x = np.empty((*batch, C, H, W))
-    t = np.linspace(0, 1, C)
+    x, t = np.empty((*batch, C, H, W)), np.linspace(0, 1, C)
     for index in np.ndindex(*batch):
         spectra = [0.2 + rng.random() + 0.3 * np.cos(math.pi * t * rng.integers(1, 3)) for _ in range(2)]
         left, right = (spectrum[:, None, None] for spectrum in spectra)
@@ -47,87 +39,11 @@ def scene(A: CASSI, batch: tuple[int, ...] = (), seed: int = 3) -> torch.Tensor:
     return torch.from_numpy(x).to(A.dtype)
 
 
-@pytest.mark.parametrize("bands", [1, 2, 5, 28])
-@pytest.mark.parametrize("K", [1, 3, 40])
-def test_equal_spacing_is_the_dct(bands, K):
-    """Row k is SciPy's orthonormal DCT-II vector k, for a count, and for equally spaced wavelengths alike."""
-    expected = scipy.fft.dct(np.eye(bands), type=2, norm="ortho", axis=0)[:K]
-    found = smooth_basis(bands, K)
-    assert found.shape == (min(K, bands), bands) and found.dtype == F64
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
-    assert torch.equal(smooth_basis(np.int64(bands), K), found)
-    np.testing.assert_allclose(smooth_basis(450 + 7.5 * np.arange(bands), K).numpy(), expected, atol=1e-10)
-
-
-def test_unordered_wavelengths_permute_the_columns():
-    lam = np.array([400.0, 410, 425, 470, 500, 610, 700])
-    order = np.random.default_rng(0).permutation(7)
-    torch.testing.assert_close(smooth_basis(lam[order].tolist(), 4), smooth_basis(lam, 4)[:, order])
-
-
-def test_unequal_spacing_holds_functions_smooth_in_wavelength():
-    """A cosine over wavelength is in the span of the basis over wavelength, not in that over the band number."""
-    lam = np.concatenate([np.linspace(400, 450, 20), np.linspace(500, 1000, 8)])
-    rows = smooth_basis(lam, 6)
-    assert orthonormal(rows)
-    cosine = np.cos(2 * np.pi * (1 / 56 + 27 / 28 * (lam - 400) / 600))  # the second cosine, written out
-    torch.testing.assert_close(rows.T @ (rows @ torch.from_numpy(cosine)), torch.from_numpy(cosine))
-    by_index = smooth_basis(28, 6).numpy()
-    assert np.linalg.norm(cosine - by_index.T @ (by_index @ cosine)) > 0.01 * np.linalg.norm(cosine)
-
-
-@pytest.mark.parametrize(
-    ("make", "given", "K", "message"),
-    [
-        (smooth_basis, 0, 3, "at least one band"), (smooth_basis, 3, 0, "one component"),
-        (smooth_basis, [500.0, 500.0, 600.0], 2, "all different"), (smooth_basis, [500.0, math.inf], 2, "finite"),
-        (principal_basis, torch.ones(2, 3), 2, r"must be \(C, C\), got \(2, 3\)"),
-        (principal_basis, torch.full((2, 2), math.nan), 2, "NaN or Inf"),
-    ],
-)  # fmt: skip
-def test_what_has_no_basis(make, given, K, message):
-    with pytest.raises(ValueError, match=message):
-        make(given, K)
-
-
-def test_principal_basis_is_brightness_and_the_eigenvectors_of_the_rest():
-    rng = np.random.default_rng(1)
-    C, K = 9, 4
-    covariance = np.cov(rng.random((200, C)).cumsum(1).T)
-    found = principal_basis(torch.from_numpy(covariance), K).numpy()
-    flat = np.full(C, C**-0.5)
-    np.testing.assert_allclose(found[0], flat, atol=1e-12)
-    centering = np.eye(C) - np.outer(flat, flat)
-    values, vectors = np.linalg.eigh(centering @ covariance @ centering)
-    strongest = vectors[:, np.argsort(values)[::-1][: K - 1]].T
-    np.testing.assert_allclose(np.abs((found[1:] * strongest).sum(1)), 1, atol=1e-10)  # the same up to sign, in order
-
-
-@pytest.mark.parametrize(("C", "K"), [(1, 1), (1, 4), (5, 5), (5, 9), (6, 3)])
-@pytest.mark.parametrize("rank", [0, 1, 9])
-def test_principal_basis_is_orthonormal_whatever_the_rank(C, K, rank):
-    factor = np.random.default_rng(2).standard_normal((C, rank))
-    rows = principal_basis(torch.from_numpy(factor @ factor.T), K)
-    assert rows.shape == (min(K, C), C) and orthonormal(rows)
-    torch.testing.assert_close(rows[0], torch.full((C,), C**-0.5, dtype=F64))
-
-
-def test_analyse_and_synthesise_are_an_adjoint_pair_and_span_the_subspace(generator):
-    B = smooth_basis(6, 3)
-    x = torch.randn(2, 6, 4, 5, dtype=F64, generator=generator)
-    z = torch.randn(2, 3, 4, 5, dtype=F64, generator=generator)
-    assert math.isclose(float((analyse(x, B) * z).sum()), float((x * synthesise(z, B)).sum()), rel_tol=1e-12)
-    torch.testing.assert_close(analyse(synthesise(z, B), B), z)
-    np.testing.assert_allclose(synthesise(z, B)[1, :, 2, 3].numpy(), B.numpy().T @ z[1, :, 2, 3].numpy())
-    assert analyse(x.float(), B).dtype == torch.float32
-
-
 CAMERAS = {
     "grey": {}, "per-band": {"kind": "per-band"}, "signed": {"kind": "signed"}, "negative": {"shifts": (0, -2, -4, -6)},
     "unequal": {"shifts": (3, -2, 0, -2)}, "video": {"shifts": (0, 0, 0, 0), "kind": "per-band"},
-    "one-band": {"size": (1, 3, 4), "shifts": (2,)},
+    "one-band": {"size": (1, 3, 4), "shifts": (2,)}, "dark-column": {"kind": "dark-column"},
     "many": {"size": (7, 9, 3), "shifts": (0, 2, 3, 5, 8, 9, 13), "kind": "binary"},
-    "dark-column": {"kind": "dark-column"},
 }  # fmt: skip
 
 
@@ -135,14 +51,12 @@ def dense_run(A, y, B, variance, nonnegative, num_iters, tv_weight, w):
     """The docstring's lines with dense matrices, detector pixel by detector pixel; z and e at the end."""
     _C, H, W = A.cube_shape
     phi = oracle.matrix(A.mask.double().numpy(), A.shifts, None if A.weights is None else A.weights.double().numpy())
-    gram = np.diag(phi @ phi.T)
-    D = np.where(gram > 0, gram, 1)
-    sees = phi @ np.kron(B.T, np.eye(H * W))  # Phi B^T
+    gram, up = np.diag(phi @ phi.T), np.kron(B.T, np.eye(H * W))
+    D, sees = np.where(gram > 0, gram, 1), phi @ up  # Phi B^T
     flat = y.double().numpy().ravel()
     a = np.where(gram > 0, 0.6 / tv_weight**2 * np.broadcast_to(variance, y.shape).ravel() / D, 0)
     gamma, omega = 1 - np.minimum(1, a), np.where(gram > 0, 1 / D, 0) / np.maximum(1, a)
     e, z, q = np.zeros_like(flat), sees.T @ (omega * flat), None
-    up = np.kron(B.T, np.eye(H * W))
     u = np.zeros(len(up))
     for _ in range(num_iters):
         r = flat - sees @ z
@@ -204,7 +118,8 @@ def of_shots(kind: str) -> MultiShot:
     ("make", "rtol", "atol"),
     [
         (partial(of_shots, "grey"), 1e-9, 1e-11), (partial(of_shots, "per-band"), 1e-9, 1e-11),
-        (partial(camera, (11, 16, 20), range(0, 22, 2), kind="per-band", weighted=True, dtype=F32), 1e-4, 1e-4),
+        (partial(camera, (11, 16, 20), range(0, 22, 2), kind="per-band", weighted=True, dtype=torch.float32),
+            1e-4, 1e-4),
     ],
 )  # fmt: skip
 def test_one_kernel_for_all_of_a_step_does_what_eager_torch_does(make, rtol, atol, nonnegative):
