@@ -318,8 +318,7 @@ def test_momentum_goes_on_along_the_last_step(path, monkeypatch):
         z, e = (getattr(turned, n) + beta * (getattr(turned, n) - getattr(last, n)) for n in ("z", "e"))
         last, v = turned, replace(turned, z=z, e=e)
     assert bool(v.u.any())
-    for name in ("z", "e", "u"):
-        torch.testing.assert_close(getattr(found, name), getattr(v, name))
+    torch.testing.assert_close((found.z, found.e, found.u), (v.z, v.e, v.u))
 
 
 def test_a_linear_prior_settles_sooner_with_momentum():
