@@ -83,7 +83,7 @@ def test_the_network_learns_the_photographs_and_its_cube_is_one_of_two(case, mon
             seen.append(super().run(A, y, problem, state, watch))
             return seen[-1]
 
-    monkeypatch.setattr(Adapt, "after", (Seen(),))
+    monkeypatch.setattr(Adapt, "after", lambda self, noise: (Seen(),))
     state = case.adapted(40)
     torch.testing.assert_close(state.x, (case.state.x + seen[0].x) / 2)
     assert not torch.equal(seen[0].x, Learned().run(case.shot.A, case.shot.y, case.problem, case.state, Watch()).x)
@@ -133,9 +133,9 @@ def test_best_adapts_where_there_is_a_network(case):
     names = [[type(stage) for stage in chain] for chain in chains]
     assert names[0].count(Learned) == 2 and chains[0][-1] == Adapt(1.0, 100)
     assert chains[0][:4] == (NonLocal(1.0, 12), Learned(), NonLocal(0.5, 12), Learned())
-    assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after == chains[0][1:-1]
+    assert Adapt(1.0, 100).before == (Tv(200), *chains[0][:3]) and Adapt(1.0, 60).after(None) == chains[0][1:-1]
     fast = stages_of(case.shot.A, Method(quality="fast", learned=case.problem.learned))
-    assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56))
+    assert fast[0] == Tv(100) and fast[1][0] == (NonLocal(1.0, 12), Learned(), NonLocal(0.25, 56, None))
     assert chains[1] == chains[0][:-1], "where the adapted cube is refused, the default's stands"
     assert all(Adapt not in chain and Learned not in chain for chain in names[2:])
     with pytest.raises(ValueError, match="no network, or no cube"):

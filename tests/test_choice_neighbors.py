@@ -129,6 +129,9 @@ def test_a_frame_alone_is_what_it_would_be_without_a_sequence(film):
     assert lone.parameters["together"] == 0
     joined = solve(Measurement(y=film[1][[1, 0, 2]].numpy(), mask=MASK.numpy(), shifts=A.shifts))
     assert joined.parameters["together"] == 2
+    broken = film[1][[1, 0, 2]].numpy()
+    broken[2, 3, 3] = np.nan
+    assert solve(Measurement(y=broken, mask=MASK.numpy(), shifts=A.shifts)).parameters["together"] == 1
     assert joined.parameters.keys() >= lone.parameters.keys() - {"common_plan"}, "both say every argument of the call"
     assert torch.equal(lone.cube, reconstruct(frames[0], camera="as-given", device="cpu").cube)
     with pytest.raises(InputError, match="a sequence has two frames at least, got 1"):

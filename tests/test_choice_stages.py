@@ -11,14 +11,13 @@ from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import explored, reconstruct_auto, stages_of
-from cassi.choice.chain import Chain, FinalRun, as_list, final_run, from_list, repeated
+from cassi.choice.chain import Chain, Trial, as_list, final_run, from_list, repeated
 from cassi.choice.held_out import Split, Verdict, accepts, better
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
-from cassi.optics.multi_shot import MultiShot
 from cassi.priors.learned import LearnedPrior, Size, save_prior
 from cassi.priors.spectral_basis import analyse, smooth_basis
 from cassi.solvers.loop import Record, Result
@@ -50,12 +49,12 @@ def shot() -> Shot:
 
 def gone_on(
     split: Split, problem: Problem, first: Tv, chains: list[Chain], watch: Watch | None = None, judged: bool = True
-) -> FinalRun:
+) -> tuple[State, tuple[Trial, ...]]:
     """Total variation and what follows it."""
     watch = watch or Watch()
     state = first.run(split.A_train, split.y_train, problem, None, watch)
     verdict = split.verdict(state.x) if judged else None
-    return final_run(split, problem, (first,), state, () if watch.over else chains, watch, verdict)
+    return final_run(split, problem, state, () if watch.over else chains, watch, verdict)
 
 
 class Oracle(LearnedPrior):
@@ -86,21 +85,26 @@ def test_total_variation_goes_on_where_it_was_left(shot):
 def test_another_prior_forgets_the_multiplier(shot):
     start = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch())
     found = NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, start, Watch())
-    expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=replace(start.run, e=0 * start.run.e), sigma=0.3)
+    denoise = shot.problem.non_local(shot.A, shot.y, 0.3)
+    expected, _ = shot.problem.solve(shot.A, shot.y, 2, state=replace(start.run, e=0 * start.run.e), denoise=denoise)
     torch.testing.assert_close(found.x, expected.x)
     with pytest.raises(ValueError, match="put Tv before"):
         NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
 
 
-def test_noise_of_several_shots_counts_more_beside_the_non_local_prior(shot, monkeypatch):
-    A, y, problem = MultiShot((shot.A, shot.A)), torch.stack([shot.y, shot.y]), shot.problem
-    start = Tv(10).run(A, y, problem, None, Watch())
-    twice = [
-        NonLocal(0.3, 2).run(A, y, replace(problem, variance=c * problem.variance), start, Watch()).x for c in (1, 4)
-    ]
-    monkeypatch.setattr("cassi.choice.stages.NOISE_OF_SEVERAL", 1.0)
-    once = NonLocal(0.3, 2).run(A, y, replace(problem, variance=4 * problem.variance), start, Watch()).x
-    assert torch.allclose(twice[0], once) and not torch.allclose(twice[1], once)
+@pytest.mark.parametrize(("errors", "chosen"), [((2, 3), 1), ((2, 1, 3), 4), ((3, 2, 1), 16), ((2, math.nan), 1)])
+def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
+    """As long as they are predicted better it counts four times as much; what was begun so is gone on with."""
+    start, told, seen = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), list(errors), list[int]()
+    problem = replace(shot.problem, error=lambda x: told.pop(0))
+    stage = NonLocal(0.3, 60, None)
+    found = stage.run(shot.A, shot.y, problem, start, Watch(lambda record, z: seen.append(record.iteration)))
+    assert told == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
+    assert seen == list(range(11, 55)) and len(found.history) == 54, "16 were the trial's"
+    assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise x {chosen}'})"
+    given = found.stages[-1].run(shot.A, shot.y, shot.problem, start, Watch())
+    assert float((found.x - given.x).norm() / given.x.norm()) < 1e-3
+    assert stage.run(shot.A, shot.y, shot.problem, start, Watch()).stages[-1].noise == 1, "without a judge"
 
 
 @pytest.mark.parametrize("stage", [Tv(5), NonLocal(0.5, 2), Learned()])
@@ -186,29 +190,29 @@ class Black:
 
     def run(self, A, y, problem, state, watch) -> State:
         record = Record(1, 0.0, 1.0, 1.0)
-        return state.followed_by(Result(torch.zeros_like(state.x), (record,), "max_iters"), state.run, self.name)
+        return state.followed_by(Result(torch.zeros_like(state.x), (record,), "max_iters"), state.run, self)
 
 
 def test_the_first_chain_that_passes_is_taken_and_none_after_it(shot):
     hopeless, good = Black(), Tv(5)
-    found = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
-    assert found.stages == (Tv(20), good)
-    assert [t.prior for t in found.trials] == ["total variation", "black", "total variation"]
-    assert [t.accepted for t in found.trials] == [True, False, True]
-    assert len(found.state.history) == 25
-    assert found.trials[-1].held_out_error == pytest.approx(shot.split.error(found.state.x.clamp(min=0)))
+    state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,), (good,), (Tv(7),)])
+    assert state.stages == (Tv(20), good)
+    assert [t.prior for t in trials] == ["total variation", "black", "total variation"]
+    assert [t.accepted for t in trials] == [True, False, True]
+    assert len(state.history) == 25
+    assert trials[-1].held_out_error == pytest.approx(shot.split.error(state.x.clamp(min=0)))
 
 
 def test_without_a_judge_the_first_chain_is_taken(shot):
     hopeless = Black()
-    found = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
-    assert found.stages == (Tv(20), hopeless) and found.trials == ()
+    state, trials = gone_on(shot.split, shot.problem, Tv(20), [(hopeless,)], judged=False)
+    assert state.stages == (Tv(20), hopeless) and trials == ()
 
 
 def test_no_stage_sees_the_held_out_pixels(shot):
     other = replace(shot.split, y=torch.where(shot.split.held, 7.0, shot.split.y))
     chains = [(NonLocal(0.3, 2),)]
-    one, two = (gone_on(split, shot.problem, Tv(10), chains, judged=False).state.x for split in (shot.split, other))
+    one, two = (gone_on(split, shot.problem, Tv(10), chains, judged=False)[0].x for split in (shot.split, other))
     torch.testing.assert_close(one, two)
 
 
@@ -228,18 +232,19 @@ def test_a_monitor_stops_the_loop(shot, judged, when):
     seen = []
     watch = Watch(lambda r, z: seen.append(r.iteration) or len(seen) == when)
     problem = replace(shot.problem, learned=stirred(SIZE))
-    found = gone_on(shot.split, problem, Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
+    state, _ = gone_on(shot.split, problem, Tv(10), [(NonLocal(0.3, 2), Learned())], watch, judged=judged)
     assert seen == list(range(1, when + 1)) and watch.stopped
-    assert len(found.state.history) == when
-    assert len(found.stages) == 1 + (when > 10) + (when > 12)  # those that ran
-    assert bool(torch.isfinite(found.state.x).all())
+    assert len(state.history) == when
+    assert len(state.stages) == 1 + (when > 10) + (when > 12)  # those that ran
+    assert bool(torch.isfinite(state.x).all())
 
 
 def test_a_chain_that_begins_like_one_that_was_refused_is_not_run_again(shot):
     seen, good = [], (NonLocal(0.3, 2), NonLocal(0.3, 3))
-    found = gone_on(shot.split, shot.problem, Tv(10), [(*good, Black()), good], Watch(lambda r, z: seen.append(r)))
-    assert found.stages == (Tv(10), *good) and len(seen) == 15
-    assert [trial.accepted for trial in found.trials] == [True, False, True]
+    watch = Watch(lambda record, z: seen.append(record))
+    state, trials = gone_on(shot.split, shot.problem, Tv(10), [(*good, Black()), good], watch)
+    assert state.stages == (Tv(10), *good) and len(seen) == 15
+    assert [trial.accepted for trial in trials] == [True, False, True]
 
 
 def test_a_network_that_diverges_is_as_if_it_were_not_there(shot):
@@ -269,8 +274,8 @@ def test_progress_rises_to_its_end(shot):
 
 def test_the_deadline_ends_the_run(shot):
     watch = Watch(deadline=0.0)
-    found = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
-    assert watch.late and len(found.state.history) == 1 and found.stages == (Tv(50),)
+    state, _ = gone_on(shot.split, shot.problem, Tv(50), [(NonLocal(0.3, 3),)], watch)
+    assert watch.late and len(state.history) == 1 and state.stages == (Tv(50),)
 
 
 def test_a_network_that_harms_is_as_if_it_were_not_there(shot):
@@ -303,7 +308,12 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
     again = reconstruct_auto(shot.A, shot.y, method=Method(plan=replace(plan, learned=found.plan.learned)))
     assert again.plan.stages == found.plan.stages and again.evidence is None
     assert shot.error(again.result.x) < 1.2 * shot.error(found.result.x)
-    for wrong in ({}, found.plan.as_dict() | {"stages": [["none"]]}):
+    plain = found.plan.as_dict()
+    for wrong in (
+        {}, *(plain | {"stages": [stage]} for stage in (["none"], ["tv", -3], ["nonlocal", 1, 2.5])),
+        plain | {"noise": plain["noise"] | {"alpha": "a"}}, plain | {"level": math.nan}, plain | {"axis": "x"},
+        plain | {"vectors": [[math.nan] * 6]}, plain | {"axis": 5}, plain | {"vectors": []},
+    ):  # fmt: skip
         with pytest.raises(InputError, match="no plan of a reconstruction by this version"):
             Plan.from_dict(wrong)
 
@@ -311,7 +321,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
 def test_cameras_of_few_bands_go_without_a_network(shot):
     found = auto(shot)
     tried = [trial.prior for trial in found.evidence.trials]
-    assert not found.plan.is_learned and tried[1] == "non-local (1), non-local (0.5), non-local (0.25)"
+    assert not found.plan.is_learned and tried[1].startswith("non-local (1), non-local (0.5), non-local (0.25")
     assert not any("learned" in prior for prior in tried)
 
 

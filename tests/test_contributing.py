@@ -64,7 +64,7 @@ class Dimmed:
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> stages.State:
-        return replace(state, x=self.factor * state.x)
+        return replace(state, x=self.factor * state.x, stages=(*state.stages, self))
 
 
 @pytest.mark.parametrize(("factor", "kept"), [(0.95, True), (0.0, False)])

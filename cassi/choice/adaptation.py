@@ -72,17 +72,16 @@ class Adapt:
 
     @property
     def cost(self) -> float:
-        return self.STEP * self.num_steps + sum(s.cost for s in (*PHOTOGRAPHS * self.before, *self.after))
+        return self.STEP * self.num_steps + sum(s.cost for s in (*PHOTOGRAPHS * self.before, *self.after(1.0)))
 
     @property
     def before(self) -> tuple[Stage, ...]:
         """What the default solver does before its second network."""
         return Tv(200), *in_turn(self.sigma)[:3]
 
-    @property
-    def after(self) -> tuple[Stage, ...]:
-        """What follows with the network that was trained."""
-        return in_turn(self.sigma)[1:]
+    def after(self, noise: float | None) -> tuple[Stage, ...]:
+        """What follows with the network that was trained; noise counts as it did in the cube that teaches."""
+        return in_turn(self.sigma, noise)[1:]
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if problem.learned is None or state is None:
@@ -108,12 +107,13 @@ class Adapt:
                     return state
         problem = replace(problem, learned=prior.requires_grad_(False))
         taught = Record(1, time.perf_counter() - start, last.residual, 0.0)
-        new = state.followed_by(Result(state.x, (taught,), "max_iters"), state.run, self.name)
-        for stage in self.after:
+        new = state.followed_by(Result(state.x, (taught,), "max_iters"), state.run, self)
+        before = state.stages[-1]
+        for stage in self.after(before.noise if isinstance(before, NonLocal) else 1.0):
             new = stage.run(A, y, problem, new, watch)
             if watch.over:
                 return state
-        return replace(new, x=(state.x + new.x) / 2)
+        return replace(new, x=(state.x + new.x) / 2, stages=(*state.stages, self))
 
 
 class Adam:

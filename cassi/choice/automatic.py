@@ -26,7 +26,7 @@ from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
 from cassi.choice.bases import NARROW, SCENE, STANDS_OUT, BasisError, best_basis, narrow_basis, narrowness, scene_basis
-from cassi.choice.chain import Chain, FinalRun, cost, final_run, repeated
+from cassi.choice.chain import Chain, cost, final_run, repeated
 from cassi.choice.held_out import Split
 from cassi.choice.noise import PILOT_ITERS, CameraNoise, estimate_noise, noise_left, pilot_basis
 from cassi.choice.outcome import Evidence, Outcome
@@ -118,8 +118,8 @@ def reconstruct_auto(
         found = explored(Split.of(*crop(A_train, y_train, *part), run.seed), axis, noise, method, frame=(A, y))
         found = replace(found, plan=_with_spectra_of_all(found.plan, A_train, y_train, axis, run))
     run.tell("trials", 1.0)
-    final, plan, evidence = _staged(split, found, noise, method, run, watch)
-    return _outcome(A, y, final.state, watch, plan, evidence, method, run)
+    state, plan, evidence = _staged(split, found, noise, method, run, watch)
+    return _outcome(A, y, state, watch, plan, evidence, method, run)
 
 
 def choose_plan(
@@ -212,7 +212,7 @@ def explored(
 
 def _staged(
     split: Split, found: Found, noise: CameraNoise, method: Method, run: Run, watch: Watch
-) -> tuple[FinalRun, Plan, Evidence]:
+) -> tuple[State, Plan, Evidence]:
     """The stages, judged by the held-out pixels of this split, the plan that they complete, and the evidence.
 
     Where the noise is unknown, it is what total variation leaves: the pilot's errors hold those of smooth spectra too.
@@ -228,17 +228,17 @@ def _staged(
     if noise.gain is None:
         plan = replace(plan, noise=noise_left(split, verdict.squared))
         problem = replace(problem, variance=plan.noise.variance(split.y))
-    final = final_run(split, problem, (first,), state, () if watch.over else chains, watch, verdict if judged else None)
-    taken_at = next((trial.held_out_error for trial in reversed(final.trials) if trial.accepted), None)
+    state, trials = final_run(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
+    taken_at = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
     evidence = Evidence(
         bases=found.bases,
-        trials=final.trials,
-        held_out_error=split.error(final.state.x.clamp(min=0)) if taken_at is None else taken_at,
+        trials=trials,
+        held_out_error=split.error(state.x.clamp(min=0)) if taken_at is None else taken_at,
         held_out_pixels=len(split.places),
         seed=run.seed,
         part=None,
     )
-    return final, replace(plan, stages=final.stages), evidence
+    return state, replace(plan, stages=state.stages), evidence
 
 
 def learned_prior(A: Camera, method: Method) -> LearnedPrior | None:

@@ -72,7 +72,7 @@ def narrowness(split: Split, x: Tensor) -> float:
     residual = split.y_train - split.A_train.forward(x)
     v = split.A_train.adjoint(residual)
     seen = blurred(v.flatten(0, -3), WIDTH, "constant")
-    rms = seen.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt()
+    rms = seen.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt().cpu()
     near = [rms[max(0, c - NEARBY) : c + NEARBY + 1].median() for c in range(len(rms))]
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -32,13 +33,17 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
     """What `as_list` made.
 
     Raises:
-        KeyError, TypeError: no such stage, or other numbers than it has.
+        KeyError, TypeError, ValueError: no such stage, or other numbers than it may have.
 
     Example:
         >>> from_list([["tv", 200], ["learned"]])
         (Tv(num_iters=200), Learned())
     """
-    return tuple(STAGES[name](*numbers) for name, *numbers in values)
+    stages = tuple(STAGES[name](*numbers) for name, *numbers in values)
+    for name, value in (pair for stage in stages for pair in vars(stage).items() if pair[1] is not None):
+        if not math.isfinite(value) or (name.startswith("num_") and not (isinstance(value, int) and value > 0)):
+            raise ValueError(f"{name} of a stage is {value!r}")
+    return stages
 
 
 class Trial(NamedTuple):
@@ -50,69 +55,64 @@ class Trial(NamedTuple):
     accepted: bool
 
 
-class FinalRun(NamedTuple):
-    """Where the loop ended, the stages that led there, and what was compared."""
-
-    state: State
-    stages: Chain
-    trials: tuple[Trial, ...]
-
-
 def cost(stages: Sequence[Stage]) -> float:
     """In iterations of total variation."""
     return sum(stage.cost for stage in stages)
 
 
 def final_run(
-    split: Split,
-    problem: Problem,
-    begun: Chain,
-    state: State,
-    chains: Sequence[Chain],
-    watch: Watch,
-    verdict: Verdict | None,
-) -> FinalRun:
+    split: Split, problem: Problem, state: State, chains: Sequence[Chain], watch: Watch, verdict: Verdict | None
+) -> tuple[State, tuple[Trial, ...]]:
     """From a cube on, without the held-out pixels: of some chains of stages the first whose cube the judge accepts.
 
     A chain that the watch stops counts as far as it came, one that diverges does not. One that another begins with is
     not run again.
 
     Args:
-        begun, state, verdict: the stages that led to the cube to begin with, where they ended, and the judge's verdict
-            on it, which it compares others with; None: the first chain is taken in any case.
+        state, verdict: the cube to begin with, and the judge's verdict on it, which it compares others with; None: the
+            first chain is taken in any case.
         chains: in order of preference.
+
+    Returns:
+        Where the loop ended, and what was compared.
     """
     A, y = split.A_train, split.y_train
+    problem = replace(problem, error=split.error)
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
     trials = list[Trial]()
     if verdict is not None:
-        trials.append(Trial(_names(begun), verdict.error, verdict.imprint, True))
+        trials.append(Trial(_names(state.stages), verdict.error, verdict.imprint, True))
     ended: dict[Chain, State] = {}
     for chain in chains:
-        new, ran = (ended[chain], chain) if chain in ended else (state, chain[:0])
-        for stage in chain[len(ran) :]:
+        new = ended.get(chain, state)
+        for count, stage in enumerate(chain if new is state else (), 1):
             before = new
             try:
                 new = stage.run(A, y, problem, before, watch) if watch.affords(stage) else before
             except FloatingPointError:  # a network may, on what it was not trained with
                 if verdict is None:
                     raise
-                trials.append(Trial(_names((*ran, stage)), math.inf, None, False))
-                ran = ()
-            if new is before:  # or there was no time for it
+                trials.append(Trial(_names((*_since(state, before), stage)), math.inf, None, False))
+                new = state
                 break
-            ran = (*ran, stage)
-            ended |= {ran: new} if ran in chains else {}
+            if new is before:  # there was no time for it
+                break
+            ended |= {chain[:count]: new} if chain[:count] in chains else {}
         if verdict is None:
-            return FinalRun(new, (*begun, *ran), ())
-        if not ran:
+            return new, ()
+        if new is state:
             continue
         found = split.verdict(new.x)
         accepted = accepts(found, verdict)
-        trials.append(Trial(_names(ran), found.error, found.imprint, accepted))
+        trials.append(Trial(_names(_since(state, new)), found.error, found.imprint, accepted))
         if accepted:
-            return FinalRun(new, (*begun, *ran), tuple(trials))
-    return FinalRun(state, begun, tuple(trials))
+            return new, tuple(trials)
+    return state, tuple(trials)
+
+
+def _since(begun: State, state: State) -> Chain:
+    """The stages from one state to another."""
+    return state.stages[len(begun.stages) :]
 
 
 def _names(chain: Chain) -> str:

@@ -49,8 +49,7 @@ class Split:
     def of(A: Camera, y: Tensor, seed: int, fraction: float = HELD_OUT) -> Split:
         """Hold out this fraction of the lit pixels at random; of a batch of snapshots the same of each."""
         held = hold_out(A.majorizer() > 0, seed, fraction)
-        keep = (~held).to(y)
-        return Split(A, y, held.expand(y.shape), A.leave_out(keep), y * keep)
+        return Split(A, y, held.expand(y.shape), A.leave_out(~held), y.masked_fill(held, 0))
 
     @cached_property
     def places(self) -> Tensor:

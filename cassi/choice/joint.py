@@ -105,8 +105,7 @@ class Joint:
             photograph.variance + photograph.doubt**2 * (s**2 + (s.mean((1, 2), keepdim=True) / 2) ** 2)
         ) * weighted**2
         held = A.stack(alone.held.to(y), torch.zeros_like(s)) > 0
-        keep = (~held).to(y)
-        split = Split(A, y, held, A.leave_out(keep), y * keep)
+        split = Split(A, y, held, A.leave_out(~held), y.masked_fill(held, 0))
         return Joint(split, Problem(basis.to(y), A.stack(variance.expand(alone.y.shape), own)), light)
 
     def started(self, cube: Tensor) -> SubspaceState:
@@ -149,7 +148,7 @@ def finished(found: Found, quality: str, run: Run) -> tuple[Result, Chain, tuple
     first, chains = FINAL[quality]
     split, problem, watch = found.joint.split, found.joint.problem, Watch(run.monitor, run.progress)
     state = first.run(split.A_train, split.y_train, problem, State(found.cube, found.state), watch)
-    final = final_run(split, problem, (first,), state, chains, watch, split.verdict(state.x))
-    x = (final.state.x * found.joint.light).clamp_(min=0)
+    state, _ = final_run(split, problem, state, chains, watch, split.verdict(state.x))
+    x = (state.x * found.joint.light).clamp_(min=0)
     status: Status = "stopped" if watch.over else "max_iters"
-    return Result(x, final.state.history, status), final.stages, final.state.begun
+    return Result(x, state.history, status), state.stages, state.begun

@@ -92,15 +92,17 @@ class Plan:
         """
         try:
             noise, axis, stages = values["noise"], values["axis"], from_list(values["stages"])
-            return Plan(
-                str(values["basis"]),
-                torch.tensor(values["vectors"], dtype=torch.float64),
-                NoiseModel(noise["alpha"], noise["beta"], noise["source"]),
-                float(values["level"]),
-                stages,
-                shipped_prior() if any(isinstance(stage, Learned) for stage in stages) else None,
-                tuple(axis) if isinstance(axis, list) else axis,
-            )
+            vectors = torch.tensor(values["vectors"], dtype=torch.float64)
+            alpha, beta, level = (float(v) for v in (noise["alpha"], noise["beta"], values["level"]))
+            if isinstance(axis, list):
+                axis = tuple(float(v) for v in axis)
+            bands = len(axis) if isinstance(axis, tuple) else axis
+            usable = math.isfinite(alpha + beta) and 0 < level < math.inf and bool(vectors.isfinite().all())
+            if not usable or bands not in (vectors.shape[1], None):
+                raise ValueError("numbers out of range, or not as many bands as vectors have")
+            prior = shipped_prior() if any(isinstance(stage, Learned) for stage in stages) else None
+            model = NoiseModel(alpha, beta, str(noise["source"]))
+            return Plan(str(values["basis"]), vectors, model, level, stages, prior, axis)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(
                 f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct anew"

@@ -344,7 +344,7 @@ def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Te
         raise TypeError(f"weights must be a torch tensor, got {type(weights).__name__}; convert it first")
     if tuple(weights.shape) != shape:
         raise ValueError(f"weights must be {shape}, one per detector pixel, got {tuple(weights.shape)}")
-    if not bool((weights.isfinite() & (weights >= 0)).all()):
+    if weights.dtype is not torch.bool and not bool((weights.isfinite() & (weights >= 0)).all()):
         raise ValueError("weights must be finite and >= 0; give a bad detector pixel the weight 0")
     return own(weights.to(like))
 
@@ -356,5 +356,5 @@ def own(tensor: Tensor) -> Tensor:
 
 def reciprocal(diagonal: Tensor) -> Tensor:
     """D^+ of a diagonal D >= 0: 1 / D, and 0 where D is."""
-    lit = diagonal > torch.finfo(diagonal.dtype).tiny
-    return torch.where(lit, 1 / torch.where(lit, diagonal, 1), 0)
+    dark = diagonal <= torch.finfo(diagonal.dtype).tiny
+    return diagonal.masked_fill(dark, 1).reciprocal().masked_fill(dark, 0)

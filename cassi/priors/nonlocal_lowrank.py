@@ -50,7 +50,7 @@ class NonlocalDenoiser:
         stride: distance of reference patches [pixel], 1 to patch.
 
     Raises:
-        ValueError: sigma not positive, refresh below 1, stride not in 1..patch.
+        ValueError: sigma not positive (on a GPU with the first call), refresh below 1, stride not in 1..patch.
 
     Example:
         >>> x = torch.ones(1, 24, 24)
@@ -66,8 +66,8 @@ class NonlocalDenoiser:
         if stride < 1 or stride > patch:
             raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
         self._sigma = torch.as_tensor(sigma).flatten()
-        if not bool((self._sigma > 0).all()):
-            raise ValueError(f"sigma must be positive, got {self._sigma.tolist()}")
+        if self._sigma.is_cpu:  # elsewhere it is looked at where one waits anyway
+            _check_sigma(float(self._sigma.min()))
         self._refresh, self._patch, self._stride = refresh, patch, stride
         self._filters: list[GroupFilters] = []
 
@@ -130,7 +130,7 @@ class GroupFilters:
         self._scale, self._inverse = level * self._share, level.reciprocal().flatten()
         for members in torch.split(groups, max(1, size)):
             x, _ = self._gathered(z, members)
-            self._parts.append(_decomposed(x, members, patch, grid[0] * grid[1], alive))
+            self._parts.append(_decomposed(x, members, patch, grid[0] * grid[1], alive, level.min()))
 
     def _gathered(self, z: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         fast = kernels(z)
@@ -147,10 +147,8 @@ class GroupFilters:
             n, m = part.groups.shape
             x, mean = self._gathered(z, part.groups)
             turned = torch.bmm(part.basis.mT, x).view(-1, m, self._patch**2)
-            kept = turned.new_empty(len(part.alive) + 1, *turned.shape[1:])
-            torch.bmm(turned.index_select(0, part.alive), part.projections, out=kept[:-1])
-            kept[-1] = 0  # what components of noise alone are left with
-            y = torch.bmm(kept.index_select(0, part.where).view(n, len(z), -1).mT, part.basis.mT)
+            torch.bmm(turned.index_select(0, part.alive), part.projections, out=part.kept[:-1])
+            y = torch.bmm(part.kept.index_select(0, part.where).view(n, len(z), -1).mT, part.basis.mT)
             if fast is None:
                 _put_back(y, mean, part.groups, self._patch, self._scale, out, number > 0)
             else:
@@ -167,16 +165,24 @@ class _Part(NamedTuple):
     alive: Tensor  # numbers g K + k of the components that stand out of the noise (A,)
     projections: Tensor  # P of these, (A, p^2, p^2)
     where: Tensor  # of each component its number among those, or A (n K,)
+    kept: Tensor  # room for the patches of these, and 0 for what components of noise alone are left with
     order: Tensor  # the patches of the groups, numbered through, in order of their place
     start: Tensor  # where those of each place begin among them
 
 
-def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float) -> _Part:
-    """The filters of groups x (n, K, m p^2), mean 0."""
+def _check_sigma(least: float) -> None:
+    if not least > 0:
+        raise ValueError(f"sigma must be positive, got {least}")
+
+
+def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float, sigma: Tensor) -> _Part:
+    """The filters of groups x (n, K, m p^2), mean 0, in units of noise of sigma, at least."""
     m = groups.shape[1]
     values, basis = _eigh(torch.bmm(x, x.mT))
     signal = (values > alive).flatten()
-    total, energy = torch.stack([signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64)]).tolist()
+    told = [signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64), sigma.double()]
+    total, energy, least = torch.stack(told).tolist()
+    _check_sigma(least)
     if not math.isfinite(energy):
         raise FloatingPointError(_NOT_FINITE)
     count = int(total)
@@ -188,7 +194,8 @@ def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float
     where = ranked.argsort().clamp_(max=count)
     there, order = groups.flatten().sort(stable=True)
     start = torch.searchsorted(there, torch.arange(places + 1, device=x.device))
-    return _Part(groups, basis, ranked[:count], projections, where, order, start)
+    kept = x.new_zeros(count + 1, m, patch**2)
+    return _Part(groups, basis, ranked[:count], projections, where, kept, order, start)
 
 
 def _gathered(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:

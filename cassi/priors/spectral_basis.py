@@ -100,8 +100,8 @@ def coefficient_weights(num_components: int, device: torch.device | None = None)
         >>> coefficient_weights(6)
         tensor([0.6000, 1.0000, 1.5000, 2.0000, 3.0000, 4.0000], dtype=torch.float64)
     """
-    k = torch.arange(num_components, dtype=torch.float64, device=device)
-    return torch.where(k == 0, 0.6, torch.where(k < 4, (k + 1) / 2, k - 1))
+    half = torch.arange(1, num_components + 1, dtype=torch.float64, device=device) / 2
+    return torch.maximum(half, 2 * half - 2).clamp(min=0.6)
 
 
 def analyse(x: Tensor, basis: Tensor) -> Tensor:

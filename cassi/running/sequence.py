@@ -73,6 +73,14 @@ class ReadWindow:
         return replace(m, y=m.y[order], cube=truth)
 
 
+def _finite(m: Measurement, own: int) -> Measurement:
+    """Without frames that hold NaN or Inf where pixels are not bad, but for the first so many: those are told of."""
+    seen = m.y if m.bad_pixels is None else m.y[:, ~m.bad_pixels]
+    kept = np.isfinite(seen.reshape(len(seen), -1)).all(1)
+    kept[:own] = True
+    return replace(m, y=m.y[kept]) if kept.any() else m
+
+
 def _stacked(frames: Sequence[Measurement]) -> Measurement:
     m = frames[0]
     for other in frames:
@@ -102,7 +110,7 @@ class InSequence:
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are those beside it."""
-        start = time.perf_counter()
+        start, m = time.perf_counter(), _finite(m, 1)
         own = replace(m, y=m.y[0], check=None)
         check = compared(own)
         camera, seed = self.request.camera, self.request.seed
@@ -149,7 +157,7 @@ def sequence_plan(measurements: Sequence[Measurement], request: Request = Reques
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
-    scene = prepare(_stacked(measurements), request)
+    scene = prepare(_finite(_stacked(measurements), 0), request)
     return common_plan(
         scene.A,
         scene.frames,
