@@ -143,9 +143,6 @@ def test_a_tile_is_corrected_in_units_of_its_frame(shot):
 def test_stages_are_plain_values():
     stages = (Tv(200), NonLocal(1.0, 12), Learned())
     assert from_list(json.loads(json.dumps(as_list(stages)))) == stages
-    for wrong in ([["none", 1]], [["tv", 1, 2]]):
-        with pytest.raises((KeyError, TypeError)):
-            from_list(wrong)
 
 
 def verdict(error: float, imprint: float | None = None, seed: int = 0) -> Verdict:
@@ -310,7 +307,7 @@ def test_a_plan_comes_back_from_plain_values_and_is_repeated(shot):
     assert shot.error(again.result.x) < 1.2 * shot.error(found.result.x)
     plain = found.plan.as_dict()
     for wrong in (
-        {}, *(plain | {"stages": [stage]} for stage in (["none"], ["tv", -3], ["nonlocal", 1, 2.5])),
+        {}, *(plain | {"stages": [stage]} for stage in (["none", 1], ["tv", 1, 2], ["tv", -3], ["nonlocal", 1, 2.5])),
         plain | {"noise": plain["noise"] | {"alpha": "a"}}, plain | {"level": math.nan}, plain | {"axis": "x"},
         plain | {"vectors": [[math.nan] * 6]}, plain | {"axis": 5}, plain | {"vectors": []},
     ):  # fmt: skip

@@ -144,7 +144,7 @@ def test_gain_is_the_published_shrinkage_and_the_best_of_all():
 
 def test_denoiser_for_solvers(scene):
     x, y = scene
-    denoise = NonlocalDenoiser(0.1, refresh=2, stride=5)
+    denoise = NonlocalDenoiser(0.1, stride=5)
     first = denoise(y.clone(), 0)
     torch.testing.assert_close(first, denoised_once(y, 0.1, stride=5))
     torch.testing.assert_close(denoise(y.clone(), 1), first)
@@ -163,7 +163,6 @@ def test_denoiser_for_solvers(scene):
         (lambda y: NonlocalDenoiser(-0.1), ValueError, "sigma must be positive"),
         (lambda y: NonlocalDenoiser(torch.tensor([0.1, 0.0, 0.1])), ValueError, "sigma must be positive"),
         (lambda y: NonlocalDenoiser(0.1, stride=6), ValueError, "1 <= stride <= patch"),
-        (lambda y: NonlocalDenoiser(0.1, refresh=0), ValueError, "refresh must be at least 1"),
     ],
 )
 def test_bad_arguments_are_named(scene, call, error, words):

@@ -82,37 +82,32 @@ def final_run(
     trials = list[Trial]()
     if verdict is not None:
         trials.append(Trial(_names(state.stages), verdict.error, verdict.imprint, True))
-    ended: dict[Chain, State] = {}
+    ended, begun = dict[Chain, State](), len(state.stages)
     for chain in chains:
         new = ended.get(chain, state)
-        for count, stage in enumerate(chain if new is state else (), 1):
+        for k, stage in enumerate(chain if new is state else (), 1):
             before = new
             try:
                 new = stage.run(A, y, problem, before, watch) if watch.affords(stage) else before
             except FloatingPointError:  # a network may, on what it was not trained with
                 if verdict is None:
                     raise
-                trials.append(Trial(_names((*_since(state, before), stage)), math.inf, None, False))
+                trials.append(Trial(_names((*before.stages, stage)[begun:]), math.inf, None, False))
                 new = state
                 break
             if new is before:  # there was no time for it
                 break
-            ended |= {chain[:count]: new} if chain[:count] in chains else {}
+            ended |= {chain[:k]: new} if chain[:k] in chains else {}
         if verdict is None:
             return new, ()
         if new is state:
             continue
         found = split.verdict(new.x)
         accepted = accepts(found, verdict)
-        trials.append(Trial(_names(_since(state, new)), found.error, found.imprint, accepted))
+        trials.append(Trial(_names(new.stages[begun:]), found.error, found.imprint, accepted))
         if accepted:
             return new, tuple(trials)
     return state, tuple(trials)
-
-
-def _since(begun: State, state: State) -> Chain:
-    """The stages from one state to another."""
-    return state.stages[len(begun.stages) :]
 
 
 def _names(chain: Chain) -> str:

@@ -94,8 +94,7 @@ class Plan:
             noise, axis, stages = values["noise"], values["axis"], from_list(values["stages"])
             vectors = torch.tensor(values["vectors"], dtype=torch.float64)
             alpha, beta, level = (float(v) for v in (noise["alpha"], noise["beta"], values["level"]))
-            if isinstance(axis, list):
-                axis = tuple(float(v) for v in axis)
+            axis = tuple(map(float, axis)) if isinstance(axis, list) else axis
             bands = len(axis) if isinstance(axis, tuple) else axis
             usable = math.isfinite(alpha + beta) and 0 < level < math.inf and bool(vectors.isfinite().all())
             if not usable or bands not in (vectors.shape[1], None):

@@ -80,10 +80,9 @@ class Problem:
         return self.level * (brightness(A, y) if self.brightness is None else self.brightness)
 
     def non_local(self, A: Camera, y: Tensor, sigma: float) -> Denoiser:
-        """A non-local denoiser, sigma in units of the weights of TV, which keeps the filters of its first call."""
+        """A non-local denoiser, sigma in units of the weights of TV."""
         stride = STRIDE if len(A.measurement_shape) == 2 else STRIDE_OF_SEVERAL
-        denoiser = NonlocalDenoiser(sigma * self.weight(A, y) * self.relative, patch=PATCH, stride=stride)
-        return lambda z, k: denoiser(z, 1)
+        return NonlocalDenoiser(sigma * self.weight(A, y) * self.relative, patch=PATCH, stride=stride)
 
     def solve(
         self,
@@ -171,16 +170,13 @@ class Watch:
     def over(self) -> bool:
         return self.stopped or self.late
 
-    def of(self, history: tuple[Record, ...], cost: float) -> Monitor:
-        """The monitor of a stage that begins now, after these records, and costs so much an iteration."""
-        return self.unseen(cost, lambda record, z: self.ask(after(history, record), z))
-
-    def unseen(self, cost: float, ask: Monitor = lambda record, z: False) -> Monitor:
-        """The monitor of a trial, whose iterations the user's is not handed."""
+    def of(self, history: tuple[Record, ...] | None, cost: float) -> Monitor:
+        """The monitor of a stage that begins now, after these records, None in a trial, and costs so much a turn."""
         self.last = time.perf_counter()
 
         def see(record: Record, z: Tensor) -> bool:
-            ask(record, z)
+            if history is not None:
+                self.ask(after(history, record), z)
             return self.spend(cost)
 
         return see
@@ -280,11 +276,11 @@ class NonLocal:
         solve = partial(problem.solve, A, y, denoise=problem.non_local(A, y, self.sigma))
         if self.noise not in (None, 1):
             solve(1, state=start)  # for filters that are the same however much the noise counts
-        noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.cost / self.num_iters
-        if self.noise is None and problem.error is not None:
+        noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
+        if self.noise is None and problem.error is not None and num_iters > TRIED:
             least, begun = math.inf, start
             for count in NOISE_COUNTS:
-                result, run = solve(TRIED, state=begun, noise=count, monitor=watch.unseen(cost))
+                result, run = solve(TRIED, state=begun, noise=count, monitor=watch.of(None, cost))
                 error = problem.error(result.x.clamp_(min=0))
                 if not error < least:
                     break

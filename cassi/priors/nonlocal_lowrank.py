@@ -39,18 +39,17 @@ class NonlocalDenoiser:
     """`f(z, k) -> z` for the solvers: denoise images that share their structure, such as coefficients of a subspace.
 
     The images are divided by sigma first, so that the noise is white and 1 in all of them; matching looks at all of
-    them together. Groups and their filters are kept for some iterations: such a call is linear, and costs products
-    only. One denoiser serves one run of a solver: make a new one for each. It overwrites its argument. Memory: with the
-    compiled kernel (CPU) some ten times z, else three times p^2 z.
+    them together. Groups and their filters are those of the first call: from then on it is a linear map, and costs
+    products only. Make a new one for each run of a solver. It overwrites its argument. Memory: with the compiled kernel
+    (CPU) some ten times z, else three times p^2 z.
 
     Args:
         sigma: standard deviation of the noise, in units of z, a number or one for each image (K,), > 0.
-        refresh: look for similar patches, and make their filters, anew every so many calls.
         patch: side of a patch p [pixel]; 7 suits a single image better, where a patch of 5 holds few numbers.
         stride: distance of reference patches [pixel], 1 to patch.
 
     Raises:
-        ValueError: sigma not positive (on a GPU with the first call), refresh below 1, stride not in 1..patch.
+        ValueError: sigma not positive (on a GPU with the first call), stride not in 1..patch.
 
     Example:
         >>> x = torch.ones(1, 24, 24)
@@ -60,15 +59,13 @@ class NonlocalDenoiser:
         True
     """
 
-    def __init__(self, sigma: float | Tensor, *, refresh: int = 8, patch: int = 5, stride: int = 4) -> None:
-        if refresh < 1:
-            raise ValueError(f"refresh must be at least 1, got {refresh}")
+    def __init__(self, sigma: float | Tensor, *, patch: int = 5, stride: int = 4) -> None:
         if stride < 1 or stride > patch:
             raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
         self._sigma = torch.as_tensor(sigma).flatten()
-        if self._sigma.is_cpu:  # elsewhere it is looked at where one waits anyway
-            _check_sigma(float(self._sigma.min()))
-        self._refresh, self._patch, self._stride = refresh, patch, stride
+        if self._sigma.is_cpu and not bool((self._sigma > 0).all()):  # elsewhere it is looked at where one waits anyway
+            raise ValueError(f"sigma must be positive, got {self._sigma.tolist()}")
+        self._patch, self._stride = patch, stride
         self._filters: list[GroupFilters] = []
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
@@ -87,8 +84,7 @@ class NonlocalDenoiser:
             raise ValueError(f"sigma must be one number or {z.shape[-3]}, one an image, got {len(self._sigma)}")
         stacks = z.reshape(-1, *z.shape[-3:])
         with torch.no_grad():
-            if k % self._refresh == 0 or len(self._filters) != len(stacks):
-                self._filters = []  # before the next are made
+            if len(self._filters) != len(stacks):
                 self._sigma = self._sigma.to(z)
                 self._filters = [self._made(stack) for stack in stacks]
             for stack, filters in zip(stacks, self._filters, strict=True):
@@ -170,11 +166,6 @@ class _Part(NamedTuple):
     start: Tensor  # where those of each place begin among them
 
 
-def _check_sigma(least: float) -> None:
-    if not least > 0:
-        raise ValueError(f"sigma must be positive, got {least}")
-
-
 def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float, sigma: Tensor) -> _Part:
     """The filters of groups x (n, K, m p^2), mean 0, in units of noise of sigma, at least."""
     m = groups.shape[1]
@@ -182,7 +173,8 @@ def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float
     signal = (values > alive).flatten()
     told = [signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64), sigma.double()]
     total, energy, least = torch.stack(told).tolist()
-    _check_sigma(least)
+    if not least > 0:
+        raise ValueError(f"sigma must be positive, got {least}")
     if not math.isfinite(energy):
         raise FloatingPointError(_NOT_FINITE)
     count = int(total)

@@ -141,8 +141,7 @@ def corrected(
 def _missing(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, r: Tensor, zero: Tensor) -> Tensor:
     """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place.
 
-    Directions p are those of textbooks over r . q, which saves two divisions an iteration. What is all but zero,
-    (batch, 1, 1), is added to every scalar product: 0 / 0 where all is solved, without it.
+    Directions p are those of textbooks over r . q: two divisions less. `zero`, (batch, 1, 1), keeps 0 / 0 a number.
     """
     ones = (1,) * len(A.measurement_shape)
     batch, count = r.shape[: r.ndim - len(ones)], len(zero)

@@ -90,14 +90,14 @@ def _steps(mask: torch.Tensor, y: torch.Tensor, x: torch.Tensor, on: torch.devic
     basis = smooth_basis(len(x), min(COMPONENTS, len(x))).to(x)
     _, state = subspace_tv(A, y, basis, num_iters=SPAN)
     sigma = 0.5 * coefficient_weights(len(basis)).float() * float(x.mean())
-    denoise = NonlocalDenoiser(sigma, refresh=2)
+    denoise = NonlocalDenoiser(sigma)
     denoise(state.z.clone(), 0)
     steps: dict[str, Callable[[], object]] = {
         "forward": partial(A.forward, x),
         "adjoint": partial(A.adjoint, y),
         "pseudo-inverse": partial(A.pinv, y),
         f"total variation, {SPAN} iterations": partial(subspace_tv, A, y, basis, num_iters=SPAN, state=state),
-        "non-local, with its matching": lambda: denoise(state.z.clone(), 0),
+        "non-local, with its matching": lambda: NonlocalDenoiser(sigma)(state.z.clone(), 0),
         "non-local, kept filters": lambda: denoise(state.z.clone(), 1),
     }
     prior = shipped_prior().on(on)
