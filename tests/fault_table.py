@@ -148,7 +148,7 @@ FAULTS = [
     Fault("camera: the data step of ADMM hands on the wrong measurement", "optics/protocol.py::Camera.data_step_",
         "b.sub_(r, alpha=rho) if rho > 0 else b", "b", "test_optics_contract.py", "step_of_admm"),
     Fault("camera: GAP divides by what a blur leaves", "optics/protocol.py::Camera.data_step_",
-        "self.solve(b, rho) if rho > 0 or self.exact else b * self._inverse_majorizer", "self.solve(b, rho)",
+        "self.solve(b, rho) if rho > 0 or self.exact else b * self.inverse_modes", "self.solve(b, rho)",
         "test_optics_blurred.py", "noise_that"),
     Fault("camera: solvers start from amplified noise", "optics/protocol.py::Camera.first_guess", "self.exact", "True",
         "test_optics_blurred.py", "noise_that"),

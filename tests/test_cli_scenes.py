@@ -148,6 +148,14 @@ def test_of_a_sequence_is_told_where_the_mask_does_not_belong(tmp_path, capsys, 
     assert "warning: gap_000001: the snapshot is black: no light reached it" in said.err
     assert ", 1 do not fit the mask" in said.out and "hold the largest value" not in said.err
 
+    y[0, 3, 3] = np.nan
+    write_arrays(tmp_path / "nan.h5", {"measurement": y, "mask": mask})
+    assert run("--sequence", tmp_path / "nan.h5", *command[2:]) == 1
+    said = capsys.readouterr()
+    assert "error: nan_000000: " in said.err and "holds 1 values that are NaN" in said.err
+    assert "nan_sequence.h5 is not written without all frames; those that are finished are kept in" in said.err
+    assert len(list((tmp_path / "nan_sequence_frames").glob("*.h5"))) == 2
+
 
 def test_simulate_says_what_it_photographed(tmp_path, capsys):
     simulate(tmp_path / "video.h5", "--frames", "2", "--motion", "1.5")

@@ -64,6 +64,16 @@ def test_the_data_step_is_the_best_linear_estimate(monkeypatch):
     np.testing.assert_allclose(z.numpy().ravel(), expected, rtol=1e-6, atol=1e-8)
 
 
+def test_what_is_solved_stays_solved():
+    """Where noise is strong, conjugate gradients are done before their last turn."""
+    case = given(camera())
+    case["variance"] = 1e4 * case["variance"]
+    expected = unrolled(**case)[1]
+    single = {name: t.float() for name, t in case.items() if isinstance(t, torch.Tensor)}
+    found = unrolled(**case | single | {"A": camera(torch.float32), "prior": case["prior"].float()})[1]
+    torch.testing.assert_close(found, expected.float(), rtol=1e-3, atol=1e-4)
+
+
 def test_objects_in_the_dark_are_at_the_level_of_all_priors():
     case = given(camera())
     case["y"][:, 4:] *= 0.01

@@ -56,7 +56,7 @@ def without_learned(chain: Chain) -> Chain:
 def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:
     """What the default solver does to a snapshot of this camera: total variation, and the chains that may follow."""
     if method.num_iters is not None:
-        return Tv(method.num_iters), ()
+        return Tv(int(method.num_iters)), ()
     first, more = {"fast": (100, 50), "default": (200, 300), "best": (200, 1500)}[method.quality]
     strength = math.sqrt(A.num_shots)
     # what several shots tell coarse runs would wash out: four are 0.4 dB better without, on ten CAVE windows with noise

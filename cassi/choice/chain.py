@@ -40,9 +40,12 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
         (Tv(num_iters=200), Learned())
     """
     stages = tuple(STAGES[name](*numbers) for name, *numbers in values)
-    for name, value in (pair for stage in stages for pair in vars(stage).items() if pair[1] is not None):
-        if not math.isfinite(value) or (name.startswith("num_") and not (isinstance(value, int) and value > 0)):
+    for name, value in (pair for stage in stages for pair in vars(stage).items() if pair != ("noise", None)):
+        whole, positive = name.startswith("num_"), name in ("sigma", "noise")
+        if type(value) not in ((int,) if whole else (int, float)) or not -math.inf < value < math.inf:
             raise ValueError(f"{name} of a stage is {value!r}")
+        if (whole or positive) and value <= 0:
+            raise ValueError(f"{name} of a stage must be positive, got {value!r}")
     return stages
 
 

@@ -96,13 +96,13 @@ class Plan:
             alpha, beta, level = (float(v) for v in (noise["alpha"], noise["beta"], values["level"]))
             axis = tuple(map(float, axis)) if isinstance(axis, list) else axis
             bands = len(axis) if isinstance(axis, tuple) else axis
-            usable = math.isfinite(alpha + beta) and 0 < level < math.inf and bool(vectors.isfinite().all())
-            if not usable or bands not in (vectors.shape[1], None):
-                raise ValueError("numbers out of range, or not as many bands as vectors have")
+            usable = min(alpha, beta) >= 0 < level and math.isfinite(alpha + beta + level + float(vectors.sum()))
+            if not (usable and stages and vectors.ndim == 2 and bands in (vectors.shape[1], None)):
+                raise ValueError("numbers out of range, no stages, or not as many bands as vectors have")
             prior = shipped_prior() if any(isinstance(stage, Learned) for stage in stages) else None
             model = NoiseModel(alpha, beta, str(noise["source"]))
             return Plan(str(values["basis"]), vectors, model, level, stages, prior, axis)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(
                 f"this is no plan of a reconstruction by this version of the program ({error!r}); reconstruct anew"
             ) from error

@@ -170,13 +170,12 @@ class Watch:
     def over(self) -> bool:
         return self.stopped or self.late
 
-    def of(self, history: tuple[Record, ...] | None, cost: float) -> Monitor:
-        """The monitor of a stage that begins now, after these records, None in a trial, and costs so much a turn."""
+    def of(self, history: tuple[Record, ...], cost: float, *, trial: bool = False) -> Monitor:
+        """The monitor of a stage that begins now, after these records, and costs so much a turn; a trial has none."""
         self.last = time.perf_counter()
 
         def see(record: Record, z: Tensor) -> bool:
-            if history is not None:
-                self.ask(after(history, record), z)
+            self.ask(history[-1] if trial else after(history, record), z)
             return self.spend(cost)
 
         return see
@@ -262,12 +261,12 @@ class NonLocal:
 
     @property
     def name(self) -> str:
-        counts = "" if self.noise in (None, 1) else f", noise x {self.noise:g}"
+        counts = "" if self.noise in (None, 1) else f", noise counted {self.noise:g} times"
         return f"non-local ({self.sigma:g}{counts})"
 
     @property
     def cost(self) -> float:
-        return self.MATCH + self.ITERATION * (self.num_iters + (TRIED if self.noise is None else 0))
+        return self.MATCH + self.ITERATION * (self.num_iters + (2 * TRIED if self.noise is None else 0))
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         if state is None or state.run is None:
@@ -278,13 +277,14 @@ class NonLocal:
             solve(1, state=start)  # for filters that are the same however much the noise counts
         noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
         if self.noise is None and problem.error is not None and num_iters > TRIED:
-            least, begun = math.inf, start
+            least, begun, end = math.inf, start, watch.spent + 3 * TRIED * cost
             for count in NOISE_COUNTS:
-                result, run = solve(TRIED, state=begun, noise=count, monitor=watch.of(None, cost))
+                result, run = solve(TRIED, state=begun, noise=count, monitor=watch.of(state.history, cost, trial=True))
                 error = problem.error(result.x.clamp_(min=0))
-                if not error < least:
+                if not error < least or (watch.over and count > 1):
                     break
                 least, noise, start, num_iters = error, count, run, self.num_iters - TRIED
+            watch.expected += watch.spent - end  # of the trials that were not needed
         result, run = solve(num_iters, state=start, noise=noise, monitor=watch.of(state.history, cost))
         return state.followed_by(result, run, replace(self, noise=noise))
 

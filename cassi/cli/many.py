@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from cassi.cli.shell import say, warn
 from cassi.errors import InputError
 from cassi.files.cube_store import gather_cubes
 from cassi.files.formats.table import SUFFIXES
+from cassi.optics.measurement import Measurement
 from cassi.running import front_door
 from cassi.running.many import BatchReport, reconstruct_many
 from cassi.running.progress import CAMERA, StepBar
@@ -58,6 +60,7 @@ def run_many(args: argparse.Namespace, task: Task) -> int:
     report = reconstruct_many(frames, place, read=read, solve=solve, attributes=provenance(args), **how)
     tell_report(args, report)
     if args.sequence and report.failed:
+        warn(args, f"{args.output} is not written without all frames; those that are finished are kept in {place}")
         return 1
     made = gathered(args, task) if args.sequence else [args.output]
     if not args.sequence and args.report is not None and len(report.failed) < len(frames):
@@ -81,7 +84,9 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
     """One plan for all frames, made from some of them; each is reconstructed with those beside it."""
     count = len(task.frames)
     spread = sorted({round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)})
-    looked_at = [task.measurement(task.frames[t]) for t in spread]
+    looked_at = _some(task, spread)
+    if len(looked_at) < 2:
+        _ = [task.measurement(frame) for frame in task.frames]  # which says why
     if not isinstance(camera, str):
         looked_at = [camera.in_place(m) for m in looked_at]
     same = {name: task.method[name] for name in ("psf", "black_level", "weights", "device", "seed")}
@@ -89,6 +94,15 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
     plan = sequence_plan(looked_at, request)
     say(args, f"  one plan for {count} frames, from {len(looked_at)} of them")
     return InSequence(plan, request)
+
+
+def _some(task: Task, chosen: Sequence[int]) -> list[Measurement]:
+    """These frames, others in place of those that cannot be read, which is told of each when its turn comes."""
+    found = list[Measurement]()
+    for k in (*chosen, *(k for k in range(len(task.frames)) if k not in chosen)):
+        with contextlib.suppress(ValueError, OSError):
+            found += [task.measurement(task.frames[k])] if len(found) < len(chosen) else []
+    return found
 
 
 def _parts(args: argparse.Namespace) -> Path:
@@ -136,7 +150,7 @@ def common_camera(args: argparse.Namespace, task: Task) -> FoundCamera | str:
     chosen: Sequence[int] = sorted({round(k * last / (FRAMES - 1)) for k in range(FRAMES)})
     try:
         with StepBar({CAMERA: 1.0}, shown=not args.quiet) as bar:
-            seen = [task.measurement(task.frames[k]) for k in chosen]
+            seen = _some(task, chosen) or [task.measurement(task.frames[0])]
             found = found_camera.find_camera(
                 *seen, black_level=task.method["black_level"], seed=args.seed, told=partial(bar, CAMERA)
             )

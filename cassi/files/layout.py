@@ -46,7 +46,10 @@ def match_layout(
     stacks, planes = _axis_candidates(container, entry), _axis_candidates(mask_container, mask_entry)
     pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
     if not pairs:
-        raise InputError(f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of the {num_bands} bands asked for")
+        raise InputError(
+            f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of the {num_bands} bands asked for; of several "
+            "shots say how many (--shots)"
+        )
     for transposed in (False, True):
         for stack, plane in pairs:
             rows, columns = _image(entry.shape, stack)[:: -1 if transposed else 1]

@@ -55,7 +55,9 @@ def infer_shifts(
     difference = detector - width
     if len(mask_shape) == 3:
         if num_bands not in (None, mask_shape[0]):
-            raise InputError(f"the mask has {mask_shape[0]} bands, {num_bands} were asked for")
+            raise InputError(
+                f"the mask has {mask_shape[0]} bands, {num_bands} were asked for; several shots make a MultiShot"
+            )
         num_bands = mask_shape[0]
     sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
     if stored is not None:

@@ -154,7 +154,7 @@ class MultiShot(Camera):
             return super().solve(b, rho)
         self.check_measurement(b)
         values, vectors = self._eigen
-        inverse = 1 / (rho + values) if rho else reciprocal(self.modes()[0])
+        inverse = 1 / (rho + values) if rho else self.inverse_modes
         z = torch.zeros_like(b)
         for mode in range(self.num_shots):
             amplitude = (vectors[:, mode] * b).sum(-3) * inverse[mode]

@@ -202,12 +202,13 @@ class Camera(ABC):
     # what iterative solvers run on
 
     @kept
-    def _inverse_majorizer(self) -> Tensor:
-        return reciprocal(self.majorizer())
+    def inverse_modes(self) -> Tensor:
+        """D^+ of the `modes`."""
+        return reciprocal(self.modes()[0])
 
     def first_guess(self, y: Tensor) -> Tensor:
         """Where solvers start: A^+ y where that is exact; else A^T D^+ y, D = `majorizer`, which cannot blow up."""
-        return self.pinv(y) if self.exact else self.adjoint(self.check_measurement(y) * self._inverse_majorizer)
+        return self.pinv(y) if self.exact else self.adjoint(self.check_measurement(y) * self.inverse_modes)
 
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
@@ -235,7 +236,7 @@ class Camera(ABC):
         b = y - y_v.copy_(self.forward(v))
         if accelerate:
             b.add_(y_x).sub_(y_v)
-        r = self.solve(b, rho) if rho > 0 or self.exact else b * self._inverse_majorizer
+        r = self.solve(b, rho) if rho > 0 or self.exact else b * self.inverse_modes
         torch.add(y_v, b.sub_(r, alpha=rho) if rho > 0 else b, out=y_x)
         torch.add(v, self.adjoint(r), out=x)
 

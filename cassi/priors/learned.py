@@ -153,8 +153,8 @@ class LearnedPrior(nn.Module):
         count = z.shape[1]
         if memory is None:
             memory = z.new_zeros((len(z), self.size.memory, *z.shape[2:]))
-        missing = (0, 0, 0, 0, 0, self.size.components - count)
-        images = torch.cat([F.pad(z, missing), F.pad(3 * d, missing), seen, noise, memory], 1)
+        none = z.new_zeros((len(z), self.size.components - count, *z.shape[2:]))
+        images = torch.cat([z, none, 3 * d, none, seen, noise, memory], 1)
         with torch.autocast(z.device.type, torch.bfloat16, enabled=self.training and _bfloat16_is_fast(z.device)):
             out = self.net(images, stage)
         f, g, memory = out.split((self.size.components, self.size.components, self.size.memory), 1)

@@ -85,7 +85,7 @@ def reconstruct(
         num_iters: iterations; the solver's own default if not given.
         tv_weight: weight of the total variation, > 0, relative to the cube's mean level, or to the mean level times the
             mean of gram_diag ("admm-tv"). Not for "auto", which chooses, or "least-squares".
-        quality: "fast", two thirds as long as "default", or "best", twenty times as long ("auto" only).
+        quality: "fast", 3/4 of the time of "default", or "best", 16 times as long ("auto" only).
         prior: of the final run: "tv", "nonlocal" or "learned", each after those before it, or "auto", all of them
             unless held-out pixels or the mask's imprint speak against it ("auto" only).
         weights: of the learned prior, as scripts/train.py writes them, instead of those that come with the program.

@@ -5,11 +5,13 @@ A frame depends on its neighbors' snapshots alone, not on their results: each is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,22 +65,21 @@ class ReadWindow:
 
     def __call__(self, path: str | tuple[str, ...], frames: int | None = None) -> Measurement:
         if frames is None:
-            paths = (path,) if isinstance(path, str) else path
-            return _stacked([self.read(one) for one in paths])
-        first = max(0, frames - self.reach)
-        m = self.read(path, frames=slice(first, min(self.count, frames + self.reach + 1)))
-        t = frames - first
-        order = [t, *(s for s in range(len(m.y)) if s != t)]
-        truth = m.cube if m.cube is None or m.cube.ndim == 3 else m.cube[t]
-        return replace(m, y=m.y[order], cube=truth)
+            reads = [partial(self.read, one) for one in ((path,) if isinstance(path, str) else path)]
+        else:
+            places = [frames, *beside(frames, self.count, self.reach)]
+            reads = [partial(self.read, path, frames=slice(s, s + 1)) for s in places]
+        window = [_single(reads[0]())]
+        for read in reads[1:]:
+            with contextlib.suppress(InputError):  # a neighbor that cannot be read is told of when its turn comes
+                window.append(_single(read()))
+        return _stacked(window)
 
 
-def _finite(m: Measurement, own: int) -> Measurement:
-    """Without frames that hold NaN or Inf where pixels are not bad, but for the first so many: those are told of."""
-    seen = m.y if m.bad_pixels is None else m.y[:, ~m.bad_pixels]
-    kept = np.isfinite(seen.reshape(len(seen), -1)).all(1)
-    kept[:own] = True
-    return replace(m, y=m.y[kept]) if kept.any() else m
+def _single(m: Measurement) -> Measurement:
+    """The first frame of a stack, or a snapshot as it is."""
+    cube = m.cube if m.cube is None or m.cube.ndim == 3 else m.cube[0]
+    return m if m.y.ndim == 2 else replace(m, y=m.y[0], cube=cube)
 
 
 def _stacked(frames: Sequence[Measurement]) -> Measurement:
@@ -110,7 +111,7 @@ class InSequence:
 
     def __call__(self, m: Measurement, monitor: Monitor | None = None) -> Reconstruction:
         """The cube of the first snapshot of a stack; the others are those beside it."""
-        start, m = time.perf_counter(), _finite(m, 1)
+        start = time.perf_counter()
         own = replace(m, y=m.y[0], check=None)
         check = compared(own)
         camera, seed = self.request.camera, self.request.seed
@@ -157,7 +158,7 @@ def sequence_plan(measurements: Sequence[Measurement], request: Request = Reques
     """
     if len(measurements) < 2:
         raise InputError(f"a sequence has two frames at least, got {len(measurements)}; leave it a single snapshot")
-    scene = prepare(_finite(_stacked(measurements), 0), request)
+    scene = prepare(_stacked(measurements), request)
     return common_plan(
         scene.A,
         scene.frames,

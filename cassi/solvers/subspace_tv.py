@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.optics.detector import brightness
-from cassi.optics.protocol import Camera, measured, reciprocal
+from cassi.optics.protocol import Camera, measured
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
@@ -107,9 +107,7 @@ def subspace_tv(
         raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
     B = basis.to(y).contiguous()
     lam = brightness(A, y) if tv_weight is None else tv_weight
-    w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * lam
-    D, V = A.modes()
-    inverse = reciprocal(D)
+    (_, V), inverse = A.modes(), A.inverse_modes
     if V is not None:
         sigma2 = (V.square() * sigma2.expand(y.shape).unsqueeze(-3)).sum(-4)
     a = (PRIOR_STRENGTH / lam**2) * sigma2 * inverse
@@ -124,7 +122,9 @@ def subspace_tv(
     if nonnegative:
         u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
-    spare = torch.empty_like(q) if q.is_cuda else None
+    if denoise is None:
+        w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * lam
+        spare = torch.empty_like(q) if q.is_cuda else None
     z_last, e_last = (z.clone(), e.clone()) if momentum else (z, e)
     c = STEP / (3 * (1 + momentum) * (1 + 2 * momentum))
     for k in loop:

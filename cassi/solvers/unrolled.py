@@ -118,7 +118,7 @@ def corrected(
     floor = prior.log_floor.exp().to(y).view(-1, *(1,) * L_y.ndim) * L_y.square()
     N = torch.addcmul(variance, floor, D)
     M = torch.addcmul(N, D, diagonal).reciprocal()  # about the inverse of the diagonal
-    zero = y.new_full((math.prod(batch), 1, 1), math.sqrt(tiny))  # its square, in derivatives, is a number, too
+    zero = y.new_full((math.prod(batch), 1, 1), tiny)
 
     def data_step(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
         y_z = A.forward(synthesise(z, B))
@@ -141,7 +141,7 @@ def corrected(
 def _missing(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, r: Tensor, zero: Tensor) -> Tensor:
     """S B Phi^T (Phi B^T S B Phi^T + N)^-1 r by conjugate gradients, preconditioned by M; nothing in place.
 
-    Directions p are those of textbooks over r . q: two divisions less. `zero`, (batch, 1, 1), keeps 0 / 0 a number.
+    `zero`, (batch, 1, 1), all but zero, is added to scalar products: 0 / 0 where all is solved, without it.
     """
     ones = (1,) * len(A.measurement_shape)
     batch, count = r.shape[: r.ndim - len(ones)], len(zero)
@@ -154,14 +154,14 @@ def _missing(A: Camera, B: Tensor, SB: Tensor, N: Tensor, M: Tensor, r: Tensor, 
         return torch.baddbmm(zero, a.reshape(count, 1, -1), b.reshape(count, -1, 1)).view(*batch, *ones)
 
     q = M * r
-    p = q / dot(r, q)
-    v = torch.zeros_like(r)
+    v, p, rq = r, q, dot(r, q)
     for i in range(CG_ITERS):
         G = torch.addcmul(A.forward(synthesise(estimate(p), B)), N, p)
-        pG = dot(p, G)
-        v = torch.addcdiv(v, p, pG)
+        alpha = rq / dot(p, G)
+        v = torch.addcmul(v, alpha, p) if i > 0 else alpha * p
         if i < CG_ITERS - 1:
-            r = torch.addcdiv(r, G, pG, value=-1)
+            r = torch.addcmul(r, alpha, G, value=-1)
             q = M * r
-            p = torch.addcdiv(p, q, dot(r, q))
+            rq_old, rq = rq, dot(r, q)
+            p = torch.addcmul(q, rq / rq_old, p)
     return estimate(v)
