@@ -100,7 +100,7 @@ def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
     stage = NonLocal(0.3, 60, None)
     found = stage.run(shot.A, shot.y, problem, start, Watch(lambda record, z: seen.append(record.iteration)))
     assert told == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
-    assert seen == [10] * 16 * len(errors) + list(range(11, 55)) and len(found.history) == 54, "16 were the trial's"
+    assert seen == [10] * 12 * len(errors) + list(range(11, 59)) and len(found.history) == 58, "12 were the trial's"
     assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise counted {chosen} times'})"
     given = found.stages[-1].run(shot.A, shot.y, shot.problem, start, Watch())
     assert float((found.x - given.x).norm() / given.x.norm()) < 1e-3
