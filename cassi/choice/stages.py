@@ -240,8 +240,7 @@ class Tv:
 class NonLocal:
     """The same with a non-local prior in place of TV, whose filters are made once, of the cube that it starts from.
 
-    A linear denoiser that stays the same is a convex prior, and the iteration settles. To match patches anew is a stage
-    of its own.
+    A linear denoiser that stays the same is a convex prior, and the iteration settles.
 
     What stands out of the noise the filters pass as a whole, with the noise in it; less of that is fitted where noise
     counts more, and less of faint texture. Which is better depends on scene and noise, by up to 6 dB, and held-out

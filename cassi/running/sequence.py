@@ -55,7 +55,7 @@ class ReadWindow:
     """Reads a frame and those up to `reach` beside it as a stack, the frame itself first.
 
     Attributes:
-        read: of one frame, or of a slice of a stack; see `cassi.running.many.reconstruct_many`.
+        read: of one frame; see `cassi.running.many.reconstruct_many`.
         count: frames of the stack; 0 where each frame is a file.
     """
 
@@ -67,19 +67,12 @@ class ReadWindow:
         if frames is None:
             reads = [partial(self.read, one) for one in ((path,) if isinstance(path, str) else path)]
         else:
-            places = [frames, *beside(frames, self.count, self.reach)]
-            reads = [partial(self.read, path, frames=slice(s, s + 1)) for s in places]
-        window = [_single(reads[0]())]
+            reads = [partial(self.read, path, frames=s) for s in (frames, *beside(frames, self.count, self.reach))]
+        window = [reads[0]()]
         for read in reads[1:]:
             with contextlib.suppress(InputError):  # a neighbor that cannot be read is told of when its turn comes
-                window.append(_single(read()))
+                window.append(read())
         return _stacked(window)
-
-
-def _single(m: Measurement) -> Measurement:
-    """The first frame of a stack, or a snapshot as it is."""
-    cube = m.cube if m.cube is None or m.cube.ndim == 3 else m.cube[0]
-    return m if m.y.ndim == 2 else replace(m, y=m.y[0], cube=cube)
 
 
 def _stacked(frames: Sequence[Measurement]) -> Measurement:
