@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_choice_stages import SIZE, Shot
 
-from cassi.choice.adaptation import Adapt, Example, _photographs, _strip, error
+from cassi.choice.adaptation import Adam, Adapt, Example, _photographs, _strip, error
 from cassi.choice.automatic import stages_of
 from cassi.choice.chain import as_list, from_list, repeated
 from cassi.choice.plan import Method
@@ -106,6 +106,18 @@ def test_the_clock_stops_it_and_nothing_is_changed(case):
     watch = Watch(lambda record, z: seen.append(record) or len(seen) == 30)  # within the photographs
     assert case.adapted(3, watch) is case.state and watch.stopped and len(seen) == 30
     assert [name for _, name in case.adapted(2).begun][2] == "adaptation of the network"
+
+
+def test_adam_is_that_of_torch():
+    ours, theirs = (torch.nn.Parameter(torch.linspace(-1, 1, 6)) for _ in range(2))
+    adam, other = Adam([ours]), torch.optim.Adam([theirs], lr=0.1, betas=(0.9, 0.99))
+    for _ in range(5):
+        for w in (ours, theirs):
+            w.grad = None
+            (w**4 - w).sum().backward()
+        adam.step(0.1)
+        other.step()
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_a_strip_has_light(case, monkeypatch):

@@ -95,16 +95,14 @@ class Adapt:
             return state
         generator, B, level = torch.Generator().manual_seed(0), problem.smooth.to(y), problem.weight(A, y)
         prior = copy.deepcopy(problem.learned.on(y.device)).requires_grad_(True)
-        adam = torch.optim.Adam(prior.parameters(), betas=(0.9, 0.99))
+        adam = Adam(list(prior.parameters()))
         with torch.enable_grad():
             for step in range(self.num_steps):
                 a, e = _strip(A, examples[step % len(examples)], generator)
                 _, z = unrolled(a, e.y[None], B, prior, e.start[None], variance=e.variance[None], level=level)
                 error(synthesise(z, B), e.truth[None]).backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(prior.parameters(), 1.0)
-                adam.param_groups[0]["lr"] = RATE * min(1, (step + 1) / WARM) * (1 - step / self.num_steps)
-                adam.step()
-                adam.zero_grad()
+                adam.step(RATE * min(1, (step + 1) / WARM) * (1 - step / self.num_steps))
                 if watch.spend(self.STEP) or told():
                     return state
         problem = replace(problem, learned=prior.requires_grad_(False))
@@ -116,6 +114,28 @@ class Adapt:
             if watch.over:
                 return state
         return replace(new, x=(state.x + new.x) / 2, stages=(*state.stages, self))
+
+
+class Adam:
+    """Kingma & Ba (2015), with beta = 0.9, 0.99. `torch.optim` brings a compiler, and its words at exit.
+
+    w <- w - rate m / (1 - 0.9^t) / (sqrt(v / (1 - 0.99^t)) + 1e-8),   m <- 0.9 m + 0.1 g,   v <- 0.99 v + 0.01 g^2
+    """
+
+    def __init__(self, weights: list[torch.nn.Parameter]) -> None:
+        self.weights, self.t = [(w, torch.zeros_like(w), torch.zeros_like(w)) for w in weights], 0
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """One step along the gradients, which are None after it."""
+        self.t += 1
+        a, b = 1 - 0.9**self.t, 1 - 0.99**self.t
+        for w, m, v in self.weights:
+            if w.grad is not None:
+                m.lerp_(w.grad, 0.1)
+                v.lerp_(w.grad.square(), 0.01)
+                w.addcdiv_(m, (v / b).sqrt_().add_(1e-8), value=-rate / a)
+                w.grad = None
 
 
 def begun_at(x: Tensor, A: Camera, y: Tensor, variance: Tensor, truth: Tensor, B: Tensor) -> Example:
