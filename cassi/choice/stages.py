@@ -171,7 +171,7 @@ class Watch:
         return self.stopped or self.late
 
     def of(self, history: tuple[Record, ...], cost: float, *, trial: bool = False) -> Monitor:
-        """The monitor of a stage that begins now, after these records, and costs so much a turn; a trial has none."""
+        """The monitor of a stage that begins now, after these records, at this cost an iteration; a trial adds none."""
         self.last = time.perf_counter()
 
         def see(record: Record, z: Tensor) -> bool:
