@@ -117,7 +117,7 @@ class Adapt:
 
 
 class Adam:
-    """Kingma & Ba (2015), with beta = 0.9, 0.99. `torch.optim` brings a compiler, and its words at exit.
+    """Kingma & Ba (2015), with beta = 0.9, 0.99. `torch.optim` would load a compiler that prints at exit.
 
     w <- w - rate m / (1 - 0.9^t) / (sqrt(v / (1 - 0.99^t)) + 1e-8),   m <- 0.9 m + 0.1 g,   v <- 0.99 v + 0.01 g^2
     """

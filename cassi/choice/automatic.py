@@ -230,14 +230,8 @@ def _staged(
         problem = replace(problem, variance=plan.noise.variance(split.y))
     state, trials = final_run(split, problem, state, () if watch.over else chains, watch, verdict if judged else None)
     taken_at = next((trial.held_out_error for trial in reversed(trials) if trial.accepted), None)
-    evidence = Evidence(
-        bases=found.bases,
-        trials=trials,
-        held_out_error=split.error(state.x.clamp(min=0)) if taken_at is None else taken_at,
-        held_out_pixels=len(split.places),
-        seed=run.seed,
-        part=None,
-    )
+    error = split.error(state.x.clamp(min=0)) if taken_at is None else taken_at
+    evidence = Evidence(found.bases, trials, error, len(split.places), run.seed, part=None)
     return state, replace(plan, stages=state.stages), evidence
 
 

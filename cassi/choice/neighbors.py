@@ -94,9 +94,8 @@ def common_plan(
     if noise.gain is None:  # what total variation leaves
         state = Tv(ALONE).run(split.A_train, split.y_train, plan.problem(frames, found.brightness), None, Watch())
         plan = replace(plan, noise=noise_left(split, split.misfit(state.x.clamp(min=0)).square()))
-    more = (
-        () if method.prior == "tv" else in_turn(SIGMA, NOISE_COUNTS)[2:]
-    )  # coarse runs would wash out what neighbors tell
+    # coarse runs would wash out what neighbors tell
+    more = () if method.prior == "tv" else in_turn(SIGMA, NOISE_COUNTS)[2:]
     return replace(plan, stages=(Tv(TOGETHER), *(more if plan.learned is not None else without_learned(more))))
 
 

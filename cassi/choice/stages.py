@@ -1,7 +1,7 @@
 """The stages that the default solver is made of; `cassi.choice.chain` is the loop over them.
 
 Tv(n)             n iterations of subspace TV: finds where light comes from among all cubes that a snapshot allows
-NonLocal(s, n, c) n more with a non-local prior in place of TV: removes what does not repeat
+NonLocal(s, n, c) n more with a non-local prior in place of TV, noise counted c times: removes what does not repeat
 Learned()         a network unrolled through the camera, started from there: knows what scenes look like
 """
 
@@ -85,31 +85,16 @@ class Problem:
         return NonlocalDenoiser(sigma * self.weight(A, y) * self.relative, patch=PATCH, stride=stride)
 
     def solve(
-        self,
-        A: Camera,
-        y: Tensor,
-        num_iters: int,
-        *,
-        tol: float = TOL,
-        state: SubspaceState | None = None,
-        denoise: Denoiser | None = None,
-        noise: float = 1.0,
-        monitor: Monitor | None = None,
-    ) -> tuple[Result, SubspaceState]:
+        self, A: Camera, y: Tensor, num_iters: int, *, tol: float = TOL, state: SubspaceState | None = None,
+        denoise: Denoiser | None = None, noise: float = 1.0, monitor: Monitor | None = None,
+    ) -> tuple[Result, SubspaceState]:  # fmt: skip
         """Subspace TV, or a linear denoiser in its place; the variance counts `noise` times."""
+        variance = self.variance if noise == 1 else noise * self.variance
+        tol, momentum = (tol, 0.0) if denoise is None else (0.0, MOMENTUM)
         return subspace_tv(
-            A,
-            y,
-            self.basis,
-            variance=self.variance if noise == 1 else noise * self.variance,
-            tv_weight=self.weight(A, y),
-            num_iters=num_iters,
-            tol=tol if denoise is None else 0.0,
-            state=state,
-            denoise=denoise,
-            momentum=0.0 if denoise is None else MOMENTUM,
-            monitor=monitor,
-        )
+            A, y, self.basis, variance=variance, tv_weight=self.weight(A, y), num_iters=num_iters, tol=tol, state=state,
+            denoise=denoise, momentum=momentum, monitor=monitor,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,15 +294,9 @@ class Learned:
         variance = torch.as_tensor(problem.variance, dtype=y.dtype, device=y.device).expand(y.shape)
         with torch.no_grad():
             result, _ = unrolled(
-                A,
-                y - A.forward(rest),
-                B,
-                prior,
-                start,
-                variance=variance,
-                level=problem.weight(A, y),
+                A, y - A.forward(rest), B, prior, start, variance=variance, level=problem.weight(A, y),
                 monitor=watch.of(state.history, self.STAGE),
-            )
+            )  # fmt: skip
         x = result.x + rest
         run = state.run if state.run is None else replace(state.run, z=analyse(x, problem.basis.to(y)))
         return state.followed_by(replace(result, x=x), run, self)

@@ -86,7 +86,8 @@ def in_sequence(args: argparse.Namespace, task: Task, camera: FoundCamera | str)
     spread = sorted({round((k + 0.5) * count / LOOKED_AT - 0.5) for k in range(LOOKED_AT)})
     looked_at = _some(task, spread)
     if len(looked_at) < 2:
-        _ = [task.measurement(frame) for frame in task.frames]  # which says why
+        for frame in task.frames:
+            task.measurement(frame)  # says why
     if not isinstance(camera, str):
         looked_at = [camera.in_place(m) for m in looked_at]
     same = {name: task.method[name] for name in ("psf", "black_level", "weights", "device", "seed")}
