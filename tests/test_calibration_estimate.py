@@ -159,7 +159,7 @@ def test_what_is_saved_is_loaded(found, tmp_path):
         (lambda f: f.attrs.__setitem__("scale", 0.0), "'scale' must be one positive number"),
         (lambda f: f.attrs.__delitem__("saturation"), "no calibration, 'saturation' is missing"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_calibration_is_refused(found, tmp_path, damage, match):
     found.save(tmp_path / "c.h5")
     with h5py.File(tmp_path / "c.h5", "r+") as file:
@@ -179,22 +179,19 @@ def test_figures_are_drawn(found):
     ("change", "match"),
     [
         ({"dark": np.zeros((2, 10, 10))}, "dark frames are .10, 10. pixels"),
-        ({"flat": np.zeros(3)}, "flat frames must be"),
-        ({"flat": np.full((64, 78), np.nan)}, "flat frames hold NaN"),
+        ({"flat": np.zeros(3)}, "flat frames must be"), ({"flat": np.full((64, 78), np.nan)}, "flat frames hold NaN"),
         ({"flat": np.zeros((64, 78))}, "hot or dead"),
         ({"mask_wavelengths": [450.0, 550.0]}, "5 mask frames but 2 wavelengths"),
         ({"mask_wavelengths": [450.0, 450.0, 500.0, 600.0, 650.0]}, "positive and all different"),
         ({"mask_frames": np.zeros((1, 64, 78)), "mask_wavelengths": [500.0]}, "says nothing about the dispersion"),
         ({"mask_frames": np.zeros((5, 64, 78))}, "a mask frame shows no light"),
-        ({"bit_depth": 8}, "do not fit into 8 bits"),
-        ({"step": -1.0}, "step between bands must be positive"),
-        ({"step": 1.5}, "step between bands must be positive and whole"),
-        ({"step": 100.0}, "less than a step"),
+        ({"bit_depth": 8}, "do not fit into 8 bits"), ({"step": -1.0}, "step between bands must be positive"),
+        ({"step": 1.5}, "step between bands must be positive and whole"), ({"step": 100.0}, "less than a step"),
         ({"num_bands": 1}, "number of bands must be at least 2"),
         ({"num_bands": 30, "step": 2.0}, "lie beyond the calibrated dispersion"),
         ({"order": 0}, "order of the dispersion model must be at least 1"),
     ],
-)
+)  # fmt: skip
 def test_errors_say_what_is_wrong(bench, change, match):
     with pytest.raises(InputError, match=match):
         calibrate(**{**frames(bench), **change})

@@ -52,6 +52,7 @@ def test_neighbors_help_where_the_scene_moves(film, monkeypatch):
     assert found is not None and better is not None
     assert error(better.result.x, truth[1]) < error(found.result.x, truth[1]) < 0.8 * error(frames[1].x, truth[1])
     assert found.errors[1] < found.errors[0] and bool((found.result.x >= 0).all())
+    assert isinstance(plan.stages[-1], NonLocal) and plan.stages[-1].noise == 4, "held-out pixels would choose 1"
     # the non-local prior is the stronger the more frames there are, and the plan says what was taken
     monkeypatch.setattr("cassi.choice.neighbors.accepts", lambda *verdicts: True)
     found = together(frames[1], [frames[0], frames[2]], plan, Run())

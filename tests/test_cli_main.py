@@ -101,11 +101,10 @@ def test_no_such_command_is_one_line(argv, capsys):
     [
         (InputError("no mask found", cures=("mask", "mask_key")), 2, "no mask found (--mask, --mask-key)"),
         (KeyboardInterrupt(), 130, "interrupted; no half file was left"),
-        (FloatingPointError("diverged"), 1, "diverged"),
-        (MemoryError("1 GiB"), 1, "out of memory: 1 GiB"),
+        (FloatingPointError("diverged"), 1, "diverged"), (MemoryError("1 GiB"), 1, "out of memory: 1 GiB"),
         (RuntimeError("two\nlines"), 1, "internal error, RuntimeError: two lines (--debug"),
     ],
-)
+)  # fmt: skip
 def test_what_goes_wrong_is_one_line_and_a_code(raised, code, words, capsys):
     def fail() -> int:
         raise raised

@@ -73,11 +73,10 @@ def test_no_file_takes_the_place_of_another(bench, capsys, monkeypatch, options)
     [
         ("calibrate", "refine", "--measurement", "m.h5", "--output", "m.h5"),
         ("calibrate", "refine", "--measurement", "m.h5", "--mask", "mask.h5", "--output", "mask.h5"),
-        ("calibrate", "frames", "--output", "frames/mask.h5"),
-        ("simulate", "--mask", "mask.h5", "--output", "mask.h5"),
+        ("calibrate", "frames", "--output", "frames/mask.h5"), ("simulate", "--mask", "mask.h5", "--output", "mask.h5"),
         ("simulate", "--cube", "spectra.h5", "--output", "spectra.h5"),
     ],
-)
+)  # fmt: skip
 def test_no_other_command_replaces_what_it_reads(bench, capsys, argv):
     words = [str(bench / word) if word.endswith(".h5") else word for word in argv]
     if argv[1] == "frames":
@@ -123,22 +122,17 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
     ("options", "words"),
     [
         (("--save-camera", "nowhere/c.h5"), "does not exist; make it first"),
-        (("--save-camera", "white.h5"), "exists already"),
-        (("--save-camera", "camera.png"), "expected the suffix .h5"),
-        (("--output", "white.h5"), "allow overwriting (--overwrite)"),
-        (("--output", "no/cube.h5"), "does not exist"),
-        (("--output", "cube.docx"), "unknown output format"),
-        (("--report", "page.pdf"), "expected the suffix .html"),
+        (("--save-camera", "white.h5"), "exists already"), (("--save-camera", "camera.png"), "expected the suffix .h5"),
+        (("--output", "white.h5"), "allow overwriting (--overwrite)"), (("--output", "no/cube.h5"), "does not exist"),
+        (("--output", "cube.docx"), "unknown output format"), (("--report", "page.pdf"), "expected the suffix .html"),
         (("--report", "no/such/page.html"), "does not exist"),
         (("--report", "--output", "cube.tif"), "made from an HDF5 result"),
         (("--save-camera", "c.h5", "--camera", "as-given"), "does not go with --camera: no camera is looked for"),
         (("--save-camera", "c.h5", "--psf", 1, "--align"), "--save-camera does not go with --psf, --align"),
         (("--save-camera", "c.h5", "--calibration", "mask.h5"), "does not go with --mask, --num-bands: it"),
-        (("--batch", 2), "--batch needs several snapshots"),
-        (("--gain", -3), "the gain must be positive"),
+        (("--batch", 2), "--batch needs several snapshots"), (("--gain", -3), "the gain must be positive"),
         (("--gain", 3, "--read-noise", -1), "the read noise must be >= 0"),
-        (("--tv-weight", 0.3), "takes no TV weight"),
-        (("--bit-depth", 40), "bit depth"),
+        (("--tv-weight", 0.3), "takes no TV weight"), (("--bit-depth", 40), "bit depth"),
         (("--iterations", 0), "at least 1"),
         (("--sequence", "--white", "white.h5"), "--white does not go with several snapshots"),
         (("--tile", 32, "--white", "white.h5", "--uncertainty"), "does not go with --white, --uncertainty: tiles"),
@@ -151,7 +145,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
         (("--side", "folder.d"), "folder.d: is a folder, expected a picture"),
         (("--figures", "w.safetensors"), "w.safetensors: is a file, the figures need a folder"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_a_dry_run_refuses_it_as_the_run_does_before_it_computes(bench, capsys, monkeypatch, options, words, dry):
     def computed(*_, **__):

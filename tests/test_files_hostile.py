@@ -143,7 +143,7 @@ def test_what_is_no_data_file(tmp_path):
         ({"attributes": {"gain": np.nan}, "measurement": Y, "mask": MASK}, "'gain' must be one finite number"),
         ({"attributes": {"read_noise": [1, 2]}, "measurement": Y, "mask": MASK}, "'read_noise' must be one finite"),
     ],
-)
+)  # fmt: skip
 def test_wrong_content(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         read_measurement(write_h5(tmp_path / "m.h5", **content))

@@ -151,12 +151,11 @@ def test_folder_without_the_right_to_write(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cube": np.zeros((3, 4))}, r"cube must be \(C, H, W\)"),
-        ({"cube": np.zeros((0, 3, 4))}, "not empty"),
+        ({"cube": np.zeros((3, 4))}, r"cube must be \(C, H, W\)"), ({"cube": np.zeros((0, 3, 4))}, "not empty"),
         ({"cube": np.zeros((2, 3, 4)), "wavelengths": [500]}, "1 wavelengths for 2 bands"),
         ({"cube": np.zeros((2, 3, 4)), "datasets": {"cube": np.zeros(3)}}, "'cube' is taken"),
     ],
-)
+)  # fmt: skip
 def test_content_that_cannot_be_written(tmp_path, arguments, message):
     with pytest.raises(InputError, match=message):
         write_cube(tmp_path / "c.h5", **arguments)

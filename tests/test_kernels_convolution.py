@@ -73,7 +73,7 @@ def test_no_rows_give_no_rows(path):
         (torch.ones(2, 3), torch.ones(2, 3).double(), TypeError, "dtype and device"),
         (torch.ones(2, 3).long(), torch.ones(2, 3).long(), TypeError, "floating point"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_named(a, v, error, words):
     for function in (convolve_rows, correlate_rows):
         with pytest.raises(error, match=words):

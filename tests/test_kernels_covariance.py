@@ -66,7 +66,7 @@ def test_transposed_images_and_derivatives():
         (lambda: covariance_sum(torch.ones(3, 4, 4), mean=torch.ones(4)), ValueError, r"mean must be \(3,\)"),
         (lambda: pixel_mean(torch.ones(3)), ValueError, r"\(N, C, H, W\)"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()

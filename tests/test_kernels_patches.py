@@ -82,7 +82,7 @@ def test_first_and_second_derivatives():
         (lambda: aggregate_patches(torch.ones(2, 2, 4), (5, 5)), r"\(..., p, p, n_h, n_w\)"),
         (lambda: aggregate_patches(torch.ones(2, 2, 3, 4), (5, 5)), r"has \(4, 4\) patches of 2 x 2"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()

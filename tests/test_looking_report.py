@@ -152,7 +152,7 @@ def test_read_report_refuses_what_is_no_result(tmp_path: Path) -> None:
         ({"residual": np.ones(5)}, "residual must be one snapshot"),
         ({"wavelengths": np.ones(3)}, r"wavelengths must be \(2,\)"),
     ],
-)
+)  # fmt: skip
 def test_parts_that_do_not_fit_are_refused(parts: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         ReportData(**({"cube": np.ones((2, 3, 4))} | parts))

@@ -147,7 +147,7 @@ def test_gaussian_psf():
         (lambda m: BlurredCASSI(m, (0, 1)).solve(torch.full((4, 6), math.nan), 0.1), FloatingPointError, "NaN or Inf"),
         (lambda m: gaussian_psf(0.0), ValueError, "must be positive"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call(torch.ones(4, 5))

@@ -59,15 +59,13 @@ def test_of_a_few_pixels_nothing_is_claimed(shape):
 @pytest.mark.parametrize(
     ("turn", "name"),
     [
-        (lambda m: m[:, ::-1], "flipped left-right"),
-        (lambda m: m[::-1], "flipped up-down"),
-        (lambda m: m[::-1, ::-1], "turned by 180 degrees"),
-        (lambda m: m.T, "transposed"),
+        (lambda m: m[:, ::-1], "flipped left-right"), (lambda m: m[::-1], "flipped up-down"),
+        (lambda m: m[::-1, ::-1], "turned by 180 degrees"), (lambda m: m.T, "transposed"),
         (lambda m: m.T[:, ::-1], "transposed, flipped up-down"),
         (lambda m: m.T[::-1], "transposed, flipped left-right"),
         (lambda m: m.T[::-1, ::-1], "transposed, turned by 180 degrees"),
     ],
-)
+)  # fmt: skip
 def test_turned_masks_are_named(y, mask, turn, name):
     found = check_mask(y, turn(mask), SHIFTS)
     assert (found.kind, found.turn) == ("turned", name)

@@ -84,14 +84,13 @@ def test_there_and_back():
 @pytest.mark.parametrize(
     ("picture", "response", "said"),
     [
-        (np.ones((4, 4)), None, "at least 16 x 16"),
-        (np.ones(4), None, "real numbers"),
+        (np.ones((4, 4)), None, "at least 16 x 16"), (np.ones(4), None, "real numbers"),
         (np.zeros((20, 20)), None, "not black"),
         (np.full((20, 20, 3), 128), None, "is 128 everywhere: it shows nothing of a scene"),
         (np.ones((20, 20)), "rgb", "one curve for each of 1 channels"),
         (np.ones((20, 20, 3)), np.ones((2, 28)), "one curve for each of 3 channels"),
     ],
-)
+)  # fmt: skip
 def test_pictures_that_cannot_be(picture, response, said):
     with pytest.raises(InputError, match=said):
         SidePicture(picture, response)

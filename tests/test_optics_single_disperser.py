@@ -192,7 +192,7 @@ MASK = torch.ones(4, 5)
         (lambda: CASSI.from_step(MASK, 2, 0), ValueError, "num_bands must be at least 1, got 0"),
         (lambda: CASSI(MASK, (0,)).to(dtype=torch.int64), TypeError, "got torch.int64"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_a_camera(make, error, match):
     with pytest.raises(error, match=match):
         make()
