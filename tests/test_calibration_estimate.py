@@ -92,18 +92,11 @@ def test_one_frame_of_each_kind_tells_no_noise(bench):
 
 def test_correction_by_hand():
     found = Calibration(
-        mask=np.ones((1, 1, 3), np.float32),
-        shifts=(0,),
-        wavelengths=np.array([500.0]),
-        dark=np.array([[10.0, 20.0, 10.0]]),
-        flat=np.array([[1.0, 0.5, 1.5]]),
-        bad_pixels=np.array([[False, False, True]]),
-        saturation=110.0,
-        scale=100.0,
-        gain=None,
-        read_noise=None,
+        mask=np.ones((1, 1, 3), np.float32), shifts=(0,), wavelengths=np.array([500.0]),
+        dark=np.array([[10.0, 20.0, 10.0]]), flat=np.array([[1.0, 0.5, 1.5]]),
+        bad_pixels=np.array([[False, False, True]]), saturation=110.0, scale=100.0, gain=None, read_noise=None,
         dispersion=Dispersion(np.zeros(1), np.array([500.0]), np.zeros(1), np.zeros(1)),
-    )
+    )  # fmt: skip
     y, bad = found.correct(np.array([[60, 45, 99]], dtype=np.uint16))
     assert y.tolist() == [[0.5, 0.5, 0.0]]
     assert bad.tolist() == [[False, False, True]]

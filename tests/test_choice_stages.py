@@ -264,8 +264,7 @@ def test_a_stage_is_not_begun_without_time_for_it(shot):
 @pytest.mark.parametrize("stage", [NonLocal(0.3, 3), NonLocal(0.3, 20, None)])
 def test_progress_rises_to_its_end(shot, stage):
     told = []
-    watch = Watch(progress=lambda name, share: told.append(share))
-    watch.expected = 10 + stage.cost
+    watch = Watch(progress=lambda name, share: told.append(share), expected=10 + stage.cost)
     gone_on(shot.split, shot.problem, Tv(10), [(stage,)], watch)
     assert told == sorted(told) and told[0] < 0.1 and told[-1] == pytest.approx(1.0)
 

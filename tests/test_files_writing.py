@@ -43,13 +43,10 @@ def test_written_and_read_back_is_equal(tmp_path, suffix, shape, with_wavelength
 
 def test_hdf5_layout(tmp_path):
     path = write_cube(
-        tmp_path / "c.h5",
-        np.zeros((2, 3, 4)),
-        wavelengths=[500, 600],
-        history=[Record(0, 0.1, 1.0, 0.3), Record(1, 0.2, 0.5, 0.1)],
-        datasets={"residual": np.ones((3, 6))},
+        tmp_path / "c.h5", np.zeros((2, 3, 4)), wavelengths=[500, 600],
+        history=[Record(0, 0.1, 1.0, 0.3), Record(1, 0.2, 0.5, 0.1)], datasets={"residual": np.ones((3, 6))},
         attributes={"parameters": {"rho": np.float32(0.5)}, "seconds": np.float64(2.5), "done": True, "skip": None},
-    )
+    )  # fmt: skip
     with h5py.File(path) as file:
         assert file["cube"].dtype == np.float32
         assert file["wavelengths"].attrs["units"] == "nm"
@@ -75,18 +72,11 @@ def test_measurement_written_and_read_back_is_equal(tmp_path):
     bad = np.zeros((6, 11), bool)
     bad[1, 2] = True
     m = Measurement(
-        y=rng.random((6, 11)).astype(np.float32),
-        mask=rng.random((3, 6, 5)).astype(np.float32),
-        shifts=(6, 0, 1),
-        wavelengths=np.array([450.0, 500.5, 600.1]),
-        cube=rng.random((3, 6, 5)).astype(np.float32),
-        mean_band=rng.random((6, 5)).astype(np.float32),
-        bad_pixels=bad,
-        unit="fraction of full scale (4095 counts)",
-        scale=4095.0,
-        gain=1000.0,
-        read_noise=3.0,
-    )
+        y=rng.random((6, 11)).astype(np.float32), mask=rng.random((3, 6, 5)).astype(np.float32), shifts=(6, 0, 1),
+        wavelengths=np.array([450.0, 500.5, 600.1]), cube=rng.random((3, 6, 5)).astype(np.float32),
+        mean_band=rng.random((6, 5)).astype(np.float32), bad_pixels=bad, unit="fraction of full scale (4095 counts)",
+        scale=4095.0, gain=1000.0, read_noise=3.0,
+    )  # fmt: skip
     write_measurement(tmp_path / "m.h5", m, attributes={"seed": 7})
     found = read_measurement(tmp_path / "m.h5")
     for name in ("y", "mask", "wavelengths", "cube", "mean_band", "bad_pixels"):

@@ -109,12 +109,9 @@ def test_read_report_picks_the_frame_of_a_stack(tmp_path: Path) -> None:
     snapshots = np.random.default_rng(1).random((3, 4, 6), np.float32)
     history = [Record(k, 0.1 * k, 0.5, 0.1 * frame) for frame in range(3) for k in range(1, 4 + frame)]
     path = write_cube(
-        tmp_path / "stack.h5",
-        cubes,
-        history=history,
-        datasets={"measurement": snapshots},
+        tmp_path / "stack.h5", cubes, history=history, datasets={"measurement": snapshots},
         attributes={"notes": ["seen", "so"], "choice": "none"},
-    )
+    )  # fmt: skip
     data = read_report(path, frame=2)
     assert [record.iteration for record in data.history] == [1, 2, 3, 4, 5]
     assert {record.change for record in data.history} == {0.2}
