@@ -1,0 +1,61 @@
+"""What a release says of itself agrees: version, changelog, citation, packages, workflows."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import cassi
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_version_is_that_of_changelog_and_citation() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    newest = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert newest is not None
+    assert newest.groups() == (cassi.__version__, str(citation["date-released"]))
+    assert citation["version"] == cassi.__version__
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_conda_environment_has_what_the_package_depends_on() -> None:
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[<>=]", one)[0] for one in requirements}
+
+    stated = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+    conda = names([one for one in stated if isinstance(one, str)])
+    other = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    assert {other.get(name, name) for name in names(PROJECT["dependencies"])} <= conda
+
+
+def test_workflows_run_the_sessions_there_are_on_the_pythons_that_are_claimed() -> None:
+    sessions = set(re.findall(r"@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(encoding="utf-8")))
+    text = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"nox -s (\w+)", text)) == sessions
+    jobs = yaml.safe_load(text)["jobs"]
+    claimed = [one.rsplit(" ", 1)[1] for one in PROJECT["classifiers"] if ":: 3." in one]
+    assert jobs["linux"]["strategy"]["matrix"]["python"] == claimed
+    assert all(one in jobs for job in jobs.values() for one in [job.get("needs", "linux")])
+
+
+def test_addresses_name_one_repository() -> None:
+    files = ["README.md", "CITATION.cff", "pyproject.toml", ".github/ISSUE_TEMPLATE/config.yml"]
+    found = {one for name in files for one in re.findall(r"github\.com/([\w-]+/cassi)\b", (ROOT / name).read_text())}
+    assert found == {re.sub("https://github.com/", "", PROJECT["urls"]["Homepage"])}
+
+
+def test_wheel_takes_what_is_no_python() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]
+    taken = {
+        path
+        for package, globs in patterns.items()
+        for one in globs
+        for path in ROOT.joinpath(*package.split(".")).glob(one)
+    }
+    there = {path for path in (ROOT / "cassi").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in there if path.suffix != ".py"} == taken
