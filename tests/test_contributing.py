@@ -48,7 +48,7 @@ def test_a_camera(example):
     contract.test_both_directions_are_the_matrix(case, (2,))
     for check in (
         contract.test_arguments_are_not_modified, contract.test_no_buffer_is_shared,
-        contract.test_the_pseudo_inverse_is_that_of_moore_and_penrose, contract.test_the_data_step_of_admm,
+        contract.test_the_pseudo_inverse_is_that_of_moore_and_penrose, contract.test_admm_by_its_equations,
     ):  # fmt: skip
         check(case)
     for solver in contract.SOLVERS:

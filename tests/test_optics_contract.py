@@ -12,7 +12,7 @@ from cases import F64, random
 from oracle import matrix
 from torch import Tensor
 
-from cassi import CASSI, MultiShot, admm_tv, double_disperser, gap_tv, least_squares, video_camera
+from cassi import CASSI, MultiShot, admm, admm_tv, double_disperser, gap, gap_tv, least_squares, video_camera
 from cassi.choice.automatic import reconstruct_auto
 from cassi.choice.plan import Method
 from cassi.optics.blurred import BlurredCASSI
@@ -302,38 +302,44 @@ def test_the_pseudo_inverse_is_that_of_moore_and_penrose(case):
     assert float((A.pinv(A @ x) * x2).sum()) == pytest.approx(float((x * A.pinv(A @ x2)).sum()), abs=1e-7)
 
 
+def halve(x: Tensor, k: int) -> Tensor:
+    """Stands for a denoiser."""
+    return 0.5 * x
+
+
 @pytest.mark.parametrize("accelerate", [True, False])
-def test_the_data_step_of_gap(case, accelerate):
+def test_gap_by_its_equations(case, accelerate):
     A, matrix = case
     v, y = pair(A, 2)
     bound = flat(A.majorizer())[0]
     inverse = np.where(bound > 0, 1 / np.maximum(bound, 1e-9), 0)[:, None] * matrix
     if A.exact:
         inverse = np.linalg.pinv(matrix, rcond=1e-10).T
-    x, b, y_v = torch.empty_like(v), y.clone(), torch.empty_like(y)
-    by_hand, v_hand = flat(y, (2,)).copy(), flat(v, (2,))
+    b, v_hand = flat(y, (2,)).copy(), flat(v, (2,))
     for _ in range(3):
-        A.data_step_(v, x, y, b, y_v, accelerate=accelerate)
-        by_hand = by_hand + (flat(y, (2,)) - v_hand @ matrix.T) if accelerate else flat(y, (2,))
-        x_hand = v_hand + (by_hand - v_hand @ matrix.T) @ inverse
-        assert close(x, x_hand, 1e-7) and close(y_v, v_hand @ matrix.T, 1e-7)
-        v.copy_(0.5 * x)  # a denoiser
-        v_hand = 0.5 * x_hand
+        y_v = v_hand @ matrix.T
+        b = b + flat(y, (2,)) - y_v if accelerate else flat(y, (2,))
+        v_hand = 0.5 * (v_hand + (b - y_v) @ inverse)
+    result = gap(A, y, halve, num_iters=3, accelerate=accelerate, x0=v)
+    assert close(result.x, v_hand, 1e-7)
+    assert result.history[-1].residual == pytest.approx(
+        np.linalg.norm(flat(y, (2,)) - y_v) / np.linalg.norm(y), rel=1e-6
+    )
 
 
-def test_the_data_step_of_admm(case):
+def test_admm_by_its_equations(case):
     A, matrix = case
     z, y, rho = *pair(A), 0.7
-    x, y_x, y_z = torch.empty_like(z), A @ z, torch.empty_like(y)
     z_hand, u = flat(z)[0], 0
     left = matrix.T @ matrix + rho * np.eye(matrix.shape[1])
     for _ in range(3):
-        A.data_step_(z, x, y, y_x, y_z, rho=rho)
-        x_hand = np.linalg.solve(left, matrix.T @ flat(y)[0] + rho * (z_hand - u)) + u
-        assert close(x, x_hand, 1e-9) and close(y_x, matrix @ x_hand, 1e-9)
-        z.copy_(0.5 * x)
-        z_hand = 0.5 * x_hand
-        u = x_hand - z_hand
+        y_z = matrix @ z_hand
+        x = np.linalg.solve(left, matrix.T @ flat(y)[0] + rho * (z_hand - u))
+        z_hand = 0.5 * (x + u)
+        u = u + x - z_hand
+    result = admm(A, y, halve, rho=rho, num_iters=3, x0=z)
+    assert close(result.x, z_hand, 1e-9)
+    assert result.history[-1].residual == pytest.approx(np.linalg.norm(flat(y)[0] - y_z) / np.linalg.norm(y), rel=1e-6)
 
 
 def test_derivatives_in_cube_and_measurement(case):

@@ -11,6 +11,7 @@ import torch
 from cases import F64, Foreign, camera, noisy, scene, tv_prox
 
 from cassi import CASSI, admm, admm_tv, gap, gap_tv
+from cassi.kernels.dispatch import eager
 
 
 def shrink(x: torch.Tensor, k: int) -> torch.Tensor:
@@ -79,6 +80,22 @@ def test_the_iterates_are_those_of_the_equations(solve, dense, kind, make):
             for record, (residual, change) in zip(result.history, history, strict=True):
                 assert record.residual == pytest.approx(residual, rel=1e-9, abs=1e-13)
                 assert record.change == pytest.approx(change if math.isfinite(change) else 1.0, rel=1e-9)
+
+
+@every_method
+@pytest.mark.parametrize("kind", ["per-band", "dark-column"])
+def test_the_fused_step_equals_the_lines_of_the_paper(solve, dense, kind, monkeypatch):
+    A, _ = camera(kind=kind, weighted=True)
+    y, x0, steps = torch.stack([noisy(A), noisy(A, 3)]), scene(A, 5).expand(2, -1, -1, -1), []
+    step = CASSI.data_step_
+    monkeypatch.setattr(CASSI, "data_step_", lambda *args, **options: steps.append(step(*args, **options)) or steps[-1])
+    fused = solve(A, y, shrink, num_iters=7, x0=x0)
+    with eager():
+        lines = solve(A, y, shrink, num_iters=7, x0=x0)
+    assert steps == [True] * 7 + [False] * 7
+    torch.testing.assert_close(fused.x, lines.x, rtol=0, atol=1e-13)
+    for one, other in zip(fused.history, lines.history, strict=True):
+        assert (one.residual, one.change) == pytest.approx((other.residual, other.change), rel=1e-10)
 
 
 @every_method

@@ -212,33 +212,27 @@ class Camera(ABC):
 
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
-    ) -> None:
-        """The data step of ADMM (rho > 0) and of GAP (rho = 0), in place.
+    ) -> bool:
+        """The data step of `cassi.solvers.gap` (rho = 0) or `admm` (rho > 0) fused, in place: whether it was done.
 
             y_v = A v
             b   = y - y_v + (y_x - y_v)                without the brackets where not accelerate
-            r   = (A A^T + rho)^-1 b                   for rho = 0: (A A^T)^+ b, or D^+ b where `solve` is not exact
+            r   = (A A^T + rho)^-1 b                   for rho = 0: (A A^T)^+ b
             x   = v + A^T r
-            y_x = y_v + b - rho r                      = A x, ready for the next step; with D: what x aims at
+            y_x = y_v + b - rho r                      = A x
 
-        GAP: y_v + b is its b^k, and x = v + A^+ (b^k - A v). With D = `majorizer` in place of A A^T the step is a
-        preconditioned gradient: the misfit shrinks or stays in the norm of D^-1, however A blurs. ADMM: x is the cube
-        handed to the prior, the scaled multiplier after the prior is u = x_old - v, and the line is
-        prox(v - u) + u, where A (v - u) = 2 y_v - y_x: u need not be kept.
+        GAP: v and x are its own, y_v + b is its b^k. ADMM: v is its z and x its x + u. As u = x_old - v, the line is
+        prox(v - u) + u with A (v - u) = 2 y_v - y_x, and u need not be stored.
 
-        Reads the cube v and the measurement y, writes the cube x, which may be v, and y_v. y_x is A x of the last step,
-        at the start y for GAP and A v for ADMM. No gradient flows through it.
+        Reads the cube v and the measurement y; writes the cube x, which may be v, and y_v. y_x is A x of the previous
+        step; at the start it is y for GAP and A v for ADMM. Not differentiable. This class checks and returns False:
+        the solver then computes its lines with `forward`, `adjoint`, `pinv` and `prox`.
 
         Raises:
             ValueError: negative rho, or shapes that do not fit. RuntimeError: a gradient is wanted.
         """
         self.check_step(v, x, y, y_x, y_v, rho)
-        b = y - y_v.copy_(self.forward(v))
-        if accelerate:
-            b.add_(y_x).sub_(y_v)
-        r = self.solve(b, rho) if rho > 0 or self.exact else b * self.inverse_modes
-        torch.add(y_v, b.sub_(r, alpha=rho) if rho > 0 else b, out=y_x)
-        torch.add(v, self.adjoint(r), out=x)
+        return False
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,

@@ -98,15 +98,15 @@ class CASSI(CodedAperture):
 
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
-    ) -> None:
-        """`Camera.data_step_` in one pass over the cube: exact because Phi Phi^T is diagonal."""
+    ) -> bool:
+        """`Camera.data_step_` in one pass over the cube: exact because Phi Phi^T is diagonal. y_x is 0 in the dark."""
         self.check_step(v, x, y, y_x, y_v, rho)
         gram, mask, weights = self._gram[0], self.mask, self.weights
-        if fast := kernels(v, x, y, y_x, y_v, mask, gram, weights):
-            fast.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
-        else:
-            super().data_step_(v, x, y, y_x, y_v, rho=rho, accelerate=accelerate)
-            y_x.mul_(gram > 0)
+        fast = kernels(v, x, y, y_x, y_v, mask, gram, weights)
+        if fast is None:
+            return False
+        fast.data_step(v, y, mask, self.shifts, weights, gram, rho, accelerate, x, y_x, y_v)
+        return True
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,

@@ -32,8 +32,7 @@ def admm(
         z^{k+1} = prox_{g/rho}(x^{k+1} + u^k)
         u^{k+1} = u^k + x^{k+1} - z^{k+1}
 
-    from z^0 = x0 or `Camera.first_guess`, u^0 = 0. The cube returned is z. In the code x stands for x^{k+1} + u^k, the
-    cube handed to the prior; `Camera.data_step_` says why u need not be kept.
+    from z^0 = x0 or `Camera.first_guess`, u^0 = 0. The cube returned is z.
 
     Args:
         A: the camera.
@@ -52,14 +51,20 @@ def admm(
     _check_penalty(rho)
     y = measured(A, y).contiguous()
     z = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
-    x = torch.empty_like(z)
-    y_x, y_z = A.forward(z), torch.empty_like(y)
+    u: Tensor | float = 0.0
+    v, y_v, y_z = torch.empty_like(z), A.forward(z), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, name="ADMM")
     for k in loop:
-        A.data_step_(z, x, y, y_x, y_z, rho=rho)
-        overwrite(x, prox_g(x, k))
-        loop.compare(x, z, y_z, y)
-        z, x = x, z  # the spent z becomes the buffer of the next step: no iteration allocates a cube
+        fused = A.data_step_(z, v, y, y_v, y_z, rho=rho)  # v = x + u in one pass that stores neither x nor u
+        if not fused:
+            y_z = A.forward(z)
+            x = A.prox(z - u, y, rho)
+            v = x + u
+        z_new = overwrite(v, prox_g(v, k))
+        if not fused:
+            u = u + x - z_new
+        loop.compare(z_new, z, y_z, y)
+        z, v = z_new, z  # the old z is the buffer for the next v, so that a fused iteration allocates no cube
     return loop.result(z)
 
 

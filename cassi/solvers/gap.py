@@ -57,15 +57,19 @@ def gap(
         FloatingPointError: the iteration diverged; names the iteration.
     """
     y = measured(A, y).contiguous()
+    pinv = A.pinv if A.exact else A.first_guess  # Phi^+, or Phi^T D^+
     v = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(v)
     b, y_v = y.clone(), torch.empty_like(y)
     loop = Loop(num_iters, tol=tol, monitor=monitor, name="GAP")
     for k in loop:
-        A.data_step_(v, x, y, b, y_v, accelerate=accelerate)  # the first two lines
-        overwrite(x, denoise(x, k))
-        loop.compare(x, v, y_v, y)
-        v, x = x, v  # the spent v becomes the buffer of the next projection: no iteration allocates a cube
+        if not A.data_step_(v, x, y, b, y_v, accelerate=accelerate):  # these lines fused, in place
+            y_v = A.forward(v)
+            b = b + (y - y_v) if accelerate else y
+            x = v + pinv(b - y_v)
+        v_new = overwrite(x, denoise(x, k))
+        loop.compare(v_new, v, y_v, y)
+        v, x = v_new, v  # the old v is the buffer for the next x, so that a fused iteration allocates no cube
     return loop.result(v)
 
 

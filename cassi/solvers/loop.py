@@ -195,15 +195,15 @@ def _ratio(difference: float, reference: float) -> float:
     return math.sqrt(difference / reference) if reference else difference
 
 
-def overwrite(buffer: Tensor, value: Tensor) -> None:
-    """buffer <- value, where a denoiser returned it: its argument, a new tensor, or one buffer of its own every time.
+def overwrite(buffer: Tensor, value: Tensor) -> Tensor:
+    """The buffer, holding what a denoiser returned: its own argument, a new tensor, or the same buffer every time.
 
     Raises:
         ValueError: value of another shape or dtype.
-        TypeError: no tensor.
+        TypeError: value is not a tensor.
     """
     if value is buffer:
-        return
+        return buffer
     if not isinstance(value, Tensor):
         raise TypeError(f"the denoiser must return a tensor, got {type(value).__name__}")
     if value.shape != buffer.shape or value.dtype != buffer.dtype:
@@ -211,4 +211,4 @@ def overwrite(buffer: Tensor, value: Tensor) -> None:
             f"the denoiser must return {buffer.dtype} of shape {tuple(buffer.shape)}, as it was given, "
             f"got {value.dtype} of shape {tuple(value.shape)}"
         )
-    buffer.copy_(value)
+    return buffer.copy_(value)
