@@ -6,6 +6,8 @@ kernel does short rows one by one; two long ones, and all elsewhere, are transfo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
@@ -72,8 +74,8 @@ def _check(a: Tensor, v: Tensor) -> None:
 
 def _differentiable(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     if torch.is_grad_enabled() and (a.requires_grad or v.requires_grad):
-        y: Tensor = _Rows.apply(a, v, correlates)  # type: ignore[no-untyped-call]
-        return y
+        apply: Callable[..., Tensor] = _Rows.apply
+        return apply(a, v, correlates)
     return _computed(a, v, correlates)
 
 

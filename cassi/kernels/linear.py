@@ -93,8 +93,8 @@ def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
     """function(v), linear in v, under autograd: its derivative is `adjoint`, and that of this `function`."""
     if not (torch.is_grad_enabled() and v.requires_grad):
         return function(v)
-    x: Tensor = _LinearMap.apply(v, function, adjoint)  # type: ignore[no-untyped-call]
-    return x
+    apply: Callable[..., Tensor] = _LinearMap.apply
+    return apply(v, function, adjoint)
 
 
 class _LinearMap(torch.autograd.Function):
