@@ -24,6 +24,16 @@ if TYPE_CHECKING:  # the process that hands tests to others starts them sooner w
 FIRST = ("test_kernels_cpu.py", "test_looking_report.py", "test_looking_server.py", "test_looking_figures.py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files of tests/ anew")
+
+
+@pytest.fixture(scope="session")
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written anew."""
+    return bool(request.config.getoption("--update-golden"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: minutes; runs only where asked for, with -m slow or CASSI_SLOW_TESTS=1")
 
