@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cassi.priors.learned import SHA256, WEIGHTS, LearnedPrior, Size, load_prior, save_prior
+from cassi.priors.learned import MULTIPLE, SHA256, WEIGHTS, LearnedPrior, Size, load_prior, save_prior
 
 SMALL = Size(
     components=4, stages=1, memory=2, width=8, blocks=1, deep_width=8, deep_blocks=2, far_width=8, far_blocks=1
@@ -35,6 +35,18 @@ def test_any_size_goes_in_and_comes_out(height, width):
     assert f.shape == g.shape == z.shape
     assert h.shape == (2, 2, height, width)
     assert bool(((g >= 0) & (g <= 1)).all())
+
+
+def test_moved_images_give_moved_corrections_by_whole_multiples_only():
+    """That is the grid on which a tile of a frame shows the network what the frame shows it."""
+    wide, net = images(1, 2 * 4 + 2 + 2, 160, 160), stirred().net
+
+    def moved_apart(by: int) -> float:
+        here, there = (net(wide[..., k:][..., :152], 0)[..., 64:-64] for k in (0, by))
+        return float((here[..., by:] - there[..., : there.shape[-1] - by]).abs().max() / here.abs().max())
+
+    assert moved_apart(MULTIPLE) < 1e-5
+    assert moved_apart(MULTIPLE // 2) > 1e-2
 
 
 def test_a_new_network_changes_next_to_nothing():

@@ -20,6 +20,7 @@ from cassi.optics.blurred import BlurredCASSI
 from cassi.optics.cropping import crop
 from cassi.optics.measurement import Measurement
 from cassi.optics.single_disperser import CASSI
+from cassi.priors.learned import MULTIPLE
 from cassi.running import tiling
 from cassi.running.front_door import reconstruct
 from cassi.running.tiled_file import reconstruct_tiled
@@ -65,7 +66,7 @@ def test_windows_sum_to_one_and_tiles_cover_the_frame(height, width, tile, reach
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("step", [STRIDE, STRIDE_OF_SEVERAL, 2])
+@pytest.mark.parametrize("step", [STRIDE, STRIDE_OF_SEVERAL, MULTIPLE])
 def test_blocks_lie_on_the_grids_of_patches_and_of_the_network(step):
     A = CASSI.from_step(torch.ones(173, 211), 1, 3)
     tiles = tile_grid(A, 50, reach=7)

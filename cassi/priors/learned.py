@@ -29,6 +29,7 @@ from torch import Tensor, nn
 WEIGHTS = Path(__file__).with_name("learned.safetensors")
 SHA256 = "2937817bfe1f680b4e1890c0a30fdff6495ec0cceb048133ca7b45b6cae2ab59"  # of WEIGHTS
 FEWEST_BANDS = 8  # of the cameras it was trained with
+MULTIPLE = 8  # images are padded to it [pixel]: the network halves them three times
 _NUM_MAPS = 2  # images beside z and d: how well and with how much noise a pixel was seen
 
 
@@ -88,7 +89,7 @@ class CorrectionNet(nn.Module):
 
     def forward(self, images: Tensor, stage: int) -> Tensor:
         height, width = images.shape[-2:]
-        x = F.pad(images.to(self.enter.weight.dtype), (0, -width % 8, 0, -height % 8), mode="replicate")
+        x = F.pad(images.to(self.enter.weight.dtype), (0, -width % MULTIPLE, 0, -height % MULTIPLE), mode="replicate")
         x = F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
         fine = self.fine_in(self.enter(x) + self.stage_bias[stage].view(-1, 1, 1))
         deep = self.deep_in(self.down(fine))

@@ -15,7 +15,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from cassi.choice.stages import STRIDE, STRIDE_OF_SEVERAL
 from cassi.optics.cropping import Block, crop, light_reach
+from cassi.priors.learned import MULTIPLE
 from cassi.solvers.loop import Loop, Record, relative_norm
 
 Solve = Callable[[Block, Tensor], Tensor]
@@ -24,7 +26,7 @@ Solve = Callable[[Block, Tensor], Tensor]
 REACH = 32  # pixels beyond which a prior hardly feels its surroundings
 # Blocks begin and end at multiples of it [pixel], so that the non-local prior, with patches at every 4th or 5th pixel,
 # and the network, which halves its images, see in a tile what they see in the frame.
-GRID = 20
+GRID = math.lcm(STRIDE, STRIDE_OF_SEVERAL, MULTIPLE)
 
 
 @dataclass(frozen=True, eq=False)
