@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cassi.running.result import Reconstruction as Reconstruction
     from cassi.running.tiled_file import reconstruct_tiled as reconstruct_tiled
     from cassi.solvers.admm import admm as admm, admm_tv as admm_tv
+    from cassi.solvers.fista import fista as fista, fista_tv as fista_tv
     from cassi.solvers.gap import gap as gap, gap_tv as gap_tv
     from cassi.solvers.least_squares import least_squares as least_squares
     from cassi.solvers.loop import Record as Record, Result as Result
@@ -35,6 +36,8 @@ _ROOM = {  # public name: the module it is imported from when it is asked for, s
     "align": "calibration.found_camera",
     "calibrate": "calibration.estimate",
     "double_disperser": "optics.other_cameras",
+    "fista": "solvers.fista",
+    "fista_tv": "solvers.fista",
     "gap": "solvers.gap",
     "gap_tv": "solvers.gap",
     "least_squares": "solvers.least_squares",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 def one_line(text: object, limit: int = 300) -> str:
     """Return `text` on one line, shortened to `limit` characters: parsers' messages can run over many lines.
@@ -56,3 +59,16 @@ class InputError(ValueError):
 
 class OutputError(InputError):
     """A file that cannot be written: it exists, its folder does not, or the disk is full."""
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a package that not every installation has; `extra` is the extra of cassi that brings it.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise InputError(f"the package {package} is missing; install it with: pip install 'cassi[{extra}]'") from error

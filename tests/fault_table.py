@@ -169,6 +169,8 @@ FAULTS = [
         "test_solvers_all.py", "not_modified"),
     Fault("ADMM weighs the prior by rho", "solvers/admm.py::admm_tv", "tv_weight / penalty", "tv_weight * penalty",
         "test_solvers_all.py", "tv_prox or certified"),
+    Fault("FISTA without momentum", "solvers/fista.py::fista", "1 + (t_old - 1) / t", "1", "test_solvers_all.py",
+        "iterates"),
     Fault("damping squared", "solvers/least_squares.py::least_squares", "A.solve(y, damping)",
         "A.solve(y, damping ** 2)", "test_solvers_least_squares.py", "ridge"),
     Fault("conjugate gradients on an inconsistent system", "solvers/least_squares.py::least_squares", "damping == 0",

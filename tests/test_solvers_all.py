@@ -1,4 +1,4 @@
-"""GAP and ADMM by theorem and against dense text-book loops; no recorded numbers."""
+"""GAP, ADMM and FISTA by theorem and against dense text-book loops; no recorded numbers."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ import pytest
 import torch
 from cases import F64, Foreign, camera, noisy, scene, tv_prox
 
-from cassi import CASSI, admm, admm_tv, gap, gap_tv
+from cassi import CASSI, admm, admm_tv, fista, fista_tv, gap, gap_tv
 from cassi.kernels.dispatch import eager
 
 
@@ -24,6 +24,7 @@ SOLVERS = {
     "gap_tv": partial(gap_tv, tv_weight=0.05),
     "gap_tv plain": partial(gap_tv, tv_weight=0.05, accelerate=False),
     "admm_tv": partial(admm_tv, tv_weight=0.05),
+    "fista_tv": partial(fista_tv, tv_weight=0.05),
 }
 every_solver = pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS.keys())
 
@@ -51,10 +52,22 @@ def dense_admm(phi, y, z, prox, num_iters, rho):
     return z, history
 
 
+def dense_fista(phi, y, x, prox, num_iters):
+    # Gershgorin: the largest row sum of |Phi Phi^T| bounds its largest eigenvalue
+    v, t, L, history = x, 1.0, float((phi @ phi.T).abs().sum(1).max()), []
+    for k in range(num_iters):
+        x_new = prox(v - phi.T @ (phi @ v - y) / L, k)
+        t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        history.append((float((y - phi @ v).norm() / y.norm()), float((x_new - x).norm() / x.norm())))
+        v, x, t = x_new + (t - 1) / t_new * (x_new - x), x_new, t_new
+    return x, history
+
+
 METHODS = {
     "gap": (partial(gap, accelerate=True), partial(dense_gap, accelerate=True)),
     "gap plain": (partial(gap, accelerate=False), partial(dense_gap, accelerate=False)),
     "admm": (partial(admm, rho=0.4), partial(dense_admm, rho=0.4)),
+    "fista": (fista, dense_fista),
 }
 every_method = pytest.mark.parametrize(("solve", "dense"), METHODS.values(), ids=METHODS.keys())
 
@@ -82,9 +95,9 @@ def test_the_iterates_are_those_of_the_equations(solve, dense, kind, make):
                 assert record.change == pytest.approx(change if math.isfinite(change) else 1.0, rel=1e-9)
 
 
-@every_method
+@pytest.mark.parametrize("solve", [METHODS[name][0] for name in METHODS if name != "fista"])
 @pytest.mark.parametrize("kind", ["per-band", "dark-column"])
-def test_the_fused_step_equals_the_lines_of_the_paper(solve, dense, kind, monkeypatch):
+def test_the_fused_step_equals_the_lines_of_the_paper(solve, kind, monkeypatch):
     A, _ = camera(kind=kind, weighted=True)
     y, x0, steps = torch.stack([noisy(A), noisy(A, 3)]), scene(A, 5).expand(2, -1, -1, -1), []
     step = CASSI.data_step_
@@ -154,8 +167,9 @@ def test_accelerated_gap_tv_fits_exact_data():
     assert (accelerated.x - truth).norm() < 0.6 * (A.pinv(y) - truth).norm()
 
 
+@pytest.mark.parametrize("solve", [partial(admm_tv, tv_iters=6), fista_tv], ids=["admm", "fista"])
 @pytest.mark.parametrize("kind", ["grey", "dark-column"])
-def test_admm_tv_reaches_the_certified_minimum(kind):
+def test_admm_tv_and_fista_tv_reach_the_certified_minimum(kind, solve):
     """It ends at the minimum of 1/2 |Phi x - y|^2 + w TV(x), by a bound from outside.
 
     With x+ = prox_{w TV/L}(x - grad/L) from the outside solver and G = L (x - x+), convexity gives
@@ -164,7 +178,7 @@ def test_admm_tv_reaches_the_certified_minimum(kind):
     A, phi = camera(kind=kind)
     y, weight = noisy(A), 0.05
     L = float(np.linalg.norm(phi, 2)) ** 2
-    x = admm_tv(A, y, tv_weight=weight, tv_iters=6, num_iters=600).x.numpy()
+    x = solve(A, y, tv_weight=weight, num_iters=600).x.numpy()
     gradient = (phi.T @ (phi @ x.ravel() - y.numpy().ravel())).reshape(x.shape)
     assert np.linalg.norm(L * (x - oracle.tv_prox(x - gradient / L, weight / L))) <= 2e-3 * np.linalg.norm(gradient)
     objective = oracle.tv_objective(x, y.numpy(), phi, weight)
@@ -253,10 +267,10 @@ def test_a_dark_frame_gives_a_dark_cube(solve):
 
 
 def test_tv_weight_zero_keeps_the_pseudo_inverse():
-    """Without a prior the start is the answer: GAP and ADMM stay at Phi^+ y."""
+    """Without a prior the start is the answer: GAP, ADMM and FISTA stay at Phi^+ y."""
     A, _ = camera(kind="dark-column")
     y = noisy(A)
-    for solve in (gap_tv, admm_tv):
+    for solve in (gap_tv, admm_tv, fista_tv):
         torch.testing.assert_close(solve(A, y, tv_weight=0.0, num_iters=10).x, A.pinv(y), rtol=0, atol=1e-13)
 
 
@@ -282,7 +296,7 @@ def test_bad_measurements_stop_at_the_first_iteration(solve, bad):
     A, _ = camera()
     y = noisy(A)
     y[2, 3] = bad
-    with pytest.raises(FloatingPointError, match=r"(GAP|ADMM) diverged.* at iteration 1;"):
+    with pytest.raises(FloatingPointError, match=r"(GAP|ADMM|FISTA) diverged.* at iteration 1;"):
         solve(A, y, num_iters=5)
 
 

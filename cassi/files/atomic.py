@@ -57,8 +57,8 @@ def check_place(path: PathLike, overwrite: bool = False) -> Path:
 def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     """Yield a path of the same name in a new hidden folder beside `path`; what is made there is moved into place.
 
-    A file, or a folder. It reaches the disk (fsync) before it is moved. On any exception, an interrupt from the
-    keyboard among them, nothing is left behind.
+    A file, with others beside it (the data of a header), or a folder. It reaches the disk (fsync) before it is moved.
+    On any exception, an interrupt from the keyboard among them, nothing is left behind.
 
     Raises:
         OutputError: see `check_place`; or the disk is full.
@@ -68,10 +68,14 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     try:
         folder.mkdir()
         yield folder / path.name
-        _flush(folder / path.name)
+        parts = sorted(folder.iterdir(), key=lambda part: part.name == path.name)  # last the one that is asked for
+        for part in parts:
+            _flush(part)
         with signals_held():
-            check_place(path, overwrite)
-            os.replace(folder / path.name, path)
+            for part in parts:
+                check_place(path.with_name(part.name), overwrite)
+            for part in parts:
+                os.replace(part, path.with_name(part.name))
             _flush(path.parent)
             shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
     except OSError as error:
@@ -100,6 +104,8 @@ def _remove(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows opens no folder
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

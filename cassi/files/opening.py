@@ -14,7 +14,7 @@ def open_container(path: PathLike) -> Container:
     """Open a file as named arrays, read on demand; the format is told from its first bytes, not from its name.
 
     Args:
-        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, PNG.
+        path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, ENVI, PNG.
 
     Raises:
         InputError: no such file, unknown format, or a damaged file.

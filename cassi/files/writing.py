@@ -10,6 +10,7 @@ import numpy as np
 from cassi.errors import InputError, OutputError
 from cassi.files.atomic import PathLike, check_place, replacing, signals_held
 from cassi.files.container import CubeContent
+from cassi.files.formats.envi import DATA
 from cassi.files.formats.hdf5 import write_hdf5_arrays
 from cassi.files.formats.table import WRITERS
 from cassi.optics.measurement import Measurement
@@ -27,9 +28,9 @@ def write_cube(
     attributes: Attributes | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .tif, .tiff.
+    """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .tif, .tiff, .hdr (ENVI, with .img beside it).
 
-    HDF5 and .mat take everything, TIFF cube and wavelengths.
+    HDF5 and .mat take everything, TIFF cube and wavelengths, ENVI these and the attributes.
 
     Args:
         path: file to make.
@@ -148,4 +149,6 @@ def check_output(path: PathLike, overwrite: bool = False) -> Path:
     path = Path(path)
     if path.suffix.lower() not in WRITERS:
         raise OutputError(f"{path}: unknown output format {path.suffix!r}, expected {', '.join(sorted(WRITERS))}")
+    if path.suffix.lower() == ".hdr":
+        check_place(path.with_suffix(DATA), overwrite)
     return check_place(path, overwrite)

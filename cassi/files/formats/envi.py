@@ -1,0 +1,73 @@
+"""Read and write ENVI images, a header .hdr beside its data, with the package `spectral`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cassi.errors import InputError, import_extra
+from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
+
+SIGNATURE = b"ENVI"
+DATA = ".img"
+
+
+def open_envi(path: Path) -> Container:
+    """Open the image that a header .hdr describes, as one entry (H, W, C), or (H, W) of one band, and its wavelengths.
+
+    Raises:
+        InputError: its data are missing, shorter than stated or packed; a spectral library; `spectral` is missing.
+    """
+    envi = import_extra("spectral.io.envi", "envi")
+    with damage_as_input_error(path, "ENVI"):
+        try:
+            image = envi.open(str(path))
+        except envi.EnviDataFileNotFoundError as error:
+            raise InputError(
+                f"{path}: its data are missing, expected {path.with_suffix(DATA).name} beside it"
+            ) from error
+        if not isinstance(image, envi.BilFile | envi.BipFile | envi.BsqFile):
+            raise InputError(f"{path}: a spectral library, expected an image; it holds spectra without pixels")
+        if str(image.metadata.get("file compression", "0")).strip() != "0":
+            raise InputError(f"{path}: packed ENVI data are not read; save them plain")
+        if min(image.shape) < 1:
+            raise InputError(f"{path}: an image of the size {image.shape}; copy the file again")
+        stored, stated = Path(image.filename).stat().st_size, int(np.prod(image.shape, dtype=object))
+        if stored < image.offset + stated * np.dtype(image.dtype).itemsize:
+            raise InputError(f"{path}: {image.shape} values are stated, its data end before; copy the file again")
+        shape = image.shape[:2] if image.shape[2] == 1 else image.shape
+        centers = None if image.bands.centers is None else np.asarray(image.bands.centers, dtype=float)
+    entries = [Entry("image", tuple(shape), np.dtype(image.dtype), axes="HWC"[: len(shape)])]
+    if centers is not None:
+        entries.append(Entry("wavelengths", centers.shape, centers.dtype))
+
+    def read(entry: Entry, picked: Selection) -> np.ndarray:
+        if entry.name == "wavelengths":
+            return np.asarray(centers)
+        values = np.asarray(image.open_memmap(interleave="bip", writable=False))
+        return np.array(values.reshape(entry.shape)[picked])
+
+    return Container(path, "ENVI", tuple(entries), read, bands_last=True)
+
+
+def write_envi(path: Path, content: CubeContent) -> None:
+    """Write cube, wavelengths and provenance: the header, and the data as .img beside it.
+
+    Raises:
+        InputError: a stack of cubes, which ENVI cannot hold.
+    """
+    if content.cube.ndim != 3:
+        raise InputError(f"{path.name}: ENVI holds one cube, got a stack {content.cube.shape}; write .h5")
+    metadata: dict[str, object] = {"description": one_line(content.attributes)}
+    if content.wavelengths is not None:
+        metadata |= {"wavelength": [repr(float(w)) for w in content.wavelengths], "wavelength units": "Nanometers"}
+    image = np.moveaxis(content.cube, 0, -1)
+    envi = import_extra("spectral.io.envi", "envi")
+    envi.save_image(str(path), image, dtype=np.float32, interleave="bsq", ext=DATA, metadata=metadata)
+
+
+def one_line(attributes: object) -> str:
+    """Provenance as a line that a header can hold: braces end a value there."""
+    return json.dumps(attributes).replace("{", "(").replace("}", ")")

@@ -1,0 +1,26 @@
+"""Cubes for xarray."""
+
+import numpy as np
+import pytest
+
+from cassi.files.labelled import to_xarray
+
+pytest.importorskip("xarray")
+CUBE = np.arange(24.0).reshape(2, 3, 4)
+
+
+def test_axes_are_labelled_and_units_kept():
+    data = to_xarray(
+        CUBE, np.array([500.0, 600.0]), uncertainty=CUBE / 10, unit="counts", attributes={"a": [1], "b": None}
+    )
+    assert data.cube.dims == ("wavelength", "y", "x")
+    assert float(data.cube.sel(wavelength=600, y=2, x=3)) == 23
+    assert float(data.uncertainty.sel(wavelength=500, y=1, x=0)) == pytest.approx(0.4)
+    assert (data.cube.units, data.wavelength.units, data.attrs) == ("counts", "nm", {"a": "[1]"})
+
+
+def test_bands_without_wavelengths_count_from_one_and_stacks_have_frames():
+    data = to_xarray(CUBE[None])
+    assert data.cube.dims == ("frame", "band", "y", "x")
+    assert data.band.values.tolist() == [1, 2]
+    assert "uncertainty" not in data
