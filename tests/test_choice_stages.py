@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from scipy import stats
 from test_priors_learned import stirred
 
 from cassi import CASSI, reconstruct
 from cassi.choice.automatic import explored, reconstruct_auto, stages_of
 from cassi.choice.chain import Chain, Trial, as_list, final_run, from_list, repeated
-from cassi.choice.held_out import Split, Verdict, accepts, better
+from cassi.choice.held_out import Split
+from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
@@ -92,14 +94,17 @@ def test_another_prior_forgets_the_multiplier(shot):
         NonLocal(0.3, 2).run(shot.A, shot.y, shot.problem, None, Watch())
 
 
-@pytest.mark.parametrize(("errors", "chosen"), [((2, 3), 1), ((2, 1, 3), 4), ((3, 2, 1), 16), ((2, math.nan), 1)])
+@pytest.mark.parametrize(
+    ("errors", "chosen"), [((2, 3), 1), ((2, 1.99), 1), ((2, 1, 3), 4), ((3, 2, 1), 16), ((2, math.nan), 1)]
+)
 def test_held_out_pixels_choose_how_much_the_noise_counts(shot, errors, chosen):
     """As long as they are predicted better it counts four times as much; what was begun so is gone on with."""
-    start, told, seen = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), list(errors), list[int]()
-    problem = replace(shot.problem, error=lambda x: told.pop(0))
+    start, seen = Tv(10).run(shot.A, shot.y, shot.problem, None, Watch()), list[int]()
+    verdicts = [verdict(error, seed=k) for k, error in enumerate(errors)]
+    problem = replace(shot.problem, verdict=lambda x: verdicts.pop(0))
     stage = NonLocal(0.3, 60, None)
     found = stage.run(shot.A, shot.y, problem, start, Watch(lambda record, z: seen.append(record.iteration)))
-    assert told == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
+    assert verdicts == [] and found.stages == (Tv(10), NonLocal(0.3, 60, chosen))
     assert seen == [10] * 12 * len(errors) + list(range(11, 59)) and len(found.history) == 58, "12 were the trial's"
     assert found.stages[-1].name == f"non-local (0.3{'' if chosen == 1 else f', noise counted {chosen} times'})"
     given = found.stages[-1].run(shot.A, shot.y, shot.problem, start, Watch())
@@ -165,9 +170,21 @@ def test_a_cube_passes_that_harms_little(shot, new, old, accepted):
 
 
 def test_better_means_by_more_than_chance():
-    assert better(verdict(0.01), verdict(0.02, seed=1))
-    assert not better(verdict(0.0199), verdict(0.02, seed=1))
-    assert not better(verdict(0.03), verdict(0.02, seed=1))
+    assert is_better(verdict(0.01), verdict(0.02, seed=1))
+    assert not is_better(verdict(0.0199), verdict(0.02, seed=1))
+    assert not is_better(verdict(0.03), verdict(0.02, seed=1))
+
+
+def test_z_is_the_paired_t_statistic():
+    old, new = (verdict(error, seed=seed).squared for error, seed in ((0.02, 0), (0.019, 1)))
+    assert z(new, old) == pytest.approx(stats.ttest_rel(old, new).statistic)
+    assert z(new, old, allowance=0.1) == pytest.approx(stats.ttest_rel(1.21 * old, new).statistic)
+    assert z(old, old) == 0 and z(2 * old[:1], old[:1]) == -math.inf and z(old[:1], 2 * old[:1]) == math.inf
+    assert math.isnan(z(math.nan * new, old))
+    weight = torch.tensor([1.0, 3.0]).repeat(200)
+    w = (weight / weight.sum()).double()
+    mean = (w * (old - new)).sum()
+    assert z(new, old, weight=weight) == pytest.approx(float(mean / (w * (old - new - mean)).norm()))
 
 
 def test_a_verdict_by_hand():

@@ -13,23 +13,21 @@ import torch
 
 from cassi.calibration.camera_model import CameraModel
 from cassi.choice.held_out import hold_out
+from cassi.choice.judge import BETTER, CLEARLY_BETTER, NOT_WORSE, POOR_FIT, imprint_fades, z
 from cassi.optics.cropping import Shot, crop, liveliest
 from cassi.optics.detector import brightness
 from cassi.optics.imprint import imprint
 from cassi.priors.spectral_basis import smooth_basis
 from cassi.solvers.subspace_tv import subspace_tv
 
-WINDOW = 192  # side of the part that the last test reconstructs [pixel]
-HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8  # of that test
-# Of the cube whose imprint is looked at: variance per y of brightness 1, weights, and iterations: early ones hold the
-# mask's pattern, which the first, Phi^T y, is full of.
-DAMPING, SMOOTHER, SETTLED = 0.02, 5.0, 100
-SIGMAS = 3.0  # by so many standard errors its squared errors must fall
-EQUAL, FAINTER = 0.012, 0.95  # a simpler model is taken of an error no more above, and of an imprint so much below
-SHARPER = 0.03  # the same error of a mask no sharper than its picture, whatever its imprint, or no deeper
-BLIND, UNBLINDED = 0.3, 0.25  # above such an error of the short reconstruction it must fall by this share
-LEAST_FADE = 0.2  # or, where they do not rise, the imprint of the mask by this share
-HIGHER = 0.05  # they do not rise: by no more than chance, and than this share
+WINDOW = 192  # side of the part that is reconstructed [pixel]
+HELD_OUT, ITERATIONS, COMPONENTS = 0.05, 40, 8
+# Of the cube whose imprint is looked at: variance per y of brightness 1, weight of TV, and iterations: early ones hold
+# the mask's pattern, which the first, Phi^T y, is full of.
+IMPRINT_VARIANCE, IMPRINT_TV, IMPRINT_ITERS = 0.02, 5.0, 100
+POOR_FIT_GAIN = 0.25  # by this share a fit that is still poor must be better
+# A simpler model may add so much to the error, and one whose mask is no sharper than its picture, or no deeper.
+SIMPLER, LESS_SHARP = 0.01, 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +59,8 @@ class Trial:
         squares = (b - a.weighted(None).forward(x))[held].double().square()
 
         def look() -> float:
-            variance, weight = DAMPING * target.clamp(min=0), SMOOTHER * brightness(train, target)
-            found, _ = subspace_tv(train, target, basis, variance=variance, tv_weight=weight, num_iters=SETTLED)
+            variance, weight = IMPRINT_VARIANCE * target.clamp(min=0), IMPRINT_TV * brightness(train, target)
+            found, _ = subspace_tv(train, target, basis, variance=variance, tv_weight=weight, num_iters=IMPRINT_ITERS)
             return imprint(found.x.clamp(min=0).numpy(), given.mask[..., rows, columns].numpy())
 
         return cls(squares, b[held].double().square(), look)
@@ -78,17 +76,18 @@ def imprint_of(trials: list[Trial]) -> float:
     return float(np.mean([trial.imprint for trial in trials]))
 
 
+def _squares(trials: list[Trial]) -> torch.Tensor:
+    return torch.cat([trial.squares for trial in trials])
+
+
 def clearly_better(as_given: list[Trial], as_found: list[Trial]) -> bool:
-    """Whether a camera predicts clearly better than the given one, or as well without the mask's imprint."""
-    if error_of(as_found) > BLIND and error_of(as_found) > (1 - UNBLINDED) * error_of(as_given):
+    """Whether a camera predicts clearly better than the given one, or no worse and with less of the mask's imprint."""
+    new, old = _squares(as_found), _squares(as_given)
+    if error_of(as_found) > POOR_FIT and not z(new, old, allowance=-POOR_FIT_GAIN) > BETTER:
         return False
-    before, after = (torch.cat([trial.squares for trial in of]) for of in (as_given, as_found))
-    falls = before - after
-    sigmas = float(falls.mean()) / max(float(falls.std()) / math.sqrt(len(falls)), 1e-300)
-    if sigmas > SIGMAS:
-        return True
-    no_higher = sigmas > -SIGMAS and error_of(as_found) < (1 + HIGHER) * error_of(as_given)
-    return no_higher and imprint_of(as_found) < (1 - LEAST_FADE) * imprint_of(as_given)
+    gain = z(new, old)
+    no_worse = gain >= NOT_WORSE
+    return gain > CLEARLY_BETTER or (no_worse and imprint_fades(imprint_of(as_found), imprint_of(as_given)))
 
 
 def simplified(model: CameraModel, trials: Callable[[CameraModel], list[Trial]]) -> tuple[CameraModel, list[Trial]]:
@@ -96,18 +95,18 @@ def simplified(model: CameraModel, trials: Callable[[CameraModel], list[Trial]])
 
     A mask that is too soft in the model leaves its pattern on the cube, one that is too hard its negative.
     """
-    options: list[tuple[dict[str, Any], float, float]] = []  # change, by how much the error may rise, the imprint left
+    options: list[tuple[dict[str, Any], float, bool]] = []  # change, allowance, whether the imprint has to fade
     if "t" in model.right:
-        options.append(({"right": {**model.right, "t": 0.0}}, EQUAL, math.inf))
+        options.append(({"right": {**model.right, "t": 0.0}}, SIMPLER, False))
     if model.blur.get("1", 0.0) < 0:
-        options.append(({"blur": {}}, SHARPER, math.inf))
+        options.append(({"blur": {}}, LESS_SHARP, False))
     if model.contrast != 1:
-        options.append(({"contrast": 1.0}, EQUAL if model.contrast < 1 else SHARPER, FAINTER))
-    found = trials(model)
-    for change, rise, left in options:
-        other = replace(model, **change)
-        tried = trials(other)
-        as_good = error_of(tried) <= (1 + rise) * error_of(found)
-        if as_good and (math.isinf(left) or imprint_of(tried) < left * imprint_of(found)):
-            model, found = other, tried
-    return model, found
+        options.append(({"contrast": 1.0}, SIMPLER if model.contrast < 1 else LESS_SHARP, True))
+    best = trials(model)
+    for change, allowance, must_fade in options:
+        simpler = replace(model, **change)
+        new = trials(simpler)
+        as_good = z(_squares(new), _squares(best), allowance=allowance) >= NOT_WORSE
+        if as_good and (not must_fade or imprint_fades(imprint_of(new), imprint_of(best))):
+            model, best = simpler, new
+    return model, best

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from cassi.calibration.camera_model import SHARPEST, WIDEST, CameraModel, blurred_masks, polynomial
 from cassi.calibration.mask_regression import BLOCK, Blocks, Snapshots, features, gather, tiles
+from cassi.choice.judge import CLEARLY_BETTER, z
 from cassi.kernels.threads import side_by_side
 from cassi.optics.geometry import Shifts
 
 FEWEST_BLOCKS = 12  # below, nothing is looked for
-SIGMAS = 3.0  # by so many standard errors a parameter must lower the log of the rest
 REACH = 3  # displacements looked for [pixel]
 SHALLOW, DEEP = 0.05, 0.2  # a contrast so far below 1, or above, is believed; edges of a scene pass for up to 0.15 more
 FLATTEST = 0.3  # below, the masks do not fit at all, and nothing is known of it; an inverted mask has one of -1
@@ -110,10 +110,8 @@ def rest_of(blocks: Blocks, model: CameraModel) -> Tensor:
 
 
 def better(blocks: Blocks, before: Tensor, after: Tensor) -> bool:
-    """Whether the rest fell clearly, mean over the blocks by their pixels: by 3 standard errors."""
-    weight, fell = blocks.count / blocks.count.sum(), before - after
-    mean = (weight * fell).sum()
-    return bool(mean > SIGMAS * (weight.square() * (fell - mean).square()).sum().sqrt())
+    """Whether the log of the rest fell clearly, mean over the blocks by their pixels."""
+    return z(after, before, weight=blocks.count) > CLEARLY_BETTER
 
 
 def crossed(blocks: Blocks, used: Sequence[Direction], blur: Mapping[str, float]) -> Tensor:

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.held_out import Split, better
+from cassi.choice.held_out import Split
+from cassi.choice.judge import is_better
 from cassi.choice.stages import Problem
 from cassi.kernels.covariance import covariance_sum
 from cassi.priors.motion import blurred
@@ -62,7 +63,7 @@ def best_basis(
         result, _ = replace(problem, basis=vectors).solve(split.A_train, split.y_train, SHORT, tol=0.0)
         verdict = split.verdict(result.x, imprint=False)
         compared.append(BasisError(name, verdict.error))
-        if best is None or better(verdict, best):
+        if best is None or is_better(verdict, best):
             chosen, best = name, verdict
     return chosen, bases[chosen], tuple(compared)
 

@@ -1,7 +1,7 @@
 """Chains of stages, and the loop over them.
 
 What may follow total variation is a list of chains of stages in order of preference. The first chain whose cube the
-judge accepts is taken (`cassi.choice.held_out.accepts`). What was taken, one stage after the other, is the plan; a plan
+judge accepts is taken (`cassi.choice.judge.accepts`). What was taken, one stage after the other, is the plan; a plan
 that is given is repeated without a judge. A new prior is a new stage: a class with `run`, and a place in a chain.
 """
 
@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from cassi.choice.adaptation import Adapt
-from cassi.choice.held_out import Split, Verdict, accepts
+from cassi.choice.held_out import Split
+from cassi.choice.judge import Verdict, accepts
 from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.optics.protocol import Camera
 
@@ -80,7 +82,7 @@ def final_run(
         Where the loop ended, and what was compared.
     """
     A, y = split.A_train, split.y_train
-    problem = replace(problem, error=split.error)
+    problem = replace(problem, verdict=partial(split.verdict, imprint=False))
     watch.expected = watch.spent + max(map(cost, chains), default=0.0)
     trials = list[Trial]()
     if verdict is not None:

@@ -1,4 +1,4 @@
-"""Detector pixels that are held out: an error estimate that needs no truth, and what `accepts` a cube by it."""
+"""Detector pixels that are held out: an error estimate that needs no truth; `cassi.choice.judge` compares by it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cassi.optics.imprint import STAMPED, imprint_on
+from cassi.choice.judge import Verdict
+from cassi.optics.imprint import imprint_on
 from cassi.optics.protocol import Camera
 from cassi.solvers.loop import relative_norm
 
 HELD_OUT = 0.02  # fraction of detector pixels that test a candidate
-# Priors that know scenes better than total variation does may fit single detector pixels a little worse: of 20 windows
-# of CAVE scenes, all of which gain by them, three do so, by a twentieth at most. What does not belong to the scene is
-# fitted far worse.
-MOST_RISE = 1.1
-IMPRINT_GROWTH = 1.1  # the mask's imprint may grow by this factor where it is above what is warned of (`STAMPED`)
 
 
 def hold_out(lit: Tensor, seed: int, fraction: float = HELD_OUT) -> Tensor:
@@ -78,40 +74,3 @@ class Split:
 
     def _there(self, y: Tensor) -> Tensor:
         return y.flatten()[self.places].cpu().double()
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """What held-out pixels and the mask's imprint say of a cube.
-
-    Attributes:
-        error: |y - Phi x| / |y| at the held-out pixels.
-        squared: (y - Phi x)^2 there, (n,) float64.
-        imprint: see `cassi.optics.imprint`; None where the camera has no mask to compare with.
-    """
-
-    error: float
-    squared: Tensor
-    imprint: float | None
-
-
-def accepts(new: Verdict, old: Verdict) -> bool:
-    """Whether a new prior's cube may take the place of an old one's: a limit to harm, not a contest.
-
-    mean(d) <= std(d) / sqrt(n),   d_j = e_new,j^2 - (1.1 e_old,j)^2;   i_new <= max(0.12, 1.1 i_old)
-
-    One standard error, as a small frame has few such pixels: without it frames of 64 x 64 pixels lost up to 5 dB.
-    """
-    if not _mean_below(new.squared - MOST_RISE**2 * old.squared, 1.0):
-        return False
-    return new.imprint is None or new.imprint <= max(STAMPED, IMPRINT_GROWTH * (old.imprint or 0.0))
-
-
-def better(new: Verdict, old: Verdict) -> bool:
-    """Whether errors at the same held-out pixels are smaller by more than chance, two standard errors."""
-    return not _mean_below(old.squared - new.squared, 2.0)
-
-
-def _mean_below(d: Tensor, chance: float) -> bool:
-    """mean(d) <= chance std(d) / sqrt(n); False of NaN."""
-    return float(d.mean()) <= (chance * float(d.std()) / math.sqrt(len(d)) if len(d) > 1 else 0.0)

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from cassi.choice.automatic import explored, without_learned
 from cassi.choice.chain import final_run
-from cassi.choice.held_out import Split, accepts
+from cassi.choice.held_out import Split
+from cassi.choice.judge import accepts, is_better
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch, in_turn
@@ -37,7 +38,6 @@ SIGMA = 0.5  # of `in_turn`, times the root of the number of frames; 0.7 is 0.15
 # How many times the noise counts in its last run. Held-out pixels, whose errors are of motion, too, would choose 1,
 # which is 0.1 to 0.4 dB worse; 16 is as good as 4 or up to 0.25 dB worse.
 NOISE_COUNTS = 4.0
-LEAST_GAIN = 0.02  # share of the held-out errors of all by which a frame with its neighbors must be better
 IMAGES = 4  # coefficient images that motion is taken from
 NEAR = 2.0  # [pixel] over which misfits are averaged
 FOLLOWED = 4.0  # times a frame's own held-out error: a neighbor predicted worse has moved farther than was found
@@ -132,8 +132,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     start = State(frame.sharp, replace(frame.state.run, e=torch.zeros_like(split.y)))
     state = Tv(TOGETHER).run(split.A_train, split.y_train, problem, start, watch)
     x = state.x.clamp(min=0)
-    before, after = split.error(frame.x), split.error(x)
-    if not accepts(first.verdict(x), first.verdict(frame.x)) or after > (1 - LEAST_GAIN) * before:
+    before, after = (split.verdict(cube, imprint=False) for cube in (frame.x, x))
+    if not (accepts(first.verdict(x), first.verdict(frame.x)) and is_better(after, before)):
         return None
     strength, new = math.sqrt(len(split.y)), state
     chain = [replace(s, sigma=s.sigma * strength) if isinstance(s, NonLocal) else s for s in plan.stages[1:]]
@@ -148,7 +148,7 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
         taken = False
     state = new if taken else state
     result = Result(state.x.clamp(min=0), state.history, "stopped" if watch.over else "max_iters")
-    return Together(result, len(followed), (before, after), replace(plan, stages=state.stages), state.begun)
+    return Together(result, len(followed), (before.error, after.error), replace(plan, stages=state.stages), state.begun)
 
 
 def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:

@@ -10,13 +10,9 @@ from torch import Tensor
 
 from cassi.choice.bases import BasisError
 from cassi.choice.chain import Trial, as_list
-from cassi.choice.held_out import MOST_RISE
+from cassi.choice.judge import GOOD_FIT, MARGIN, POOR_FIT
 from cassi.choice.plan import Plan
 from cassi.solvers.loop import Result
-
-# Held-out errors. Simulated snapshots through the right camera have 0.004 to 0.06, down to 1,000 electrons; the real
-# captures at hand, with the camera found, 0.03 to 0.04; masks of another camera 0.5 and more.
-GOOD, FAIR = 0.1, 0.3
 
 
 @dataclass(frozen=True)
@@ -192,9 +188,9 @@ def _priors_in_words(plan: Plan) -> str:
 
 
 def _grade(error: float) -> str:
-    if error <= GOOD:
+    if error <= GOOD_FIT:
         return "which is good"
-    if error <= FAIR:
+    if error <= POOR_FIT:
         return "which is fair: there is much noise, or the camera does not quite fit"
     return "which is bad: the camera does not fit, or there is little but noise"
 
@@ -219,7 +215,7 @@ def _evidence(outcome: Outcome) -> list[str]:
         )
         words.append(
             f"Held-out errors of the stages ({compared}): a prior's cube is accepted where its error is at most "
-            f"{MOST_RISE:g} times that before, but for chance, and the mask's imprint is not clearly larger."
+            f"{1 + MARGIN:g} times that before, but for chance, and the mask's imprint is not clearly larger."
         )
     words.append(f"The final run {outcome.result.message}.")
     return words

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cassi.choice.asked_for import Progress
+from cassi.choice.judge import Verdict, is_better
 from cassi.optics.detector import brightness
 from cassi.optics.protocol import Camera
 from cassi.priors.learned import LearnedPrior
@@ -51,7 +52,7 @@ class Problem:
         level: of a `Plan`; the weights are relative to brightness * level.
         learned: the network of `Learned`; None where there is none.
         axis: bands or their wavelengths, which its smooth basis is made of.
-        error: of a cube (C, H, W) at detector pixels that the stages do not see; None: nothing is to be chosen.
+        verdict: on a cube (C, H, W), of detector pixels that the stages do not see; None: nothing is to be chosen.
     """
 
     basis: Tensor
@@ -60,7 +61,7 @@ class Problem:
     level: float = 1.0
     learned: LearnedPrior | None = None
     axis: int | Sequence[float] | np.ndarray | None = None
-    error: Callable[[Tensor], float] | None = None
+    verdict: Callable[[Tensor], Verdict] | None = None
 
     @cached_property
     def smooth(self) -> Tensor:
@@ -260,14 +261,14 @@ class NonLocal:
         if self.noise not in (None, 1):
             solve(1, state=start)  # for filters that are the same however much the noise counts
         noise, num_iters, cost = self.noise or 1.0, self.num_iters, self.ITERATION + self.MATCH / self.num_iters
-        if self.noise is None and problem.error is not None and num_iters > TRIED:
-            least, begun, end = math.inf, start, watch.spent + 3 * TRIED * cost
+        if self.noise is None and problem.verdict is not None and num_iters > TRIED:
+            best, begun, end = None, start, watch.spent + 3 * TRIED * cost
             for count in NOISE_COUNTS:
                 result, run = solve(TRIED, state=begun, noise=count, monitor=watch.of(state.history, cost, trial=True))
-                error = problem.error(result.x.clamp_(min=0))
-                if not error < least or (watch.over and count > 1):
+                verdict = problem.verdict(result.x)
+                if best is not None and (watch.over or not is_better(verdict, best)):
                     break
-                least, noise, start, num_iters = error, count, run, self.num_iters - TRIED
+                best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIED
             watch.expected += watch.spent - end  # of the trials that were not needed
         result, run = solve(num_iters, state=start, noise=noise, monitor=watch.of(state.history, cost))
         return state.followed_by(result, run, replace(self, noise=noise))

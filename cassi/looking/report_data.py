@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cassi.choice.doubts import of_imprint, of_result
-from cassi.choice.outcome import FAIR
+from cassi.choice.judge import POOR_FIT
 from cassi.errors import InputError
 from cassi.files.container import Container, Entry
 from cassi.files.names import is_result
@@ -111,7 +111,7 @@ class ReportData:
         """Why this result cannot be trusted, a sentence each; empty where nothing speaks against it."""
         found = [] if self.ok else [self.verdict or "The mask does not fit the measurement."]
         found += of_result(self.unexplained or 0.0)
-        if (error := _number(self.choice, "held_out_error")) is not None and error > FAIR:
+        if (error := _number(self.choice, "held_out_error")) is not None and error > POOR_FIT:
             found.append(f"the cube does not predict pixels it has not seen: their error is {error:.0%}")
         return [*found, *of_imprint(_number(self.provenance, "imprint"))]
 

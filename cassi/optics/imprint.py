@@ -13,7 +13,6 @@ from cassi.optics.protocol import Camera
 
 FINE, LOCAL = 2.0, 5.0  # standard deviations of what is no longer fine, and of the local brightness [pixel]
 BRIGHT = 0.2  # of a band's greatest local brightness: pixels above it count
-STAMPED = 0.12  # above it the mask's pattern is told
 MOVES = -1.0, -0.5, 0.0, 0.5, 1.0  # of the mask, down and to the right [pixel]
 SMALLEST = 32  # side of a mask that can be told [pixel]
 

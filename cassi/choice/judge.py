@@ -1,0 +1,81 @@
+"""The one judge of every choice: two candidates compared, in pairs, by their errors at the same places.
+
+    d_j = (1 + a)^2 e_old,j^2 - e_new,j^2,        z = mean(d) / (std(d) / sqrt(n))
+
+e are the errors at held-out detector pixels, a is the error that the new candidate may add, and z is by how many
+standard errors it is better than that. Each decision asks for one of three levels of z. The mask's imprint, which
+held-out pixels hardly see, is judged beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+NOT_WORSE, BETTER, CLEARLY_BETTER = -1.0, 2.0, 3.0  # levels of z
+# What a prior that knows scenes better may add to the error, and to an imprint: it fits single pixels a little worse.
+MARGIN = 0.1
+# Held-out errors are 0.004 to 0.06 through the right camera, down to 1,000 electrons, 0.03 to 0.04 for real captures
+# with the camera found, and 0.5 and more through the mask of another camera.
+GOOD_FIT, POOR_FIT = 0.1, 0.3
+MAX_IMPRINT = 0.12  # above it the mask's pattern is visible in the cube
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What held-out pixels and the mask's imprint say of a candidate.
+
+    Attributes:
+        error: |y - Phi x| / |y| at the held-out pixels.
+        squared: (y - Phi x)^2 there, (n,) float64.
+        imprint: see `cassi.optics.imprint`; None where it is not known.
+    """
+
+    error: float
+    squared: Tensor
+    imprint: float | None = None
+
+
+def z(new: Tensor, old: Tensor, *, allowance: float = 0.0, weight: Tensor | None = None) -> float:
+    """By how many standard errors `new` is better than `old` with its errors `allowance` larger.
+
+    Args:
+        new, old: squared errors at the same places, (n,).
+        allowance: a; negative where the errors must fall by so much.
+        weight: of each place, (n,) > 0; all alike if None.
+
+    Returns:
+        z; 0 for equal errors, infinite where all differences are equal or there is but one, NaN where an error is.
+    """
+    d = ((1 + allowance) ** 2 * old - new).double()
+    w = d.new_full(d.shape, 1 / max(1, len(d))) if weight is None else weight.to(d) / weight.to(d).sum()
+    mean = (w * d).sum()
+    scatter = (w * (d - mean)).square().sum()
+    if weight is None and len(d) > 1:
+        scatter = scatter * len(d) / (len(d) - 1)
+    gain, chance = float(mean), float(scatter.sqrt())
+    return gain / chance if chance > 0 else gain * math.inf if gain else 0.0
+
+
+def accepts(new: Verdict, old: Verdict) -> bool:
+    """Whether a cube may take the place of another: a limit to harm, not a contest.
+
+        z(a = 0.1) >= -1,        imprint_new <= max(0.12, 1.1 imprint_old)
+
+    One standard error, as a small frame has few such pixels: without it frames of 64 x 64 pixels lost up to 5 dB.
+    """
+    if not z(new.squared, old.squared, allowance=MARGIN) >= NOT_WORSE:
+        return False
+    return new.imprint is None or new.imprint <= max(MAX_IMPRINT, (1 + MARGIN) * (old.imprint or 0.0))
+
+
+def is_better(new: Verdict, old: Verdict) -> bool:
+    """Whether the errors are smaller by more than chance."""
+    return z(new.squared, old.squared) > BETTER
+
+
+def imprint_fades(new: float, old: float) -> bool:
+    """Whether clearly less of the mask is left in the new cube."""
+    return new < (1 - MARGIN) * old
