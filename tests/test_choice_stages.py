@@ -17,7 +17,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.judge import Verdict, accepts, is_better, z
 from cassi.choice.noise import CameraNoise
 from cassi.choice.plan import Method, Plan, Run
-from cassi.choice.stages import Learned, NonLocal, Problem, State, Tv, Watch
+from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Watch
 from cassi.errors import InputError
 from cassi.optics.detector import brightness
 from cassi.priors.learned import LearnedPrior, Size, save_prior
@@ -196,10 +196,10 @@ def test_a_verdict_by_hand():
 
 
 @dataclass(frozen=True)
-class Black:
+class Black(Stage):
     """A stage that ends with a black cube."""
 
-    name = "black"
+    key = name = words = "black"
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> State:

@@ -56,11 +56,11 @@ def test_a_camera(example):
 
 
 @dataclass(frozen=True)
-class Dimmed:
+class Dimmed(stages.Stage):
     """A stage as a stranger would write it: the cube times a factor."""
 
     factor: float
-    name = "dimmed"
+    key = name = words = "dimmed"
     cost = 1.0
 
     def run(self, A, y, problem, state, watch) -> stages.State:

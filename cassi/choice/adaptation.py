@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cassi.choice.stages import NonLocal, Problem, Stage, State, Tv, Watch, in_turn
+from cassi.choice.stages import Learned, Problem, Stage, State, Tv, Watch, check_count, check_positive, in_turn
 from cassi.errors import InputError
 from cassi.optics.cropping import crop, croppable
 from cassi.optics.protocol import Camera
@@ -48,7 +48,7 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adapt:
+class Adapt(Stage):
     """The network trained on for one scene and camera: the cube so far is a scene whose truth is known.
 
         y_s = Phi T_s x + n_s,    w <- w - rate grad error(net_w(before(y_s)), T_s x),    s = 0, 1, 2
@@ -67,8 +67,14 @@ class Adapt:
     sigma: float
     num_steps: int
 
-    name = "adaptation of the network"
+    key, name, words = "adapt", "adaptation of the network", "its adaptation to the scene"
+    needs_network = True
+    in_tiles = False  # each would have a network of its own
     STEP = 100.0  # cost
+
+    def __post_init__(self) -> None:
+        check_positive("sigma", self.sigma)
+        check_count("num_steps", self.num_steps)
 
     @property
     def cost(self) -> float:
@@ -108,8 +114,7 @@ class Adapt:
         problem = replace(problem, learned=prior.requires_grad_(False))
         taught = Record(1, time.perf_counter() - start, last.residual, 0.0)
         new = state.followed_by(Result(state.x, (taught,), "max_iters"), state.run, self)
-        before = state.stages[-1]
-        for stage in self.after(before.noise if isinstance(before, NonLocal) else 1.0):
+        for stage in self.after(state.noise):
             new = stage.run(A, y, problem, new, watch)
             if watch.over:
                 return state
@@ -165,11 +170,11 @@ def _photographs(
         seen = torch.where(A.majorizer() > 0, light + noise, 0)
         here, inner = replace(problem, variance=expected), Watch(lambda record, z: told(), deadline=watch.deadline)
         state: State | None = None
-        for stage in stages:
+        for stage, following in zip(stages, (*stages[1:], Learned()), strict=True):
             state = stage.run(A, seen, here, state, inner)
             if watch.spend(stage.cost) or watch.over:
                 return
-            if isinstance(stage, NonLocal):
+            if following.needs_network:
                 yield begun_at(state.x, A, seen, expected, truth, B)
 
 

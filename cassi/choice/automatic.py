@@ -50,7 +50,7 @@ ADAPT_STEPS = 100
 
 def without_learned(chain: Chain) -> Chain:
     """The chain without its network."""
-    return tuple(stage for stage in chain if not isinstance(stage, Adapt | Learned))
+    return tuple(stage for stage in chain if not stage.needs_network)
 
 
 def stages_of(A: Camera, method: Method) -> tuple[Tv, tuple[Chain, ...]]:

@@ -22,13 +22,12 @@ from cassi.choice.stages import Learned, NonLocal, Problem, Stage, State, Tv, Wa
 from cassi.optics.protocol import Camera
 
 Chain = tuple[Stage, ...]
-STAGES: dict[str, type[Any]] = {"tv": Tv, "nonlocal": NonLocal, "learned": Learned, "adapt": Adapt}
+STAGES: dict[str, type[Any]] = {kind.key: kind for kind in (Tv, NonLocal, Learned, Adapt)}
 
 
 def as_list(stages: Chain) -> list[list[Any]]:
-    """Plain values, for a file: the name of each stage and its numbers."""
-    names = {kind: name for name, kind in STAGES.items()}
-    return [[names[type(stage)], *vars(stage).values()] for stage in stages]
+    """Plain values, for a file: the key of each stage and its numbers."""
+    return [[stage.key, *vars(stage).values()] for stage in stages]
 
 
 def from_list(values: Sequence[Sequence[Any]]) -> Chain:
@@ -41,14 +40,7 @@ def from_list(values: Sequence[Sequence[Any]]) -> Chain:
         >>> from_list([["tv", 200], ["learned"]])
         (Tv(num_iters=200), Learned())
     """
-    stages = tuple(STAGES[name](*numbers) for name, *numbers in values)
-    for name, value in (pair for stage in stages for pair in vars(stage).items() if pair != ("noise", None)):
-        whole, positive = name.startswith("num_"), name in ("sigma", "noise")
-        if type(value) not in ((int,) if whole else (int, float)) or not -math.inf < value < math.inf:
-            raise ValueError(f"{name} of a stage is {value!r}")
-        if (whole or positive) and value <= 0:
-            raise ValueError(f"{name} of a stage must be positive, got {value!r}")
-    return stages
+    return tuple(STAGES[key](*numbers) for key, *numbers in values)
 
 
 class Trial(NamedTuple):

@@ -23,7 +23,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.judge import accepts, is_better
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method, Plan, Run
-from cassi.choice.stages import Learned, NonLocal, State, Tv, Watch, in_turn
+from cassi.choice.stages import State, Tv, Watch, in_turn
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
 from cassi.priors.motion import blurred, flow
@@ -136,12 +136,11 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
     if not (accepts(first.verdict(x), first.verdict(frame.x)) and is_better(after, before)):
         return None
     strength, new = math.sqrt(len(split.y)), state
-    chain = [replace(s, sigma=s.sigma * strength) if isinstance(s, NonLocal) else s for s in plan.stages[1:]]
+    chain = [stage.strengthened(strength) for stage in plan.stages[1:]]
     try:
         for stage in chain:
             if not watch.over:
-                single = isinstance(stage, Learned)
-                one, its = (first, plan.problem(first.y)) if single else (split, problem)
+                one, its = (first, plan.problem(first.y)) if stage.per_frame else (split, problem)
                 new = stage.run(one.A_train, one.y_train, its, new, watch)
         taken = not watch.over and accepts(split.verdict(new.x), split.verdict(state.x))
     except FloatingPointError:  # a network may, on what it was not trained with

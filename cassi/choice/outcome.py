@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from cassi.choice.bases import BasisError
-from cassi.choice.chain import Trial, as_list
+from cassi.choice.chain import Trial
 from cassi.choice.judge import GOOD_FIT, MARGIN, POOR_FIT
 from cassi.choice.plan import Plan
 from cassi.solvers.loop import Result
@@ -177,13 +177,7 @@ def _in_short(outcome: Outcome) -> list[str]:
 
 
 def _priors_in_words(plan: Plan) -> str:
-    words = {
-        "tv": "total variation",
-        "nonlocal": "a non-local prior",
-        "learned": "a learned prior",
-        "adapt": "its adaptation to the scene",
-    }
-    *before, last = dict.fromkeys(words.get(name, name) for name, *_ in as_list(plan.stages))
+    *before, last = dict.fromkeys(stage.words for stage in plan.stages)
     return f"{', '.join(before)} and {last}" if before else last
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from cassi.choice.asked_for import PRIORS, QUALITIES, SOLVERS, Progress
 from cassi.choice.chain import Chain, as_list, from_list
 from cassi.choice.noise import NoiseModel
-from cassi.choice.stages import Learned, Problem
+from cassi.choice.stages import Problem
 from cassi.errors import InputError
 from cassi.priors.learned import LearnedPrior, shipped_prior
 from cassi.solvers.loop import Monitor
@@ -54,7 +54,7 @@ class Plan:
     @property
     def is_learned(self) -> bool:
         """Whether a network is among its stages."""
-        return any(isinstance(stage, Learned) for stage in self.stages)
+        return any(stage.needs_network for stage in self.stages)
 
     def problem(self, y: Tensor, brightness: float | None = None) -> Problem:
         """What its stages have in common, for a snapshot; `brightness` as for `Problem`."""
@@ -99,7 +99,7 @@ class Plan:
             usable = min(alpha, beta) >= 0 < level and math.isfinite(alpha + beta + level + float(vectors.sum()))
             if not (usable and stages and vectors.ndim == 2 and bands in (vectors.shape[1], None)):
                 raise ValueError("numbers out of range, no stages, or not as many bands as vectors have")
-            prior = shipped_prior() if any(isinstance(stage, Learned) for stage in stages) else None
+            prior = shipped_prior() if any(stage.needs_network for stage in stages) else None
             model = NoiseModel(alpha, beta, str(noise["source"]))
             return Plan(str(values["basis"]), vectors, model, level, stages, prior, axis)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:

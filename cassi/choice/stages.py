@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -108,6 +108,7 @@ class State:
         history: all records so far.
         begun: the number of each stage's first record, and its name.
         stages: that led here, as they were taken.
+        noise: how many times its variance counted in the last of them.
     """
 
     x: Tensor
@@ -115,12 +116,25 @@ class State:
     history: tuple[Record, ...] = ()
     begun: tuple[tuple[int, str], ...] = ()
     stages: tuple[Stage, ...] = ()
+    noise: float = 1.0
 
     def followed_by(self, result: Result, run: SubspaceState | None, stage: Stage) -> State:
         """After one more stage, whose records are numbered on."""
         records = tuple(after(self.history, record) for record in result.history)
         begun = (*self.begun, *((record.iteration, stage.name) for record in records[:1]))
         return State(result.x, run, (*self.history, *records), begun, (*self.stages, stage))
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError for anything but a whole number above 0."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} of a stage must be a whole number above 0, got {value!r}")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise ValueError for anything but a finite number above 0."""
+    if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]
+        raise ValueError(f"{name} of a stage must be a positive number, got {value!r}")
 
 
 def after(history: tuple[Record, ...], record: Record) -> Record:
@@ -185,32 +199,57 @@ class Watch:
 
     def affords(self, stage: Stage) -> bool:
         """Whether there is time for all of this stage at the pace so far; total variation may be cut short."""
-        needed = 0.0 if isinstance(stage, Tv) else stage.cost * self.seconds / max(self.spent, 1.0)
+        needed = 0.0 if stage.may_stop_early else stage.cost * self.seconds / max(self.spent, 1.0)
         self.late = self.late or time.perf_counter() + needed > self.deadline
         return not self.over
 
 
 class Stage(Protocol):
-    """A stage: plain values that say what to do, in words and as numbers for a file."""
+    """A stage: a frozen dataclass of plain values, which a plan's file holds after its `key`.
+
+    Attributes:
+        key: its name in a file and in `cassi.choice.chain.STAGES`.
+        words: its prior, in a sentence.
+        needs_network: a learned prior.
+        may_stop_early: what it has reached when time is up is a cube as good as its iterations.
+        in_tiles: it may solve each tile of a frame by itself, without seams.
+        per_frame: of a frame with its neighbors it is given the frame's own shot alone.
+    """
+
+    key: ClassVar[str]
+    words: ClassVar[str]
+    needs_network: ClassVar[bool] = False
+    may_stop_early: ClassVar[bool] = False
+    in_tiles: ClassVar[bool] = True
+    per_frame: ClassVar[bool] = False
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """For the record of a run."""
 
     @property
     def cost(self) -> float:
         """In iterations of total variation."""
+
+    def strengthened(self, factor: float) -> Stage:
+        """The same for several shots, which pass `factor` times the noise of one."""
+        return self
 
     def run(self, A: Camera, y: Tensor, problem: Problem, state: State | None, watch: Watch) -> State:
         """The cube after this stage; `state` is where the one before ended, None at first. Stops when `watch` does."""
 
 
 @dataclass(frozen=True)
-class Tv:
+class Tv(Stage):
     """Subspace TV, gone on with where it was left (`cassi.solvers.subspace_tv`)."""
 
     num_iters: int
 
-    name = "total variation"
+    key, name, words = "tv", "total variation", "total variation"
+    may_stop_early = True
+
+    def __post_init__(self) -> None:
+        check_count("num_iters", self.num_iters)
 
     @property
     def cost(self) -> float:
@@ -223,7 +262,7 @@ class Tv:
 
 
 @dataclass(frozen=True)
-class NonLocal:
+class NonLocal(Stage):
     """The same with a non-local prior in place of TV, whose filters are made once, of the cube that it starts from.
 
     A linear denoiser that stays the same is a convex prior, and the iteration settles.
@@ -242,7 +281,16 @@ class NonLocal:
     num_iters: int
     noise: float | None = 1.0
 
+    key, words = "nonlocal", "a non-local prior"
     MATCH, ITERATION = 90.0, 5.0  # cost
+
+    def __post_init__(self) -> None:
+        check_positive("sigma", self.sigma)
+        check_count("num_iters", self.num_iters)
+        check_positive("noise", 1.0 if self.noise is None else self.noise)
+
+    def strengthened(self, factor: float) -> Stage:
+        return replace(self, sigma=self.sigma * factor)
 
     @property
     def name(self) -> str:
@@ -271,17 +319,18 @@ class NonLocal:
                 best, noise, start, num_iters = verdict, count, run, self.num_iters - TRIED
             watch.expected += watch.spent - end  # of the trials that were not needed
         result, run = solve(num_iters, state=start, noise=noise, monitor=watch.of(state.history, cost))
-        return state.followed_by(result, run, replace(self, noise=noise))
+        return replace(state.followed_by(result, run, replace(self, noise=noise)), noise=noise)
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(Stage):
     """A network unrolled through the camera (`cassi.solvers.unrolled`).
 
     What of the cube lies outside the span of its smooth basis is left unchanged.
     """
 
-    name = "learned"
+    key, name, words = "learned", "learned", "a learned prior"
+    needs_network = per_frame = True
     STAGE = 30.0  # cost
     cost = 4 * STAGE
 

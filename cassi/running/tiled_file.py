@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.found_camera import FoundCamera
-from cassi.choice.adaptation import Adapt
 from cassi.choice.asked_for import Progress
 from cassi.choice.automatic import choose_plan
 from cassi.choice.chain import repeated
@@ -170,7 +169,7 @@ def tile_solver(
     plan, evidence = method.plan, None
     if plan is None:
         plan, evidence = choose_plan(A, y, wavelengths=wavelengths, noise=noise, method=method, run=run)
-    plan = replace(plan, stages=tuple(s for s in plan.stages if not isinstance(s, Adapt)))  # tiles would differ by it
+    plan = replace(plan, stages=tuple(stage for stage in plan.stages if stage.in_tiles))
     level = brightness(A, y)
 
     def planned(a: Block, b: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from cassi.choice.automatic import explored, stages_of
 from cassi.choice.held_out import Split
 from cassi.choice.noise import CameraNoise, noise_left
 from cassi.choice.plan import Method
-from cassi.choice.stages import Learned, Tv, Watch
+from cassi.choice.stages import Tv, Watch
 from cassi.files import read_measurement
 from cassi.optics.single_disperser import CASSI
 from cassi.priors.learned import LearnedPrior
@@ -235,7 +235,7 @@ def _photographed(
     problem, B, examples = replace(problem, variance=variance), problem.smooth.to(y), []
     for stage in (None, *chains[0]):
         state = state if stage is None else stage.run(A, y, problem, state, Watch())
-        if not isinstance(stage, Learned):
+        if stage is None or not stage.needs_network:
             seen, _, start, wanted = begun_at(state.x, A, y, variance, truth, B)
             weights = torch.ones_like(seen) if A.weights is None else A.weights
             camera, of_one = (A.mask, A.shifts, weights), (seen[None], variance[None], B, start[None], wanted[None])
