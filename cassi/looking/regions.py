@@ -1,0 +1,181 @@
+"""Regions of a scene: their spectra with spread and error bars, and the files that keep both."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.path import Path as Outline
+
+from cassi.errors import InputError
+from cassi.files.atomic import write_text
+from cassi.looking.drawing import band_name
+from cassi.looking.report_data import CubeLike, ReportData
+
+MAX_CORNERS = 10_000
+
+
+@dataclass(frozen=True)
+class Region:
+    """A polygon on the scene.
+
+    Args:
+        corners: (row, column) of each, in pixels: pixel (i, j) covers i to i + 1 and j to j + 1, and belongs to the
+            region if its center lies inside.
+        name: of what is there.
+    """
+
+    corners: tuple[tuple[float, float], ...]
+    name: str = ""
+
+    @classmethod
+    def box(cls, row: int, column: int, height: int = 1, width: int = 1, name: str = "") -> Region:
+        """The pixels from (row, column) on, height x width of them."""
+        bottom, right = row + height, column + width
+        name = name or (f"row {row}, column {column}" + (f", {height} x {width} px" if height * width > 1 else ""))
+        return cls(((row, column), (row, right), (bottom, right), (bottom, column)), name)
+
+    @classmethod
+    def at(cls, text: str) -> Region:
+        """From "ROW,COLUMN", one pixel, or "ROW,COLUMN,SIZE", a square of SIZE pixels around it.
+
+        Example:
+            >>> Region.at("10,20,3").corners[0]
+            (9, 19)
+        """
+        match = re.fullmatch(r"\s*(\d{1,6})\s*,\s*(\d{1,6})\s*(?:,\s*(\d{1,6}))?\s*", text)
+        size = int(match[3] or 1) if match else 0
+        if match is None or size < 1:
+            raise InputError(f"{text!r} is no place, expected ROW,COLUMN or ROW,COLUMN,SIZE such as 120,85,5")
+        return cls.box(int(match[1]) - (size - 1) // 2, int(match[2]) - (size - 1) // 2, size, size)
+
+    def inside(self, height: int, width: int) -> np.ndarray:
+        """Which pixels of the scene (H, W) belong to it.
+
+        Raises:
+            InputError: none.
+        """
+        rows, columns = np.indices((height, width))
+        centers = np.column_stack([rows.ravel() + 0.5, columns.ravel() + 0.5])
+        picked = Outline(np.array(self.corners)).contains_points(centers).reshape(height, width)
+        if not picked.any():
+            raise InputError(f"region {self.name!r} holds no pixel of the scene, {height} x {width} px; draw it larger")
+        return np.asarray(picked)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionSpectrum:
+    """What is known of the light from a region; all arrays (C,) in `unit`.
+
+    Attributes:
+        mean, std: over its pixels; std of one pixel is 0.
+        error: mean standard deviation of its values, as the reconstruction states it, or None. It is not divided by the
+            root of the number of pixels: errors of neighbors go together.
+        num_pixels: of the region.
+        wavelengths: (C,) [nm], or None.
+    """
+
+    region: Region
+    mean: np.ndarray
+    std: np.ndarray
+    error: np.ndarray | None
+    num_pixels: int
+    wavelengths: np.ndarray | None
+    unit: str
+
+
+def spectrum_of(data: ReportData, region: Region, *, of: CubeLike | None = None) -> RegionSpectrum:
+    """The spectrum of a region of a result.
+
+    Args:
+        data: see `cassi.looking.report_data.read_report` and `report_of`.
+        region: polygon, box or pixel.
+        of: another cube of the same size in place of that of the result.
+
+    Raises:
+        InputError: no pixel of the scene lies in the region.
+
+    Example:
+        >>> found = spectrum_of(ReportData(np.ones((3, 8, 8))), Region.at("4,4,3"))
+        >>> found.num_pixels, found.mean.tolist()
+        (9, [1.0, 1.0, 1.0])
+    """
+    picked = region.inside(*data.cube.shape[1:])
+    (top, bottom), (left, right) = ((int(n.min()), int(n.max()) + 1) for n in np.nonzero(picked))
+    part, within = (slice(None), slice(top, bottom), slice(left, right)), picked[top:bottom, left:right]
+    values = np.asarray((data.cube if of is None else of)[part])[:, within].astype(np.float64)
+    error = None
+    if of is None and data.uncertainty is not None:
+        error = np.asarray(data.uncertainty[part])[:, within].astype(np.float64).mean(1)
+    count, nm = values.shape[1], data.wavelengths
+    return RegionSpectrum(region, values.mean(1), values.std(1), error, count, nm, data.unit)
+
+
+def read_regions(path: str | os.PathLike[str]) -> list[Region]:
+    """Read regions as the page of a report exports them.
+
+    JSON: `{"regions": [{"name": "leaf", "corners": [[row, column], ...]}, ...]}`, one of these, or a list of corners.
+
+    Raises:
+        InputError: no such file, or it holds none.
+    """
+    where, wanted = Path(path), 'expected {"regions": [{"name": ..., "corners": [[row, column], ...]}]}'
+    try:
+        content: Any = json.loads(where.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{where}: {str(error.strerror).lower()}") from error
+    except ValueError as error:
+        raise InputError(f"{where}: no JSON ({error}); {wanted}") from error
+    listed = content.get("regions", [content]) if isinstance(content, dict) else [{"corners": content}]
+    try:
+        regions = []
+        for k, one in enumerate(listed, 1):
+            corners = np.array(one["corners"], dtype=np.float64)
+            if not (corners.ndim == 2 and corners.shape[1] == 2 and 3 <= len(corners) <= MAX_CORNERS):
+                raise ValueError(f"region {k} has corners of shape {corners.shape}")
+            if not np.isfinite(corners).all():
+                raise ValueError(f"region {k} has a corner that is no number")
+            name = str(one.get("name") or f"region {k}")
+            regions.append(Region(tuple((float(row), float(column)) for row, column in corners), name))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: {wanted}, got {type(error).__name__}: {error}") from error
+    if not regions:
+        raise InputError(f"{where}: no region in it; {wanted}")
+    return regions
+
+
+def write_regions(path: str | os.PathLike[str], regions: Iterable[Region], *, overwrite: bool = False) -> None:
+    """Write regions as `read_regions` and the page of a report read them."""
+    listed = [{"name": one.name, "corners": one.corners} for one in regions]
+    write_text(path, json.dumps({"regions": listed}, indent=1) + "\n", overwrite)
+
+
+def write_spectra(path: str | os.PathLike[str], spectra: Sequence[RegionSpectrum], *, overwrite: bool = False) -> None:
+    """Write spectra as CSV: a line a band; of each region mean, std and error bar, named with pixels and unit.
+
+    Raises:
+        OutputError: the file exists, or its folder does not.
+    """
+    first, file = spectra[0], io.StringIO()
+    table = csv.writer(file)
+    columns: list[Sequence[object]] = [[band_name(first.wavelengths, k) for k in range(len(first.mean))]]
+    heads = ["band"]
+    if first.wavelengths is not None:
+        heads, columns = ["wavelength [nm]"], [[f"{w:g}" for w in first.wavelengths]]
+    for one in spectra:
+        unit = f" [{one.unit}]" if one.unit else ""
+        for what, values in (("mean", one.mean), ("std", one.std), ("error bar", one.error)):
+            if values is not None:
+                heads.append(f"{one.region.name} ({one.num_pixels} px) {what}{unit}")
+                columns.append([f"{value:.7g}" for value in values])
+    table.writerow(heads)
+    table.writerows(zip(*columns, strict=True))
+    write_text(path, file.getvalue(), overwrite)

@@ -1,0 +1,134 @@
+"""Is my spectrum right? A region of a cube against a spectrometer, or against the same region of another cube."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cassi.errors import InputError
+from cassi.files.spectrum_files import Spectrum, band_means
+from cassi.looking.color import value_label
+from cassi.looking.drawing import band_name
+from cassi.looking.metrics import spectral_angles
+from cassi.looking.regions import RegionSpectrum
+from cassi.looking.style import BELOW, INK, PALETTE, Row, page, spectral_axis, styled
+
+
+@dataclass(frozen=True, eq=False)
+class SpectrumComparison:
+    """A region's spectrum beside a reference.
+
+    Attributes:
+        found: the region's.
+        reference: (C,) mean over each band, times `scale`; NaN where the reference does not reach.
+        scale: by which it was multiplied; 1 unless fitted.
+        angle: between the two [degrees], which no scale changes.
+        rmse: root mean square of the difference over the bands, in the unit of the cube.
+        share: of the bands whose difference is at most 2 error bars; None where the result has none.
+    """
+
+    found: RegionSpectrum
+    reference: np.ndarray
+    scale: float
+    angle: float
+    rmse: float
+    share: float | None
+
+    @property
+    def bands(self) -> int:
+        """How many bands were compared."""
+        return int(np.isfinite(self.reference).sum())
+
+    def __str__(self) -> str:
+        one, level = self.found, float(np.sqrt(np.nanmean(self.reference**2)))
+        lines = [
+            f"{one.region.name}, {one.num_pixels} px, {self.bands} of {len(one.mean)} bands: angle {self.angle:.2f} "
+            f"degrees, RMSE {self.rmse:.3g} ({self.rmse / level:.1%} of the reference), scale {self.scale:.4g}"
+        ]
+        if self.share is not None:
+            lines.append(f"within 2 error bars in {self.share:.0%} of the bands (95% where error bars are right)")
+        heads = ["band", "cube", "std", *(["error bar"] if one.error is not None else []), "reference", "difference"]
+        lines.append("  " + "".join(f"{head:>12}" for head in heads))
+        error = [one.error] if one.error is not None else []
+        columns = [one.mean, one.std, *error, self.reference, one.mean - self.reference]
+        for k in range(len(one.mean)):
+            cells = "".join(f"{column[k]:>12.4g}" for column in columns)
+            lines.append(f"  {band_name(one.wavelengths, k):>12}{cells}")
+        return "\n".join(lines)
+
+
+def compare_spectra(
+    found: RegionSpectrum, reference: Spectrum | np.ndarray, *, scaled: bool = True
+) -> SpectrumComparison:
+    """Compare the spectrum of a region with a reference.
+
+    Args:
+        found: see `cassi.looking.regions.spectrum_of`.
+        reference: a table of a spectrometer, taken as its mean over each band (see
+            `cassi.files.spectrum_files.band_means`), or the values of the bands, (C,).
+        scaled: multiply the reference by the factor that fits best, s = <r, x> / <r, r>: a spectrometer has a unit of
+            its own.
+
+    Raises:
+        InputError: bands without wavelengths, fewer than 2 bands within reach of the table, or one that is 0.
+
+    Example:
+        >>> from cassi.looking.regions import Region, spectrum_of
+        >>> from cassi.looking.report_data import ReportData
+        >>> cube = np.linspace(1, 3, 3)[:, None, None] * np.ones((3, 4, 4))
+        >>> found = spectrum_of(ReportData(cube, wavelengths=np.array([450.0, 550.0, 650.0])), Region.at("1,1"))
+        >>> round(compare_spectra(found, Spectrum(np.array([300.0, 800.0]), np.array([0.0, 0.05]))).angle, 1)
+        5.8
+    """
+    if isinstance(reference, Spectrum):
+        if found.wavelengths is None or len(found.mean) < 2:
+            raise InputError("the bands have no wavelengths to compare with a spectrometer; give --wavelengths")
+        values = band_means(reference, found.wavelengths)
+    else:
+        values = np.asarray(reference, dtype=np.float64)
+    known = np.isfinite(values)
+    x, r = found.mean[known], values[known]
+    if known.sum() < 2:
+        reach = f"{reference.nm[0]:g} to {reference.nm[-1]:g} nm" if isinstance(reference, Spectrum) else "no band"
+        raise InputError(f"the reference reaches {reach}, which holds fewer than 2 bands of the cube")
+    if not float(r @ r) > 0:
+        raise InputError("the reference is 0 in all bands of the cube; is the second column the value?")
+    scale = float(r @ x) / float(r @ r) if scaled else 1.0
+    difference = x - scale * r
+    angle = spectral_angles(x[:, None, None], r[:, None, None]).item()
+    share = None if found.error is None else float(np.mean(np.abs(difference) <= 2 * found.error[known]))
+    rmse = math.sqrt(float(np.mean(difference**2)))
+    return SpectrumComparison(found, scale * values, scale, angle, rmse, share)
+
+
+@styled
+def spectra_figure(compared: list[SpectrumComparison], *, name: str = "reference") -> Figure:
+    """One panel a region: its mean with spread and error bars, and the reference, dashed."""
+    columns = min(3, len(compared))
+    lines = [compared[k : k + columns] for k in range(0, len(compared), columns)]
+    rows = [Row([4.2] * len(line), 2.6, left=0.75, right=0.2, below=BELOW) for line in lines]
+    figure, panels = page(*rows)
+    for k, (axes, one) in enumerate(zip([axes for row in panels for axes in row], compared, strict=True)):
+        found, color = one.found, PALETTE[k % len(PALETTE)]
+        axis, label = spectral_axis(found.wavelengths, len(found.mean))
+        order = np.argsort(axis)
+        x, mean, std = axis[order], found.mean[order], found.std[order]
+        if found.num_pixels > 1:
+            axes.fill_between(x, mean - std, mean + std, color=color, alpha=0.18, linewidth=0, label="± std of pixels")
+        error = None if found.error is None else found.error[order]
+        bars = "" if error is None else " ± error bar"
+        axes.errorbar(x, mean, yerr=error, color=color, linewidth=1.6, elinewidth=0.9, capsize=2, label=f"cube{bars}")
+        dash: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
+        factor = "" if one.scale == 1 else f" x {one.scale:.3g}"
+        axes.plot(x, one.reference[order], label=f"{name}{factor}", **dash)
+        axes.set_title(f"{found.region.name} ({found.num_pixels} px) · {one.angle:.1f}°")
+        axes.set_ylim(bottom=min(0.0, float(np.nanmin([np.nanmin(one.reference), mean.min()]))))
+        axes.set_xlabel(label)
+        axes.set_ylabel(value_label(found.unit))
+        axes.grid(True)
+        axes.legend(fontsize=8)
+    return figure
