@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 
 import numpy as np
@@ -53,6 +54,16 @@ def test_an_index_of_a_folder(tmp_path):
     assert text.count("data:image/png") == 3 and text.count('class="bad"') == 1
     assert "<script" not in text and "&lt;script&gt;alert(1)" in text
     assert "default-src &#x27;none&#x27;" in text and "script-src &#x27;none&#x27;" in text
+    assert "method differs" not in text and "failed" not in text
+    assert '<a href="good_cube.h5">good_cube.h5</a>' in text and '<a href="%3Cscript%3E.h5">' in text
+    (tmp_path / "good_report.html").touch()
+    lines = [{"frame": "good", "status": "done"}, {"frame": HOSTILE, "status": "failed", "reason": "NaN in it"}]
+    (tmp_path / "index.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_cube(tmp_path / "tv.h5", red_left(), attributes={"choice": {"prior": "total variation"}})
+    text = write_index(tmp_path).read_text(encoding="utf-8")
+    assert '<a href="good_report.html">good_cube.h5</a>' in text
+    assert "4 results, 1 of them not to be trusted, 1 snapshots failed. The method differs" in text
+    assert "failed: NaN in it" in text and "1 by total variation" in text and "<script" not in text
     assert write_index(tmp_path) == page, "an older index is replaced"
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no result in it"):

@@ -16,6 +16,7 @@ from PIL import Image
 
 from cassi.errors import InputError, OutputError
 from cassi.files import write_cube
+from cassi.looking.regions import Region, read_regions, spectrum_of, write_regions
 from cassi.looking.report_data import ReportData, read_report
 from cassi.looking.report_page import write_report
 from cassi.solvers.loop import Record
@@ -208,14 +209,7 @@ def click_pixel(opened: Browser, plot: str, row: int, column: int, drag_to: tupl
 
 
 def saved_table(opened: Browser) -> dict[str, list[float]]:
-    for old in opened.downloads.iterdir():
-        old.unlink()
-    opened.find("#save").click()
-    deadline = time.monotonic() + 10
-    while not (done := list(opened.downloads.glob("*.csv"))):
-        assert time.monotonic() < deadline, "no CSV file came"
-        time.sleep(0.05)
-    rows = list(csv.reader(io.StringIO(done[0].read_text())))
+    rows = list(csv.reader(io.StringIO(saved(opened, "#save", "*.csv").read_text())))
     return {name: [float(row[k]) for row in rows[1:]] for k, name in enumerate(rows[0])}
 
 
@@ -237,7 +231,7 @@ def test_a_click_draws_the_spectrum_of_that_pixel(opened: Browser) -> None:
         np.testing.assert_allclose(table[place], cube[:, row, column], atol=rounding(cube, 4094))
         np.testing.assert_allclose(table[f"{place} truth"], truth[:, row, column], atol=rounding(truth, 4094))
         spread = uncertainty[:, row, column]
-        np.testing.assert_allclose(table[f"{place} standard deviation"], spread, atol=rounding(uncertainty, 254))
+        np.testing.assert_allclose(table[f"{place} error bar"], spread, atol=rounding(uncertainty, 254))
     assert [len(re.findall(r"[ML]", d)) for d in opened.run(PATHS)] == [BANDS] * 2
     assert opened.complaints() == []
 
@@ -248,11 +242,93 @@ def test_a_dragged_box_gives_its_mean(opened: Browser) -> None:
     assert "rows 6\u201315, columns 4\u201320" in opened.text("#list li")
     table = saved_table(opened)
     place = "rows 6 to 15 columns 4 to 20"
-    np.testing.assert_allclose(table[place], cube[:, 6:16, 4:21].mean(axis=(1, 2)), atol=rounding(cube, 4094))
+    np.testing.assert_allclose(table[f"{place} std of pixels"], cube[:, 6:16, 4:21].std(axis=(1, 2)), atol=1e-3)
+    np.testing.assert_allclose(
+        table[f"{place} mean of 170 px"], cube[:, 6:16, 4:21].mean(axis=(1, 2)), atol=rounding(cube, 4094)
+    )
     np.testing.assert_allclose(table[f"{place} truth"], truth[:, 6:16, 4:21].mean(axis=(1, 2)), atol=1e-3)
     opened.find("#list button").click()
     assert opened.run("return document.querySelectorAll('#list li').length") == 0
     assert not opened.find("#save").is_enabled()
+
+
+def saved(opened: Browser, button: str, pattern: str) -> Path:
+    """The file that a button makes."""
+    for old in opened.downloads.iterdir():
+        old.unlink()
+    opened.find(button).click()
+    deadline = time.monotonic() + 10
+    while not (done := list(opened.downloads.glob(pattern))):
+        assert time.monotonic() < deadline, "no file came"
+        time.sleep(0.05)
+    return done[0]
+
+
+def test_a_region_is_drawn_saved_and_loaded(opened: Browser, tmp_path: Path) -> None:
+    """Corners are clicked; the file goes to Python and back, and all three agree on pixels and means."""
+    from selenium.webdriver import ActionChains
+
+    cube, truth, uncertainty = scene()
+    opened.find("#draw").click()
+    picture = opened.find("#plot-picture")
+    for row, column in ((4.2, 3.2), (4.2, 25.8), (18.8, 8.2)):
+        size = picture.rect
+        x, y = (column / WIDTH - 0.5) * size["width"], (row / HEIGHT - 0.5) * size["height"]
+        ActionChains(opened.driver, duration=20).move_to_element_with_offset(picture, x, y).click().perform()
+    assert opened.run("return document.querySelectorAll('#list li').length") == 0
+    assert opened.text("#draw") == "Close region"
+    opened.find("#draw").click()
+    opened.wait("document.querySelectorAll('#plot-band .marks polygon').length === 2")
+    (region,) = read_regions(saved(opened, "#export", "*.json"))
+    np.testing.assert_allclose(region.corners, [(4.2, 3.2), (4.2, 25.8), (18.8, 8.2)], atol=0.1)
+    found = spectrum_of(ReportData(cube, truth=truth, uncertainty=uncertainty), region)
+    table, place = saved_table(opened), "region 1"
+    for what, values in ((f"mean of {found.num_pixels} px", found.mean), ("std of pixels", found.std)):
+        np.testing.assert_allclose(table[f"{place} {what}"], values, atol=rounding(cube, 4094))
+    np.testing.assert_allclose(table[f"{place} error bar"], found.error, atol=rounding(uncertainty, 254))
+    opened.find("#clear").click()
+    write_regions(tmp_path / "mine.json", [region, Region.at("3,20,3")])
+    opened.find("#import").send_keys(str(tmp_path / "mine.json"))
+    opened.wait("document.querySelectorAll('#list li').length === 2")
+    again = saved_table(opened)
+    assert again[f"{place} mean of {found.num_pixels} px"] == table[f"{place} mean of {found.num_pixels} px"]
+    assert f"region 1, {found.num_pixels} px" in opened.text("#list")
+    assert opened.complaints() == []
+    (tmp_path / "bad.json").write_text('{"regions": [{"corners": [[1, 2], ["a", 3], [4, 5]]}]}')
+    opened.find("#import").send_keys(str(tmp_path / "bad.json"))
+    opened.wait("!document.getElementById('trouble').hidden")
+    assert "corners must be [row, column]" in opened.text("#trouble")
+    opened.driver.refresh()
+    opened.wait("document.documentElement.dataset.ready === 'yes'")
+
+
+def test_the_band_shows_truth_error_and_error_bar(opened: Browser) -> None:
+    """The cube is 0.05 below its truth everywhere; the angle between both follows from the spectra."""
+    cube, truth, uncertainty = scene()
+    options = opened.run("return [...document.querySelectorAll('#layer option')].map((one) => one.value)")
+    assert options == ["cube", "truth", "error", "rms", "angle", "uncertainty"]
+
+    def limits(layer: str) -> list[float]:
+        opened.run(
+            "const one = document.getElementById('layer');"
+            "one.value = arguments[0]; one.dispatchEvent(new Event('change'))",
+            layer,
+        )
+        return [float(opened.text(f"#band-{end}")) for end in ("low", "high")]
+
+    band = int(opened.run("return Number(document.getElementById('band').value)"))
+    assert limits("error") == pytest.approx([-0.05, 0.05], abs=1e-3)
+    assert limits("rms") == pytest.approx([0, 0.05], abs=1e-3)
+    dot = (cube * truth).sum(0) / np.sqrt((cube**2).sum(0) * (truth**2).sum(0))
+    assert limits("angle")[1] == pytest.approx(np.quantile(np.degrees(np.arccos(dot)), 0.998), rel=0.05)
+    assert not opened.find("#band").is_enabled()
+    assert limits("uncertainty")[1] == pytest.approx(uncertainty[band].max(), rel=0.03)
+    assert limits("truth")[1] == pytest.approx(truth[band].max(), rel=0.03)
+    assert limits("cube")[1] == pytest.approx(cube[band].max(), rel=0.03)
+    assert (
+        len(re.findall(r"[ML]", opened.run("return document.querySelector('#plot-psnr path').getAttribute('d')")))
+        == BANDS
+    )
 
 
 def eventually(what: Callable[[], bool], seconds: float = 10) -> None:
@@ -338,6 +414,11 @@ def test_the_pictures_zoom_together(opened: Browser) -> None:
     assert abs(row - HEIGHT // 2) <= 1 and abs(column - WIDTH // 2) <= 1
     opened.find("#plot-band").send_keys("-", Keys.ESCAPE)
     assert opened.run(f"return {sizes}") == pytest.approx([1, 1], abs=0.01)
+    opened.find("#plot-band").send_keys("+" * 20)
+    assert opened.run(f"return {sizes}") == pytest.approx([WIDTH / 8] * 2, abs=0.01)  # 8 pixels are seen at least
+    opened.find("#unzoom").click()
+    assert opened.run(f"return {sizes}") == pytest.approx([1, 1], abs=0.01)
+    assert not opened.find("#unzoom").is_displayed()
 
 
 def test_the_page_asks_nothing_from_any_network(browser: Browser, page: Path) -> None:  # noqa: F811
@@ -422,5 +503,7 @@ def test_a_bare_cube_makes_a_page(browser: Browser, tmp_path: Path, wavelengths:
     table = saved_table(browser)
     shown = cube if wavelengths is None else cube[::-1]
     assert table["band"] == ([1, 2, 3, 4, 5] if wavelengths is None else [5, 4, 3, 2, 1])
-    np.testing.assert_allclose(table["row 3 column 20"], shown[:, 3, 20], atol=rounding(scene()[0], 4094))
+    np.testing.assert_allclose(
+        table["row 3 column 20 [relative radiance]"], shown[:, 3, 20], atol=rounding(scene()[0], 4094)
+    )
     assert browser.complaints() == []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
+from collections import Counter
 from pathlib import Path
+from urllib.parse import quote
 
 from matplotlib.image import imsave
 
@@ -39,15 +42,16 @@ def inline_html(data: ReportData) -> str:
 def write_index(folder: str | os.PathLike[str]) -> Path:
     """Write `index.html` into a folder of results: a small picture of each, its numbers, and whether it can be trusted.
 
-    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. An older index is
-    replaced.
+    Results are the HDF5 files of the folder that hold a cube; of a stack the first is shown. Each card links to its
+    file, and to its report where that lies beside it. Snapshots that failed are named with the reason, from
+    `index.jsonl`. An older index is replaced.
 
     Raises:
         InputError: no result in the folder.
         OutputError: the page cannot be written.
     """
     place = Path(folder)
-    cards, bad = [], 0
+    cards, bad, methods = [], 0, Counter[str]()
     for path in sorted(place.glob("*.h5"), key=natural):
         try:
             data = read_report(path)
@@ -55,19 +59,47 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
             continue
         bad += bool(data.problems())
         kind = ' class="bad"' if data.problems() else ""
-        cards.append(f"<article{kind}>{_image(data)}<h2>{escape_text(path.name)}</h2>{_words(data)}</article>")
+        method = str(data.choice.get("prior") or data.choice.get("solver") or "")
+        methods[method] += 1
+        by = f"<p>{escape_text(method)}</p>" if method else ""
+        cards.append(f"<article{kind}>{_image(data)}<h2>{_links(path)}</h2>{_words(data)}{by}</article>")
     if not cards:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
-    told = f"{len(cards)} results" + (f", {bad} of them not to be trusted" if bad else "")
+    failed = _failures(place)
+    cards += [
+        f'<article class="bad"><h2>{escape_text(name)}</h2><p style="color: #c62828">failed: {escape_text(reason)}</p></article>'
+        for name, reason in failed
+    ]
+    parts = [f"{len(cards) - len(failed)} results", f"{bad} of them not to be trusted" if bad else ""]
+    summary = ", ".join(filter(None, [*parts, f"{len(failed)} snapshots failed" if failed else ""]))
+    if len(methods) > 1:  # fatal for a series whose frames are compared
+        listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
+        summary += f". The method differs from snapshot to snapshot ({listed}): give --prior to compare them"
     html = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
         f'content="{escape_text(policy_of())}"><meta name="viewport" content="width=device-width">'
         f"<title>{escape_text(place.resolve().name)}</title><style>{_STYLE}</style>"
-        f"<h1>{escape_text(place.resolve().name)}</h1><p>{told}</p><main>{''.join(cards)}</main></html>"
+        f"<h1>{escape_text(place.resolve().name)}</h1><p>{escape_text(summary)}</p><main>{''.join(cards)}</main></html>"
     )
     index = place / "index.html"
     write_text(index, html)
     return index
+
+
+def _links(path: Path) -> str:
+    """The name of a result, as a link to its report, if there is one, else to the file itself."""
+    report = path.with_name(f"{path.stem.removesuffix('_cube')}_report.html")
+    target = report if report.exists() else path
+    return f'<a href="{quote(target.name)}">{escape_text(path.name)}</a>'
+
+
+def _failures(place: Path) -> list[tuple[str, str]]:
+    """Name and reason of what failed, as the run that filled the folder noted it."""
+    try:
+        lines = [json.loads(line) for line in (place / "index.jsonl").read_text(encoding="utf-8").splitlines()]
+        return [(str(one["frame"]), str(one["reason"])) for one in lines if one.get("status") == "failed"]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # no such run, or a file of another kind
+        return []
 
 
 def _image(data: ReportData) -> str:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from cassi.errors import OutputError
 from cassi.files.atomic import check_place, replacing
 from cassi.looking.color import cube_to_srgb, is_visible, shown_range, value_label
-from cassi.looking.metrics import residual_whiteness
+from cassi.looking.methods import methods_text
+from cassi.looking.metrics import band_psnr, residual_whiteness
 from cassi.looking.report_data import CubeLike, ReportData, read_report
 from cassi.looking.spectra_points import choose_points
 from cassi.solvers.loop import ENDED
@@ -36,6 +37,15 @@ MAX_VALUES = 40_000_000  # of all cubes in a page: a browser takes some 100 MB; 
 MOST_SHOWN = 40  # numbers of a list
 CUBE_BITS = 12  # steps of 1/4094 of the range of a band: finer than any line on a screen
 PICTURE_BITS = 8  # of what is only looked at
+
+LAYERS = {  # what the picture of a band can show
+    "cube": "reconstruction",
+    "truth": "truth",
+    "error": "reconstruction minus truth",
+    "rms": "error, root mean square over bands",
+    "angle": "spectral angle to the truth [°]",
+    "uncertainty": "error bar, one standard deviation",
+}
 
 Array = NDArray[Any]
 
@@ -101,6 +111,7 @@ def make_page(data: ReportData) -> str:
         "points": points,
         "history": [list(record) for record in data.history],
         "file": Path(data.title).stem,
+        "psnr": None if data.truth is None else _clipped_psnr(inside["cube"], inside["truth"]),
     }
     parts = {name: files("cassi.looking").joinpath("page", name).read_text("utf-8") for name in PARTS}
     blocks = [
@@ -118,10 +129,24 @@ def make_page(data: ReportData) -> str:
         color_note="Color as seen in daylight" if is_visible(centers) else "False color: no wavelength that is visible",
         aspect=f"{width} / {height}",
         detector_aspect=f"{detector[1]} / {detector[0]}",
+        layers="".join(
+            f'<option value="{name}">{words}</option>' for name, words in LAYERS.items() if _has(data, name)
+        ),
         spectra_note=_spectra_note(data, thin),
         sections=_residual(data, limits) + _story(data),
         blocks="\n".join(blocks),
     )
+
+
+def _clipped_psnr(cube: Array, truth: Array) -> list[float]:
+    """PSNR of each band [dB] as in `cassi.looking.figures.difference`."""
+    peak = max(1.0, float(np.nanmax(truth)))
+    return band_psnr(np.clip(cube, 0, peak), truth, peak=peak)
+
+
+def _has(data: ReportData, layer: str) -> bool:
+    needed = {"cube": data.cube, "uncertainty": data.uncertainty}.get(layer, data.truth)
+    return needed is not None
 
 
 def thinned(cube: CubeLike, every: int) -> Array:
@@ -247,16 +272,16 @@ def _residual(data: ReportData, limits: Mapping[str, tuple[float, float]]) -> st
                 f'<div class="scale {name}"><span>{_number(low)}</span><i></i>'
                 f"<span>{_number(high)}</span></div></figure>"
             )
-    told = ""
+    verdict = ""
     if data.residual is not None:
         white = residual_whiteness(data.residual)
-        told = (
-            f'<p class="verdict">Neighboring pixels correlate by {white.vertical:+.3f} down and '
-            f"{white.horizontal:+.3f} across; white noise stays within ±{white.limit:.2g} 19 times of 20.</p>"
-            '<p class="note">Above, structure is left: too much smoothing, or a mask that does not fit. Below, part of '
-            "the noise is explained, too.</p>"
+        verdict = (
+            f'<p class="verdict">The residual correlates with its neighbors by {white.vertical:+.3f} down and '
+            f"{white.horizontal:+.3f} across; pure noise would stay within ±{white.limit:.2g} (95 %).</p>"
+            '<p class="note">Positive: structure is left, by too much smoothing or a mask that does not fit. Negative: '
+            "some noise was fitted.</p>"
         )
-    return f'<section><h2>Does it explain the snapshot?</h2>{told}<div class="pair">{"".join(cards)}</div></section>'
+    return f'<section><h2>Does it explain the snapshot?</h2>{verdict}<div class="pair">{"".join(cards)}</div></section>'
 
 
 def _story(data: ReportData) -> str:
@@ -265,6 +290,11 @@ def _story(data: ReportData) -> str:
     choice = {k: v for k, v in data.choice.items() if k != "plan"}  # which repeats it, for programs
     tables = {"Chosen automatically": choice, "Parameters": data.parameters, "Provenance": provenance}
     parts = []
+    if data.truth is not None:
+        parts.append(
+            '<section><h2>PSNR of each band</h2><figure class="card"><div class="plot" id="plot-psnr" role="img" '
+            'aria-label="PSNR of each band against the truth"></div></figure></section>'
+        )
     if data.history:
         last = data.history[-1]
         ends = f"the relative residual is {last.residual:.2g}, the relative change {last.change:.2g}"
@@ -276,6 +306,10 @@ def _story(data: ReportData) -> str:
             "</figcaption></figure></section>"
         )
     parts += [f"<section><h2>{head}</h2>{_table(content)}</section>" for head, content in tables.items() if content]
+    if data.choice:
+        parts.append(
+            f'<section><h2>Methods, to copy</h2><p class="verdict">{escape_text(methods_text(data))}</p></section>'
+        )
     return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
 
 
@@ -301,7 +335,7 @@ def _cell(value: object) -> str:
             return ", ".join(_cell(one) for one in value) or "none"
         return "<ul>" + "".join(f"<li>{_cell(one)}</li>" for one in value) + "</ul>"
     if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "unknown"}[value]
+        return {True: "yes", False: "no", None: "not set"}[value]
     return _number(value, 6) if isinstance(value, float) else escape_text(value)
 
 

@@ -8,16 +8,18 @@
   const colors = ["#4285d6", "#e2711d", "#1f9d6b", "#d6569b", "#b8860b", "#1aa3b8", "#d6453d", "#8b6fd6"];
   const order = [...facts.centers.keys()].sort((a, b) => facts.centers[a] - facts.centers[b]);
   const centers = order.map((c) => facts.centers[c]);
-  const kept = []; // {number, color, rows: [r0, r1), columns: [c0, c1), values, truth, uncertainty}
+  const kept = []; // {number, color, name, kind, corners, pixels, rows: [r0, r1), columns: [c0, c1), values, std, truth, uncertainty}
   let counted = 0;
   let cursor = null; // {row, column}
 
   const short = (v) => (Number.isFinite(v) ? String(Number(v.toPrecision(3))) : "none");
   const bandName = (c) => (facts.in_nm ? `${Number(facts.centers[c].toFixed(1))} nm` : `band ${c + 1}`);
-  const placeOf = ({ rows, columns }) => {
+  const placeOf = ({ rows, columns, name }) => {
+    if (name) return name;
     const [r0, r1, c0, c1] = [rows[0], rows[1] - 1, columns[0], columns[1] - 1].map((at) => at * facts.thin);
     return r0 === r1 && c0 === c1 ? `row ${r0}, column ${c0}` : `rows ${r0}–${r1}, columns ${c0}–${c1}`;
   };
+  const boxed = ([r0, r1], [c0, c1]) => [[r0, c0], [r0, c1], [r1, c1], [r1, c0]];
 
   function trouble(error) {
     $("trouble").hidden = false;
@@ -56,28 +58,41 @@
     return { values, planes, rows, columns };
   }
 
-  function meanSpectrum(cube, [r0, r1], [c0, c1]) {
-    return order.map((c) => {
-      let sum = 0;
-      for (let i = r0; i < r1; i++)
-        for (let j = c0; j < c1; j++) sum += cube.values[(c * cube.rows + i) * cube.columns + j];
-      return sum / ((r1 - r0) * (c1 - c0));
-    });
+  // The pixels whose centers lie inside a polygon with these corners, (row, column)
+  function pixelsIn(corners) {
+    const [rows, columns] = [0, 1].map((k) => corners.map((corner) => corner[k]));
+    const within = (values, size) => [Math.max(0, Math.floor(Math.min(...values))), Math.min(size, Math.ceil(Math.max(...values)))];
+    const [[r0, r1], [c0, c1]] = [within(rows, height), within(columns, width)];
+    const found = [];
+    for (let i = r0; i < r1; i++)
+      for (let j = c0; j < c1; j++) {
+        let inside = false;
+        for (let k = 0, last = corners.length - 1; k < corners.length; last = k++) {
+          const [[ra, ca], [rb, cb]] = [corners[k], corners[last]];
+          if (ra > i + 0.5 !== rb > i + 0.5 && j + 0.5 < ca + ((i + 0.5 - ra) / (rb - ra)) * (cb - ca)) inside = !inside;
+        }
+        if (inside) found.push(i * width + j);
+      }
+    return { pixels: found, rows: [r0, r1], columns: [c0, c1] };
   }
+
+  const meanSpectrum = ({ values }, pixels) =>
+    order.map((c) => pixels.reduce((sum, at) => sum + values[c * height * width + at], 0) / pixels.length);
+
+  const spreadOf = ({ values }, pixels, mean) =>
+    order.map((c, i) => Math.sqrt(pixels.reduce((sum, at) => sum + (values[c * height * width + at] - mean[i]) ** 2, 0) / pixels.length));
 
   const cubes = {};
 
-  const band = (c) => ({
-    values: cubes.cube.values.subarray(c * height * width, (c + 1) * height * width),
-    rows: height,
-    columns: width,
-  });
-
-  const spectrum = (rows, columns) => ({
-    values: meanSpectrum(cubes.cube, rows, columns),
-    truth: cubes.truth ? meanSpectrum(cubes.truth, rows, columns) : null,
-    uncertainty: cubes.uncertainty ? meanSpectrum(cubes.uncertainty, rows, columns) : null,
-  });
+  const spectrum = (pixels) => {
+    const values = meanSpectrum(cubes.cube, pixels);
+    return {
+      values,
+      std: spreadOf(cubes.cube, pixels, values),
+      truth: cubes.truth ? meanSpectrum(cubes.truth, pixels) : null,
+      uncertainty: cubes.uncertainty ? meanSpectrum(cubes.uncertainty, pixels) : null,
+    };
+  };
 
   // Pictures: a canvas, and marks above it at their share of its sides; all pictures of the scene zoom together
 
@@ -109,10 +124,10 @@
   }
 
   // A picture of numbers between colors of the style sheet; what is no number stays clear
-  function paintValues(name, { values, rows, columns }, [low, high], stops) {
+  function paintValues(name, { values, rows, columns }, [low, high], stops, gamma = 1) {
     const channels = stops.map((stop) => [1, 3, 5].map((k) => parseInt(stop.slice(k, k + 2), 16)));
     const table = Array.from({ length: 256 }, (_, i) => {
-      const at = (i / 255) * (stops.length - 1);
+      const at = (i / 255) ** gamma * (stops.length - 1);
       const k = Math.min(Math.floor(at), stops.length - 2);
       const [r, g, b] = channels[k].map((one, j) => Math.round(one + (at - k) * (channels[k + 1][j] - one)));
       return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
@@ -131,7 +146,7 @@
       made.style.setProperty("--color", color);
       made.style.left = share(columns[0], width);
       made.style.top = share(rows[0], height);
-      if (className !== "point" && className !== "cursor") {
+      if (className === "box" || className === "rubber") {
         made.style.width = share(columns[1] - columns[0], width);
         made.style.height = share(rows[1] - rows[0], height);
       }
@@ -139,8 +154,18 @@
     }
   }
 
+  function outline(corners, color, text = "") {
+    for (const scene of scenes) {
+      const svg = element(scene.querySelector(".marks"), "svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" });
+      const points = corners.map(([r, c]) => `${c},${r}`).join(" ");
+      for (const kind of ["under", "over"]) element(svg, "polygon", { points, class: kind, stroke: color });
+    }
+    if (text) mark("label", [Math.min(...corners.map(([r]) => r))], [Math.max(...corners.map(([, c]) => c))], color, text);
+  }
+
   function zoom(factor, x, y) {
-    const scale = Math.min(64, Math.max(1, view.scale * factor));
+    const scale = Math.min(Math.max(1, Math.max(width, height) / 8), Math.max(1, view.scale * factor)); // 8 pixels are seen at least
+    $("unzoom").hidden = scale === 1;
     const moved = (at, start) => Math.min(0, Math.max(1 - scale, at - ((at - start) * scale) / view.scale));
     Object.assign(view, { left: moved(x, view.left), top: moved(y, view.top), scale });
     for (const scene of scenes)
@@ -256,12 +281,21 @@
   const pictures = {};
   const slider = $("band");
 
+  const diverging = () =>
+    getComputedStyle(document.documentElement).getPropertyValue("--diverging").split(",").map((one) => one.trim());
+
+  function drawQuality() {
+    if (!facts.psnr) return;
+    const curve = { xs: centers, ys: order.map((c) => facts.psnr[c]), kind: "residual" };
+    chart("plot-psnr", [curve], { labels: [facts.labels[0], "PSNR [dB]"] });
+  }
+
   function drawAll() {
-    const css = getComputedStyle(document.documentElement).getPropertyValue("--diverging");
-    const stops = { measurement: ["#000000", "#ffffff"], residual: css.split(",").map((one) => one.trim()) };
+    const stops = { measurement: ["#000000", "#ffffff"], residual: diverging() };
     for (const [name, picture] of Object.entries(pictures)) paintValues(name, picture, facts.limits[name], stops[name]);
     drawSpectra();
     drawConvergence();
+    drawQuality();
   }
   addEventListener("resize", drawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
@@ -290,21 +324,63 @@
     return [sample[Math.floor(0.002 * (sample.length - 1))], sample[Math.ceil(0.998 * (sample.length - 1))]];
   }
 
+  // What the picture of a band shows: maps by their names in the list, in one band or, with `whole`, over all
+  const SEQUENTIAL = ["#000000", "#ffffff"];
+  const RAINBOW = ["#00224e", "#575d6d", "#a59c74", "#fee838"]; // cividis
+  const size = height * width;
+  const plane = (cube, c) => cube.values.subarray(c * size, (c + 1) * size);
+  const once = {};
+  const acrossBands = (name, of) =>
+    (once[name] ||= Float32Array.from({ length: size }, (_, at) => of(order.map((c) => c * size + at))));
+  const layers = {
+    cube: { values: (c) => plane(cubes.cube, c), stops: SEQUENTIAL, gamma: 1 / 2.2 },
+    truth: { values: (c) => plane(cubes.truth, c), stops: SEQUENTIAL, gamma: 1 / 2.2 },
+    error: { values: (c) => plane(cubes.cube, c).map((v, at) => v - plane(cubes.truth, c)[at]), diverging: true },
+    uncertainty: { values: (c) => plane(cubes.uncertainty, c), stops: RAINBOW },
+    rms: {
+      whole: true,
+      stops: RAINBOW,
+      values: () =>
+        acrossBands("rms", (ats) => Math.sqrt(ats.reduce((sum, at) => sum + (cubes.cube.values[at] - cubes.truth.values[at]) ** 2, 0) / bands)),
+    },
+    angle: {
+      whole: true,
+      stops: RAINBOW,
+      values: () =>
+        acrossBands("angle", (ats) => {
+          let [xy, xx, yy] = [0, 0, 0];
+          for (const at of ats) {
+            const [x, y] = [cubes.cube.values[at], cubes.truth.values[at]];
+            [xy, xx, yy] = [xy + x * y, xx + x * x, yy + y * y];
+          }
+          return (180 / Math.PI) * Math.acos(Math.min(1, Math.max(-1, xy / Math.sqrt(xx * yy))));
+        }),
+    },
+  };
+
   function showBand(c) {
+    const layer = layers[$("layer").value];
     slider.value = String(c);
     slider.setAttribute("aria-valuetext", bandName(c));
-    $("band-name").textContent = `${bandName(c)}, ${c + 1} of ${bands}`;
+    slider.disabled = Boolean(layer.whole);
+    $("band-name").textContent = layer.whole ? `all ${bands} bands` : `${bandName(c)}, ${c + 1} of ${bands}`;
     $("plot-spectra").dataset.here = String(facts.centers[c]);
     drawSpectra();
     listKept();
-    const { values, rows, columns } = band(c);
-    let [low, high] = $("common").checked ? facts.range : robustRange(values);
+    const values = layer.values(c);
+    const common = $("common").checked && layer.stops === SEQUENTIAL;
+    let [low, high] = common ? facts.range : robustRange(values);
+    if (layer.diverging) [low, high] = [-Math.max(-low, high), Math.max(-low, high)];
+    if (layer.stops === RAINBOW) low = 0;
     if (!(high > low)) high = low + 1;
     $("band-low").textContent = short(low);
     $("band-high").textContent = short(high);
-    paintValues("band", { values, rows, columns }, [low, high], ["#000000", "#ffffff"]);
+    const stops = layer.diverging ? diverging() : layer.stops;
+    $("band-scale").style.background = `linear-gradient(90deg, ${stops})`;
+    paintValues("band", { values, rows: height, columns: width }, [low, high], stops, layer.gamma);
     $("plot-band").dataset.band = String(c);
   }
+  $("layer").addEventListener("change", () => showBand(Number(slider.value)));
   slider.addEventListener("input", () => showBand(Number(slider.value)));
   $("common").addEventListener("change", () => showBand(Number(slider.value)));
 
@@ -312,10 +388,12 @@
 
   function drawKept() {
     for (const scene of scenes) scene.querySelector(".marks").replaceChildren();
-    for (const { box, rows, columns, color, number } of kept) {
-      if (box) mark("box", rows, columns, color, number);
+    for (const { kind, corners, rows, columns, color, number } of kept) {
+      if (kind === "polygon") outline(corners, color, number);
+      else if (kind === "box") mark("box", rows, columns, color, number);
       else mark("point", [rows[0] + 0.5], [columns[0] + 0.5], color, number);
     }
+    if (corners.length) outline(corners, "#ffffff");
     if (cursor) mark("cursor", [cursor.row + 0.5], [cursor.column + 0.5], "white");
     drawSpectra();
     listKept();
@@ -331,12 +409,13 @@
         badge.style.background = one.color;
         const place = document.createElement("span");
         place.className = "place";
-        place.textContent = placeOf(one);
+        place.textContent = placeOf(one) + (one.kind === "polygon" ? `, ${one.pixels.length} px` : "");
         const value = document.createElement("span");
         value.className = "value";
         value.textContent =
           short(one.values[at]) +
           (one.uncertainty ? ` ± ${short(one.uncertainty[at])}` : "") +
+          (one.pixels.length > 1 ? `, pixels vary by ${short(one.std[at])}` : "") +
           (one.truth ? `, true ${short(one.truth[at])}` : "");
         const remove = document.createElement("button");
         remove.type = "button";
@@ -352,18 +431,35 @@
         return item;
       }),
     );
-    $("save").disabled = $("clear").disabled = kept.length === 0;
+    $("save").disabled = $("clear").disabled = $("export").disabled = kept.length === 0;
   }
 
-  function keep(rows, columns, box) {
-    if (kept.some((one) => String([one.rows, one.columns]) === String([rows, columns]))) return;
-    const found = spectrum(rows, columns);
+  function keep(corners, kind, name = "") {
+    if (kept.some((one) => String(one.corners) === String(corners))) return;
+    const { pixels, rows, columns } = pixelsIn(corners);
+    if (!pixels.length) return;
     const used = new Set(kept.map((one) => one.color));
     const color = colors.find((one) => !used.has(one)) || colors[counted % colors.length];
     counted = kept.length ? counted + 1 : 1;
-    kept.push({ number: counted, color, rows, columns, box, ...found });
+    if (kind === "polygon") name ||= `region ${counted}`;
+    kept.push({ number: counted, color, name, kind, corners, pixels, rows, columns, ...spectrum(pixels) });
     drawKept();
   }
+  const keepPixel = (row, column) => keep(boxed([row, row + 1], [column, column + 1]), "point");
+
+  // A polygon: its corners are clicked one after the other
+
+  let corners = [];
+  let drawing = false;
+
+  function draw(on) {
+    if (!on && corners.length > 2) keep(corners, "polygon");
+    [corners, drawing] = [[], on];
+    $("draw").textContent = on ? "Close region" : "Draw region";
+    $("draw").setAttribute("aria-pressed", String(on));
+    drawKept();
+  }
+  $("draw").addEventListener("click", () => draw(!drawing));
 
   const inPicture = (row, column) => row >= 0 && row < height && column >= 0 && column < width;
   let asked = null; // the pixel whose spectrum passes under the pointer
@@ -371,7 +467,7 @@
   function pass(row, column) {
     if (asked && asked[0] === row && asked[1] === column) return;
     asked = [row, column];
-    passing = spectrum([row, row + 1], [column, column + 1]).values;
+    passing = meanSpectrum(cubes.cube, [row * width + column]);
     drawSpectra();
     const value = short(passing[order.indexOf(Number(slider.value))]);
     $("under").textContent =
@@ -402,7 +498,7 @@
     };
     scene.addEventListener("pointermove", (event) => {
       const [row, column] = pixel(event).map(Math.floor);
-      if (far(event) && event.pointerType !== "touch") {
+      if (far(event) && event.pointerType !== "touch" && !drawing) {
         scene.setPointerCapture(event.pointerId);
         for (const old of document.querySelectorAll(".mark.rubber")) old.remove();
         mark("rubber", ...box(event), "white");
@@ -415,8 +511,11 @@
       if (!from) return;
       const [rows, columns] = box(event);
       const [row, column] = pixel(event).map(Math.floor);
-      if (!far(event) && inPicture(row, column)) keep([row, row + 1], [column, column + 1], false);
-      else if (far(event) && rows[1] > rows[0] && columns[1] > columns[0]) keep(rows, columns, true);
+      if (drawing) {
+        corners = [...corners, pixel(event).map((at, k) => Math.min([height, width][k], Math.max(0, Math.round(10 * at) / 10)))];
+        drawKept();
+      } else if (!far(event) && inPicture(row, column)) keepPixel(row, column);
+      else if (far(event) && rows[1] > rows[0] && columns[1] > columns[0]) keep(boxed(rows, columns), "box");
       from = null;
     });
     scene.addEventListener("pointercancel", () => (from = null));
@@ -445,8 +544,15 @@
         };
         drawKept();
         pass(cursor.row, cursor.column);
+      } else if (event.key === "Enter" && drawing && !cursor) {
+        draw(false);
       } else if ((event.key === "Enter" || event.key === " ") && cursor) {
-        keep([cursor.row, cursor.row + 1], [cursor.column, cursor.column + 1], false);
+        keepPixel(cursor.row, cursor.column);
+      } else if (event.key === "Escape" && drawing) {
+        corners = [];
+        draw(false);
+      } else if (event.key === "0") {
+        zoom(0, 0, 0);
       } else if (event.key === "Escape" && cursor) {
         cursor = null;
         drawKept();
@@ -472,32 +578,59 @@
     drawKept();
   });
 
-  // Columns of the table are named by numbers alone: no text from the input reaches it
+  $("unzoom").addEventListener("click", () => zoom(0, 0, 0));
+
+  function download(text, type, name) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = `${facts.file.replace(/[^\w.-]+/g, "_").slice(0, 60)}-${name}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // Regions go out and come back in pixels of the whole scene, as cassi.looking.regions has them
+  $("export").addEventListener("click", () => {
+    const regions = kept.map((one) => ({ name: placeOf(one), corners: one.corners.map((at) => at.map((v) => v * facts.thin)) }));
+    download(`${JSON.stringify({ regions }, null, 1)}\n`, "application/json", "regions.json");
+  });
+  $("import").addEventListener("change", async (event) => {
+    try {
+      const content = JSON.parse(await event.target.files[0].text());
+      for (const { name, corners: found } of content.regions || [content]) {
+        if (!(found.length > 2) || !found.flat().every(Number.isFinite)) throw new Error("corners must be [row, column] each");
+        keep(found.map((at) => at.map((v) => v / facts.thin)), "polygon", String(name || "").slice(0, 60));
+      }
+    } catch (error) {
+      trouble(new Error(`no regions in this file, ${error.message}`));
+    }
+    event.target.value = "";
+  });
+
+  // Columns of the table are named by plain letters and numbers alone: no other text from the input reaches it
   $("save").addEventListener("click", () => {
     const heads = ["band", facts.in_nm ? "wavelength_nm" : "index"];
     const columns = [order.map((c) => c + 1), centers];
+    const unit = /^[\w µ/().%^-]{1,60}$/.test(facts.labels[1]) ? ` [${facts.labels[1]}]` : "";
     for (const one of kept) {
-      const place = placeOf(one).replace(/–/g, " to ").replace(/,/g, "");
+      const place = placeOf(one).replace(/–/g, " to ").replace(/[^\w ]/g, "");
+      const many = one.pixels.length > 1;
       const add = (what, values) => {
-        heads.push(`${place}${what}`);
+        heads.push(`${place}${what}${unit}`);
         columns.push(values);
       };
-      add("", one.values);
-      if (one.uncertainty) add(" standard deviation", one.uncertainty);
+      add(many ? ` mean of ${one.pixels.length} px` : "", one.values);
+      if (many) add(" std of pixels", one.std);
+      if (one.uncertainty) add(" error bar", one.uncertainty);
       if (one.truth) add(" truth", one.truth);
     }
     const number = (v) => (v === null || Number.isNaN(v) ? "" : String(Number(v.toPrecision(7))));
     const lines = [heads.join(","), ...centers.map((_, i) => columns.map((values) => number(values[i])).join(","))];
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([lines.join("\r\n") + "\r\n"], { type: "text/csv" }));
-    link.download = `${facts.file.replace(/[^\w.-]+/g, "_").slice(0, 60)}-spectra.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    download(`${lines.join("\r\n")}\r\n`, "text/csv", "spectra.csv");
   });
 
   try {
     showBand(Math.floor(bands / 2));
-    for (const [row, column] of facts.points) keep([row, row + 1], [column, column + 1], false);
+    for (const [row, column] of facts.points) keepPixel(row, column);
   } catch (error) {
     trouble(error);
   }
