@@ -62,7 +62,7 @@ def test_an_index_of_a_folder(tmp_path):
     write_cube(tmp_path / "tv.h5", red_left(), attributes={"choice": {"prior": "total variation"}})
     text = write_index(tmp_path).read_text(encoding="utf-8")
     assert '<a href="good_report.html">good_cube.h5</a>' in text
-    assert "4 results, 1 of them not to be trusted, 1 snapshots failed. The method differs" in text
+    assert "4 results, 1 of them not to be trusted, 1 failed. The method differs" in text
     assert "failed: NaN in it" in text and "1 by total variation" in text and "<script" not in text
     assert write_index(tmp_path) == page, "an older index is replaced"
     (tmp_path / "empty").mkdir()

@@ -67,11 +67,12 @@ def write_index(folder: str | os.PathLike[str]) -> Path:
         raise InputError(f"{place}: no result in it, expected HDF5 files with a cube")
     failed = _failures(place)
     cards += [
-        f'<article class="bad"><h2>{escape_text(name)}</h2><p style="color: #c62828">failed: {escape_text(reason)}</p></article>'
+        f'<article class="bad"><h2>{escape_text(name)}</h2>'
+        f'<p style="color: #c62828">failed: {escape_text(reason)}</p></article>'
         for name, reason in failed
     ]
     parts = [f"{len(cards) - len(failed)} results", f"{bad} of them not to be trusted" if bad else ""]
-    summary = ", ".join(filter(None, [*parts, f"{len(failed)} snapshots failed" if failed else ""]))
+    summary = ", ".join(filter(None, [*parts, f"{len(failed)} failed" if failed else ""]))
     if len(methods) > 1:  # fatal for a series whose frames are compared
         listed = "; ".join(f"{count} by {method or 'an unknown method'}" for method, count in methods.most_common())
         summary += f". The method differs from snapshot to snapshot ({listed}): give --prior to compare them"
