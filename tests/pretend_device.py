@@ -266,7 +266,7 @@ def _stand_in() -> ModuleType:
     def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> Any:
         _launch("triton gather_groups")
         with torch._C.DisableTorchFunctionSubclass():
-            return _put(nonlocal_lowrank._gathered(*_bare((z, inverse, groups)), patch))
+            return _put(nonlocal_lowrank._gather_groups(*_bare((z, inverse, groups)), patch))
 
     def put_back(
         y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool

@@ -75,7 +75,7 @@ def test_warm_up_says_in_one_sentence_what_is_ready(monkeypatch, capsys):
     assert main(["warm-up"]) == 0
     captured = capsys.readouterr()
     assert re.fullmatch(r"the kernels are compiled, -> \S+, [\d.]+ s\n", captured.out) and "% done" in captured.err
-    monkeypatch.setattr("cassi.kernels.cpu.kept_in", lambda: None)
+    monkeypatch.setattr("cassi.kernels.cpu.cache_folder", lambda: None)
     assert main(["warm-up"]) == 0
     assert "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR" in capsys.readouterr().out
 

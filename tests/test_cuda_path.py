@@ -317,7 +317,7 @@ def test_the_second_device_is_honoured():
     with pretend_cuda(1):
         found = reconstruct("cuda:1", **named("gap-tv"))
         assert found.cube.device == torch.device("cuda:1") and found.parameters["device"] == "cuda:1"
-        with pytest.raises(InputError, match="is not there: this machine has 2 CUDA devices"):
+        with pytest.raises(InputError, match="is not available: this machine has 2 CUDA devices"):
             pick_device("cuda:2")
 
 

@@ -218,7 +218,7 @@ ARRAYS = {
     "shifts": ({"shifts": (0.0, math.nan)}, "shifts hold NaN"),
     "blur": ({"psf": -1}, "must be a positive standard deviation"),
     "device": ({"device": "toaster"}, "unknown device 'toaster'"),
-    "no such device": ({"device": "cuda:99"}, "'cuda:99' is not there.*use auto or cpu"),
+    "no such device": ({"device": "cuda:99"}, "'cuda:99' is not available.*use auto or cpu"),
 }
 
 

@@ -179,7 +179,7 @@ def test_a_change_is_summed_in_double_precision(path):
 
 
 def test_a_change_needs_equal_shapes():
-    with pytest.raises(ValueError, match=r"both must have the shape \(2, 3\), got \(1, 2, 3\)"):
+    with pytest.raises(ValueError, match=r"x0 must have the shape \(2, 3\), got \(1, 2, 3\)"):
         compare(torch.zeros(1, 2, 3), torch.zeros(2, 3))
 
 

@@ -19,7 +19,7 @@ from cassi.optics.multi_shot import MultiShot
 from cassi.optics.psf import gaussian_psf
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
 from cassi.priors.tv import TVDenoiser
-from cassi.solvers.subspace_tv import MOMENTUM, PRIOR_STRENGTH, subspace_tv
+from cassi.solvers.subspace_tv import MAX_MOMENTUM, PRIOR_STRENGTH, subspace_tv
 
 
 def camera(size=(4, 5, 6), shifts=(0, 1, 2, 3), **more: object) -> CASSI:
@@ -206,7 +206,7 @@ def test_fixed_point_minimises_the_stated_objective(noisy, strength, nonnegative
     assert nonnegative or strength > 1 or float(result.x.min()) < -0.01
 
 
-@pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
+@pytest.mark.parametrize("momentum", [0.0, MAX_MOMENTUM])
 @pytest.mark.parametrize("variance", [0.0, 0.1, 100.0])
 @pytest.mark.parametrize(("size", "shifts"), [((3, 8, 8), (0, 0, 0)), ((4, 8, 9), (0, 1, 2, 3)), ((1, 6, 6), (0,))])
 def test_negative_measurements_do_not_make_it_diverge(size, shifts, variance, momentum):
@@ -324,7 +324,7 @@ def test_momentum_goes_on_along_the_last_step(path, monkeypatch):
 def test_a_linear_prior_settles_sooner_with_momentum():
     A = camera((6, 24, 24), shifts=tuple(range(6)))
     run = partial(subspace_tv, A, A.forward(scene(A)), smooth_basis(6, 4), denoise=halfway)
-    settled, *others = (run(num_iters=n, momentum=b)[0].x for n, b in ((3000, 0), (60, 0), (90, 0), (60, MOMENTUM)))
+    settled, *others = (run(num_iters=n, momentum=b)[0].x for n, b in ((3000, 0), (60, 0), (90, 0), (60, MAX_MOMENTUM)))
     plain, more, faster = (float((x - settled).norm()) for x in others)
     assert faster < 1.1 * more < 0.8 * plain
 

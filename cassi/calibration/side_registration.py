@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera
 from cassi.optics.similarity import Similarity
-from cassi.priors.motion import blurred
+from cassi.priors.motion import gaussian_blur
 
 COARSE = 64  # pixels of the longer side of the scene in the first search
 ANGLES = np.arange(-12.0, 12.1, 3.0)  # tried first [degree]
@@ -27,7 +27,7 @@ SEEN = 0.6  # share of the scene that a picture has to show
 NOT_SEEN = -1.0  # for a correlation, where too little of the scene is seen
 FITS = 0.5  # correlation of the detail from which on a picture shows the scene
 
-_soft = partial(blurred, border="constant")
+_soft = partial(gaussian_blur, border="constant")
 
 
 class Registered(NamedTuple):

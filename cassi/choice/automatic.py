@@ -36,7 +36,7 @@ from cassi.choice.uncertainty import bootstrap, standard_deviation
 from cassi.kernels.covariance import covariance_sum
 from cassi.optics.cropping import Block, crop, croppable, liveliest
 from cassi.optics.detector import brightness, object_level
-from cassi.optics.protocol import Camera, measured
+from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import FEWEST_BANDS, LearnedPrior, shipped_prior
 from cassi.priors.spectral_basis import principal_basis
 from cassi.solvers.loop import Result
@@ -101,7 +101,7 @@ def reconstruct_auto(
         >>> reconstruct_auto(A, A.forward(torch.ones(4, 16, 16))).solver
         'subspace-tv'
     """
-    if tuple(measured(A, y).shape) != tuple(A.measurement_shape):
+    if tuple(check_measurement(A, y).shape) != tuple(A.measurement_shape):
         raise ValueError(f"one snapshot at a time: y must be {tuple(A.measurement_shape)}, got {tuple(y.shape)}")
     watch = Watch(run.monitor, run.progress, math.inf if run.budget is None else time.perf_counter() + run.budget)
     if method.plan is not None:

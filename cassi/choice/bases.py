@@ -25,7 +25,7 @@ from cassi.choice.held_out import Split
 from cassi.choice.judge import is_better
 from cassi.choice.stages import Problem
 from cassi.kernels.covariance import covariance_sum
-from cassi.priors.motion import blurred
+from cassi.priors.motion import gaussian_blur
 from cassi.priors.spectral_basis import principal_basis, smooth_basis
 
 SCENE_COMPONENTS = 10  # of a basis learned from a cube
@@ -72,7 +72,7 @@ def narrowness(split: Split, x: Tensor) -> float:
     """How far the residual stands out in one band, seen through the mask: max_c RMS(v_c) / median near c of RMS(v)."""
     residual = split.y_train - split.A_train.forward(x)
     v = split.A_train.adjoint(residual)
-    seen = blurred(v.flatten(0, -3), WIDTH, "constant")
+    seen = gaussian_blur(v.flatten(0, -3), WIDTH, "constant")
     rms = seen.square().mean((1, 2)).view(-1, v.shape[-3]).mean(0).sqrt().cpu()
     near = [rms[max(0, c - NEARBY) : c + NEARBY + 1].median() for c in range(len(rms))]
     return float((rms / torch.stack(near).clamp(min=torch.finfo(rms.dtype).tiny)).max())

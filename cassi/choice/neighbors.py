@@ -26,10 +26,10 @@ from cassi.choice.plan import Method, Plan, Run
 from cassi.choice.stages import State, Tv, Watch, in_turn
 from cassi.optics.moving_scene import MovingScene
 from cassi.optics.protocol import Camera
-from cassi.priors.motion import blurred, flow
+from cassi.priors.motion import gaussian_blur, optical_flow
 from cassi.priors.spectral_basis import analyse
 from cassi.solvers.loop import Result, relative_norm
-from cassi.solvers.measured_motion import measured_motion
+from cassi.solvers.measured_motion import estimate_motion
 
 HELD_OUT = 0.05  # of a frame's detector pixels
 ALONE = 150  # iterations of total variation of a frame alone; then `in_turn` but for its last run
@@ -153,8 +153,8 @@ def together(frame: Alone, neighbors: Sequence[Alone], plan: Plan, run: Run) -> 
 def _followed(frame: Alone, other: Alone, plan: Plan, B: Tensor) -> Tensor | None:
     """The motion from a frame to one beside it; None where the frame so moved does not make the other's snapshot."""
     seen = other.split
-    v = flow(_images(other, B), _images(frame, B))
-    v = measured_motion(seen.A_train, seen.y_train, frame.sharp, v, plan.noise.variance(seen.y))
+    v = optical_flow(_images(other, B), _images(frame, B))
+    v = estimate_motion(seen.A_train, seen.y_train, frame.sharp, v, plan.noise.variance(seen.y))
     predicted = MovingScene(frame.split.A, [v]).forward(frame.sharp)[0]
     return v if relative_norm(seen.y - predicted, seen.y) <= FOLLOWED * frame.error else None
 
@@ -167,7 +167,7 @@ def _as_shots(frame: Alone, followed: Sequence[tuple[Alone, Tensor]], plan: Plan
     splits = [frame.split, *(other.split for other, _ in followed)]
     A = MovingScene(frame.split.A, [None, *(v for _, v in followed)])
     y, held = torch.stack([split.y for split in splits]), torch.stack([split.held for split in splits])
-    misfit = blurred((y - A.forward(frame.x)).square(), NEAR)
+    misfit = gaussian_blur((y - A.forward(frame.x)).square(), NEAR)
     unexplained = (misfit - USUAL * frame.missed).clamp(min=0)
     unexplained[0] = 0
     variance = plan.noise.variance(y) + unexplained

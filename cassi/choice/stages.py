@@ -27,7 +27,7 @@ from cassi.priors.nonlocal_lowrank import NonlocalDenoiser
 from cassi.priors.spectral_basis import analyse, coefficient_weights, smooth_basis, synthesise
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Monitor, Record, Result
-from cassi.solvers.subspace_tv import MOMENTUM, SubspaceState, subspace_tv
+from cassi.solvers.subspace_tv import MAX_MOMENTUM, SubspaceState, subspace_tv
 from cassi.solvers.unrolled import unrolled
 
 TOL = 2e-5  # relative change an iteration at which a cube counts as finished
@@ -91,7 +91,7 @@ class Problem:
     ) -> tuple[Result, SubspaceState]:  # fmt: skip
         """Subspace TV, or a linear denoiser in its place; the variance counts `noise` times."""
         variance = self.variance if noise == 1 else noise * self.variance
-        tol, momentum = (tol, 0.0) if denoise is None else (0.0, MOMENTUM)
+        tol, momentum = (tol, 0.0) if denoise is None else (0.0, MAX_MOMENTUM)
         return subspace_tv(
             A, y, self.basis, variance=variance, tv_weight=self.weight(A, y), num_iters=num_iters, tol=tol, state=state,
             denoise=denoise, momentum=momentum, monitor=monitor,

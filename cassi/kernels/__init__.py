@@ -1,4 +1,4 @@
-"""Level 0: the arithmetic, on CPU and GPU; knows neither cameras nor files.
+"""Level 0: the arithmetic, on CPU and GPU; independent of cameras and files.
 
-`shift_sum` says in torch what is summed, `cpu` and `gpu` do the same in one pass, `dispatch` takes one of them.
+`shift_sum` states the sums in torch, `cpu` and `gpu` compute them in one pass, `dispatch` selects one of the two.
 """

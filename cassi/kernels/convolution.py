@@ -1,7 +1,7 @@
 """Many 1-D convolutions at once: row i of one matrix with row i of another.
 
 Convolution and correlation are each other's derivative, so both differentiate to any order. On the CPU a compiled
-kernel does short rows one by one; two long ones, and all elsewhere, are transformed.
+kernel handles short rows; two long rows, and all rows on other devices, go through the FFT.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from cassi.kernels.cpu_rows import correlate_rows as compiled_rows
 from cassi.kernels.dispatch import kernels
 
-_FFT_BLOCK = 2**18  # elements that are transformed at a time: they stay in the cache
+_FFT_BLOCK = 2**18  # elements transformed at a time, so that they stay in the cache
 
 
 def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
-    """Full convolution of each row of `a` with the same row of `v`, or with one kernel for all rows.
+    """Full convolution of each row of `a` with the matching row of `v`, or with one kernel for all rows.
 
         y[r, t] = sum_i a[r, t - i] v[r, i]                        (n, N), (n, M) or (M,) -> (n, N + M - 1)
 
@@ -34,15 +34,15 @@ def convolve_rows(a: Tensor, v: Tensor) -> Tensor:
         tensor([[ 1., 12., 23., 30.]])
     """
     _check(a, v)
-    return _differentiable(a, v, correlates=False)
+    return _with_gradient(a, v, correlates=False)
 
 
 def correlate_rows(y: Tensor, v: Tensor) -> Tensor:
-    """Valid correlation of each row of `y` with the same row of `v`, or with one kernel for all rows.
+    """Valid correlation of each row of `y` with the matching row of `v`, or with one kernel for all rows.
 
         a[r, j] = sum_i y[r, j + i] v[r, i]                        (n, L), (n, M) or (M,), M <= L -> (n, L - M + 1)
 
-    The adjoint of `convolve_rows`: <convolve_rows(a, v), y> = <a, correlate_rows(y, v)>; errors as there, or M > L.
+    The adjoint of `convolve_rows`: <convolve_rows(a, v), y> = <a, correlate_rows(y, v)>. Same errors, also for M > L.
 
     Example:
         >>> correlate_rows(torch.tensor([[1.0, 12.0, 23.0, 30.0]]), torch.tensor([1.0, 10.0]))
@@ -54,14 +54,14 @@ def correlate_rows(y: Tensor, v: Tensor) -> Tensor:
             f"v has {v.shape[-1]} elements a row, more than the {y.shape[1]} of y: there is no valid position; "
             "swap the arguments or pad y"
         )
-    return _differentiable(y, v, correlates=True)
+    return _with_gradient(y, v, correlates=True)
 
 
 def _check(a: Tensor, v: Tensor) -> None:
     if a.ndim != 2 or v.ndim not in (1, 2) or (v.ndim == 2 and v.shape[0] != a.shape[0]):
         raise ValueError(
             f"the rows must be (n, N) and (n, M) or (M,), got {tuple(a.shape)} and {tuple(v.shape)}; "
-            "flatten leading axes, and give one kernel a row or one for all"
+            "flatten leading axes, and give one kernel per row or one for all rows"
         )
     if a.shape[1] == 0 or v.shape[-1] == 0:
         raise ValueError(f"the rows must not be empty, got {tuple(a.shape)} and {tuple(v.shape)}")
@@ -72,18 +72,18 @@ def _check(a: Tensor, v: Tensor) -> None:
         )
 
 
-def _differentiable(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
+def _with_gradient(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     if torch.is_grad_enabled() and (a.requires_grad or v.requires_grad):
         apply: Callable[..., Tensor] = _Rows.apply
         return apply(a, v, correlates)
-    return _computed(a, v, correlates)
+    return _compute(a, v, correlates)
 
 
-def _computed(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
+def _compute(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     rows, n, m = a.shape[0], a.shape[1], v.shape[-1]
     short, long = sorted((n - m + 1 if correlates else n, m))
     if not a.is_cpu or kernels(a.new_empty(1)) is None or short > 45 + long // 20:
-        return _by_transforms(a, v.flip(-1))[:, m - 1 : n] if correlates else _by_transforms(a, v)
+        return _convolve_by_fft(a, v.flip(-1))[:, m - 1 : n] if correlates else _convolve_by_fft(a, v)
     one, other, width, padding = a, v.reshape(-1, m), n - m + 1, 0
     if not correlates:
         width, padding = n + m - 1, min(n, m) - 1
@@ -93,8 +93,8 @@ def _computed(a: Tensor, v: Tensor, correlates: bool) -> Tensor:
     return y
 
 
-def _by_transforms(a: Tensor, v: Tensor) -> Tensor:
-    """The full convolution, some rows at a time."""
+def _convolve_by_fft(a: Tensor, v: Tensor) -> Tensor:
+    """Full convolution, a block of rows at a time."""
     rows, width = a.shape[0], a.shape[1] + v.shape[-1] - 1
     length = next_fast_len(width, real=True)
     y = a.new_empty(rows, width)
@@ -108,13 +108,13 @@ def _by_transforms(a: Tensor, v: Tensor) -> Tensor:
 
 
 class _Rows(torch.autograd.Function):
-    """The gradient in the first is the other one of the two, that in the second a correlation."""
+    """The gradient in the first argument is the other operation; in the second it is a correlation."""
 
     @staticmethod
     def forward(ctx, a: Tensor, v: Tensor, correlates: bool) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(a, v)
         ctx.correlates = correlates
-        return _computed(a, v, correlates)
+        return _compute(a, v, correlates)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[no-untyped-def]

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear  # a b^T: one call where torch.mm needs a second for the transpose
 
-_CHUNK = 2**18  # elements that are rearranged at a time: they stay in cache
-_PREPARED = 2**16  # elements that are centered at a time
-_SPECTRA = 2**12  # or so many spectra, if these are more: thinner products are slow
+_CHUNK = 2**18  # elements rearranged at a time, so that they stay in the cache
+_PREPARED = 2**16  # elements centered at a time
+_SPECTRA = 2**12  # but at least this many spectra: thinner matrix products are slow
 
 
 def covariance_sum(x: Tensor, *, mean: Tensor | None = None) -> Tensor:
-    """Sum over images and pixels of the outer product of the spectrum with itself.
+    """Sum over images and pixels of the outer product of each spectrum with itself.
 
         S[c, d] = sum over n, h, w of (x[n, c, h, w] - mean[c]) (x[n, d, h, w] - mean[d])
 
@@ -20,10 +20,10 @@ def covariance_sum(x: Tensor, *, mean: Tensor | None = None) -> Tensor:
 
     Args:
         x: (N, C, H, W) or (C, H, W), floating point, not empty.
-        mean: (C,), taken off every spectrum first.
+        mean: (C,), subtracted from every spectrum first.
 
     Raises:
-        ValueError, TypeError: another rank, size or type.
+        ValueError, TypeError: wrong rank, size or type.
 
     Example:
         >>> covariance_sum(torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 2, 1, 2))
@@ -33,7 +33,7 @@ def covariance_sum(x: Tensor, *, mean: Tensor | None = None) -> Tensor:
     _check(x)
     bands = x.shape[-3]
     if mean is not None and tuple(mean.shape) != (bands,):
-        raise ValueError(f"mean must be ({bands},), one number a band, got {tuple(mean.shape)}")
+        raise ValueError(f"mean must be ({bands},), one number per band, got {tuple(mean.shape)}")
     x = x if x.ndim == 4 else x[None]
     offset = None if mean is None else mean.to(x.dtype)[:, None, None]
     if torch.is_grad_enabled() and (x.requires_grad or (mean is not None and mean.requires_grad)):
@@ -41,7 +41,7 @@ def covariance_sum(x: Tensor, *, mean: Tensor | None = None) -> Tensor:
         return torch.einsum("nchw,ndhw->cd", z, z)
     if offset is None:
         return _gram_sum(x)
-    # each part is centered on its way into the product
+    # each part is centered just before the product
     rows = max(1, min(x.shape[2], _PREPARED // (bands * x.shape[3]))) if x.is_cpu else x.shape[2]
     images = max(1, _PREPARED // (bands * rows * x.shape[3])) if x.is_cpu else len(x)
     total = x.new_zeros(bands, bands)
@@ -70,19 +70,19 @@ def _check(x: Tensor) -> None:
 
 
 def _gram_sum(x: Tensor) -> Tensor:
-    """The sum for x (N, C, H, W) as it is, by the faster of two products for the shape, some images at a time."""
+    """The uncentered sum for x (N, C, H, W), by whichever of two products is faster for its shape, in parts."""
     n, c, h, w = x.shape
     length = h * w
-    if n == 1:  # one matrix as it lies in memory
+    if n == 1:  # one matrix, already contiguous
         columns = x.reshape(c, length)
         return linear(columns, columns)
     if length == 1:
         rows = x.reshape(n, c)
         return torch.mm(rows.t(), rows)
     if c * length > 448 and 2 * length >= c:
-        part, product = 2**20 // (c * c), _of_images  # the products, part x C x C, stay in cache
+        part, product = 2**20 // (c * c), _sum_by_image  # the products, part x C x C, stay in the cache
     else:
-        part, product = max(_CHUNK // (c * length), _SPECTRA // length), _of_columns
+        part, product = max(_CHUNK // (c * length), _SPECTRA // length), _sum_by_column
     part = max(1, part)
     total = product(x if n <= part else x[:part])
     for start in range(part, n, part):
@@ -90,11 +90,11 @@ def _gram_sum(x: Tensor) -> Tensor:
     return total
 
 
-def _of_images(x: Tensor) -> Tensor:
+def _sum_by_image(x: Tensor) -> Tensor:
     z = x.flatten(2)
     return torch.bmm(z, z.mT).sum(0)
 
 
-def _of_columns(x: Tensor) -> Tensor:
+def _sum_by_column(x: Tensor) -> Tensor:
     columns = x.transpose(0, 1).flatten(1)
     return linear(columns, columns)

@@ -1,8 +1,8 @@
-"""The kernels of camera and data steps, compiled by numba; with that of `cpu_tv`, all that `dispatch` gives on a CPU.
+"""Camera and data-step kernels compiled by numba; with `cpu_tv`, everything that `dispatch` selects on a CPU.
 
-Each kernel passes over its operands once and does all the work on a block of rows while that is in the cache. It takes
-a range of rows or images, which threads share out. `cassi.kernels.gpu` has the same functions for CUDA devices. What is
-left out is an empty array, not None: each kind of argument would be compiled anew.
+Each kernel passes over its operands once and finishes a block of rows while it is in the cache. It takes a range of
+rows or images, so that threads can share the work. `cassi.kernels.gpu` has the same functions for CUDA devices. An
+absent argument is an empty array, not None, because numba would compile each kernel again for the other type.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.kernels.cpu_tv import tv_steps as tv_steps  # one of the functions that `cassi.kernels.gpu` has
+from cassi.kernels.cpu_tv import tv_steps as tv_steps  # re-exported: `cassi.kernels.gpu` has it too
 from cassi.kernels.jit import Array, inline, jit, plain, stack
 from cassi.kernels.threads import share_out
 
 _CHUNK = 1 << 16  # elements of a vector that one task sums
-_BLOCK = 20 << 10  # bytes of detector and mask that are worked on at a time: they stay in the first cache
-_LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which long runs of a band make the most of
-_IN_CACHE = 8 << 20  # bytes of cubes below which they stay in the last cache
-_SPECTRA = 256 << 10  # bytes of spectra that are worked on at a time, the second cache's
-_BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
+_BLOCK = 20 << 10  # bytes of detector and mask per block, so that they stay in the L1 cache
+_LONG_BLOCK = 1 << 20  # the same where cubes come from memory, which is fastest in long runs of one band
+_IN_CACHE = 8 << 20  # bytes up to which cubes stay in the last-level cache
+_SPECTRA = 256 << 10  # bytes of spectra per block, so that they stay in the L2 cache
+_BLAS_ALONE = 1 << 18  # multiplications per matrix product up to which OpenBLAS stays in the calling thread
 
 
 def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
@@ -87,8 +87,8 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate(sums)[:, None])
 
 
-def kept_in() -> str | None:
-    """The folder where compiled code is kept; None where none can be written, so that every process compiles anew."""
+def cache_folder() -> str | None:
+    """The folder of compiled code; None where no folder can be written, so that every process compiles again."""
     folder: str | None = cast(Any, _forward).stats.cache_path
     return folder
 
@@ -100,7 +100,7 @@ def _offsets(shifts: tuple[int, ...]) -> Array:
 
 @inline
 def _block_rows(x: Array, detector: int) -> int:
-    """Rows of all bands worked on at a time where each voxel of the cubes x is touched once."""
+    """Rows of all bands per block, for kernels that touch each voxel of the cubes x once."""
     block = _BLOCK if x.nbytes < _IN_CACHE else _LONG_BLOCK
     rows: int = max(1, block // ((x.shape[3] + detector) * x.itemsize))
     return rows
@@ -191,7 +191,7 @@ def _data_step(
 ) -> None:  # fmt: skip
     _, _, height, width = v.shape
     detector = y.shape[2]
-    block = max(1, _BLOCK // ((width + detector) * v.itemsize))  # rows of v are still in the cache at the second use
+    block = max(1, _BLOCK // ((width + detector) * v.itemsize))  # rows of v are still in the cache when used again
     back = np.empty((block, detector), v.dtype)
     tiny = np.finfo(v.dtype).tiny
     first = start
@@ -237,7 +237,7 @@ def _multiplier_row(x: Array, u: Array, step: float) -> None:
 
 @jit
 def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: Array, w: Array) -> None:
-    """r = y - w y_z;  e = gamma (e + r);  back = w omega (e + r): of one row of the detector."""
+    """r = y - w y_z;  e = gamma (e + r);  back = w omega (e + r), in one row of the detector."""
     if w.size:
         for j in range(y.size):
             y_z[j] *= w[j]
@@ -251,8 +251,8 @@ def _back_row(back: Array, y: Array, y_z: Array, e: Array, gamma: Array, omega: 
 
 
 @jit
-def _along(modes: Array, i: int, values: Array, factor: Array, out: Array) -> None:
-    """V factor V^T values of row i, for `factor` along the modes V."""
+def _scale_modes(modes: Array, i: int, values: Array, factor: Array, out: Array) -> None:
+    """out = V diag(factor) V^T values, in row i of the detector."""
     shots, detector = out.shape
     zero = out.dtype.type(0)
     out[:] = 0
@@ -274,11 +274,11 @@ def _subspace_step(
     _, components, height, width = z.shape
     bands, shots, detector = basis.shape[1], y.shape[1], y.shape[3]
     columns = np.ascontiguousarray(basis.T)
-    # products with the basis are BLAS's, of pieces that it does not share out among threads of its own
+    # BLAS multiplies by the basis, in pieces small enough that it starts no threads of its own
     pieces = -(-width // max(16, min(256, _BLAS_ALONE // (bands * components))))
     piece = -(-width // pieces)
     block = max(1, _SPECTRA // (bands * width * z.itemsize))
-    old = np.zeros((block, pieces, components, piece), z.dtype)  # of z, which would not be in the cache any more
+    old = np.zeros((block, pieces, components, piece), z.dtype)  # a copy of z, which would have left the cache by then
     change = np.zeros((components, piece), z.dtype)
     spectra = np.zeros((block, pieces, bands, piece), z.dtype)
     back, misfit = np.empty((shots, detector), z.dtype), np.empty((shots, detector), z.dtype)
@@ -323,12 +323,12 @@ def _subspace_step(
                     for j in range(detector):
                         misfit[s, j] = y[b, s, i, j] - y_z[b, s, i, j]
                         e[b, s, i, j] += misfit[s, j]
-                _along(modes, i, e[b, :, i], gamma[b], back)
+                _scale_modes(modes, i, e[b, :, i], gamma[b], back)
                 for s in range(shots):
                     for j in range(detector):
                         e[b, s, i, j] = back[s, j]
                         misfit[s, j] += back[s, j]
-                _along(modes, i, misfit, omega[b], back)
+                _scale_modes(modes, i, misfit, omega[b], back)
                 if weights.size:
                     for s in range(shots):
                         _set_product(back[s], back[s], weights[s, i])

@@ -12,39 +12,39 @@ from torch import Tensor
 from cassi.kernels.jit import Array, jit
 from cassi.kernels.threads import SMALL, share_out
 
-BLAS_ALONE = 1 << 18  # multiplications of a matrix product up to which OpenBLAS stays in the calling thread
-_PARTS = 16  # that the groups of patches are cut into
+BLAS_ALONE = 1 << 18  # multiplications per matrix product up to which OpenBLAS stays in the calling thread
+_PARTS = 16  # into which the groups of patches are divided
 
 
-class KeptGroups(NamedTuple):
-    """Groups and their filters."""
+class CompiledGroups(NamedTuple):
+    """Groups of patches and the filters of each."""
 
-    groups: Array  # (n, m), places of patches of side `patch`, row by row over the image
+    groups: Array  # (n, m), positions of patches of side `patch`, numbered row by row over the image
     patch: int
-    basis: Array  # (n, K, K), eigenvectors of each group in columns, of those with the least energy first
-    begins: Array  # (n + 1,), where the filters of each group begin: of its last eigenvectors
+    basis: Array  # (n, K, K), eigenvectors of each group in columns, the weakest first
+    begins: Array  # (n + 1,), where the filters of each group start; they belong to its last eigenvectors
     filters: Array  # (begins[n], p^2, p^2)
 
 
-def kept_groups(image: Tensor, groups: Tensor, patch: int, alive: float) -> KeptGroups:
-    """The filters of groups (n, m) of an image (H, W, K) with noise of 1; above `alive` a component is more than it."""
+def learn_filters(image: Tensor, groups: Tensor, patch: int, threshold: float) -> CompiledGroups:
+    """The filters of groups (n, m) of an image (H, W, K) with unit noise; components with less energy are dropped."""
     bands = image.shape[2]
     values, places = image.flatten(1).numpy(), groups.contiguous().numpy()
     basis = np.zeros((len(places), bands, bands), values.dtype)
     count = np.zeros(len(places), np.int64)
-    share_out(_bases, len(places), 32 * SMALL, values, places, patch, alive, basis, count)
+    share_out(_bases, len(places), 32 * SMALL, values, places, patch, threshold, basis, count)
     begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
     filters = np.empty((begins[-1], patch**2, patch**2), values.dtype)
     share_out(_filters, len(places), 32 * SMALL, values, places, patch, basis, begins, filters)
-    return KeptGroups(places, patch, basis, begins, filters)
+    return CompiledGroups(places, patch, basis, begins, filters)
 
 
-def filtered_groups(image: Tensor, kept: KeptGroups) -> Tensor:
-    """All patches of the groups, filtered and put back: their sum, (H, W, K)."""
+def apply_filters(image: Tensor, compiled: CompiledGroups) -> Tensor:
+    """Filter all patches of the groups and sum them where they came from, (H, W, K)."""
     height, width, bands = image.shape
-    groups, patch = kept.groups, kept.patch
+    groups, patch = compiled.groups, compiled.patch
     columns = width - patch + 1
-    # parts of the groups, as many whatever the number of threads: each sums into rows of its own, added up in order
+    # the number of parts is independent of that of threads: each sums into its own rows, which are added up in order
     parts = min(_PARTS, len(groups))
     bounds = np.array([len(groups) * k // parts for k in range(parts + 1)])
     rows = [groups[start:stop] // columns for start, stop in itertools.pairwise(bounds)]
@@ -52,7 +52,7 @@ def filtered_groups(image: Tensor, kept: KeptGroups) -> Tensor:
     last = np.array([r.max() + patch for r in rows])
     values = image.flatten(1).numpy()
     total = np.zeros((parts, int((last - first).max()), width * bands), values.dtype)
-    share_out(_filtered, parts, 32 * SMALL, values, *kept, bounds, first, total)
+    share_out(_filtered, parts, 32 * SMALL, values, *compiled, bounds, first, total)
     summed = torch.zeros(height, width * bands, dtype=image.dtype)
     for part in range(parts):
         summed[first[part] : last[part]] += torch.from_numpy(total[part, : last[part] - first[part]])
@@ -61,11 +61,11 @@ def filtered_groups(image: Tensor, kept: KeptGroups) -> Tensor:
 
 @jit
 def _gather(image: Array, places: Array, patch: int, x: Array, mean: Array) -> None:
-    """The patches of a group less their mean, x (m p^2, K), and that, mean (p, p K)."""
+    """Write the patches of a group minus their mean to x (m p^2, K), and the mean to mean (p, p K)."""
     m, side = places.size, mean.shape[1]
     bands = side // patch
     columns = image.shape[1] // bands - patch + 1
-    lines = x.reshape(m * patch, side)  # the same memory, a line of a patch after the other
+    lines = x.reshape(m * patch, side)  # the same memory as lines of patches
     mean[:] = 0
     for a in range(m):
         top, left = places[a] // columns, places[a] % columns * bands
@@ -83,8 +83,8 @@ def _gather(image: Array, places: Array, patch: int, x: Array, mean: Array) -> N
 
 
 @jit
-def _turn(x: Array, matrix: Array, out: Array) -> None:
-    """out = x matrix, some rows at a time."""
+def _multiply(x: Array, matrix: Array, out: Array) -> None:
+    """out = x matrix, a block of rows at a time."""
     rows = max(1, BLAS_ALONE // matrix.size)
     for top in range(0, len(x), rows):
         np.dot(x[top : top + rows], matrix, out[top : top + rows])
@@ -92,19 +92,19 @@ def _turn(x: Array, matrix: Array, out: Array) -> None:
 
 @jit
 def _largest_row_sum(matrix: Array) -> float:
-    """max_i sum_j |a_ij|, which no eigenvalue exceeds (Gershgorin)."""
-    most = 0.0
+    """max_i sum_j |a_ij|, an upper bound on every eigenvalue (Gershgorin)."""
+    largest = 0.0
     for i in range(matrix.shape[0]):
         total = 0.0
         for j in range(matrix.shape[1]):
             total += abs(matrix[i, j])
-        most = max(most, total)
-    return most
+        largest = max(largest, total)
+    return largest
 
 
 @jit
 def _bases(
-    image: Array, groups: Array, patch: int, alive: float, basis: Array, count: Array, start: int, stop: int
+    image: Array, groups: Array, patch: int, threshold: float, basis: Array, count: Array, start: int, stop: int
 ) -> None:
     m, bands = groups.shape[1], basis.shape[1]
     x, mean = np.empty((m * patch * patch, bands), image.dtype), np.empty((patch, patch * bands), image.dtype)
@@ -117,11 +117,11 @@ def _bases(
             piece = x[top : top + rows]
             np.dot(piece.T, piece, part)
             covariance += part
-        if _largest_row_sum(covariance) > alive:
+        if _largest_row_sum(covariance) > threshold:
             energies, vectors = np.linalg.eigh(covariance)
             basis[g] = vectors
             for k in range(bands):
-                count[g] += energies[k] > alive
+                count[g] += energies[k] > threshold
 
 
 @jit
@@ -130,7 +130,7 @@ def _filters(
 ) -> None:
     m, bands, pixels = groups.shape[1], basis.shape[1], patch * patch
     x, mean = np.empty((m * pixels, bands), image.dtype), np.empty((patch, patch * bands), image.dtype)
-    turned, plane = np.empty(m * pixels * bands, image.dtype), np.empty((m, pixels), image.dtype)
+    rotated, plane = np.empty(m * pixels * bands, image.dtype), np.empty((m, pixels), image.dtype)
     low, high = np.float64(min(m - 1, pixels)), np.float64(max(m - 1, pixels))
     edge = (np.sqrt(low) + np.sqrt(high)) ** 2
     for g in range(start, stop):
@@ -138,8 +138,8 @@ def _filters(
         if kept == 0:
             continue
         _gather(image, groups[g], patch, x, mean)
-        components = turned[: m * pixels * kept].reshape(m * pixels, kept)
-        _turn(x, basis[g][:, bands - kept :].copy(), components)
+        components = rotated[: m * pixels * kept].reshape(m * pixels, kept)
+        _multiply(x, basis[g][:, bands - kept :].copy(), components)
         for k in range(kept):
             for a in range(m):
                 for j in range(pixels):
@@ -165,7 +165,7 @@ def _filtered(
     columns = image.shape[1] // bands - patch + 1
     x, mean = np.empty((m * pixels, bands), image.dtype), np.empty((patch, side), image.dtype)
     lines = x.reshape(m * patch, side)
-    turned = np.empty(m * pixels * bands, image.dtype)
+    rotated = np.empty(m * pixels * bands, image.dtype)
     plane, shrunk = np.empty((m, pixels), image.dtype), np.empty((m, pixels), image.dtype)
     for part in range(start, stop):
         for g in range(bounds[part], bounds[part + 1]):
@@ -175,8 +175,8 @@ def _filtered(
                 x[:] = 0
             else:
                 vectors = basis[g][:, bands - kept :].copy()
-                components = turned[: m * pixels * kept].reshape(m * pixels, kept)
-                _turn(x, vectors, components)
+                components = rotated[: m * pixels * kept].reshape(m * pixels, kept)
+                _multiply(x, vectors, components)
                 for k in range(kept):
                     for a in range(m):
                         for j in range(pixels):
@@ -185,7 +185,7 @@ def _filtered(
                     for a in range(m):
                         for j in range(pixels):
                             components[a * pixels + j, k] = shrunk[a, j]
-                _turn(components, vectors.T.copy(), x)
+                _multiply(components, vectors.T.copy(), x)
             for a in range(m):
                 top, left = groups[g, a] // columns, groups[g, a] % columns
                 for i in range(patch):

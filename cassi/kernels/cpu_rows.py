@@ -8,7 +8,7 @@ from torch import Tensor
 from cassi.kernels.jit import Array, jit
 from cassi.kernels.threads import share_out
 
-_ROW_OVERHEAD = 64  # of a row, in multiplications of four
+_ROW_OVERHEAD = 64  # cost of starting a row, in groups of four multiplications
 
 
 def correlate_rows(y: Tensor, v: Tensor, out: Tensor, *, padding: int = 0, reverse: bool = False) -> None:
@@ -19,17 +19,17 @@ def correlate_rows(y: Tensor, v: Tensor, out: Tensor, *, padding: int = 0, rever
 
 @jit
 def _correlate_rows(y: Array, v: Array, out: Array, padding: int, reverse: bool, start: int, stop: int) -> None:
-    # unsigned indices: of others numba asks whether they are negative, and nothing is vectorised
+    # unsigned indices: numba checks signed ones for negative values, which prevents vectorization
     zero, one, two, three, four = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
     length, m, width, border = np.uint64(y.shape[1]), np.uint64(v.shape[1]), np.uint64(out.shape[1]), np.uint64(padding)
     row = np.zeros(y.shape[1] + 2 * padding + 3, y.dtype)
-    taps = np.zeros((v.shape[1] + 3) // 4 * 4, y.dtype)  # four at a time, so that `out` is loaded less often
+    taps = np.zeros((v.shape[1] + 3) // 4 * 4, y.dtype)  # used four at a time, so that `out` is loaded less often
     for r in range(np.uint64(start), np.uint64(stop)):
         for j in range(length):
             row[border + j] = y[r, j]
-        of = r if v.shape[0] > 1 else zero
+        source = r if v.shape[0] > 1 else zero
         for k in range(m):
-            taps[m - one - k if reverse else k] = v[of, k]
+            taps[m - one - k if reverse else k] = v[source, k]
         if width < m and width < 16:
             for t in range(width):
                 total = y.dtype.type(0)

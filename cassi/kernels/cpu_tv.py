@@ -1,4 +1,4 @@
-"""Total variation's dual steps, compiled by numba: all of them in one sweep over an image."""
+"""The dual steps of total variation, compiled by numba: all of them in one sweep over an image."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def tv_steps(
     return q, spare
 
 
-# slices of rows would cost as much as the rows' arithmetic
+# these index whole images: slicing a row would cost as much as its arithmetic
 
 
 @jit
 def _primal_row(u: Array, place: int, v: Array, qx: Array, qy: Array, row: int) -> None:
-    """u[place] = (v - D^T q)[row] of a row > 0; u has one more column, a copy of its last."""
+    """u[place] = (v - D^T q)[row] for a row > 0; u has one more column, a copy of its last."""
     width = v.shape[1]
     u[place, 0] = v[row, 0] + qx[row, 0] + (qy[row, 0] - qy[row - 1, 0])
     for j in range(1, width):
@@ -38,7 +38,7 @@ def _primal_row(u: Array, place: int, v: Array, qx: Array, qy: Array, row: int) 
 
 @jit
 def _primal_row_0(u: Array, place: int, v: Array, qx: Array, qy: Array) -> None:
-    """The same of row 0, above which there is no q. One function for all rows would be no longer vectorised."""
+    """The same for row 0, which has no q above it. A single function for all rows would not be vectorized."""
     width = v.shape[1]
     u[place, 0] = v[0, 0] + qx[0, 0] + qy[0, 0]
     for j in range(1, width):
@@ -46,19 +46,19 @@ def _primal_row_0(u: Array, place: int, v: Array, qx: Array, qy: Array) -> None:
     u[place, width] = u[place, width - 1]
 
 
-# "arcp": 1 / sqrt as the processor's estimate and a Newton step, to the last bit but one; NaN and Inf stay
+# "arcp": 1 / sqrt from the processor's estimate and a Newton step, good to the last bit but one; NaN and Inf survive
 
 
 @partial(jit, fastmath=FAST | {"arcp"})
 def _dual_row(qx: Array, qy: Array, row: int, u: Array, place: int, below: int, inverse_weight: float) -> None:
     """q[row] <- P(q + 1/8 D u)[row]; at the border u is its own neighbor, and q stays 0."""
     step, zero, one = qx.dtype.type(0.125), qx.dtype.type(0), qx.dtype.type(1)
-    most = qx.dtype.type(1e30)  # near overflow: 1e15 times the weight and more, beside which the weight is 0
+    limit = qx.dtype.type(1e30)  # near overflow: at 1e15 times the weight and more, the weight counts as 0
     for j in range(qx.shape[1]):
         a = qx[row, j] + step * (u[place, j + 1] - u[place, j])
         b = qy[row, j] + step * (u[below, j] - u[place, j])
         square = max((a * inverse_weight) ** 2 + (b * inverse_weight) ** 2, one)
-        s = zero if square > most else one / np.sqrt(square)
+        s = zero if square > limit else one / np.sqrt(square)
         qx[row, j] = a * s
         qy[row, j] = b * s
 
@@ -72,13 +72,13 @@ def _scale_row(q: Array, row: int, factor: float) -> None:
 @jit
 def _tv_prox(u: Array, weight: Array, q: Array, memory: float, num_iters: int, start: int, stop: int) -> None:
     _, height, width = u.shape
-    one, least = u.dtype.type(1), u.dtype.type(1e-30)
-    # u of the row a step is at and of the one below it, for each step
+    one, tiny = u.dtype.type(1), u.dtype.type(1e-30)
+    # for each step, u in its current row and in the row below
     rows = np.empty((num_iters + 1, 2, width + 1), u.dtype)
     for n in range(start, stop):
         v, qx, qy = u[n], q[0, n], q[1, n]
-        inverse_weight = one / max(weight[n], least)
-        # all steps in one sweep: step t is at row i - t, where step t - 1 is two rows ahead of what it needs
+        inverse_weight = one / max(weight[n], tiny)
+        # all steps in one sweep: step t works on row i - t, with the rows that it reads already finished by step t - 1
         for i in range(height + num_iters):
             if memory != one:
                 for r in range(0 if i == 0 else i + 1, min(i + 2, height)):

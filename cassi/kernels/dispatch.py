@@ -1,4 +1,4 @@
-"""Which kernels take a call: compiled ones on the CPU, Triton's on a CUDA device, or none: then eager torch does it."""
+"""Selects the kernels for a call: compiled ones on the CPU, Triton's on a CUDA device, or none, for eager torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EAGER: ContextVar[bool] = ContextVar("eager", default=os.environ.get("CASSI_COM
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Within it eager torch does all the work, on the CPU and elsewhere: for comparisons.
+    """Context in which eager torch does all the work on every device, for comparisons.
 
     `CASSI_COMPILED=0` in the environment does the same for a whole process.
     """
@@ -34,21 +34,21 @@ def eager() -> Iterator[None]:
 
 
 def kernels(*tensors: Tensor | None) -> ModuleType | None:
-    """The module whose kernels take these tensors (None among them is ignored), or None.
+    """The module whose kernels accept these tensors (None among them is ignored), or None.
 
-    All must be contiguous, not empty, of one dtype, float32 or float64, on one device, the CPU or CUDA, and want no
-    gradient. Inside `eager()`, and while torch compiles, there is none.
+    All must be contiguous, not empty, of one dtype (float32 or float64), on one device (CPU or CUDA), and need no
+    gradient. Inside `eager()`, and while torch compiles, the answer is None.
     """
     given = [t for t in tensors if t is not None]
     first = given[0]
     fits = not _EAGER.get() and first.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
-    wanted = torch.is_grad_enabled()
+    gradients = torch.is_grad_enabled()
     if not fits or not all(
         t.device == first.device
         and t.dtype == first.dtype
         and t.is_contiguous()
         and t.numel() > 0
-        and not (wanted and t.requires_grad)
+        and not (gradients and t.requires_grad)
         for t in given
     ):
         return None
@@ -59,15 +59,15 @@ def kernels(*tensors: Tensor | None) -> ModuleType | None:
 
 @cache
 def _triton(device: torch.device) -> ModuleType | None:
-    """Triton's kernels, once one has run on this device: it wants a C compiler, Python's headers, a recent GPU."""
+    """The Triton kernels, after a trial on this device: they need a C compiler, Python's headers and a recent GPU."""
     try:
         module = import_module("cassi.kernels.gpu")
         one = torch.ones(1, device=device)
         module.squared_distances(one, one, one, one)
-    except Exception as error:  # of a missing compiler, and of an old GPU, each has a type of its own
+    except Exception as error:  # a missing compiler and an old GPU raise different types
         warnings.warn(
-            f"Triton does not run on {device} ({type(error).__name__}: {str(error).strip()[:200]}): eager torch does "
-            "the work there, more slowly; install triton, a C compiler and Python's headers",
+            f"Triton does not run on {device} ({type(error).__name__}: {str(error).strip()[:200]}): using "
+            "eager torch, which is slower; install triton, a C compiler and Python's headers",
             stacklevel=4,
         )
         return None
@@ -75,10 +75,10 @@ def _triton(device: torch.device) -> ModuleType | None:
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
-    """The device to compute on: "auto" is the first CUDA device, or the CPU where there is none; see `pin_float32`.
+    """The device to compute on: "auto" is the first CUDA device, else the CPU. Applies `pin_float32`.
 
     Raises:
-        InputError: an unknown name, or a device that is not there.
+        InputError: an unknown name, or a device that this machine lacks.
     """
     if str(name) == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -90,13 +90,13 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
         raise InputError(f"device {str(name)!r} is not supported: expected auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        there = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
-        raise InputError(f"device {str(name)!r} is not there: this machine has {there}; use auto or cpu")
+        available = f"{count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
+        raise InputError(f"device {str(name)!r} is not available: this machine has {available}; use auto or cpu")
     pin_float32(device)
     return device
 
 
 def pin_float32(device: torch.device) -> None:
-    """On CUDA float32 means float32 from then on in this process, in convolutions too (no TF32)."""
+    """Use full float32 on CUDA in this process, in convolutions too (no TF32)."""
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False

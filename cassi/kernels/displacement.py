@@ -1,4 +1,4 @@
-"""Pictures displaced along a field of vectors, as a sparse matrix and its transpose."""
+"""Displacement of images along a vector field, as a sparse matrix and its transpose."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import warnings
 import torch
 from torch import Tensor
 
-with warnings.catch_warnings():  # torch says once that the format is a beta
+with warnings.catch_warnings():  # torch warns once that the format is in beta
     warnings.simplefilter("ignore", UserWarning)
     torch.eye(1).to_sparse_csr()
 
 
 def displacement_matrix(v: Tensor) -> Tensor:
-    """W with (W x)(p) = x(p + v(p)) for a picture x (H, W) as a vector and v (2, H, W) [pixel], down and to the right.
+    """W with (W x)(p) = x(p + v(p)) for an image x (H, W) as a vector and v (2, H, W) [pixel], down and to the right.
 
-    By Catmull and Rom's cubic interpolation: each row has 4 x 4 weights that sum to 1; beyond the border the border's
-    pixel counts (Keys, IEEE Transactions on Acoustics, Speech, and Signal Processing 29, 1153 (1981), a = -1/2). Sparse
+    Catmull-Rom cubic interpolation: each row has 4 x 4 weights that sum to 1; edge pixels are replicated beyond the
+    border (Keys, IEEE Transactions on Acoustics, Speech, and Signal Processing 29, 1153 (1981), a = -1/2). Sparse
     CSR.
     """
     if v.ndim != 3 or len(v) != 2:
@@ -33,20 +33,20 @@ def displacement_matrix(v: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, weights.reshape(-1), size, check_invariants=False).to_sparse_csr()
 
 
-def transposed(W: Tensor) -> Tensor:
-    """W^T, in CSR too."""
+def transpose(W: Tensor) -> Tensor:
+    """W^T, also in CSR."""
     matrix: Tensor = W.to_sparse_coo()  # type: ignore[no-untyped-call]
     return matrix.transpose(0, 1).coalesce().to_sparse_csr()
 
 
-def displaced(x: Tensor, W: Tensor) -> Tensor:
-    """W x for each picture of x (..., H, W), or W^T x with the matrix `transposed`."""
-    pictures = x.reshape(-1, W.shape[1])
-    return (W @ pictures.T).T.reshape(x.shape).contiguous()
+def displace(x: Tensor, W: Tensor) -> Tensor:
+    """W x for each image of x (..., H, W); W^T x with the result of `transpose`."""
+    images = x.reshape(-1, W.shape[1])
+    return (W @ images.T).T.reshape(x.shape).contiguous()
 
 
 def _taps(place: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The 4 pixels beside each place along an axis, within it, and their weights, (4, H, W)."""
+    """The 4 pixels around each position along an axis, clamped to it, and their weights, (4, H, W)."""
     first = place.clamp(0, length - 1).floor()
     f = place.clamp(0, length - 1) - first
     weights = torch.stack(

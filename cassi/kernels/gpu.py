@@ -1,11 +1,11 @@
 """The kernels for CUDA devices, in Triton.
 
-They compute what `cassi.kernels.cpu` computes on the CPU, for any shifts, sizes and batch, in float32 and float64.
-Offsets into the tensors are 64 bits wide: more than 2^31 elements are right.
+They compute the same as `cassi.kernels.cpu`, for any shifts, sizes and batch, in float32 and float64. Offsets into the
+tensors are 64 bits wide, so that tensors may exceed 2^31 elements.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
-# (the parameters of a kernel are pointers and numbers of Triton's own; only its constants can be annotated)
+# (kernel parameters are Triton's own pointers and numbers; only its constants can be annotated)
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 256  # columns a program has at a time
-_ROW_BLOCK = 512  # the same where one program does a whole row
-_COLUMNS = 128  # columns at a time where a thread holds all coefficients of one: 32 a warp
-_CHUNK = 1 << 12  # elements of a vector that one program sums
-_TILE = (8, 64)  # rows and columns of a program of the dual step
+_BLOCK = 256  # columns per step of a program
+_ROW_BLOCK = 512  # the same where one program computes a whole row
+_COLUMNS = 128  # columns per step where each thread holds all coefficients of a column: 32 per warp
+_CHUNK = 1 << 12  # elements of a vector summed by one program
+_TILE = (8, 64)  # rows and columns per program of the dual step
 
 
 def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None, out: Tensor) -> None:
@@ -47,7 +47,7 @@ def data_step(
     v: Tensor, y: Tensor, mask: Tensor, shifts: tuple[int, ...], weights: Tensor | None, gram: Tensor, rho: float,
     accelerate: bool, x: Tensor, y_x: Tensor, y_v: Tensor
 ) -> None:  # fmt: skip
-    """`cassi.CASSI.data_step_`: a program reads a row of all bands twice, then from the cache."""
+    """`cassi.CASSI.data_step_`: a program reads its row of all bands twice, the second time from the cache."""
     bands, height, width = v.shape[-3:]
     detector = y.shape[-1]
     back = torch.empty_like(y)
@@ -63,13 +63,13 @@ def subspace_step(
     z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, basis: Tensor, mask: Tensor,
     shifts: tuple[int, ...], weights: Tensor | None, gamma: Tensor, omega: Tensor, step: float
 ) -> None:  # fmt: skip
-    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, a program a row: no cube but u is touched."""
+    """The data step of `cassi.solvers.subspace_tv.subspace_tv`, one program per row: u is the only cube it touches."""
     components, height, width = z.shape[-3:]
     detector = y.shape[-1]
     back = torch.empty_like(y)
     tensors = (z, z_new, y, e, z if u is None else u, y_z, back, basis, mask, _offsets(shifts, z.device))
     constants = (mask if weights is None else weights, gamma, omega)
-    # the step is a constant of the kernel: a number given at run time would be rounded to float32
+    # the step is a compile-time constant: Triton rounds numbers passed at run time to float32
     flags = (mask.ndim == 3, weights is not None, u is not None, components, step)
     sizes = (len(shifts), height, width, detector, *flags, triton.next_power_of_2(components), _COLUMNS)
     with _device_of(z):
@@ -77,7 +77,7 @@ def subspace_step(
 
 
 def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """Terms of |a - b|^2, |b|^2, |c - d|^2 and |d|^2 in float64, (4, n): the caller sums them, and waits for them."""
+    """Terms of |a - b|^2, |b|^2, |c - d|^2 and |d|^2 in float64, (4, n); the caller sums them and waits."""
     programs = triton.cdiv(max(a.numel(), c.numel()), _CHUNK)
     partial = torch.empty(4, programs * _COLUMNS, dtype=torch.float64, device=a.device)
     with _device_of(a):
@@ -88,7 +88,7 @@ def squared_distances(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 def tv_steps(
     u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, num_iters: int, memory: float
 ) -> tuple[Tensor, Tensor | None]:
-    """`cassi.priors.tv.tv_steps`: u in place; the dual goes to and fro between q and spare."""
+    """`cassi.priors.tv.tv_steps`: u in place; the dual alternates between q and spare."""
     if memory != 1:
         q.mul_(memory)
     spare = torch.empty_like(q) if spare is None else spare
@@ -105,7 +105,7 @@ def tv_steps(
 
 
 def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
-    """Patches of groups (n, m) less their mean, (n, K, m p^2), and that, (n, p^2, K): for `GroupFilters`."""
+    """Patches of groups (n, m) minus their mean, (n, K, m p^2), and the mean, (n, p^2, K), for `GroupFilters`."""
     (bands, height, width), (n, m) = z.shape, groups.shape
     x = torch.empty(n, bands, m * patch**2, dtype=z.dtype, device=z.device)
     mean = torch.empty(n, patch**2, bands, dtype=z.dtype, device=z.device)
@@ -119,10 +119,10 @@ def gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tup
 def put_back(
     y: Tensor, mean: Tensor, order: Tensor, start: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool
 ) -> None:
-    """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their places.
+    """out = scale times the sum of all patches y (n, m p^2, K) + mean (n, p^2, K) at their positions; added with `add`.
 
-    `order` has the numbers g m + a of the patches, sorted by place, and `start` where those of each place begin in it.
-    A program does all images of a pixel in that order: the same patches give the same sum.
+    `order` lists the patch numbers g m + a sorted by position, and `start` where each position starts in that list. One
+    program sums all images of a pixel in that order, so that equal patches give equal sums.
     """
     bands, height, width = out.shape
     m = y.shape[1] // patch**2
@@ -134,7 +134,7 @@ def put_back(
 
 
 def _device_of(t: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the thread's current device, not on that of the tensors."""
+    """Triton launches on the current device of the thread, whatever the device of the tensors."""
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
 
 
@@ -143,14 +143,14 @@ def _offsets(shifts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([d - min(shifts) for d in shifts], dtype=torch.int32, device=device)
 
 
-# Row numbers are 64 bits wide from the start, so that every offset computed from one is.
+# Row numbers are 64 bits wide from the start, and so is every offset computed from them.
 
 
 @triton.jit
 def _project_row(
     x, mask, offsets, j, b, i, C, H, W, PER_BAND: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """sum_c m_c x_c at the detector columns j of row i of snapshot b."""
+    """sum_c m_c x_c at the detector columns j in row i of snapshot b."""
     total = tl.full([BLOCK], 0.0, x.dtype.element_ty)
     for c in range(C):
         k = j - tl.load(offsets + c)
@@ -197,7 +197,7 @@ def _data_step(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
-    # the smallest normal number: what is not brighter is dark
+    # the smallest normal number: pixels up to it count as dark
     TINY: tl.constexpr = 1.1754943508222875e-38 if v.dtype.element_ty == tl.float32 else 2.2250738585072014e-308
     for start in range(0, D, BLOCK):
         j = start + tl.arange(0, BLOCK)
@@ -217,7 +217,7 @@ def _data_step(
         if WEIGHTED:
             r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
         tl.store(back + row * D + j, r, mask=inside)
-    tl.debug_barrier()  # the row of `back` is complete, and seen by all threads of the program
+    tl.debug_barrier()  # the row of `back` is complete and visible to all threads of the program
     for start in range(0, W, BLOCK):
         j = start + tl.arange(0, BLOCK)
         inside = j < W
@@ -231,7 +231,7 @@ def _data_step(
 
 @triton.jit
 def _synthesize(z, basis, first, c, n, inside, C, H, W, COMPONENTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Band c of B^T z at the columns n of the row whose first coefficient image begins at `first`."""
+    """Band c of B^T z at the columns n of a row; `first` is its offset in the first coefficient image."""
     x = tl.full([BLOCK], 0.0, z.dtype.element_ty)
     plane = tl.cast(H, tl.int64) * W
     for k in tl.static_range(COMPONENTS):
@@ -247,7 +247,7 @@ def _subspace_step(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b, i = row // H, row % H
-    first = (b * COMPONENTS * H + i) * W  # where row i of the first coefficient image begins
+    first = (b * COMPONENTS * H + i) * W  # offset of row i in the first coefficient image
     for start in range(0, D, BLOCK):
         j = start + tl.arange(0, BLOCK)
         inside = j < D
@@ -261,15 +261,15 @@ def _subspace_step(
         if WEIGHTED:
             seen *= tl.load(weights + i * D + j, mask=inside, other=0.0)
         r = tl.load(y + row * D + j, mask=inside, other=0.0) - seen
-        kept = tl.load(gamma + row * D + j, mask=inside, other=0.0)
-        kept *= tl.load(e + row * D + j, mask=inside, other=0.0) + r
+        e_new = tl.load(gamma + row * D + j, mask=inside, other=0.0)
+        e_new *= tl.load(e + row * D + j, mask=inside, other=0.0) + r
         tl.store(y_z + row * D + j, seen, mask=inside)
-        tl.store(e + row * D + j, kept, mask=inside)
-        r = tl.load(omega + row * D + j, mask=inside, other=0.0) * (kept + r)
+        tl.store(e + row * D + j, e_new, mask=inside)
+        r = tl.load(omega + row * D + j, mask=inside, other=0.0) * (e_new + r)
         if WEIGHTED:
             r *= tl.load(weights + i * D + j, mask=inside, other=0.0)
         tl.store(back + row * D + j, r, mask=inside)
-    tl.debug_barrier()  # the row of `back` is complete, and seen by all threads of the program
+    tl.debug_barrier()  # the row of `back` is complete and visible to all threads of the program
     for start in range(0, W, BLOCK):
         j = start + tl.arange(0, BLOCK)
         inside = j < W
@@ -284,7 +284,7 @@ def _subspace_step(
                 o = ((b * C + c) * H + i) * W + j
                 old = tl.load(u + o, mask=inside, other=0.0)
                 p = old - _synthesize(z, basis, first, c, j, inside, C, H, W, COMPONENTS, BLOCK)
-                p = tl.where(p < 0, 0.0, p)  # a NaN stays
+                p = tl.where(p < 0, 0.0, p)  # keeps NaN
                 s += STEP * (p + p - old)
                 tl.store(u + o, p, mask=inside)
             total += tl.load(basis + k * C + c, mask=k < COMPONENTS, other=0.0) * s[None, :]
@@ -318,7 +318,7 @@ def _squared_distances(
 
 @triton.jit
 def _primal_tile(v, qx, qy, o, h, w, W, inside):
-    """v - D^T q at row h, column w, whose offset is o; left of the image and above it q is 0."""
+    """v - D^T q at row h, column w, with offset o; q is 0 to the left of the image and above it."""
     right = tl.load(qx + o, mask=inside, other=0.0) - tl.load(qx + o - 1, mask=inside & (w > 0), other=0.0)
     below = tl.load(qy + o, mask=inside, other=0.0) - tl.load(qy + o - W, mask=inside & (h > 0), other=0.0)
     return tl.load(v + o, mask=inside, other=0.0) + (right + below)
@@ -326,7 +326,7 @@ def _primal_tile(v, qx, qy, o, h, w, W, inside):
 
 @triton.jit
 def _tile(H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Image, rows, columns and offsets of a program's tile, and which of it lies inside the image."""
+    """Image, rows, columns and offsets of a program's tile, and which elements lie inside the image."""
     tiles = (H + ROWS - 1) // ROWS
     image = (tl.program_id(0) // tiles).to(tl.int64)
     h = (tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
@@ -336,7 +336,7 @@ def _tile(H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _dual_step(v, weights, q, q_new, size, H, W, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """q_new = P(q + 1/8 D (v - D^T q)): reads v and q and writes q_new once, five words a voxel."""
+    """q_new = P(q + 1/8 D (v - D^T q)): reads v and q and writes q_new once, five words per voxel."""
     image, h, w, o, inside = _tile(H, W, ROWS, COLUMNS)
     qx, qy = q, q + size
     u = _primal_tile(v, qx, qy, o, h, w, W, inside)

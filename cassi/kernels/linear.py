@@ -1,4 +1,4 @@
-"""Matrices that are known only as functions: conjugate gradients, power iteration, derivatives."""
+"""Matrices given as functions: conjugate gradients, power iteration, derivatives."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ Matrix = Callable[[Tensor], Tensor]
 def conjugate_gradient_steps(
     M: Matrix, b: Tensor, *, inverse: Tensor | None = None, axes: int | None = None
 ) -> Iterator[tuple[Tensor, float]]:
-    """The iterates of preconditioned conjugate gradients for M x = b, 0 first, without end.
+    """The iterates of preconditioned conjugate gradients for M x = b, starting with 0, without end.
 
         q = M p,   alpha = <r, z> / <p, q>,   x += alpha p,   r -= alpha q,   z = P r,   p = z + beta p,
         beta = <r, z> / <r, z>_before
 
-    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1. M is symmetric, b in its range, the
-    diagonal `inverse` P close to M^+. The last `axes` axes of b are one system, those before them a batch.
+    Saad, "Iterative Methods for Sparse Linear Systems" (2003), algorithm 9.1. M is symmetric, b is in its
+    range, and the diagonal P (`inverse`) approximates M^+. The last `axes` axes of b form one system; axes before them
+    are a batch.
 
     Yields:
-        x, one buffer that the next step overwrites, and |b - M x| / |b|, the largest of the batch (0 for b = 0).
+        x, in a buffer that the next step overwrites, and |b - M x| / |b|, the largest in the batch (0 for b = 0).
     """
     dims = tuple(range(-(b.ndim if axes is None else axes), 0))
 
@@ -58,7 +59,7 @@ def conjugate_gradients(
     num_iters: int = 100,
     tol: float = 1e-6,
 ) -> Tensor:
-    """x of `conjugate_gradient_steps` from 0 until |b - M x| / |b| < tol; `num_iters` at most; NaN is an error."""
+    """`conjugate_gradient_steps` from 0 until |b - M x| / |b| < tol, at most `num_iters` steps; NaN is an error."""
     for k, step in enumerate(conjugate_gradient_steps(M, b, inverse=inverse, axes=axes)):
         x, residual = step
         if not math.isfinite(residual):
@@ -71,14 +72,14 @@ def conjugate_gradients(
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and 0 where b is: that member of the batch has converged exactly."""
+    """a / b, and 0 where b = 0: that member of the batch has converged exactly."""
     return torch.where(b > 0, a / torch.where(b > 0, b, 1), 0)
 
 
 def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters: int = 200) -> float:
-    """Largest eigenvalue of M, symmetric and positive semi-definite, by power iteration: from below.
+    """Largest eigenvalue of M, symmetric and positive semi-definite, by power iteration; approached from below.
 
-    From a start with a part along the eigenvector, until an iteration changes the value by less than the share `tol`.
+    `start` must not be orthogonal to the eigenvector. Stops when the relative change of the value falls below `tol`.
     """
     p, value = M(start / start.norm()), 0.0
     for _ in range(num_iters):
@@ -90,7 +91,7 @@ def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters
 
 
 def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
-    """function(v), linear in v, under autograd: its derivative is `adjoint`, and that of this `function`."""
+    """function(v) for a linear function, under autograd: its derivative is `adjoint`, and that of this `function`."""
     if not (torch.is_grad_enabled() and v.requires_grad):
         return function(v)
     apply: Callable[..., Tensor] = _LinearMap.apply

@@ -1,7 +1,7 @@
-"""Patches of an image and their way back: unfold and fold for any image size and stride.
+"""Patches of an image and their sum: unfold and fold for any image size and stride.
 
-The corners r_i = 0, s, 2 s ... of patches are followed by one last corner at the end of the image where the stride does
-not reach it: every pixel is covered and none is invented. With corners on the stride alone
+Patches start at r_i = 0, s, 2 s ...; where the stride misses the end of the image, one more patch ends there. So every
+pixel is covered without padding. With corners on the stride alone
 `extract_patches(x, p, s).reshape(B, p * p, -1)` is `torch.nn.functional.unfold`.
 """
 
@@ -22,10 +22,10 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
     Args:
         x: (..., H, W), floating point.
         size: side of a patch p [pixel].
-        stride: distance of neighboring patches [pixel], at most the size.
+        stride: distance between neighboring patches [pixel], at most the size.
 
     Returns:
-        (..., p, p, n_h, n_w), contiguous: pixel in the patch first, patch position last, as `F.unfold` orders them.
+        (..., p, p, n_h, n_w), contiguous: pixel within the patch first, patch position last, as in `F.unfold`.
 
     Raises:
         ValueError: x of fewer than two axes, or patches that do not fit it.
@@ -38,7 +38,7 @@ def extract_patches(x: Tensor, size: int, stride: int = 1) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"x must be (..., H, W), got {tuple(x.shape)}; add the missing axes")
     for length in x.shape[-2:]:
-        _regular(length, size, stride)
+        _count(length, size, stride)
     return linear_map(
         x,
         partial(_extract, size=size, stride=stride),
@@ -51,13 +51,12 @@ def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) 
 
         x[..., r, c] = sum over all (u, v, i, j) with r_i + u = r, c_j + v = c of P[..., u, v, i, j]
 
-    A mean with weights w is `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`. Patches are cut into blocks of
-    stride x stride; all blocks with the same place in their patch are added in one pass over contiguous rows, ceil(p /
-    s)^2 passes in all. Where that is not more than a few thousand numbers a pass, `F.fold` takes fewer calls and is
-    used.
+    A mean with weights w is `aggregate_patches(w * P, ...) / aggregate_patches(w, ...)`. Patches are divided into
+    blocks of stride x stride; all blocks at the same position in their patch are added in one pass over contiguous
+    rows, ceil(p / s)^2 passes in all. Below a few thousand numbers per pass, `F.fold` is used: it needs fewer calls.
 
     Raises:
-        ValueError: patches of another rank, size or number than shape and stride give.
+        ValueError: the rank, size or number of patches does not match shape and stride.
 
     Example:
         >>> aggregate_patches(extract_patches(torch.ones(3, 4), 2), (3, 4))
@@ -68,30 +67,32 @@ def aggregate_patches(patches: Tensor, shape: tuple[int, int], stride: int = 1) 
     if patches.ndim < 4 or patches.shape[-4] != patches.shape[-3]:
         raise ValueError(f"patches must be (..., p, p, n_h, n_w), got {tuple(patches.shape)}; add the missing axes")
     size, grid = patches.shape[-3], patches.shape[-2:]
-    expected = tuple(sum(_regular(length, size, stride)) for length in shape)
+    expected = tuple(sum(_count(length, size, stride)) for length in shape)
     if expected != grid:
         raise ValueError(
             f"an image of {tuple(shape)} has {expected} patches of {size} x {size} at stride {stride}, "
-            f"got {tuple(grid)}; give the shape and stride of the extraction"
+            f"got {tuple(grid)}; use the shape and stride of the extraction"
         )
     return linear_map(
         patches, partial(_aggregate, shape=shape, stride=stride), partial(_extract, size=size, stride=stride)
     )
 
 
-def _regular(length: int, size: int, stride: int) -> tuple[int, bool]:
-    """Number of patches on the stride along an axis, and whether one more is needed at the end."""
+def _count(length: int, size: int, stride: int) -> tuple[int, bool]:
+    """Number of patches at multiples of the stride along an axis, and whether one more is needed at the end."""
     if size < 1 or stride < 1:
         raise ValueError(f"patch size and stride must be at least 1, got {size} and {stride}")
     if stride > size:
-        raise ValueError(f"stride {stride} is larger than the patch, {size}: pixels would be missed; use a smaller one")
+        raise ValueError(
+            f"stride {stride} is larger than the patch, {size}: some pixels would be in no patch; use a smaller stride"
+        )
     if size > length:
         raise ValueError(f"a patch of {size} pixels does not fit an axis of {length}; use a smaller patch or padding")
     return (length - size) // stride + 1, (length - size) % stride != 0
 
 
 def _extract(x: Tensor, size: int, stride: int) -> Tensor:
-    (n_h, extra_h), (n_w, extra_w) = (_regular(length, size, stride) for length in x.shape[-2:])
+    (n_h, extra_h), (n_w, extra_w) = (_count(length, size, stride) for length in x.shape[-2:])
 
     def windows(image: Tensor) -> Tensor:
         return image.unfold(-2, size, stride).unfold(-2, size, stride).movedim((-4, -3), (-2, -1))
@@ -113,7 +114,7 @@ def _extract(x: Tensor, size: int, stride: int) -> Tensor:
 def _aggregate(patches: Tensor, shape: tuple[int, int], stride: int) -> Tensor:
     *batch, size, _, grid_h, grid_w = patches.shape
     height, width = shape
-    (n_h, extra_h), (n_w, extra_w) = _regular(height, size, stride), _regular(width, size, stride)
+    (n_h, extra_h), (n_w, extra_w) = _count(height, size, stride), _count(width, size, stride)
     flat = patches if len(batch) == 1 else patches.reshape(-1, size, size, grid_h, grid_w)
     x = _overlap_add(flat[..., :n_h, :n_w], shape, stride)
     if extra_h:
@@ -126,18 +127,18 @@ def _aggregate(patches: Tensor, shape: tuple[int, int], stride: int) -> Tensor:
 
 
 def _overlap_add(patches: Tensor, shape: tuple[int, int], s: int) -> Tensor:
-    """Sum patches (B, p, p, n_h, n_w) on the stride into (B, *shape); pixels beyond the last patch are 0."""
+    """Sum patches (B, p, p, n_h, n_w) at multiples of the stride into (B, *shape); pixels beyond the last are 0."""
     batch, size, _, n_h, n_w = patches.shape
     height, width = shape
     blocks = -(-size // s)
     reach = ((n_h - 1) * s + size, (n_w - 1) * s + size)
-    if size == s and reach == shape:  # side by side: nothing to add
+    if size == s and reach == shape:  # no overlap
         return patches.permute(0, 3, 1, 4, 2).clone(memory_format=torch.contiguous_format).view(batch, *shape)
     if patches.numel() < 6000 * blocks**2 and reach == shape:
         return F.fold(patches.reshape(batch, size**2, n_h * n_w), shape, size, stride=s)[:, 0]
     rows, columns = max(n_h + blocks - 1, -(-height // s)), max(n_w + blocks - 1, -(-width // s))
     x = patches.new_empty(batch, rows * s, columns * s)
-    # one residue of the pixel position modulo the stride is one plane: every pass adds whole contiguous rows
+    # pixels are sorted by their position modulo the stride: each pass then adds whole contiguous rows
     chunk = max(1, 2**19 // (rows * columns * s**2))
     planes = patches.new_empty(min(chunk, batch), s, s, rows, columns)
     for start in range(0, batch, chunk):

@@ -1,7 +1,7 @@
-"""The two kernels under every operator of this package: shift-and-sum and its adjoint.
+"""The two kernels behind every camera: shift-and-sum and its adjoint.
 
-In eager torch the first is one fused multiply-add per band over the whole batch, straight into a slice of the result,
-and the second one product with a view that holds all bands.
+In eager torch the sum is one fused multiply-add per band over the whole batch, directly into a slice of the result; the
+adjoint is one product with a view that holds all bands.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.linear import linear_map
 
-_IN_CACHE = 3 << 19  # bytes of a snapshot that stays in the second cache
-_MAPPED = 32 << 20  # bytes from which glibc maps and unmaps each block anew; smaller ones it keeps and hands out again
+_IN_CACHE = 3 << 19  # bytes up to which a snapshot stays in the L2 cache
+_MAPPED = 32 << 20  # bytes from which glibc maps and unmaps every block; smaller blocks it reuses
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 def detector_width(width: int, shifts: tuple[int, ...]) -> int:
-    """Columns of the detector that `width` scene columns spread over: W' = W + max d - min d."""
+    """Detector columns that `width` scene columns are spread over: W' = W + max d - min d."""
     return width + max(shifts) - min(shifts)
 
 
@@ -36,17 +36,17 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor
         x: (..., C, H, W), floating point.
         mask: (H, W) or (C, H, W), dtype and device of `x`.
         shifts: C integers d_c [pixel].
-        scale: (H, W') that the result is multiplied by.
+        scale: (H, W'), factor of the result.
 
     Raises:
-        ValueError: shapes that do not fit each other.
+        ValueError: inconsistent shapes.
 
     Example:
         >>> shift_sum(torch.ones(2, 1, 2), torch.ones(1, 2), (0, 1))
         tensor([[1., 2., 1.]])
     """
     _check(mask, shifts, "x", x, (len(shifts), *mask.shape[-2:]))
-    if not _gradient_wanted(x, mask, scale):
+    if not _needs_gradient(x, mask, scale):
         return _shift_sum(x, mask, shifts, scale)
     if mask.requires_grad:
         x, mask = x * mask, torch.ones_like(mask.detach())
@@ -64,11 +64,11 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tenso
                 [[2., 3.]]])
     """
     _check(mask, shifts, "y", y, (*mask.shape[-2:-1], detector_width(mask.shape[-1], shifts)))
-    if not _gradient_wanted(y, mask, scale):
+    if not _needs_gradient(y, mask, scale):
         return _shift_back(y, mask, shifts, scale)
     open_mask = torch.ones_like(mask.detach()) if mask.requires_grad else mask
-    back, there = (partial(function, mask=open_mask, shifts=shifts) for function in (shift_back, shift_sum))
-    x = linear_map(y if scale is None else y * scale, back, there)
+    back, forth = (partial(function, mask=open_mask, shifts=shifts) for function in (shift_back, shift_sum))
+    x = linear_map(y if scale is None else y * scale, back, forth)
     return x * mask if mask.requires_grad else x
 
 
@@ -79,14 +79,14 @@ def _check(mask: Tensor, shifts: tuple[int, ...], name: str, tensor: Tensor, end
         raise ValueError(f"{name} must end in {end}, got {tuple(tensor.shape)}")
 
 
-def _gradient_wanted(*tensors: Tensor | None) -> bool:
+def _needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors if t is not None)
 
 
 def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None) -> Tensor:
     *batch, _, height, width = x.shape
     y = _on_huge_pages(x.new_empty((*batch, height, detector_width(width, shifts))))
-    x = x if x.is_cpu else x.contiguous()  # a copy costs less than a launch for each band
+    x = x if x.is_cpu else x.contiguous()  # a copy is cheaper than one launch per band
     fast = kernels(x, mask, scale, y)
     if fast is not None:
         fast.shift_sum(x, mask, shifts, scale, y)
@@ -103,8 +103,8 @@ def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor 
     x = _on_huge_pages(y.new_empty((*batch, len(shifts), height, width)))
     y = y if y.is_cpu else y.contiguous()
     steps = {b - a for a, b in itertools.pairwise(shifts)}
-    # where the bands are windows of y at equal steps to the right, one strided view holds them all, and one product is
-    # faster than the kernel while a snapshot stays in the cache; a larger one it would read for each band from memory
+    # equal steps to the right make the bands one strided view of y; a single product with it is faster than the kernel
+    # as long as the snapshot stays in the cache, else every band would be read from memory
     even = len(steps) == 1 and min(steps) > 0
     small = height * y.shape[-1] * y.element_size() <= _IN_CACHE
     fast = kernels(y, mask, scale, x)
@@ -121,9 +121,9 @@ def _shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor 
 
 
 def _on_huge_pages(tensor: Tensor) -> Tensor:
-    """Ask Linux to back the memory of a large new CPU tensor by 2 MiB pages; return the tensor.
+    """Ask Linux to back a large new CPU tensor by 2 MiB pages; return the tensor.
 
-    Otherwise writing to it costs a page fault for every 4 KiB, more time than what these kernels compute.
+    Otherwise each 4 KiB costs a page fault on the first write, which takes longer than these kernels.
     """
     size = tensor.numel() * tensor.element_size()
     if _MADVISE is not None and tensor.device.type == "cpu" and size >= _MAPPED:

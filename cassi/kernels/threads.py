@@ -1,7 +1,7 @@
-"""The threads that kernels run on: ranges of rows or images, shared out among `torch.get_num_threads()` threads.
+"""Threads for the kernels: ranges of rows or images are divided among `torch.get_num_threads()` threads.
 
-The calling thread is one of them, and several Python threads may call at once. torch's own threads are left alone with
-what is small: waking them costs more than they save.
+The calling thread is one of them, and several Python threads may call at once. Small jobs stay in the calling thread:
+waking others costs more than it saves.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
-SMALL = 1 << 20  # elements below which waking another thread (0.1 ms) costs more than it saves
+SMALL = 1 << 20  # elements up to which waking another thread (0.1 ms) does not pay
 
 
 def share_out(kernel: Callable[..., None], count: int, work: int, *args: Any) -> None:
-    """kernel(*args, start, stop) over ranges that cover 0 .. count; threads take the next range as they come free.
+    """Call kernel(*args, start, stop) on ranges that cover 0 .. count; each free thread takes the next range.
 
-    torch's own parallel loops are not used: their idle threads spin, and would take the cores from these.
+    torch's own parallel loops are not used: their idle threads spin and would compete for the cores.
     """
     threads = min(torch.get_num_threads(), count) if work > SMALL else 1
     if threads == 1:
@@ -34,19 +34,19 @@ def share_out(kernel: Callable[..., None], count: int, work: int, *args: Any) ->
     bounds = [count * k // pieces for k in range(pieces + 1)]
     ranges = iter(list(itertools.pairwise(bounds)))
 
-    def work_off() -> None:
+    def run_ranges() -> None:
         for start, stop in ranges:
             kernel(*args, start, stop)
 
-    helpers = [_pool().submit(work_off) for _ in range(threads - 1)]
-    work_off()
+    helpers = [_pool().submit(run_ranges) for _ in range(threads - 1)]
+    run_ranges()
     for helper in helpers:
         if not helper.cancel():
             helper.result()
 
 
 def side_by_side(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-    """function(item) of each, on as many threads as torch has, torch's own operations within each of them on one."""
+    """[function(item) for item in items] on as many threads as torch has, each running torch on a single thread."""
     threads = torch.get_num_threads()
 
     def alone(item: Item) -> Value:
@@ -67,4 +67,4 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="cassi")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork does not copy threads

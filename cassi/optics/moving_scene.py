@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cassi.kernels.displacement import displaced, displacement_matrix, transposed
+from cassi.kernels.displacement import displace, displacement_matrix, transpose
 from cassi.optics.protocol import Camera
 
 
@@ -33,7 +33,7 @@ class MovingScene(Camera):
         self._moves: list[tuple[Tensor, Tensor] | None] = []
         for v in flows:
             W = None if v is None else displacement_matrix(v.to(device=self.device, dtype=self.dtype))
-            self._moves.append(None if W is None else (W, transposed(W)))
+            self._moves.append(None if W is None else (W, transpose(W)))
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -51,7 +51,7 @@ class MovingScene(Camera):
     def forward(self, x: Tensor) -> Tensor:
         """y_s = Phi W_s x, (..., K, H, W'), see `Camera.forward`."""
         self.check_cube(x)
-        seen = [self.camera.forward(x if move is None else displaced(x, move[0])) for move in self._moves]
+        seen = [self.camera.forward(x if move is None else displace(x, move[0])) for move in self._moves]
         return torch.stack(seen, -len(self.measurement_shape))
 
     def adjoint(self, y: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class MovingScene(Camera):
         x = y.new_zeros((*y.shape[: -len(self.measurement_shape)], *self.cube_shape))
         for move, one in zip(self._moves, each, strict=True):
             back = self.camera.adjoint(one.contiguous())
-            x += back if move is None else displaced(back, move[1])
+            x += back if move is None else displace(back, move[1])
         return x
 
 

@@ -292,7 +292,7 @@ class Camera(ABC):
         return tensor
 
 
-def measured(A: Camera, y: Tensor) -> Tensor:
+def check_measurement(A: Camera, y: Tensor) -> Tensor:
     """y itself, a measurement of the camera A as the second argument of a solver; TypeError where they are swapped."""
     if not hasattr(A, "check_measurement"):
         raise TypeError(f"the first argument must be a camera, got {type(A).__name__}; solvers are called (A, y, ...)")

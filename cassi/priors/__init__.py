@@ -1,4 +1,4 @@
-"""Level 1: what cubes look like. Pure functions of tensors that know nothing of the optics.
+"""Level 1: what cubes look like, as functions of tensors that are independent of the optics.
 
-`tv` is total variation, `nonlocal_lowrank` and `learned` may follow it, `spectral_basis` has the few spectra.
+`tv` is total variation, which `nonlocal_lowrank` and `learned` may follow; `spectral_basis` has the smooth spectra.
 """

@@ -1,4 +1,4 @@
-"""How a picture has moved since another: optical flow between coefficient images, and pictures carried along it."""
+"""Optical flow between coefficient images, and images warped along it."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WINDOW = 8.0  # standard deviation of the window in which the motion is taken for one [pixel]
+WINDOW = 8.0  # standard deviation of the window within which the motion is assumed constant [pixel]
 STEPS = 6  # of Gauss and Newton on each scale
-LEAST = 16  # side of the coarsest picture, at least [pixel]
+MIN_SIDE = 16  # of the coarsest image [pixel]
 
 
-def flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
-    """The motion v with moved(p + v(p)) = reference(p), by Lucas and Kanade's iteration from coarse to fine.
+def optical_flow(reference: Tensor, moved: Tensor, *, window: float = WINDOW) -> Tensor:
+    """The motion v with moved(p + v(p)) = reference(p), by the Lucas-Kanade iteration from coarse to fine.
 
         v <- v + (G * sum_k g_k g_k^T + eps)^-1 (G * sum_k g_k (reference_k - moved_k(p + v)))
 
-    with g_k = grad moved_k(p + v), G a Gaussian window of this standard deviation [pixel] and k over the images
-    (K, H, W). v (2, H, W) is down and to the right, 0 where they are flat. (B. D. Lucas and T. Kanade, IJCAI 1981.)
+    with g_k = grad moved_k(p + v), G a Gaussian window of standard deviation `window` [pixel] and k over the images
+    (K, H, W). v (2, H, W) points down and to the right; it is 0 where they are flat. (Lucas & Kanade, IJCAI 1981.)
     """
     if reference.ndim != 3 or reference.shape != moved.shape:
-        raise ValueError(f"both pictures must be (K, H, W), got {tuple(reference.shape)} and {tuple(moved.shape)}")
+        raise ValueError(f"both images must be (K, H, W), got {tuple(reference.shape)} and {tuple(moved.shape)}")
     scales = [(reference, moved)]
-    while min(scales[-1][0].shape[-2:]) >= 2 * LEAST:
-        scales.append((_halved(scales[-1][0]), _halved(scales[-1][1])))
+    while min(scales[-1][0].shape[-2:]) >= 2 * MIN_SIDE:
+        scales.append((_halve(scales[-1][0]), _halve(scales[-1][1])))
     v = reference.new_zeros(2, *scales[-1][0].shape[-2:])
     for one, other in reversed(scales):
         if v.shape[-2:] != one.shape[-2:]:
-            grown = [n / m for n, m in zip(one.shape[-2:], v.shape[-2:], strict=True)]
+            growth = [n / m for n, m in zip(one.shape[-2:], v.shape[-2:], strict=True)]
             v = F.interpolate(v[None], one.shape[-2:], mode="bilinear", align_corners=False)[0]
-            v = v * v.new_tensor(grown).view(2, 1, 1)
+            v = v * v.new_tensor(growth).view(2, 1, 1)
         eps = 1e-3 * float(one.square().mean()) + torch.finfo(one.dtype).tiny
         for _ in range(STEPS):
-            v = v + _update(one, carried(other, v), window, eps)
+            v = v + _update(one, warp(other, v), window, eps)
     return v
 
 
 def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tensor:
-    """One step, at most a pixel long."""
+    """One step, at most one pixel long."""
     gi, gj = torch.gradient(moved, dim=(-2, -1))
     misfit = reference - moved
     sums = [(gi * gi), (gi * gj), (gj * gj), (gi * misfit), (gj * misfit)]
-    a, b, c, p, q = blurred(torch.stack([one.sum(0) for one in sums]), window)
+    a, b, c, p, q = gaussian_blur(torch.stack([one.sum(0) for one in sums]), window)
     a, c = a + eps, c + eps
     det = a * c - b * b
     step = torch.stack([(c * p - b * q) / det, (a * q - b * p) / det])
@@ -51,17 +51,17 @@ def _update(reference: Tensor, moved: Tensor, window: float, eps: float) -> Tens
     return limited
 
 
-def carried(picture: Tensor, v: Tensor) -> Tensor:
-    """picture(p + v(p)), (K, H, W), by bicubic interpolation; beyond its border the border's value."""
+def warp(images: Tensor, v: Tensor) -> Tensor:
+    """images(p + v(p)), (K, H, W), by bicubic interpolation; edge pixels are replicated."""
     height, width = v.shape[-2:]
     i = torch.arange(height, dtype=v.dtype, device=v.device)[:, None] + v[0]
     j = torch.arange(width, dtype=v.dtype, device=v.device) + v[1]
     grid = torch.stack([2 * j / max(1, width - 1) - 1, 2 * i / max(1, height - 1) - 1], dim=-1)
-    return F.grid_sample(picture[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
+    return F.grid_sample(images[None], grid[None], mode="bicubic", padding_mode="border", align_corners=True)[0]
 
 
-def blurred(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:
-    """Images (N, H, W) under a Gaussian window; they are mirrored at the border, or 0 beyond it ("constant")."""
+def gaussian_blur(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:
+    """Images (N, H, W) convolved with a Gaussian; mirrored at the border, or 0 beyond it ("constant")."""
     radius = min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1)
     t = torch.arange(-radius, radius + 1, dtype=images.dtype, device=images.device)
     taps = torch.exp(-0.5 * (t / sigma) ** 2)
@@ -70,5 +70,5 @@ def blurred(images: Tensor, sigma: float, border: str = "reflect") -> Tensor:
     return F.conv2d(F.conv2d(padded, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1))[:, 0]
 
 
-def _halved(images: Tensor) -> Tensor:
-    return F.interpolate(blurred(images, 1.0)[None], scale_factor=0.5, mode="area")[0]
+def _halve(images: Tensor) -> Tensor:
+    return F.interpolate(gaussian_blur(images, 1.0)[None], scale_factor=0.5, mode="area")[0]

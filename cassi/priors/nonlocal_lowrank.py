@@ -1,14 +1,14 @@
-"""Non-local low-rank denoising: an image repeats itself, and the patches that repeat span few dimensions.
+"""Non-local low-rank denoising: an image repeats itself, and similar patches span few dimensions.
 
-For every reference patch the most similar patches around it are stacked into a group. Their mean is kept; what is left
-is rotated by its own K x K covariance (a local spectral basis) and, component by component, cut down to the singular
-values that stand out of the noise. Every patch goes back to its place; overlapping estimates are averaged.
+For every reference patch the most similar patches around it are stacked into a group. Their mean is kept; the
+differences from it are rotated by their K x K covariance (a local spectral basis), and in each component the singular
+values are shrunk towards those above the noise. Every patch returns to its position; overlapping ones are averaged.
 
     group of m patches, component k:   X_k (m, p^2) = U diag(s) V^T   ->   U diag(eta(s)) V^T
 
-eta is the shrinkage that loses least to white noise of known level (Gavish & Donoho, IEEE Trans. Inf. Theory 63
-(2017), eq. 2): no threshold has to be chosen. Groups of similar patches as low-rank matrices: Dong, Shi & Li, IEEE
-TIP 22 (2013); Gu et al., CVPR 2014.
+eta is the optimal shrinkage for white noise of known level (Gavish & Donoho, IEEE Trans. Inf. Theory 63 (2017), eq. 2),
+so that no threshold has to be chosen. Groups of similar patches as low-rank matrices: Dong, Shi & Li, IEEE TIP 22
+(2013); Gu et al., CVPR 2014.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from torch import Tensor
 
 from cassi.kernels import cpu
 from cassi.kernels.covariance import covariance_sum, pixel_mean
-from cassi.kernels.cpu_lowrank import KeptGroups, filtered_groups, kept_groups
+from cassi.kernels.cpu_lowrank import CompiledGroups, apply_filters, learn_filters
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.patches import aggregate_patches
 from cassi.kernels.threads import side_by_side
 
-_NUM_FEATURES = 16  # numbers that stand for a patch in the search: its strongest principal components
-WINDOW = 10  # similar patches are looked for up to this far from the reference, in rows and columns [pixel]
-GROUP = 32  # patches in a group; fewer where a corner has not as many candidates
+_NUM_FEATURES = 16  # principal components that represent a patch in the search
+WINDOW = 10  # greatest distance of a similar patch from the reference, in rows and columns [pixel]
+GROUP = 32  # patches per group; fewer if a corner has fewer candidates
 _NOT_FINITE = "the images hold NaN or Inf; check the measurement and the mask"
-_CHUNK = 2**22  # elements of the groups that are worked on at a time
-_CHUNK_ON_DEVICE = 2**25  # off the CPU: few launches; four times this many are there at a time
+_CHUNK = 2**22  # elements of the groups processed at a time
+_CHUNK_ON_DEVICE = 2**25  # the same on a GPU, for few launches; four times this many are in memory
 
 
 class NonlocalDenoiser:
     """`f(z, k) -> z` for the solvers: denoise images that share their structure, such as coefficients of a subspace.
 
-    The images are divided by sigma first, so that the noise is white and 1 in all of them; matching looks at all of
-    them together. Groups and their filters are those of the first call: from then on it is a linear map, and costs
-    products only. Make a new one for each run of a solver. It overwrites its argument. Memory: with the compiled kernel
-    (CPU) some ten times z, else three times p^2 z.
+    The images are divided by sigma first, so that the noise is white with variance 1 in all of them; patches are
+    matched in all images together. The first call chooses the groups and their filters; from then on this is a linear
+    map, which costs only products. Make a new one for each run of a solver. It overwrites its argument. Memory:
+    about ten times z with the compiled kernel (CPU), else three times p^2 z.
 
     Args:
-        sigma: standard deviation of the noise, in units of z, a number or one for each image (K,), > 0.
-        patch: side of a patch p [pixel]; 7 suits a single image better, where a patch of 5 holds few numbers.
-        stride: distance of reference patches [pixel], 1 to patch.
+        sigma: standard deviation of the noise in units of z, one number or one per image (K,), > 0.
+        patch: side of a patch p [pixel]; 7 suits a single image better, in which a patch of 5 holds few values.
+        stride: distance between reference patches [pixel], 1 to patch.
 
     Raises:
-        ValueError: sigma not positive (on a GPU with the first call), stride not in 1..patch.
+        ValueError: sigma is not positive (on a GPU, at the first call), or stride is not in 1..patch.
 
     Example:
         >>> x = torch.ones(1, 24, 24)
@@ -63,16 +63,16 @@ class NonlocalDenoiser:
         if stride < 1 or stride > patch:
             raise ValueError(f"need 1 <= stride <= patch, got stride {stride}, patch {patch}")
         self._sigma = torch.as_tensor(sigma).flatten()
-        if self._sigma.is_cpu and not bool((self._sigma > 0).all()):  # elsewhere it is looked at where one waits anyway
+        if self._sigma.is_cpu and not bool((self._sigma > 0).all()):  # on a GPU checked later, at the next transfer
             raise ValueError(f"sigma must be positive, got {self._sigma.tolist()}")
         self._patch, self._stride = patch, stride
         self._filters: list[GroupFilters] = []
 
     def __call__(self, z: Tensor, k: int) -> Tensor:
-        """Denoise z (..., K, H, W), each stack of a batch with groups of its own.
+        """Denoise z (..., K, H, W), each stack of a batch with its own groups.
 
         Raises:
-            ValueError: z of another rank or type, of another K than sigma, or smaller than a patch.
+            ValueError: z has the wrong rank or type, another K than sigma, or is smaller than a patch.
             FloatingPointError: NaN or Inf in z.
         """
         if z.ndim < 3 or not z.is_floating_point() or min(z.shape[-2:]) < self._patch:
@@ -81,18 +81,18 @@ class NonlocalDenoiser:
                 f"got {tuple(z.shape)} of {z.dtype}"
             )
         if len(self._sigma) not in (1, z.shape[-3]):
-            raise ValueError(f"sigma must be one number or {z.shape[-3]}, one an image, got {len(self._sigma)}")
+            raise ValueError(f"sigma must be one number or {z.shape[-3]}, one per image, got {len(self._sigma)}")
         stacks = z.reshape(-1, *z.shape[-3:])
         with torch.no_grad():
             if len(self._filters) != len(stacks):
                 self._sigma = self._sigma.to(z)
-                self._filters = [self._made(stack) for stack in stacks]
+                self._filters = [self._make_filters(stack) for stack in stacks]
             for stack, filters in zip(stacks, self._filters, strict=True):
                 filters.apply_(stack)
         return z if z.is_contiguous() else stacks.view_as(z)
 
-    def _made(self, z: Tensor) -> GroupFilters:
-        # off the CPU the groups are looked at, where one waits anyway
+    def _make_filters(self, z: Tensor) -> GroupFilters:
+        # on a GPU `_decompose` checks, at its transfer
         if z.is_cpu and not bool(z.isfinite().all()):
             raise FloatingPointError(_NOT_FINITE)
         level = self._sigma.expand(len(z)).contiguous().view(-1, 1, 1)
@@ -100,13 +100,13 @@ class NonlocalDenoiser:
 
 
 class GroupFilters:
-    """What groups of similar patches were denoised by, kept: a linear map of images (K, H, W).
+    """The filters of all groups of similar patches, as a linear map of images (K, H, W).
 
-    Of a group with basis Q (K, K), of the m patches X_k (m, p^2) of component k of Q^T x, less their mean,
+    In a group with basis Q (K, K), component k of Q^T x has m patches X_k (m, p^2), minus their mean, and
 
-        X_k -> X_k P_k,   P_k = V diag(eta(s) / s) V^T  with  X_k^T X_k = V diag(s^2) V^T  of the images it was made of
+        X_k -> X_k P_k,   P_k = V diag(eta(s) / s) V^T,   X_k^T X_k = V diag(s^2) V^T  of the images first given.
 
-    and P_k = 0 of components that hold no more energy than noise; most of them do.
+    P_k = 0 for components with no more energy than noise, which are most of them.
     """
 
     def __init__(self, z: Tensor, level: Tensor, groups: Tensor, patch: int) -> None:
@@ -116,35 +116,37 @@ class GroupFilters:
         count = z.new_zeros(grid[0] * grid[1]).index_add_(0, groups.flatten(), z.new_ones(groups.numel()))
         self._share = 1 / aggregate_patches(count.view(1, 1, *grid).expand(patch, patch, -1, -1), (height, width))
         expected = (groups.shape[1] - 1) * patch**2
-        alive = expected + 4 * math.sqrt(2 * expected)  # energy up to which a component is taken for noise
-        self._compiled: KeptGroups | None = None
+        threshold = expected + 4 * math.sqrt(2 * expected)  # energy up to which a component counts as noise
+        self._compiled: CompiledGroups | None = None
         self._parts: list[_Part] = []
         if kernels(z) is cpu:
-            self._compiled = kept_groups(_last(z / level), groups, patch, alive)
+            self._compiled = learn_filters(_channels_last(z / level), groups, patch, threshold)
             return
         size = (_CHUNK if z.is_cpu else _CHUNK_ON_DEVICE) // (groups.shape[1] * bands * patch**2)
         self._scale, self._inverse = level * self._share, level.reciprocal().flatten()
         for members in torch.split(groups, max(1, size)):
-            x, _ = self._gathered(z, members)
-            self._parts.append(_decomposed(x, members, patch, grid[0] * grid[1], alive, level.min()))
+            x, _ = self._gather(z, members)
+            self._parts.append(_decompose(x, members, patch, grid[0] * grid[1], threshold, level.min()))
 
-    def _gathered(self, z: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    def _gather(self, z: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         fast = kernels(z)
-        return (_gathered if fast is None or fast is cpu else fast.gather_groups)(z, self._inverse, groups, self._patch)
+        gather = _gather_groups if fast is None or fast is cpu else fast.gather_groups
+        x, mean = gather(z, self._inverse, groups, self._patch)
+        return x, mean
 
     def apply_(self, z: Tensor) -> None:
-        """Denoise z, of the size that the filters were made for, in place."""
+        """Denoise z, of the size for which the filters were made, in place."""
         if self._compiled is not None:
-            summed = filtered_groups(_last(z / self._level), self._compiled)
+            summed = apply_filters(_channels_last(z / self._level), self._compiled)
             z.copy_(summed.mul_(self._share[..., None]).permute(2, 0, 1)).mul_(self._level)
             return
         out, fast = z if len(self._parts) == 1 else torch.empty_like(z), kernels(z)
         for number, part in enumerate(self._parts):
             n, m = part.groups.shape
-            x, mean = self._gathered(z, part.groups)
-            turned = torch.bmm(part.basis.mT, x).view(-1, m, self._patch**2)
-            torch.bmm(turned.index_select(0, part.alive), part.projections, out=part.kept[:-1])
-            y = torch.bmm(part.kept.index_select(0, part.where).view(n, len(z), -1).mT, part.basis.mT)
+            x, mean = self._gather(z, part.groups)
+            rotated = torch.bmm(part.basis.mT, x).view(-1, m, self._patch**2)
+            torch.bmm(rotated.index_select(0, part.signal), part.projections, out=part.filtered[:-1])
+            y = torch.bmm(part.filtered.index_select(0, part.source).view(n, len(z), -1).mT, part.basis.mT)
             if fast is None:
                 _put_back(y, mean, part.groups, self._patch, self._scale, out, number > 0)
             else:
@@ -154,44 +156,44 @@ class GroupFilters:
 
 
 class _Part(NamedTuple):
-    """Some groups and their filters, for one batch of products."""
+    """Some of the groups and their filters, for one batch of products."""
 
     groups: Tensor  # (n, m)
     basis: Tensor  # Q (n, K, K), eigenvectors in columns
-    alive: Tensor  # numbers g K + k of the components that stand out of the noise (A,)
+    signal: Tensor  # numbers g K + k of the components above the noise (A,)
     projections: Tensor  # P of these, (A, p^2, p^2)
-    where: Tensor  # of each component its number among those, or A (n K,)
-    kept: Tensor  # room for the patches of these, and 0 for what components of noise alone are left with
-    order: Tensor  # the patches of the groups, numbered through, in order of their place
-    start: Tensor  # where those of each place begin among them
+    source: Tensor  # (n K,), the number of each component among those, or A for noise
+    filtered: Tensor  # (A + 1, m, p^2), buffer for their filtered patches; the last stays 0, for components of noise
+    order: Tensor  # numbers of the patches of the groups, sorted by position
+    start: Tensor  # where each position starts in that list
 
 
-def _decomposed(x: Tensor, groups: Tensor, patch: int, places: int, alive: float, sigma: Tensor) -> _Part:
-    """The filters of groups x (n, K, m p^2), mean 0, in units of noise of sigma, at least."""
+def _decompose(x: Tensor, groups: Tensor, patch: int, positions: int, threshold: float, sigma: Tensor) -> _Part:
+    """The filters of groups x (n, K, m p^2), with mean 0 and in units of the noise; `sigma` is only checked."""
     m = groups.shape[1]
     values, basis = _eigh(torch.bmm(x, x.mT))
-    signal = (values > alive).flatten()
-    told = [signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64), sigma.double()]
-    total, energy, least = torch.stack(told).tolist()
-    if not least > 0:
-        raise ValueError(f"sigma must be positive, got {least}")
+    signal = (values > threshold).flatten()
+    sums = [signal.sum(dtype=torch.float64), values.sum(dtype=torch.float64), sigma.double()]
+    total, energy, smallest = torch.stack(sums).tolist()
+    if not smallest > 0:
+        raise ValueError(f"sigma must be positive, got {smallest}")
     if not math.isfinite(energy):
         raise FloatingPointError(_NOT_FINITE)
     count = int(total)
-    ranked = signal.sort(stable=True, descending=True).indices  # without a second wait for their number
-    turned = torch.bmm(basis.mT, x).view(-1, m, patch**2)[ranked[:count]]
-    squares, vectors = _eigh(torch.bmm(turned.mT, turned))
+    ranked = signal.sort(stable=True, descending=True).indices  # needs no second transfer
+    rotated = torch.bmm(basis.mT, x).view(-1, m, patch**2)[ranked[:count]]
+    squares, vectors = _eigh(torch.bmm(rotated.mT, rotated))
     gain = singular_value_gain(squares, m - 1, patch**2)
     projections = torch.bmm(vectors * gain[:, None, :], vectors.mT)
-    where = ranked.argsort().clamp_(max=count)
-    there, order = groups.flatten().sort(stable=True)
-    start = torch.searchsorted(there, torch.arange(places + 1, device=x.device))
-    kept = x.new_zeros(count + 1, m, patch**2)
-    return _Part(groups, basis, ranked[:count], projections, where, kept, order, start)
+    source = ranked.argsort().clamp_(max=count)
+    sorted_positions, order = groups.flatten().sort(stable=True)
+    start = torch.searchsorted(sorted_positions, torch.arange(positions + 1, device=x.device))
+    filtered = x.new_zeros(count + 1, m, patch**2)
+    return _Part(groups, basis, ranked[:count], projections, source, filtered, order, start)
 
 
-def _gathered(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
-    """The patches of groups in units of the noise, (n, K, m p^2), less their mean, and that, (n, p^2, K)."""
+def _gather_groups(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[Tensor, Tensor]:
+    """The patches of groups in units of the noise, minus their mean, (n, K, m p^2); and the mean, (n, p^2, K)."""
     pixels = z.mul(inverse.view(-1, 1, 1)).flatten(1)[:, _pixels(groups, patch, z.shape[2])]
     x = pixels.transpose(0, 1).contiguous()  # (n, K, m, p^2)
     mean = x.mean(2, keepdim=True)
@@ -199,7 +201,7 @@ def _gathered(z: Tensor, inverse: Tensor, groups: Tensor, patch: int) -> tuple[T
 
 
 def _put_back(y: Tensor, mean: Tensor, groups: Tensor, patch: int, scale: Tensor, out: Tensor, add: bool) -> None:
-    """out (+)= scale times the sum of all patches y (n, m p^2, K) + mean at their places; y is overwritten."""
+    """out = scale times the sum of all patches y (n, m p^2, K) + mean at their positions; y is overwritten."""
     n, m = groups.shape
     y = y.view(n, m, patch**2, -1).add_(mean[:, None])
     summed = y.new_zeros(out[0].numel(), len(out))
@@ -215,18 +217,18 @@ def _pixels(groups: Tensor, patch: int, width: int) -> Tensor:
     return (groups // columns * width + groups % columns).unsqueeze(-1) + (i[:, None] * width + i).flatten()
 
 
-def _last(z: Tensor) -> Tensor:
+def _channels_last(z: Tensor) -> Tensor:
     """(K, H, W) -> (H, W, K)."""
     return z.permute(1, 2, 0).contiguous()
 
 
 def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
-    """eta(s) / s of the shrinkage that minimises the expected squared error, for white noise of standard deviation 1.
+    """eta(s) / s of the shrinkage that minimizes the expected squared error, for white noise of standard deviation 1.
 
         eta(s) = sqrt((s^2 - a - b)^2 - 4 a b) / s   where s > sqrt(a) + sqrt(b), else 0
 
-    for a matrix of a x b numbers: Gavish & Donoho (2017), eq. 2, in units of the noise. A signal without noise would
-    have the singular value eta: it also undoes the growth that noise causes.
+    for a matrix of a x b numbers: Gavish & Donoho (2017), eq. 2, in units of the noise. eta estimates the singular
+    value without noise: it also undoes the growth that noise causes.
 
     Args:
         s: squared singular values s^2 (eigenvalues of the Gram matrix), any shape.
@@ -242,19 +244,19 @@ def singular_value_gain(s: Tensor, rows: int, columns: int) -> Tensor:
     a, b = min(rows, columns), max(rows, columns)
     edge = (math.sqrt(a) + math.sqrt(b)) ** 2
     t = s.clamp(min=edge)
-    # (s - a - b)^2 - 4 a b in two factors, whose squares cannot overflow
+    # (s - a - b)^2 - 4 a b as two factors, which cannot overflow
     return ((t - edge) / t * ((t - (math.sqrt(b) - math.sqrt(a)) ** 2) / t)).sqrt()
 
 
 def _features(z: Tensor, patch: int) -> Tensor:
-    """The strongest principal components of all patches, (num_features, n_h, n_w), of images (K, H, W).
+    """The strongest principal components of all patches of images (K, H, W): (num_features, n_h, n_w).
 
-    Distances between them are distances between patches without most of the noise, at a fraction of the work.
+    Distances between features are distances between patches without most of the noise, at a fraction of the work.
     """
     patches = z.unfold(1, patch, 1).unfold(2, patch, 1)  # (K, n_h, n_w, p, p), a view
     count = patches.shape[1] * patches.shape[2]
-    some = torch.arange(0, count, max(1, count // 4096), device=z.device)
-    sample = patches[:, some // patches.shape[2], some % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
+    subset = torch.arange(0, count, max(1, count // 4096), device=z.device)
+    sample = patches[:, subset // patches.shape[2], subset % patches.shape[2]].permute(0, 2, 3, 1).flatten(0, 2)
     sample = sample[None, :, :, None]
     covariance = covariance_sum(sample, mean=pixel_mean(sample))
     _, vectors = _eigh(covariance[None])
@@ -268,34 +270,35 @@ def _references(length: int, stride: int, device: torch.device) -> Tensor:
 
 
 def _match(features: Tensor, stride: int, window: int = WINDOW, group: int = GROUP) -> Tensor:
-    """For each reference patch the positions of the `group` nearest ones in its window, itself among them."""
+    """For each reference patch, the positions of the `group` nearest ones in its window, itself included."""
     _, n_h, n_w = features.shape
     references = [_references(n, stride, features.device) for n in (n_h, n_w)]
     reference = features[:, references[0][:, None], references[1], None]
-    # beyond the border nothing is similar
+    # nothing beyond the border is similar
     padded = F.pad(features, (window, window, window, window), value=math.inf)
     side = 2 * window + 1
     distance = features.new_empty(len(references[0]), len(references[1]), side, side)
-    # on the CPU a line of the windows at a time, which stays in the cache; elsewhere few launches
+    # on the CPU one line of the windows at a time, which stays in the cache; on a GPU many, for few launches
     lines = 1 if features.is_cpu else max(1, _CHUNK_ON_DEVICE // (len(features) * distance[:, :, 0].numel()))
     for i in range(0, side, lines):
-        there = distance[:, :, i : i + lines]
-        rows = references[0] + torch.arange(i, i + there.shape[2], device=features.device)[:, None]
-        beside = padded[:, rows].unfold(3, side, 1)[:, :, :, references[1]]  # (features, lines, rows, columns, side)
-        there.copy_(beside.sub_(reference[:, None]).square_().sum(0).movedim(0, 2))
+        out = distance[:, :, i : i + lines]
+        rows = references[0] + torch.arange(i, i + out.shape[2], device=features.device)[:, None]
+        # (features, lines, rows, columns, side)
+        candidates = padded[:, rows].unfold(3, side, 1)[:, :, :, references[1]]
+        out.copy_(candidates.sub_(reference[:, None]).square_().sum(0).movedim(0, 2))
     distance = distance.flatten(2)
-    distance[:, :, side * side // 2] = -1  # the reference itself comes first, also among equals
+    distance[:, :, side * side // 2] = -1  # the reference itself comes first, even among equals
     available = min(n_h, window + 1) * min(n_w, window + 1)  # in a corner
     nearest = distance.topk(min(group, available), largest=False, sorted=False).indices
-    # nearest = i side + j, of a patch i rows and j columns from the first of the window, is at i n_w + j from there
+    # nearest = i side + j is i rows and j columns, thus i n_w + j positions, from the first patch of the window
     first = torch.add(references[1], references[0][:, None], alpha=n_w) - window * (n_w + 1)
-    places = nearest.add(nearest // side, alpha=n_w - side).add_(first[:, :, None]).flatten(0, 1)
-    # of NaN, which is only told later off the CPU, a place beyond the border may be nearest
-    return places if features.is_cpu else places.clamp_(0, n_h * n_w - 1)
+    positions = nearest.add(nearest // side, alpha=n_w - side).add_(first[:, :, None]).flatten(0, 1)
+    # with NaN, which a GPU reports only later, a position beyond the border may be nearest
+    return positions if features.is_cpu else positions.clamp_(0, n_h * n_w - 1)
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigendecompositions; on the CPU by one thread: many wait for each other longer than they work."""
+    """Eigendecompositions; on the CPU in one thread, because several would mostly wait for each other."""
     try:
         ((values, vectors),) = side_by_side(torch.linalg.eigh, [matrices])
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]

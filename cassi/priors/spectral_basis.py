@@ -1,11 +1,11 @@
-"""Smooth spectra as a prior: a cube is a few coefficient images times a few smooth spectral shapes.
+"""Smooth spectra as a prior: a cube is the sum of a few coefficient images times smooth spectra.
 
     x = B^T z,    x (C, H, W),   z (K, H, W),   B (K, C) with orthonormal rows
 
-The rows of B are ordered from slow to fast, so that the image of coefficient 0 is the brightness of the scene and the
-others its color. Reflectances vary slowly with wavelength (Parkkinen, Hallikainen & Jaaskelainen, JOSA A 6, 318 (1989):
-eight components describe the Munsell colors), and their pictures are simpler than the picture of the brightness, which
-is what the weights of a spatial prior on the coefficients should say: `coefficient_weights`.
+The rows of B are ordered from slow to fast, so that coefficient 0 is the brightness of the scene and the others its
+color. Reflectances vary slowly with wavelength (Parkkinen, Hallikainen & Jaaskelainen, JOSA A 6, 318 (1989): eight
+components describe the Munsell colors). The images of color are simpler than that of brightness, and a spatial prior
+should weigh them accordingly: `coefficient_weights`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def smooth_basis(bands: int | Sequence[float] | np.ndarray, num_components: int) -> Tensor:
-    """The slowest K cosines over the spectral axis, made orthonormal on the bands there are.
+    """The slowest K cosines over the spectral axis, made orthonormal on the given bands.
 
         B ~ cos(pi k t_c),  k = 0 .. K - 1,   t_c = (c + 1/2) / C for equally spaced bands (the DCT-II vectors);
         for wavelengths lambda_c,  t_c = 1 / (2 C) + (1 - 1/C) (lambda_c - lambda_min) / (lambda_max - lambda_min)
@@ -56,13 +56,12 @@ def smooth_basis(bands: int | Sequence[float] | np.ndarray, num_components: int)
 
 
 def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
-    """The K strongest eigenvectors of a spectral covariance, strongest first, after the constant spectrum.
+    """The constant spectrum and the K - 1 strongest eigenvectors of a spectral covariance, strongest first.
 
-    The constant comes first so that coefficient 0 stays the brightness, whatever the covariance.
+    The constant spectrum comes first, so that coefficient 0 is always the brightness.
 
     Args:
-        covariance: (C, C), symmetric positive semi-definite, of spectra of a library of cubes or of a first
-            reconstruction.
+        covariance: (C, C), symmetric positive semi-definite; of a library of spectra or of a first reconstruction.
         num_components: K; more than C gives C.
 
     Returns:
@@ -88,13 +87,13 @@ def principal_basis(covariance: Tensor, num_components: int) -> Tensor:
 
 
 def coefficient_weights(num_components: int, device: torch.device | None = None) -> Tensor:
-    """How much more a gradient of coefficient k costs: 0.6, 1, 1.5, 2, 3, 4, 5 ...
+    """Relative cost of a gradient of coefficient k: 0.6, 1, 1.5, 2, 3, 4, 5 ...
 
-    The brightness has nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has almost
-    none of its own. The same weights serve every scene.
+    The brightness carries nearly all the detail of a scene, so detail is cheapest there; fast spectral structure has
+    almost none of its own. The same weights serve every scene.
 
     Returns:
-        (K,) float64, on the device; the CPU if not given.
+        (K,) float64, on the device, by default the CPU.
 
     Example:
         >>> coefficient_weights(6)

@@ -1,6 +1,6 @@
 """Total variation and its proximal operator by warm-started dual projected gradient.
 
-    TV(x) = sum_{c,i,j} |(D x)_{c,i,j}|_2         isotropic, each band alone
+    TV(x) = sum_{c,i,j} |(D x)_{c,i,j}|_2         isotropic, each band separately
 
 D takes forward differences along width and height, 0 at the last column and row (no light crosses the border).
 
@@ -17,27 +17,27 @@ from torch import Tensor
 
 from cassi.kernels.dispatch import kernels
 
-_CHUNK = 1 << 17  # voxels that eager steps work on at a time
-STEP = 1 / 8  # 1 / |D|^2: the largest step with which the dual gradient iteration is certain to converge
+_CHUNK = 1 << 17  # voxels per block of the eager steps
+STEP = 1 / 8  # 1 / |D|^2: the largest step for which the dual gradient iteration provably converges
 
 
 def tv_steps(
     u: Tensor, weight: Tensor, q: Tensor, spare: Tensor | None, *, num_iters: int, memory: float = 1.0
 ) -> tuple[Tensor, Tensor | None]:
-    """So many dual steps in place: u holds v on entry and the result on exit.
+    """`num_iters` dual steps in place: u holds v on entry and the result on exit.
 
-    Steps on a CUDA device go to and fro between q and spare, like q, allocated where it is not given; others need none.
+    On a CUDA device the dual alternates between q and spare, which is allocated if not given; elsewhere it is unused.
 
     Args:
         u: (..., C, H, W), floating point.
         weight: >= 0, in units of u; broadcasts against (..., C, 1, 1).
-        q: (2, ..., C, H, W), the dual, of which memory * q is started from.
+        q: (2, ..., C, H, W), the dual; the steps start from memory * q.
         spare: like q, or None.
         num_iters: >= 0.
         memory: in [0, 1].
 
     Returns:
-        (dual, spare), which are (q, spare) or the two exchanged.
+        (dual, spare), which are (q, spare) or (spare, q).
     """
     fast = kernels(u, q)
     if fast is not None:
@@ -47,20 +47,20 @@ def tv_steps(
         q.mul_(memory)
     weights = weight.expand((*u.shape[:-2], 1, 1))
     if not (u.is_contiguous() and q.is_contiguous()):
-        _steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters)
+        _run_steps(u, weights, q, torch.empty_like(u), torch.empty_like(u), num_iters)
         return q, spare
-    # all steps of a few bands, then those of the next: the workspace stays small, and on a CPU in the cache
+    # all steps on a few bands, then on the next: the workspace stays small, and on a CPU in the cache
     images, duals = u.view(-1, *u.shape[-2:]), q.view(2, -1, *u.shape[-2:])
     size = min(_CHUNK, u.numel() // 4) if u.is_cpu else u.numel()
     count = max(1, size // images[0].numel()) if images.numel() else 1
     f, n = torch.empty_like(images[:count]), torch.empty_like(images[:count])
     for start, w in zip(range(0, len(images), count), torch.split(weights.reshape(-1, 1, 1), count), strict=True):
         part = slice(start, start + len(w))
-        _steps(images[part], w, duals[:, part], f[: len(w)], n[: len(w)], num_iters)
+        _run_steps(images[part], w, duals[:, part], f[: len(w)], n[: len(w)], num_iters)
     return q, spare
 
 
-def _steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, num_iters: int) -> None:
+def _run_steps(u: Tensor, weight: Tensor, q: Tensor, f: Tensor, magnitude: Tensor, num_iters: int) -> None:
     f.copy_(u)
     floor = weight.clamp(min=torch.finfo(u.dtype).tiny)
     _subtract_adjoint(u, q)
@@ -83,16 +83,16 @@ def _subtract_adjoint(u: Tensor, q: Tensor) -> None:
 
 
 class TVDenoiser:
-    """`f(x, k) -> x` for the solvers: TV prox with its dual and workspace kept from one iteration to the next.
+    """`f(x, k) -> x` for the solvers: the TV prox, with dual and workspace kept from one iteration to the next.
 
-    One denoiser serves one run of a solver: make a new one for each. It overwrites its argument and returns it.
+    Make a new denoiser for each run of a solver. It overwrites its argument and returns it.
 
     Args:
         weight: of TV in units of x, a number or a tensor that broadcasts against (..., C, 1, 1).
-        num_iters: dual steps a call; with a warm start 3 suffice.
-        memory: share of the dual that the next call starts from. With 1, the warm start, calls on a cube that settles
-            tend to the prox of TV. Below 1 the dual stays short of it: a smoothing of limited reach, weaker on large
-            structures, which accelerated GAP does better with.
+        num_iters: dual steps per call; with a warm start 3 suffice.
+        memory: share of the dual from which the next call starts. With 1, the warm start, repeated calls converge to
+            the prox of TV. Below 1 the dual stays smaller: a smoothing of limited range, weaker on large structures,
+            with which accelerated GAP gives better cubes.
 
     Raises:
         ValueError: negative weight; memory outside [0, 1].

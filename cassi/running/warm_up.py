@@ -28,7 +28,7 @@ def warm_up(device: torch.device, *, progress: bool = False) -> str:
     reconstruct(y, mask, progress=progress, **how)
     reconstruct(y, mask, solver="gap-tv", **how)
     if device.type == "cpu":
-        lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cpu.kept_in()
+        lost, folder = "nothing is kept: name a folder that can be written in NUMBA_CACHE_DIR", cpu.cache_folder()
         return f"the kernels are compiled, {lost if folder is None else f'-> {folder}'}"
     triton = kernels(torch.ones(1, device=device)) is not None
     return f"{'Triton is ready for' if triton else 'eager torch did'} a default run on {device}"

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cassi.kernels.displacement import displaced, displacement_matrix
+from cassi.kernels.displacement import displace, displacement_matrix
 from cassi.optics.detector import Snapshot, detect
 from cassi.optics.multi_shot import MultiShot
 from cassi.optics.similarity import Similarity
@@ -89,7 +89,7 @@ def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
     found = []
     for t in range(frames):
         v = cube.new_tensor([down * t, right * t]).view(2, 1, 1).expand(2, *wide.shape[-2:])
-        found.append(displaced(wide, displacement_matrix(v))[..., border:-border, border:-border].clamp(min=0))
+        found.append(displace(wide, displacement_matrix(v))[..., border:-border, border:-border].clamp(min=0))
     return torch.stack(found)
 
 

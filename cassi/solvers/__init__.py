@@ -1,4 +1,4 @@
 """Level 2: iterative solvers. Each states its update lines.
 
-`gap` and `admm` are the field's, `subspace_tv` is the default solver's; `loop` is what all of them run in.
+`gap` and `admm` are the standard methods, `subspace_tv` the core of the default solver; all run in `loop`.
 """

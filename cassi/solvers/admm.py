@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import Camera, measured
+from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 Prox = Callable[[Tensor, int], Tensor]
-"""prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite its argument and return it."""
+"""prox_{g/rho}: f(v, k) -> argmin_z rho/2 |z - v|^2 + g(z). It may overwrite and return its argument."""
 
 
 def admm(
@@ -42,14 +42,14 @@ def admm(
         num_iters, tol, x0, monitor: as for `cassi.solvers.gap`.
 
     Returns:
-        Result; residual in the history is |y - Phi z^k| / |y|.
+        Result; the residual in its history is |y - Phi z^k| / |y|.
 
     Raises:
-        FloatingPointError: the iteration diverged; names the iteration.
-        ValueError: rho not positive.
+        FloatingPointError: the solver diverged; the message names the iteration.
+        ValueError: rho is not positive.
     """
     _check_penalty(rho)
-    y = measured(A, y).contiguous()
+    y = check_measurement(A, y).contiguous()
     z = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     u: Tensor | float = 0.0
     v, y_v, y_z = torch.empty_like(z), A.forward(z), torch.empty_like(y)
@@ -70,7 +70,7 @@ def admm(
 
 def _check_penalty(rho: float) -> None:
     if not rho > 0:
-        raise ValueError(f"rho must be positive, got {rho}; it weighs the prior's cube against the data's")
+        raise ValueError(f"rho must be positive, got {rho}; it weighs the cube of the prior against that of the data")
 
 
 def admm_tv(
@@ -89,13 +89,13 @@ def admm_tv(
     """ADMM on 1/2 |Phi x - y|^2 + tv_weight TV(x).
 
     Args:
-        tv_weight: weight of TV against the squared misfit.
-        rho: penalty; |A|^2 / 10 if not given.
-        tv_iters: dual steps a prox.
-        memory: share of the dual kept for the next prox, see `cassi.priors.tv.TVDenoiser`; 1 is needed for the minimum.
+        tv_weight: weight of TV relative to the squared misfit.
+        rho: penalty; by default |A|^2 / 10.
+        tv_iters: dual steps per prox.
+        memory: share of the dual kept for the next prox, see `cassi.priors.tv.TVDenoiser`; the minimum needs 1.
         Others: see `admm`.
     """
-    measured(A, y)
+    check_measurement(A, y)
     penalty = A.norm() ** 2 / 10 if rho is None else rho
     _check_penalty(penalty)
     denoise = TVDenoiser(tv_weight / penalty, num_iters=tv_iters, memory=memory)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import Camera, measured
+from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 Denoiser = Callable[[Tensor, int], Tensor]
-"""f(x, k) -> x: the cube to denoise, the iteration from 0. It may overwrite its argument and return it."""
+"""f(x, k) -> x, with the cube to denoise and the iteration, from 0. It may overwrite and return its argument."""
 
 
 def gap(
@@ -35,10 +35,10 @@ def gap(
     with b^{-1} = y and v^0 = x0 or Phi^+ y. Liao, Li & Carin, SIAM J. Imaging Sci. 7 (2014); in this form Yuan, ICIP
     2016. Plain GAP with the proximal operator of g is proximal gradient with step 1 on
     1/2 (y - Phi v)^T (Phi Phi^T)^+ (y - Phi v) + g(v); accelerated GAP is Bregman iteration on g subject to Phi v = y,
-    so on noisy data it fits the noise in the end: stop it.
+    so on noisy data it fits the noise in the end and must be stopped.
 
-    Where Phi^+ is not known in closed form (blur, sub-pixel dispersion) it would amplify noise in every iteration.
-    There Phi^T D^+ takes its place, D >= Phi Phi^T diagonal (`Camera.majorizer`): linearized Bregman iteration.
+    Where Phi^+ has no closed form (blur, sub-pixel dispersion) it would amplify noise in every iteration. Phi^T D^+
+    replaces it there, with D >= Phi Phi^T diagonal (`Camera.majorizer`): linearized Bregman iteration.
 
     Args:
         A: the camera.
@@ -47,16 +47,16 @@ def gap(
         num_iters: iterations, at least 1.
         tol: stop when |v^{k+1} - v^k| / |v^k| falls below it; 0 never stops early.
         accelerate: feed the misfit back into b.
-        x0: start v^0 (..., C, H, W); `Camera.first_guess` if not given. Not modified.
-        monitor: called each iteration with (Record, v^{k+1}); return True to stop.
+        x0: start v^0 (..., C, H, W), by default `Camera.first_guess`. Not modified.
+        monitor: called with (Record, v^{k+1}) in each iteration; it returns True to stop.
 
     Returns:
-        Result; residual in the history is |y - Phi v^k| / |y|.
+        Result; the residual in its history is |y - Phi v^k| / |y|.
 
     Raises:
-        FloatingPointError: the iteration diverged; names the iteration.
+        FloatingPointError: the solver diverged; the message names the iteration.
     """
-    y = measured(A, y).contiguous()
+    y = check_measurement(A, y).contiguous()
     pinv = A.pinv if A.exact else A.first_guess  # Phi^+, or Phi^T D^+
     v = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     x = torch.empty_like(v)
@@ -86,13 +86,13 @@ def gap_tv(
     x0: Tensor | None = None,
     monitor: Monitor | None = None,
 ) -> Result:
-    """GAP with the total variation prox, the field's usual baseline (Yuan, ICIP 2016).
+    """GAP with the total variation prox, the usual baseline (Yuan, ICIP 2016).
 
     Args:
         tv_weight: weight of TV in the denoising step, in the unit of the cube; 0.15 for a cube between 0 and 1.
-        tv_iters: dual steps a denoising.
-        memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; 1/2 if accelerated,
-            else 1, with which the fixed points are those of GAP with the prox of TV.
+        tv_iters: dual steps per denoising.
+        memory: share of the dual kept for the next denoising, see `cassi.priors.tv.TVDenoiser`; by default 1/2 if
+            accelerated, else 1, for which the fixed points are those of GAP with the exact prox.
         Others: see `gap`.
 
     Example:
@@ -100,6 +100,6 @@ def gap_tv(
         >>> gap_tv(A, A.forward(torch.ones(2, 8, 8)), tv_weight=0.1, num_iters=5).x.shape
         torch.Size([2, 8, 8])
     """
-    share = (0.5 if accelerate else 1.0) if memory is None else memory
-    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, memory=share)
+    kept_share = (0.5 if accelerate else 1.0) if memory is None else memory
+    denoise = TVDenoiser(tv_weight, num_iters=tv_iters, memory=kept_share)
     return gap(A, y, denoise, num_iters=num_iters, tol=tol, accelerate=accelerate, x0=x0, monitor=monitor)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cassi.kernels.linear import conjugate_gradient_steps
-from cassi.optics.protocol import Camera, measured, reciprocal
+from cassi.optics.protocol import Camera, check_measurement, reciprocal
 from cassi.solvers.loop import Loop, Monitor, Result, relative_norm
 
 
@@ -19,7 +19,7 @@ def least_squares(
     tol: float = 1e-6,
     monitor: Monitor | None = None,
 ) -> Result:
-    """Tikhonov-damped least squares, argmin_x |Phi x - y|^2 + damping |x|^2; for damping 0 the one of smallest norm.
+    """Tikhonov-damped least squares, argmin_x |Phi x - y|^2 + damping |x|^2; for damping 0 that of smallest norm.
 
         x = Phi^T z,   (Phi Phi^T + damping) z = y
 
@@ -27,19 +27,19 @@ def least_squares(
         A: the camera.
         y: measurement (..., H, W').
         damping: >= 0, in units of gram_diag (transmission squared).
-        num_iters, tol: of conjugate gradients, where there is no closed form (`A.exact`); tol bounds
-            |y - (Phi Phi^T + damping) z| / |y|, and for damping 0 |Phi^T (y - Phi x)| / |Phi^T y|.
+        num_iters, tol: of conjugate gradients, used if there is no closed form (`A.exact`). tol bounds
+            |y - (Phi Phi^T + damping) z| / |y|, or for damping 0 |Phi^T (y - Phi x)| / |Phi^T y|.
         monitor: as for `cassi.solvers.gap`.
 
     Returns:
-        Result with the cube (..., C, H, W); of conjugate gradients residual and change in its history are both what
-        tol bounds.
+        Result with the cube (..., C, H, W). With conjugate gradients, residual and change in its history are both the
+        quantity that tol bounds.
 
     Raises:
         ValueError: negative damping.
-        FloatingPointError: NaN or Inf; names the iteration.
+        FloatingPointError: NaN or Inf; the message names the iteration.
     """
-    measured(A, y)
+    check_measurement(A, y)
     if not damping >= 0:
         raise ValueError(f"damping must be >= 0, got {damping}")
     if A.exact:
@@ -49,7 +49,7 @@ def least_squares(
             loop.record(x, residual=relative_norm(y - A.forward(x), y), change=0.0)
         return loop.result(x)
     if damping == 0:
-        # Phi Phi^T z = y has no solution where noise takes y out of the range of Phi; the normal equations always have
+        # with noise y may leave the range of Phi, and Phi Phi^T z = y has no solution; the normal equations always have
         steps = conjugate_gradient_steps(lambda x: A.adjoint(A.forward(x)), A.adjoint(y), axes=3)
     else:
         inverse, axes = reciprocal(A.gram_diag() + damping), len(A.measurement_shape)
@@ -60,8 +60,8 @@ def least_squares(
     def cube(z: Tensor) -> Tensor:
         return A.adjoint(z) if damping else z
 
-    seen: Monitor | None = None if monitor is None else lambda record, z: monitor(record, cube(z))
-    loop = Loop(num_iters, tol=tol, monitor=seen, name="CG")
+    watch: Monitor | None = None if monitor is None else lambda record, z: monitor(record, cube(z))
+    loop = Loop(num_iters, tol=tol, monitor=watch, name="CG")
     z, _ = next(steps)
     for _, (z, residual) in zip(loop, steps, strict=False):
         loop.record(z, residual=residual, change=residual)

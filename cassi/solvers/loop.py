@@ -1,4 +1,4 @@
-"""What a solver returns, and the loop every iterative solver runs in."""
+"""The result of a solver, and the loop that all iterative solvers share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cassi.kernels.dispatch import kernels
 
 Status = Literal["converged", "max_iters", "stopped"]
 ENDED = {"max_iters": "did all its iterations", "converged": "converged", "stopped": "was stopped"}  # in words
-READ_EVERY = 16  # iterations after which numbers are fetched from a GPU
+READ_EVERY = 16  # iterations between two transfers of residuals from a GPU
 
 
 class Record(NamedTuple):
-    """One iteration: its number from 1, seconds since the start, |y - A v| / |y|, |v - v_old| / |v_old|."""
+    """One iteration: its number, from 1; seconds since the start; |y - A v| / |y|; |v - v_old| / |v_old|."""
 
     iteration: int
     seconds: float
@@ -28,10 +28,10 @@ class Record(NamedTuple):
 
 
 Monitor = Callable[[Record, Tensor], bool | None]
-"""Called for each iteration, the last included, with its record and the current cube; returning True stops the solver.
-The cube is the solver's own buffer, overwritten later: clone it to keep it, do not write into it. On a GPU records come
-`READ_EVERY` at a time, as each time the GPU is waited for: the cube is then that of the last of them. A monitor with a
-number `every` gets its records, and that cube, so often."""
+"""Called with the record and the cube of every iteration; returning True stops the solver. The cube is the solver's own
+buffer: do not write into it, and clone it to keep it. On a GPU records arrive `READ_EVERY` at a time, because each
+transfer waits for the device; the cube is then that of the last record. A monitor with an attribute `every` receives
+them at that interval instead."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Result:
 
     Attributes:
         x: the cube, (..., C, H, W).
-        history: one Record an iteration.
-        status: "converged" (change fell below tol), "max_iters", or "stopped" (by the monitor).
+        history: one Record per iteration.
+        status: "converged" (change fell below tol), "max_iters" or "stopped" (by the monitor).
     """
 
     x: Tensor
@@ -60,7 +60,7 @@ class Result:
 
 
 class Loop:
-    """Counts iterations, keeps the history, decides when to stop; the numerics stay in the solver.
+    """Counts iterations, records the history and decides when to stop; the numerics stay in the solver.
 
     loop = Loop(num_iters, tol=tol, monitor=monitor, name="GAP")
     for k in loop:
@@ -77,13 +77,13 @@ class Loop:
         self._num_iters, self._tol, self._monitor, self._name = num_iters, tol, monitor, name
         self._every: int = min(READ_EVERY, getattr(monitor, "every", READ_EVERY))
         self._history: list[Record] = []
-        self._pending: list[tuple[float, Tensor]] = []  # seconds, and squares that are not waited for yet
+        self._pending: list[tuple[float, Tensor]] = []  # seconds and sums of squares, not transferred yet
         self._required: list[tuple[Tensor, str]] = []
         self._status: Status = "max_iters"
         self._done = False
 
     def require(self, condition: Tensor, message: str) -> None:
-        """Raise ValueError with this message where one truth value does not hold: of a GPU with the first records."""
+        """Raise ValueError with this message unless the scalar condition holds; on a GPU, with the first records."""
         if not condition.is_cpu:
             self._required.append((condition, message))
         elif not bool(condition):
@@ -99,25 +99,25 @@ class Loop:
     def compare(self, v: Tensor, v_old: Tensor, y_v: Tensor, y: Tensor) -> None:
         """Close iteration k with the residual |y_v - y| / |y| and the change |v - v_old| / |v_old|.
 
-        On a device one launch sums the squares, and they are fetched some iterations together, as that waits for the
-        device; only then does the loop stop. Their seconds are those of the launch.
+        On a GPU one launch sums the squares, and the sums of several iterations are transferred together, because a
+        transfer waits for the device; the loop can stop only then. The recorded time is that of the launch.
 
         Raises:
-            ValueError: v and v_old of different shapes.
+            ValueError: v and v_old differ in shape.
             FloatingPointError: residual or change is not finite.
         """
         squares = _squares(y_v, y, v, v_old)
         self._pending.append((time.perf_counter() - self._start, squares))
         last = len(self._history) + len(self._pending) == self._num_iters
         if squares.is_cpu or last or len(self._pending) >= self._every:
-            self._keep(v, self._fetched())
+            self._append(v, self._transfer())
 
     def record(self, v: Tensor, *, residual: float, change: float) -> None:
-        """Close iteration k with numbers that are known; raises FloatingPointError as `compare`."""
-        self._keep(v, [(time.perf_counter() - self._start, residual, change)])
+        """Close iteration k with a known residual and change; FloatingPointError as for `compare`."""
+        self._append(v, [(time.perf_counter() - self._start, residual, change)])
 
-    def _fetched(self) -> list[tuple[float, float, float]]:
-        """Seconds, residual and change of what is pending, with one transfer for all of it."""
+    def _transfer(self) -> list[tuple[float, float, float]]:
+        """Seconds, residual and change of the pending iterations, in a single transfer."""
         pending, self._pending = self._pending, []
         required, self._required = self._required, []
         values = torch.stack([squares for _, squares in pending]).sum(-1)
@@ -132,8 +132,8 @@ class Loop:
             for n, (seconds, _) in enumerate(pending)
         ]
 
-    def _keep(self, v: Tensor, numbers: list[tuple[float, float, float]]) -> None:
-        """Take iterations into the history, and stop at the first that says so."""
+    def _append(self, v: Tensor, numbers: list[tuple[float, float, float]]) -> None:
+        """Append iterations to the history; stop if one of them converged or the monitor asks for it."""
         records = [Record(len(self._history) + n, *values) for n, values in enumerate(numbers, 1)]
         for record in records:
             if not (math.isfinite(record.residual) and math.isfinite(record.change)):
@@ -150,38 +150,38 @@ class Loop:
                 return
 
     def result(self, x: Tensor) -> Result:
-        """What the iterations came to."""
+        """The result of the iterations so far."""
         return Result(x, tuple(self._history), self._status)
 
 
 def relative_norm(difference: Tensor, reference: Tensor) -> float:
-    """|difference| / |reference| in the 2-norm (a scalar reference is its own norm); against 0, 1 or 0 if both are.
+    """|difference| / |reference| in the 2-norm; for a reference of 0 it is 1, or 0 if both are 0.
 
-    A start from 0 is thus a change of 1, not a division by zero. NaN and Inf come through.
+    A start from 0 is thus a change of 1, not a division by zero. NaN and Inf are preserved.
     """
-    norms = torch.stack([t.norm(dtype=torch.float64) for t in (difference, reference)])  # squares overflow float32
+    norms = torch.stack([t.norm(dtype=torch.float64) for t in (difference, reference)])  # float32 squares overflow
     return _ratio(*norms.square().tolist())
 
 
 def _squares(y_v: Tensor, y: Tensor, v: Tensor, v_old: Tensor) -> Tensor:
-    """Terms of |y_v - y|^2, |y|^2, |v - v_old|^2 and |v_old|^2 in float64, (4, n), without a temporary of their size.
+    """Terms of |y_v - y|^2, |y|^2, |v - v_old|^2 and |v_old|^2 in float64, (4, n), without full-size temporaries.
 
     Raises:
-        ValueError: tensors of different shapes.
+        ValueError: v and v_old differ in shape.
     """
     if v.shape != v_old.shape:
         raise ValueError(
-            f"both must have the shape {tuple(v_old.shape)}, got {tuple(v.shape)}; "
+            f"x0 must have the shape {tuple(v_old.shape)}, got {tuple(v.shape)}; "
             "give x0 the batch axes of the measurement"
         )
     fast = kernels(y_v, y, v, v_old)
     if fast is not None:
         squares: Tensor = fast.squared_distances(y_v, y, v, v_old)
         return squares
-    return torch.cat([_in_pieces(y_v, y), _in_pieces(v, v_old)])[:, None]
+    return torch.cat([_sum_in_parts(y_v, y), _sum_in_parts(v, v_old)])[:, None]
 
 
-def _in_pieces(new: Tensor, old: Tensor) -> Tensor:
+def _sum_in_parts(new: Tensor, old: Tensor) -> Tensor:
     size = max(1 << 12, -(-new.numel() // 16))
     pieces = zip(torch.split(new.reshape(-1), size), torch.split(old.reshape(-1), size), strict=True)
     norms = [torch.stack([(a - b).norm(dtype=torch.float64), b.norm(dtype=torch.float64)]) for a, b in pieces]
@@ -189,7 +189,7 @@ def _in_pieces(new: Tensor, old: Tensor) -> Tensor:
 
 
 def _ratio(difference: float, reference: float) -> float:
-    """sqrt(difference / reference) of two squared norms; against 0, 1 or 0 if both are."""
+    """sqrt(difference / reference) of squared norms; for a reference of 0 it is 1, or 0 if both are 0."""
     if reference == 0 and math.isfinite(difference):
         return float(difference > 0)
     return math.sqrt(difference / reference) if reference else difference

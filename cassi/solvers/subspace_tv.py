@@ -1,4 +1,4 @@
-"""Reconstruction in a spectral subspace with total variation on the coefficient images: the default solver."""
+"""Reconstruction in a spectral subspace with total variation of the coefficient images: the default solver."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 from cassi.optics.detector import brightness
-from cassi.optics.protocol import Camera, measured
+from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.spectral_basis import analyse, coefficient_weights, synthesise
 from cassi.priors.tv import tv_steps
 from cassi.solvers.gap import Denoiser
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
 
 PRIOR_STRENGTH = 0.6  # kappa lambda
-STEP = 0.9  # of the largest c, see `subspace_tv`
-MOMENTUM = 1 / 3  # beta, at most; there, too
-TV_ITERS = 3  # warm-started dual steps an iteration
+STEP = 0.9  # c relative to its upper bound, see `subspace_tv`
+MAX_MOMENTUM = 1 / 3  # of beta, see `subspace_tv`
+TV_ITERS = 3  # warm-started dual steps per iteration
 
 
 @dataclass(frozen=True, eq=False)
 class SubspaceState:
-    """Where a run ended, for the next to go on from: coefficients z, multipliers e and u, TV dual q."""
+    """The end of a run, from which another can continue: coefficients z, multipliers e and u, TV dual q."""
 
     z: Tensor
     e: Tensor
@@ -58,52 +58,52 @@ def subspace_tv(
         z = prox_{lambda w TV}(z + B Phi^T [omega D^+ (e + r)] + c B (2 p - u))        omega = 1 / max(1, a)
         u = p
 
-    Of K snapshots y, e and gamma, omega D^+ are taken along the modes V of each detector place, in place of the
-    snapshots themselves: V diag(gamma) V^T (e + r), sigma^2 there sum_k V_km^2 sigma_k^2.
+    For K snapshots, gamma and omega D^+ act along the modes V of each detector pixel instead of on the snapshots
+    themselves: V diag(gamma) V^T (e + r), where sigma^2 is sum_k V_km^2 sigma_k^2.
 
-    At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0, so that lambda cancels but for kappa
-    and the minimiser is that of the first line. Beyond kappa it only sets the pace: a large lambda moves fast, while
-    gamma, detector pixel by detector pixel, says how much of the misfit is signal. Without noise gamma = 1, and this
-    is accelerated GAP (see `cassi.solvers.gap`): Bregman iteration towards the least TV among all cubes >= 0 that
+    At a fixed point e + r = r / a where a <= 1, and u >= 0 is 0 where B^T z > 0. There lambda cancels except in kappa,
+    so that the fixed point minimizes the first line. Otherwise lambda only sets the speed: a large lambda moves fast,
+    while gamma decides for each detector pixel how much of the misfit is signal. Without noise gamma = 1, and this is
+    accelerated GAP (see `cassi.solvers.gap`): Bregman iteration towards the smallest TV among all cubes >= 0 that
     explain the measurement (Osher, Burger, Goldfarb, Xu & Yin, MMS 4, 460 (2005)).
 
-    With momentum z and e, v in short, go on along their last step, v_k+1 = T(v_k) + beta (T(v_k) - T(v_k-1)). A
-    direction of which a share g is seen, and that the prior leaves alone, oscillates by some sqrt(g) a turn, and grows
-    by (3 beta - 1) g / (1 - beta)^3 in the square: beta is at most 1/3. Where a direction is seen fully and negative,
-    turns of alternating sign grow unless c < 1 / (3 (1 + beta) (1 + 2 beta)): c is nine tenths of that.
+    With momentum, v = (z, e) is extrapolated along its last step, v_k+1 = T(v_k) + beta (T(v_k) - T(v_k-1)). A
+    direction that is seen by a fraction g and not damped by the prior oscillates with about sqrt(g) per iteration, and
+    its square grows by (3 beta - 1) g / (1 - beta)^3; hence beta <= 1/3. In a direction that is seen fully and is
+    negative, oscillations of alternating sign grow unless c < 1 / (3 (1 + beta) (1 + 2 beta)); c is 0.9 times that.
 
-    Subspace and TV on its coefficients descend from Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
+    The subspace with TV of its coefficients follows Zhuang & Bioucas-Dias, "Fast hyperspectral image denoising
     and inpainting based on low-rank and sparse representations", IEEE JSTARS 11 (2018).
 
     Args:
         A: the camera.
-        y: measurement (..., H, W'), weighted as the operator; the snapshots of a batch share one mean level.
+        y: measurement (..., H, W'), weighted like the operator; the snapshots of a batch share one mean level.
         basis: B (K, C), orthonormal rows, see `cassi.priors.spectral_basis`.
         variance: sigma_j^2 of y, a number or broadcastable to y, >= 0.
-        tv_weight: lambda in units of the cube; the mean level of the scene if not given.
-        nonnegative: with the constraint B^T z >= 0, which costs the memory of one cube.
-        num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor is handed z.
-        state: where an earlier run with as many components ended. Not modified.
-        denoise: a prior of one's own in place of the TV prox: f(z, k) -> z on coefficient images.
-        momentum: beta, 0 to 1/3, for a linear prior that damps: with 1/3 it settles in some two thirds of the
-            iterations. It begins anew from a state.
+        tv_weight: lambda in units of the cube; by default the mean level of the scene.
+        nonnegative: whether B^T z >= 0 is enforced, which needs the memory of one cube.
+        num_iters, tol, monitor: as for `cassi.solvers.gap`; the monitor receives z.
+        state: the end of an earlier run with the same number of components. Not modified.
+        denoise: another prior instead of the TV prox, f(z, k) -> z on coefficient images.
+        momentum: beta, 0 to 1/3, for a linear prior that damps; 1/3 needs about two thirds of the iterations. It is
+            not part of the state.
 
     Returns:
-        Result with the cube (..., C, H, W) and residual |r| / |y| in its history, and the state at the end.
+        Result with the cube (..., C, H, W) and |r| / |y| as the residual in its history; the state at the end.
 
     Raises:
         ValueError: negative variance (on a GPU with the first records), tv_weight or momentum out of range, a basis
-            for another number of bands, or y or state of another shape.
-        FloatingPointError: the iteration diverged; names the iteration.
+            for another number of bands, or y or state of the wrong shape.
+        FloatingPointError: the solver diverged; the message names the iteration.
     """
-    coefficients, y = _checked_shapes(A, y, basis, state), y.contiguous()
+    shape_z, y = _check_shapes(A, y, basis, state), y.contiguous()
     loop = Loop(num_iters, tol=tol, monitor=monitor, name="subspace TV" if denoise is None else "subspace")
     sigma2 = variance.to(y) if isinstance(variance, Tensor) else y.new_full((), variance)
-    known = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
-    loop.require(known, "variance must be >= 0 everywhere and not NaN")
+    valid = (sigma2 >= 0).all() if isinstance(variance, Tensor) else torch.tensor(variance >= 0)
+    loop.require(valid, "variance must be >= 0 everywhere and not NaN")
     if tv_weight is not None and not tv_weight > 0:
         raise ValueError(f"tv_weight must be positive, got {tv_weight}")
-    if not 0 <= momentum <= MOMENTUM:
+    if not 0 <= momentum <= MAX_MOMENTUM:
         raise ValueError(f"momentum must be 0 to 1/3, beyond which the iteration diverges, got {momentum}")
     B = basis.to(y).contiguous()
     lam = brightness(A, y) if tv_weight is None else tv_weight
@@ -114,13 +114,13 @@ def subspace_tv(
     gamma, omega = (t.expand(y.shape).contiguous() for t in (1 - a.clamp(max=1), inverse / a.clamp(min=1)))
     e = torch.zeros_like(y) if state is None else state.e.clone()
     if state is None:
-        z = analyse(A.adjoint(_scaled(y.clone(), omega, V)), B).contiguous()
+        z = analyse(A.adjoint(_scale(y.clone(), omega, V)), B).contiguous()
         q = z.new_zeros((2, *z.shape))
     else:
         z, q = state.z.clone(), state.q.clone()
     u = None
     if nonnegative:
-        u = z.new_zeros((*coefficients[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
+        u = z.new_zeros((*shape_z[:-3], *A.cube_shape)) if state is None or state.u is None else state.u.clone()
     z_new, y_z = torch.empty_like(z), torch.empty_like(y)
     if denoise is None:
         w = coefficient_weights(len(B), y.device).to(y).view(-1, 1, 1) * lam
@@ -132,8 +132,8 @@ def subspace_tv(
             x = synthesise(z, B)
             y_z = A.forward(x)
             r = y - y_z
-            e = _scaled(e.add_(r), gamma, V)
-            r = _scaled(r.add_(e), omega, V)
+            e = _scale(e.add_(r), gamma, V)
+            r = _scale(r.add_(e), omega, V)
             step = A.adjoint(r)
             if u is not None:
                 p = torch.sub(u, x, out=x).clamp_(min=0)
@@ -153,17 +153,17 @@ def subspace_tv(
     return Result(synthesise(z, B), result.history, result.status), SubspaceState(z, e, u, q)
 
 
-def _scaled(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
-    """V diag(factor) V^T t; in place where V is 1 (None)."""
+def _scale(t: Tensor, factor: Tensor, V: Tensor | None) -> Tensor:
+    """V diag(factor) V^T t; in place for V = 1 (None)."""
     if V is None:
         return t.mul_(factor)
-    along = (V * t.unsqueeze(-3)).sum(-4).mul_(factor)
-    return (V * along.unsqueeze(-4)).sum(-3)
+    amplitudes = (V * t.unsqueeze(-3)).sum(-4).mul_(factor)
+    return (V * amplitudes.unsqueeze(-4)).sum(-3)
 
 
-def _checked_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> tuple[int, ...]:
-    """The shape of z, (..., K, H, W), once all shapes fit."""
-    measured(A, y)
+def _check_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | None) -> tuple[int, ...]:
+    """Check all shapes; returns that of z, (..., K, H, W)."""
+    check_measurement(A, y)
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0]:
         raise ValueError(f"basis must be (K, {A.cube_shape[0]}) for this camera, got {tuple(basis.shape)}")
     batch = y.shape[: y.ndim - len(A.measurement_shape)]
@@ -177,7 +177,7 @@ def _checked_shapes(A: Camera, y: Tensor, basis: Tensor, state: SubspaceState | 
         raise ValueError(
             f"state must hold z {z}, e {tuple(y.shape)}, q (2, *z) and u None or {u}, got z {tuple(state.z.shape)}, "
             f"e {tuple(state.e.shape)}, q {tuple(state.q.shape)} and u "
-            f"{None if state.u is None else tuple(state.u.shape)}; go on with the camera and the number of components "
-            "of the earlier run"
+            f"{None if state.u is None else tuple(state.u.shape)}; continue with the camera and the number of "
+            "components of the earlier run"
         )
     return z

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.optics.detector import object_level
-from cassi.optics.protocol import Camera, measured
+from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.learned import LearnedPrior
 from cassi.priors.spectral_basis import analyse, synthesise
 from cassi.solvers.loop import Loop, Monitor, Result
@@ -72,7 +72,7 @@ def unrolled(
         FloatingPointError: NaN or Inf; names the stage.
     """
     K, (H, W) = len(basis), A.cube_shape[-2:]
-    batch = measured(A, y).shape[: y.ndim - len(A.measurement_shape)]
+    batch = check_measurement(A, y).shape[: y.ndim - len(A.measurement_shape)]
     if variance.shape != y.shape:
         raise ValueError(f"variance must be like y, {tuple(y.shape)}, got {tuple(variance.shape)}")
     if basis.ndim != 2 or basis.shape[1] != A.cube_shape[0] or K > prior.size.components:
