@@ -141,7 +141,7 @@ def test_what_does_not_fit_says_what_would():
         infer_shifts((660, 714), (660, 660), None, 1, 28, [])
     with pytest.raises(InputError, match="only step 0 fits"):
         infer_shifts((8, 8), (8, 8), None, 2, 3, [])
-    with pytest.raises(InputError, match="the mask has 3 bands, 4 were asked for"):
+    with pytest.raises(InputError, match="the mask has 3 bands, 4 were given"):
         infer_shifts((8, 14), (3, 8, 8), None, None, 4, [])
 
 

@@ -75,7 +75,7 @@ def test_what_stands_out_everywhere_is_left_and_told(snapshot, mask):
     y.ravel()[::23] *= 20
     told = without_impulses(Measurement(y=y, mask=mask.numpy(), shifts=tuple(range(0, 2 * C, 2))))
     assert told.bad_pixels is None
-    assert [("give a map of bad pixels" in note, "stand out" in note) for note in told.notes] == [(True, True)]
+    assert [("give a map of bad pixels" in note, "exceed all" in note) for note in told.notes] == [(True, True)]
     assert without_impulses(told).notes == told.notes
     result = cassi.reconstruct(y, mask, step=2, solver="gap-tv", num_iters=2, camera="as-given")
     inferred = f"{C} bands inferred from the widths {y.shape[1]} and {mask.shape[1]} with step 2 px"
@@ -119,7 +119,7 @@ def test_reading_says_so(tmp_path, snapshot, mask):
     np.savez(tmp_path / "y.npz", measurement=y, mask=mask.numpy())
     m = read_measurement(tmp_path / "y.npz")
     assert np.array_equal(m.bad_pixels, hot)
-    assert sum("stand out" in note for note in m.notes) == 1
+    assert sum("exceed all" in note for note in m.notes) == 1
 
 
 def test_light_of_one_color_is_left_alone(mask):

@@ -86,7 +86,7 @@ def test_there_and_back():
     [
         (np.ones((4, 4)), None, "at least 16 x 16"), (np.ones(4), None, "real numbers"),
         (np.zeros((20, 20)), None, "not black"),
-        (np.full((20, 20, 3), 128), None, "is 128 everywhere: it shows nothing of a scene"),
+        (np.full((20, 20, 3), 128), None, "is 128 everywhere and shows no scene"),
         (np.ones((20, 20)), "rgb", "one curve for each of 1 channels"),
         (np.ones((20, 20, 3)), np.ones((2, 28)), "one curve for each of 3 channels"),
     ],

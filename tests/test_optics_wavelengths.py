@@ -45,7 +45,7 @@ def test_files(tmp_path):
         ("mst-29", r"expected a preset \(cave-31, mst-28, tsa-net-28\), start:stop:count"),
         ("450:650", "expected a preset"), ("450:650:2.5", "expected start:stop:count in nm, for example 450:650:28"),
         ("450:650:0", "expected start:stop:count"), ("450:inf:3", "expected start:stop:count"),
-        ("450:650:28", "28 values, there are 3 bands; give one for each"),
+        ("450:650:28", "28 values for 3 bands; give one for each"),
         ("450,500,-600", "must be positive and finite"), ("450,500,nan", "must be positive and finite"),
     ],
 )  # fmt: skip

@@ -347,7 +347,7 @@ def test_a_wanted_gradient_never_gives_a_stale_cube(solve, which):
         A = CASSI(A.mask.clone().requires_grad_(), A.shifts)
     else:
         y.requires_grad_()
-    with pytest.raises(RuntimeError, match=r"gradient is wanted|gradient; call it under torch\.no_grad"):
+    with pytest.raises(RuntimeError, match=r"gradient, which is required|gradient; call it under torch\.no_grad"):
         solve(A, y, num_iters=5)
     with torch.no_grad():
         assert torch.equal(solve(A, y, num_iters=5).x, expected)

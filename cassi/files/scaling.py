@@ -7,7 +7,7 @@ import numpy as np
 from cassi.errors import InputError, Note
 from cassi.files.container import Container, Entry
 from cassi.files.options import Levels
-from cassi.optics.measurement import MASK_SIZES
+from cassi.optics.measurement import MASK_RANGE
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
 LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave float32
@@ -108,9 +108,9 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
         raise InputError(f"{name} is zero everywhere: no light would pass; check the file")
     light = values[values > 0]
     usual = float(np.quantile(light[:: 1 + light.size // 10**6], 0.5, method="lower"))
-    if highest > MASK_SIZES[1] * usual:
+    if highest > MASK_RANGE[1] * usual:
         raise InputError(f"{name} holds {highest:g} where its usual value is {usual:g}: a damaged pixel?")
-    if (whole and highest > 1) or not MASK_SIZES[0] <= highest <= MASK_SIZES[1]:
+    if (whole and highest > 1) or not MASK_RANGE[0] <= highest <= MASK_RANGE[1]:
         kind = "integers" if whole else "its values"
         return to_float32(values / highest, name), f"mask: {kind} divided by their maximum {highest:g}"
     return to_float32(values, name), None

@@ -1,5 +1,4 @@
-"""Level 1: cameras. What a snapshot is, y = Phi x, and what is measured about it.
+"""Level 1: cameras, y = Phi x, and the snapshots that they record.
 
-`single_disperser` is the camera, `protocol` what every camera promises, `measurement` a snapshot with what is known
-of it.
+`single_disperser` is the camera, `protocol` the contract of all cameras, `measurement` a snapshot with its metadata.
 """

@@ -1,8 +1,8 @@
-"""A camera whose optics blur and whose dispersion does not fall on whole pixels, y = sum_c S_c K_c (m_c x_c).
+"""A camera with blur and with dispersion that is not a whole number of pixels, y = sum_c S_c K_c (m_c x_c).
 
-K_c convolves the rows of band c with its point-spread function; S_c moves it by the real number d_c, by linear
-interpolation. Light that the blur carries beyond the detector is lost. Phi Phi^T is not diagonal any more: inverses are
-iterated, and solvers step with a diagonal that bounds it.
+K_c convolves the rows of band c with its point-spread function; S_c displaces them by the real number d_c, by linear
+interpolation. Light blurred beyond the detector is lost. Phi Phi^T is no longer diagonal: inverses are iterated, and
+solvers step with a diagonal upper bound.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class BlurredCASSI(CodedAperture):
 
         y[i, j + t - M // 2 + d_c - floor(d_min)] += w p_c[t] m_c[i, j] x_c[i, j]
 
-    summed over the bands and the taps t of their point-spread functions p_c, of M taps with the center at M // 2. A
-    displacement between two pixels is shared between them by linear interpolation: a kernel (1 - f, f) with f = d_c -
-    floor(d_c). One function for all bands commutes with the shifts: it describes a blur behind the mask and one at the
-    detector alike, and is applied once. (Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.)
+    summed over the bands and the M taps t of their point-spread functions p_c, centered at M // 2. A displacement
+    between two pixels is shared between them by linear interpolation, with the kernel (1 - f, f), f = d_c - floor(d_c).
+    A function common to all bands commutes with the shifts: it describes blur behind the mask as well as at the
+    detector, and is applied once. (Wagadarikar et al., Applied Optics 47, B44 (2008), eq. 8.)
 
     Args:
         mask, weights: as for `CASSI`; the detector is W' = W + ceil(max d) - floor(min d) columns wide.
@@ -39,7 +39,7 @@ class BlurredCASSI(CodedAperture):
         tol, max_iters: of inverses, see `Camera`.
 
     Raises:
-        TypeError, ValueError: arguments of another type, rank, size or range.
+        TypeError, ValueError: wrong type, rank, size or range.
 
     Example:
         >>> from cassi.optics.psf import gaussian_psf
@@ -56,28 +56,28 @@ class BlurredCASSI(CodedAperture):
     def __post_init__(self) -> None:
         shifts = tuple(float(d) for d in self.shifts)
         if not shifts or not all(map(math.isfinite, shifts)):
-            raise ValueError(f"shifts must be one finite number a band, got {shifts}")
+            raise ValueError(f"shifts must be one finite number per band, got {shifts}")
         object.__setattr__(self, "shifts", shifts)
         super().__post_init__()
         if not (self.tol > 0 and self.max_iters >= 1):
             raise ValueError(f"tol must be positive and max_iters at least 1, got {self.tol} and {self.max_iters}")
         if self.psf is not None:
-            object.__setattr__(self, "psf", _normalized(self.psf, len(shifts)).to(self.mask))
+            object.__setattr__(self, "psf", _normalize(self.psf, len(shifts)).to(self.mask))
 
     def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
         self.check_cube(x)
         if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
             y = linear_map(x * self.mask, self._bare.forward, self._bare.adjoint)
-        elif not self._shared:
-            y = self._blurred_each(x, self.mask, self._taps)
+        elif not self._common_blur:
+            y = self._blur_bands(x, self.mask, self._taps)
         else:
             y = x.new_zeros((*x.shape[:-3], *self.measurement_shape))
             for start, f, m_c, x_c in zip(self._starts, self._fractions, self._masks, x.unbind(-3), strict=True):
                 y[..., start : start + self.width].addcmul_(x_c, m_c, value=1 - f)
                 if f > 0:
                     y[..., start + 1 : start + 1 + self.width].addcmul_(x_c, m_c, value=f)
-            y = self._blurred_once(y, adjoint=False)
+            y = self._blur_sum(y, adjoint=False)
         return y if self.weights is None else y * self.weights
 
     def adjoint(self, y: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class BlurredCASSI(CodedAperture):
         if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
             return linear_map(y, self._bare.adjoint, self._bare.forward) * self.mask
         x = y.new_empty((*y.shape[:-2], *self.cube_shape))
-        for m_c, z, x_c in zip(self._masks, self._bands_of(y), x.unbind(-3), strict=True):
+        for m_c, z, x_c in zip(self._masks, self._split_bands(y), x.unbind(-3), strict=True):
             torch.mul(z, m_c, out=x_c)
         return x
 
@@ -95,11 +95,11 @@ class BlurredCASSI(CodedAperture):
         """diag(Phi V Phi^T): the squared entries of each row of Phi times v_c, summed."""
         with torch.no_grad():
             each = variances.to(self.mask).view(-1, 1, 1).expand(self.cube_shape)
-            light = self._blurred_each(each, self.mask**2, self._taps**2)
+            light = self._blur_bands(each, self.mask**2, self._taps**2)
             return light if self.weights is None else light * self.weights**2
 
     def pinv(self, y: Tensor) -> Tensor:
-        """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, as far as `tol` and `max_iters` go; see `solve`."""
+        """Pseudo-inverse, Phi^+ y = Phi^T r with Phi Phi^T r = y, to `tol` or `max_iters`; see `solve`."""
         return self.adjoint(self.solve(y, 0.0))
 
     @cached_property
@@ -114,7 +114,7 @@ class BlurredCASSI(CodedAperture):
 
     @cached_property
     def _fractions(self) -> tuple[float, ...]:
-        """By which each band lies between that column and the next."""
+        """The position of each band between that column and the next."""
         return tuple(d - math.floor(d) for d in self.shifts)
 
     @cached_property
@@ -129,14 +129,14 @@ class BlurredCASSI(CodedAperture):
         return self.mask.expand(self.cube_shape).unbind(0)
 
     @property
-    def _shared(self) -> bool:
-        """One blur for all bands: it is applied once, on the detector."""
+    def _common_blur(self) -> bool:
+        """Whether all bands share one blur, which is then applied once, on the detector."""
         return self.psf is None or self.psf.ndim == 1
 
-    def _bands_of(self, y: Tensor) -> Iterator[Tensor]:
+    def _split_bands(self, y: Tensor) -> Iterator[Tensor]:
         """K_c^T S_c^T y, band by band."""
-        if self._shared:
-            y = self._blurred_once(y, adjoint=True)
+        if self._common_blur:
+            y = self._blur_sum(y, adjoint=True)
             for start, f in zip(self._starts, self._fractions, strict=True):
                 here = y[..., start : start + self.width]
                 yield torch.lerp(here, y[..., start + 1 : start + 1 + self.width], f) if f > 0 else here
@@ -147,8 +147,8 @@ class BlurredCASSI(CodedAperture):
             window = padded[..., start : start + columns].reshape(-1, columns)
             yield correlate_rows(window, taps).view(*y.shape[:-1], self.width)
 
-    def _blurred_each(self, x: Tensor, mask: Tensor, taps: Tensor) -> Tensor:
-        """sum_c S_c K_c (m_c x_c) with a kernel of its own for each band."""
+    def _blur_bands(self, x: Tensor, mask: Tensor, taps: Tensor) -> Tensor:
+        """sum_c S_c K_c (m_c x_c) with a separate kernel for each band."""
         M = taps.shape[1] - 1
         y = x.new_zeros((*x.shape[:-3], self.height, self.detector_width + M))
         masks = mask.expand(self.cube_shape)
@@ -157,8 +157,8 @@ class BlurredCASSI(CodedAperture):
             y[..., start : start + self.width + M] += part.view(*y.shape[:-1], -1)
         return y[..., M // 2 : M // 2 + self.detector_width].contiguous()
 
-    def _blurred_once(self, y: Tensor, *, adjoint: bool) -> Tensor:
-        """The blur that all bands share, on the detector, (..., H, W') -> (..., H, W')."""
+    def _blur_sum(self, y: Tensor, *, adjoint: bool) -> Tensor:
+        """The common blur of all bands, on the detector, (..., H, W') -> (..., H, W')."""
         if self.psf is None:
             return y
         psf, width = self.psf.flip(0) if adjoint else self.psf, y.shape[-1]
@@ -168,10 +168,10 @@ class BlurredCASSI(CodedAperture):
         return full[:, center : center + width].reshape(y.shape)
 
 
-def _normalized(psf: Tensor, num_bands: int) -> Tensor:
+def _normalize(psf: Tensor, num_bands: int) -> Tensor:
     psf = torch.as_tensor(psf)
     if psf.ndim not in (1, 2) or psf.shape[-1] == 0 or (psf.ndim == 2 and psf.shape[0] != num_bands):
-        raise ValueError(f"psf must be (M,) or ({num_bands}, M), one function a band, got {tuple(psf.shape)}")
+        raise ValueError(f"psf must be (M,) or ({num_bands}, M), one function per band, got {tuple(psf.shape)}")
     psf = psf.detach().double()
     total = psf.sum(-1, keepdim=True)
     if not bool((psf >= 0).all()) or not bool((total > 0).all()):

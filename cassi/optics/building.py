@@ -1,4 +1,4 @@
-"""The camera of a measurement."""
+"""Builds the camera of a measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cassi.optics.single_disperser import CASSI
 def camera_of(
     m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
 ) -> CASSI | BlurredCASSI | MultiShot:
-    """The camera: exact for whole shifts, interpolating for those between pixels, with its blur where one is given."""
+    """The camera: exact for whole shifts, interpolating for fractional ones, with blur if a psf is given."""
     if m.shots is not None:
         return MultiShot(tuple(camera_of_shot(shot, device, psf) for shot in m.each_shot))
     return camera_of_shot(m, device, psf)
@@ -28,12 +28,10 @@ def camera_of(
 def camera_of_shot(
     m: Measurement, device: torch.device, psf: float | Tensor | np.ndarray | None = None
 ) -> CASSI | BlurredCASSI:
-    """The same of a measurement with one shot."""
+    """The same for a measurement with one shot."""
     mask = torch.as_tensor(for_kernels(m.mask), device=device)
     if isinstance(psf, float | int) and not (math.isfinite(psf) and psf > 0):
-        raise InputError(
-            f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; leave it out for none"
-        )
+        raise InputError(f"the blur (psf) must be a positive standard deviation [pixel], got {psf}; omit it for none")
     if isinstance(psf, float | int) and psf > m.y.shape[-1] / 4:
         raise InputError(
             f"the blur (psf) has a standard deviation of {psf:g} pixels and the measurement {m.y.shape[-1]} columns; "
@@ -51,7 +49,7 @@ def camera_of_shot(
         raise InputError(str(error)) from error
     if m.y.shape[-2:] != A.measurement_shape:
         raise InputError(
-            f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts make "
+            f"the measurement is {m.y.shape[-2]} x {m.y.shape[-1]} pixels, mask and shifts imply "
             f"{A.measurement_shape[0]} x {A.measurement_shape[1]}; check the shifts"
         )
     return A

@@ -1,4 +1,4 @@
-"""What cameras with one coded aperture and one disperser share: mask m, shifts d_c, row weights w."""
+"""The common part of cameras with one coded aperture and one disperser: mask m, shifts d_c, row weights w."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import Camera, checked_weights, kept, own
+from cassi.optics.protocol import Camera, cached, checked_weights, private_copy
 
 
 @dataclass(frozen=True, eq=False)
 class CodedAperture(Camera):
-    """The parts of such a camera and its sizes; `CASSI` and `BlurredCASSI` add the light's way."""
+    """Parts and sizes of such a camera; `CASSI` and `BlurredCASSI` add the path of the light."""
 
     mask: Tensor
     shifts: Sequence[float]
@@ -29,7 +29,7 @@ class CodedAperture(Camera):
                 f"mask must be a real floating-point tensor, got {got}; convert it with torch.as_tensor(mask).float()"
             )
         if not self.shifts:
-            raise ValueError("shifts is empty: give one displacement per band")
+            raise ValueError("shifts is empty; give one displacement per band")
         if self.mask.ndim not in (2, 3) or 0 in self.mask.shape:
             raise ValueError(f"mask must be (H, W) or (C, H, W) and not empty, got {tuple(self.mask.shape)}")
         if self.mask.ndim == 3 and self.mask.shape[0] != len(self.shifts):
@@ -39,10 +39,10 @@ class CodedAperture(Camera):
             )
         if self.weights is not None:
             object.__setattr__(self, "weights", checked_weights(self.weights, self.measurement_shape, self.mask))
-        object.__setattr__(self, "mask", own(self.mask))
+        object.__setattr__(self, "mask", private_copy(self.mask))
 
     def __repr__(self) -> str:
-        """One line: bands, sizes, shifts, where it computes."""
+        """One line: bands, sizes, shifts, dtype and device."""
         size, detector = (" x ".join(str(n) for n in shape[-2:]) for shape in (self.cube_shape, self.measurement_shape))
         return (
             f"<{type(self).__name__}: {len(self.shifts)} bands, scene {size} px, detector {detector} px, shifts "
@@ -89,10 +89,10 @@ class CodedAperture(Camera):
         return replace(self, mask=self.mask.to(device=device, dtype=dtype))
 
     def weighted(self, weights: Tensor | None) -> Self:
-        made = replace(self, weights=weights)
-        if "_nonnegative" in vars(self):  # the mask stays, and so does what is known of it
-            vars(made)["_nonnegative"] = self._nonnegative
-        return made
+        camera = replace(self, weights=weights)
+        if "_nonnegative" in vars(self):  # still valid, as the mask is the same
+            vars(camera)["_nonnegative"] = self._nonnegative
+        return camera
 
     def absolute(self) -> Self:
         if not self.mask.requires_grad and self._nonnegative:
@@ -107,6 +107,6 @@ class CodedAperture(Camera):
         """|A| 1, see `Camera.response`."""
         return self._response.clone()
 
-    @kept
+    @cached
     def _response(self) -> Tensor:
         return super().response()

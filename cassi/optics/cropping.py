@@ -1,8 +1,8 @@
-"""A block of a frame as an exact problem of its own.
+"""A block of a frame as an exact problem in itself.
 
-A detector column t is lit by the scene columns t - s_c alone, s_c = d_c - min d, 0 <= s_c <= span. Of a block of scene
-columns [a, b) the detector columns [a + span, b) are therefore explained by the block and nothing else; those beside
-them also hold light of the neighbors and get the row weight 0. At the border of the frame all columns count.
+Detector column t receives light only from scene columns t - s_c, with s_c = d_c - min d and 0 <= s_c <= span. For a
+block of scene columns [a, b), the detector columns [a + span, b) are thus explained by the block alone; those beside
+them also contain light of the neighbors and get the row weight 0. At the border of the frame all columns count.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ Block = Shot | MultiShot
 
 
 def croppable(A: object) -> TypeGuard[Block]:
-    """Whether `crop` knows this camera."""
+    """Whether `crop` supports this camera."""
     return isinstance(A, Block)
 
 
 def light_reach(A: Block) -> tuple[int, int]:
-    """Least and greatest displacement of light from scene to detector pixel, to the right [pixel]."""
+    """Smallest and largest displacement of light from scene to detector pixel, to the right [pixel]."""
     if isinstance(A, MultiShot):
         each = [light_reach(shot) for shot in A.shots]
         return min(low for low, _ in each), max(high for _, high in each)
     low, high = 0, A.measurement_shape[-1] - A.cube_shape[-1]
-    if isinstance(A, BlurredCASSI) and A.psf is not None:  # its tap t moves light by t - M // 2
+    if isinstance(A, BlurredCASSI) and A.psf is not None:  # tap t displaces light by t - M // 2
         taps = A.psf.shape[-1]
         low, high = low - taps // 2, high + taps - 1 - taps // 2
     return low, high
 
 
 def liveliest(y: Tensor, size: tuple[int, int], part: int) -> tuple[slice, slice]:
-    """Rows and columns of the part of a scene, `part` wide, over whose detector pixels y (..., H, W') varies most.
+    """Rows and columns of the part of a scene, of side `part`, over whose detector pixels y (..., H, W') varies most.
 
-    It holds bright and dark. Parts lie about half of one apart, from end to end.
+    Such a part is both bright and dark. Candidates are spaced by about half their side, from end to end.
     """
     sides = [min(part, length) for length in size]
     span = y.shape[-1] - size[1]
 
-    def places(length: int, side: int) -> list[int]:
+    def positions(length: int, side: int) -> list[int]:
         count = max(1, math.ceil(2 * length / side) - 1)
         return sorted({round(k * (length - side) / max(1, count - 1)) for k in range(count)})
 
-    corners = [(i, j) for i in places(size[0], sides[0]) for j in places(size[1], sides[1])]
+    corners = [(i, j) for i in positions(size[0], sides[0]) for j in positions(size[1], sides[1])]
     h, w = sides
     i, j = max(corners, key=lambda c: float(y[..., c[0] : c[0] + h, c[1] : c[1] + w + span].double().var()))
     return slice(i, i + h), slice(j, j + w)
 
 
 def crop(A: Block, y: Tensor, rows: slice, columns: slice) -> tuple[Block, Tensor]:
-    """Camera and measurement, weighted alike, of a block of scene rows and columns.
+    """Camera and measurement, weighted alike, for a block of scene rows and columns.
 
-    Detector pixels that hold light from outside have the row weight 0.
+    Detector pixels that contain light from outside have the row weight 0.
     """
     if isinstance(A, MultiShot):
         each = [_crop(shot, y[k], rows, columns) for k, shot in enumerate(A.shots)]
@@ -78,5 +78,5 @@ def _crop(A: Shot, y: Tensor, rows: slice, columns: slice) -> tuple[Shot, Tensor
     weights = torch.zeros_like(y[rows, detector])
     inside = slice(first - columns.start, last - columns.start)
     weights[:, inside] = present[rows, detector][:, inside]
-    own = replace(A, mask=A.mask[..., rows, columns], weights=weights)
-    return own, torch.where(weights > 0, y[rows, detector], 0)
+    block = replace(A, mask=A.mask[..., rows, columns], weights=weights)
+    return block, torch.where(weights > 0, y[rows, detector], 0)

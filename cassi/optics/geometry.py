@@ -1,4 +1,4 @@
-"""How bands, shifts and widths fit together: W' = W + max d - min d."""
+"""Bands, shifts and widths: W' = W + max d - min d."""
 
 import math
 
@@ -8,24 +8,24 @@ from cassi.errors import InputError
 
 Shifts = tuple[int, ...] | tuple[float, ...]
 DEFAULT_STEP = 2
-STEPS = (1e-3, 1e5)  # the smallest and the largest displacement between bands, without its sign [pixel]
+STEP_RANGE = (1e-3, 1e5)  # smallest and largest absolute displacement between bands [pixel]
 
 
 def cosines(num_bands: int, count: int) -> np.ndarray:
-    """The slowest cosines over the bands, (count, C): what smooth spectra are mixed from. More than C gives C."""
+    """The slowest cosines over the bands, (count, C), of which smooth spectra are sums. More than C gives C."""
     phase = (np.arange(num_bands) + 0.5) / num_bands
-    found: np.ndarray = np.cos(np.pi * np.arange(min(count, num_bands))[:, None] * phase)
-    return found
+    waves: np.ndarray = np.cos(np.pi * np.arange(min(count, num_bands))[:, None] * phase)
+    return waves
 
 
 def check_step(step: float | None) -> None:
-    """Raise InputError for a displacement between bands that is none."""
+    """Raise InputError for an invalid displacement between bands."""
     if step is None or step == 0:
         return
     if not math.isfinite(step):
         raise InputError(f"the step must be finite, got {step}")
-    if not STEPS[0] <= abs(step) <= STEPS[1]:
-        raise InputError(f"the step must be 0 or {STEPS[0]:g} to {STEPS[1]:g} px, got {step:g}")
+    if not STEP_RANGE[0] <= abs(step) <= STEP_RANGE[1]:
+        raise InputError(f"the step must be 0 or {STEP_RANGE[0]:g} to {STEP_RANGE[1]:g} px, got {step:g}")
 
 
 def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]:
@@ -35,7 +35,7 @@ def fitting_geometries(difference: int, limit: int = 6) -> list[tuple[int, int]]
     return [(1 + difference // step, step) for step in steps[:limit]]
 
 
-def _what_fits(difference: int) -> str:
+def _list_fits(difference: int) -> str:
     if difference == 0:
         return "only step 0 fits (any number of bands)"
     options = ", ".join(f"{bands} bands with step {step}" for bands, step in fitting_geometries(difference))
@@ -50,13 +50,13 @@ def infer_shifts(
     num_bands: int | None,
     notes: list[str],
 ) -> Shifts:
-    """Shifts from what is known of step, bands and widths, W' - W = max d - min d; InputError if that contradicts."""
+    """Infer the shifts from step, bands and widths, W' - W = max d - min d; InputError if they are inconsistent."""
     width, detector = mask_shape[-1], y_shape[-1]
     difference = detector - width
     if len(mask_shape) == 3:
         if num_bands not in (None, mask_shape[0]):
             raise InputError(
-                f"the mask has {mask_shape[0]} bands, {num_bands} were asked for; several shots make a MultiShot"
+                f"the mask has {mask_shape[0]} bands, {num_bands} were given; several shots make a MultiShot"
             )
         num_bands = mask_shape[0]
     sizes = f"measurement is {detector} columns wide, mask {width}: a difference of {difference}"
@@ -72,9 +72,9 @@ def infer_shifts(
     elif num_bands is None and step is not None:
         if step == 0 and difference == 0:
             num_bands = 1
-            notes.append("step 0 and one mask: taken as a single band")
+            notes.append("step 0 and one mask: treated as a single band")
         elif step == 0 or not _whole(difference / step):
-            raise InputError(f"step {step:g} does not fit: {sizes}; {_what_fits(difference)}")
+            raise InputError(f"step {step:g} does not fit: {sizes}; {_list_fits(difference)}")
         else:
             num_bands = 1 + round(abs(difference / step))
             notes.append(f"{num_bands} bands inferred from the widths {detector} and {width} with step {step:g} px")
@@ -84,7 +84,7 @@ def infer_shifts(
         elif not _whole(difference / (num_bands - 1)):
             raise InputError(
                 f"{num_bands} bands do not fit: {sizes}, which is no multiple of {num_bands - 1}; "
-                f"{_what_fits(difference)}"
+                f"{_list_fits(difference)}"
             )
         else:
             step = difference / (num_bands - 1)
@@ -99,10 +99,10 @@ def _whole(value: float) -> bool:
 
 
 def _check_span(shifts: np.ndarray, difference: int, sizes: str) -> None:
-    """Sub-pixel shifts may fall anywhere within their last column."""
+    """Check the span; sub-pixel shifts may end anywhere within their last column."""
     span = float(shifts.max() - shifts.min())
     if abs(span - difference) >= (1 if not _whole(span) else 1e-6):
-        raise InputError(f"{sizes}, but the shifts span {span:g} columns; {_what_fits(difference)}")
+        raise InputError(f"{sizes}, but the shifts span {span:g} columns; {_list_fits(difference)}")
 
 
 def as_shifts(values: np.ndarray) -> Shifts:

@@ -1,4 +1,4 @@
-"""The mask's imprint on a cube: a judge of camera and reconstruction that needs no truth."""
+"""The imprint of the mask on a cube: a measure of camera and reconstruction that needs no ground truth."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from torch import Tensor
 
 from cassi.optics.protocol import Camera
 
-FINE, LOCAL = 2.0, 5.0  # standard deviations of what is no longer fine, and of the local brightness [pixel]
-BRIGHT = 0.2  # of a band's greatest local brightness: pixels above it count
+FINE = 2.0  # Gaussian width: fine detail is what it removes [pixel]
+LOCAL = 5.0  # Gaussian width over which the local brightness is averaged [pixel]
+BRIGHT = 0.2  # pixels above this fraction of the largest local brightness of a band count
 MOVES = -1.0, -0.5, 0.0, 0.5, 1.0  # of the mask, down and to the right [pixel]
-SMALLEST = 32  # side of a mask that can be told [pixel]
+MIN_SIDE = 32  # of a mask whose imprint can be measured [pixel]
 
 
 def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVES) -> float:
-    """How much of the mask's pattern is left in a cube, 0 to 1: the scene knows nothing of the mask.
+    """How much of the pattern of the mask remains in a cube, 0 to 1; the scene itself is independent of the mask.
 
         d_c = (x_c - G_2 x_c) / G_5 x_c          fine detail of band c relative to its local brightness
         r_c = corr(d_c, m - G_2 m)               over the bright pixels of band c
         imprint = max over small moves of m of sqrt(mean_c r_c^2)
 
-    G_s is a Gaussian of standard deviation s. A mask that is not where the camera model has it leaves its pattern on
-    every band, and so does noise that was fitted; held-out pixels, whose neighbors give them away, see little of both.
+    G_s is a Gaussian of standard deviation s. A mask that is not where the camera model places it leaves its pattern in
+    every band, and so does fitted noise. Held-out pixels detect neither well, as their neighbors predict them.
 
     Args:
         cube: (C, H, W), >= 0.
-        mask: (H, W), or (C, H, W), whose mean is taken.
-        moves: of the mask, down and to the right [pixel]; (0,) where it is known to lie right, a third of the time.
+        mask: (H, W), or (C, H, W), of which the mean is used.
+        moves: of the mask, down and to the right [pixel]; (0,) if its position is known, which takes a third of the
+            time.
     """
     if cube.ndim != 3 or mask.shape[-2:] != cube.shape[-2:]:
         raise ValueError(f"cube must be (C, H, W) and the mask of its size, got {cube.shape} and {mask.shape}")
     pattern = (mask if mask.ndim == 2 else mask.mean(0)).astype(np.float32)
     moved = [ndimage.shift(pattern, (down, right), order=1, mode="nearest") for down in moves for right in moves]
     fine, wide = _blur(pattern.shape, FINE), _blur(pattern.shape, LOCAL)
-    patterns = np.stack([there - fft.idctn(fft.dctn(there) * fine) for there in moved]).reshape(len(moved), -1)
+    patterns = np.stack([pattern - fft.idctn(fft.dctn(pattern) * fine) for pattern in moved]).reshape(len(moved), -1)
     powers, squares = patterns**2, np.zeros(len(patterns))
     for band in cube.astype(np.float32):
         spectrum = fft.dctn(band)
@@ -47,14 +49,16 @@ def imprint(cube: np.ndarray, mask: np.ndarray, *, moves: Sequence[float] = MOVE
             continue
         detail = np.where(bright, (band - fft.idctn(spectrum * fine)) / np.maximum(local, 1e-9), 0)
         detail = np.where(bright, detail - detail.sum() / count, 0).ravel()
-        seen = bright.ravel().astype(np.float32)
-        norm = (powers @ seen - (patterns @ seen) ** 2 / count) * (detail @ detail)
-        squares += np.where(norm > 0, (patterns @ detail) ** 2 / np.where(norm > 0, norm, 1), 0)  # 0: one is constant
+        counted = bright.ravel().astype(np.float32)
+        norm = (powers @ counted - (patterns @ counted) ** 2 / count) * (detail @ detail)
+        squares += np.where(
+            norm > 0, (patterns @ detail) ** 2 / np.where(norm > 0, norm, 1), 0
+        )  # norm 0: one of them is constant
     return float(np.sqrt(squares.max() / len(cube)))
 
 
 def _blur(shape: tuple[int, ...], width: float) -> np.ndarray:
-    """By what `ndimage.gaussian_filter` multiplies the cosine transform of an image, (H, W)."""
+    """The transfer function of `ndimage.gaussian_filter` in the cosine transform of an image, (H, W)."""
     rows, columns = (
         fft.dct(ndimage.gaussian_filter1d(point, width)) / fft.dct(point)
         for point in (np.eye(1, length)[0] for length in shape)
@@ -63,15 +67,15 @@ def _blur(shape: tuple[int, ...], width: float) -> np.ndarray:
 
 
 def imprint_on(cube: Tensor, A: Camera, *, moves: Sequence[float] = MOVES) -> float | None:
-    """`imprint` of a camera's mask on a cube (C, H, W), of several shots' masks that which shows most.
+    """`imprint` of the mask of a camera on a cube (C, H, W); of several shots, the largest one.
 
-    None where the camera has no mask, or a small one.
+    None if the camera has no mask, or a small one.
     """
     masks = [getattr(shot, "mask", None) for shot in getattr(A, "shots", (A,))]
-    if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= SMALLEST for mask in masks):
+    if not all(isinstance(mask, Tensor) and min(mask.shape[-2:]) >= MIN_SIDE for mask in masks):
         return None
     tensors = [cube.detach(), *(mask.detach().to(cube) for mask in masks)]  # type: ignore[union-attr]
-    if not cube.is_cpu:  # with one transfer
+    if not cube.is_cpu:  # in one transfer
         flat = torch.split(torch.cat([t.flatten() for t in tensors]).cpu(), [t.numel() for t in tensors])
         tensors = [values.view(t.shape) for values, t in zip(flat, tensors, strict=True)]
     values, *patterns = (t.numpy() for t in tensors)

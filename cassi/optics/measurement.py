@@ -1,4 +1,4 @@
-"""What a camera hands over: one snapshot, several shots of one scene, or a stack of either, with mask and noise."""
+"""The data of a camera: one snapshot, several shots of one scene, or a stack of either, with mask and noise."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from cassi.errors import InputError
 from cassi.optics.geometry import Shifts
 
-MASK_SIZES = (1e-6, 1e6)  # the largest value of a mask lies between
-ROUNDING = 1e-6  # of values: what differs by less is the same
+MASK_RANGE = (1e-6, 1e6)  # of the largest value of a mask
+ROUNDING = 1e-6  # relative difference below which values are equal
 REFLECTANCE = "reflectance"  # unit of a cube divided by that of a white reference
 
 
@@ -25,16 +25,17 @@ MaskKind = Literal[
 
 @dataclass(frozen=True)
 class MaskCheck:
-    """What `cassi.optics.mask_match.check_masks` found.
+    """The result of `cassi.optics.mask_match.check_masks`.
 
     Attributes:
-        kind: whether the mask fits, at the place, in the orientation and with the shifts given, or what is wrong: with
-            "reversed" the dispersion, with "bands" another number of them explains more, or a blur of the mask does.
+        kind: "fits" if the mask fits in the given position, orientation and with the given shifts, or what is wrong:
+            "reversed" is the dispersion; "bands" means that another number of bands, or a blur of the mask, fits
+            better.
         verdict: the same in one sentence, with what would fit.
         scores: multiple correlation R in 0..1 of each hypothesis by name, "as given" among them.
-        chance: the largest R that displaced, thus wrong, masks reach; a match is well above.
-        displacement: (rows, columns) by which the mask as given fits best, (0, 0) if it is in place.
-        turn: the key of `cassi.optics.mask_match.TURNS` that makes a turned mask fit, else None.
+        chance: the largest R of displaced, thus wrong, masks; a match is well above.
+        displacement: (rows, columns) by which the given mask fits best, (0, 0) if it is in place.
+        turn: the key of `cassi.optics.mask_match.TURNS` with which a flipped or rotated mask fits, else None.
     """
 
     kind: MaskKind
@@ -46,13 +47,13 @@ class MaskCheck:
 
     @property
     def matches(self) -> bool:
-        """Whether the mask fits, or snapshot and mask are too small to tell."""
+        """Whether the mask fits, or snapshot and mask are too small to decide."""
         return self.kind in ("fits", "too small")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What files say about one snapshot, K shots of one scene, or a stack of either, ready for the operator.
+    """The contents of files about one snapshot, K shots of one scene, or a stack of either, ready for the operator.
 
     Attributes:
         y: measurement (H, W') or (N, H, W'), float32, in `unit`; of K shots (K, H, W') or (N, K, H, W').
@@ -61,8 +62,8 @@ class Measurement:
         wavelengths: (C,) float64 [nm], or None where unknown.
         cube: the truth (C, H, W) or (N, C, H, W), float32, or None.
         mean_band: true mean over the bands (H, W), float32, or None.
-        bad_pixels: bool (H, W'), True where the detector says nothing (dead, hot, saturated in any frame), or None; of
-            K shots (K, H, W').
+        bad_pixels: bool (H, W'), True where the detector is unusable (dead, hot, saturated in any frame), or None; of K
+            shots (K, H, W').
         unit: unit of `y` in words.
         scale: stored counts per unit of `y`.
         gain: electrons per unit of `y`, or None where unknown.
@@ -70,8 +71,8 @@ class Measurement:
         notes: what was inferred or changed, one plain sentence each.
         source: name of the file.
         sha256: its SHA-256, hexadecimal.
-        shots: K, where each scene was photographed K times, each time through a mask of its own; else None.
-        check: how `y` and `mask` compare, where it was told already; else None.
+        shots: K, if each scene was imaged K times, each time through another mask; else None.
+        check: comparison of `y` and `mask`, if already made; else None.
     """
 
     y: np.ndarray
@@ -100,12 +101,12 @@ class Measurement:
 
     @property
     def num_scenes(self) -> int:
-        """Scenes that were photographed: N of a stack, else 1."""
+        """Number of scenes: N for a stack, else 1."""
         return self.y.shape[0] if self.y.ndim > (2 if self.shots is None else 3) else 1
 
     @property
     def each_shot(self) -> tuple[Measurement, ...]:
-        """The K shots, each as a measurement of its own; itself alone where there is one."""
+        """The K shots as separate measurements; (self,) if there is only one."""
         if self.shots is None:
             return (self,)
         bad = [None] * self.shots if self.bad_pixels is None else self.bad_pixels
@@ -116,24 +117,24 @@ class Measurement:
 
 
 def for_kernels(values: np.ndarray) -> np.ndarray:
-    """An array as the compiled kernels take it: float32, in C order, writable; copied only where it is not so yet."""
+    """The array as the compiled kernels need it: float32, C order, writable; copied only if necessary."""
     return np.require(values, np.float32, ("C", "W"))
 
 
 def any_bad(marked: Iterable[np.ndarray | None]) -> np.ndarray | None:
-    """Pixels that one of some maps of bad pixels marks, None where there is no map."""
+    """Pixels marked in any of several maps of bad pixels; None without a map."""
     maps = [bad for bad in marked if bad is not None]
     return np.logical_or.reduce(maps) if maps else None
 
 
 def join_shots(shots: Sequence[Measurement]) -> Measurement:
-    """K shots of one scene, each through its own mask, as one measurement; the rest is that of the first that has it.
+    """K shots of one scene, each through its own mask, as one measurement; other data from the first shot that has it.
 
     Raises:
         InputError: no shots, or shots that differ in size, bands, unit or number of snapshots.
     """
     if not shots:
-        raise InputError("no shots given; give one measurement per shot")
+        raise InputError("no shots; give one measurement per shot")
     first = shots[0]
     for k, shot in enumerate(shots[1:], start=2):
         for name, one, other in (
@@ -148,7 +149,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
                     f"({shot.source}) {other}; give shots of one camera, of one size and scale"
                 )
 
-    def known(name: str) -> object:
+    def first_given(name: str) -> object:
         return next((value for shot in shots if (value := getattr(shot, name)) is not None), None)
 
     none = np.zeros(first.y.shape[-2:], dtype=bool)
@@ -156,7 +157,7 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
     notes = list(dict.fromkeys(note for shot in shots for note in shot.notes))
     gains = [shot.gain for shot in shots if shot.gain is not None]
     if gains and (len(gains) < len(shots) or max(gains) > 1.001 * min(gains)):
-        notes.append(f"the shots' gains are {', '.join(f'{g:.5g}' for g in gains)}: their geometric mean is taken")
+        notes.append(f"the shots' gains are {', '.join(f'{g:.5g}' for g in gains)}: their geometric mean is used")
     return replace(
         first,
         y=np.stack([shot.y for shot in shots], axis=-3),
@@ -167,14 +168,14 @@ def join_shots(shots: Sequence[Measurement]) -> Measurement:
         source=", ".join(dict.fromkeys(shot.source for shot in shots)),
         sha256=" ".join(dict.fromkeys(shot.sha256 for shot in shots)),
         shots=len(shots),
-        **{name: known(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
+        **{name: first_given(name) for name in ("wavelengths", "cube", "mean_band", "read_noise")},  # type: ignore[arg-type]
     )
 
 
 def without_scene(m: Measurement) -> str:
-    """Why a measurement holds nothing of a scene: all good pixels of a snapshot are alike; empty where it does.
+    """Why a measurement shows no scene, as all good pixels of a snapshot are equal; empty if it shows one.
 
-    No scene does so: fewer bands reach the ends of the detector. Of a stack, all of its snapshots.
+    No scene can make them equal, because fewer bands reach the ends of the detector. For a stack, all snapshots count.
     """
     for one in m.each_shot:
         values = one.y.reshape(-1, one.y.shape[-2] * one.y.shape[-1])
@@ -183,20 +184,20 @@ def without_scene(m: Measurement) -> str:
         low, high = values.min(axis=1), values.max(axis=1)
         if np.all(high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))):
             if not values.any() and one.bad_pixels is not None and one.bad_pixels.any():
-                return f"no light is left: {one.bad_pixels.mean():.0%} of the pixels are left out as bad or saturated"
+                return f"no light is left: {one.bad_pixels.mean():.0%} of the pixels are excluded as bad or saturated"
             if not values.any():
                 return "the snapshot is black: no light reached it"
-            return f"the snapshot is {high[0]:g} everywhere: it holds nothing of a scene"
+            return f"the snapshot is {high[0]:g} everywhere and shows no scene"
     return ""
 
 
 def check_arrays(m: Measurement) -> None:
-    """Check what a Measurement made by hand, or arrays, may get wrong; files were checked when they were read."""
+    """Check a Measurement made from arrays; those from files were checked when they were read."""
     if not np.isfinite(m.mask).all():
         raise InputError("the mask holds NaN or Inf")
     if not m.mask.any():
         raise InputError("the mask is zero everywhere: no light reaches the detector")
-    if not MASK_SIZES[0] <= np.abs(m.mask).max() <= MASK_SIZES[1]:
+    if not MASK_RANGE[0] <= np.abs(m.mask).max() <= MASK_RANGE[1]:
         raise InputError(
             f"the mask's largest value is {np.abs(m.mask).max():.3g}, expected a transmission, about 0 to 1; divide it "
             "by its largest value"

@@ -1,4 +1,4 @@
-"""Several snapshots of a scene that moves, through one camera that stands still, as one camera."""
+"""Several snapshots of a moving scene through one fixed camera, as one camera."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cassi.optics.protocol import Camera
 
 
 class MovingScene(Camera):
-    """K snapshots of a moving scene: the mask stands still, so each of them sees other voxels of the scene.
+    """K snapshots of a moving scene: the mask is fixed, so that each snapshot sees other voxels of the scene.
 
         y_s = Phi W_s x,    (W_s x)_c(p) = x_c(p + v_s(p))
 
     Args:
         camera: Phi.
-        flows: v_s from the scene that is reconstructed to that of snapshot s, each (2, H, W) [pixel], down and to the
-            right; None where nothing moves.
+        flows: v_s from the reconstructed scene to that of snapshot s, each (2, H, W), down and to the right [pixel];
+            None if nothing moves.
     """
 
     def __init__(self, camera: Camera, flows: Sequence[Tensor | None]) -> None:
@@ -28,7 +28,7 @@ class MovingScene(Camera):
             if v is not None and tuple(v.shape) != size:
                 raise ValueError(f"each flow must be {size}, got {tuple(v.shape)}")
         if not flows:
-            raise ValueError("flows is empty: give one for each snapshot, None where nothing moves")
+            raise ValueError("flows is empty; give one per snapshot, or None if nothing moves")
         self.camera, self.dtype, self.device = camera, camera.dtype, camera.device
         self._moves: list[tuple[Tensor, Tensor] | None] = []
         for v in flows:
@@ -44,9 +44,9 @@ class MovingScene(Camera):
         return len(self._moves), *self.camera.measurement_shape
 
     def absolute(self) -> MovingScene:
-        found = MovingScene(self.camera.absolute(), [None] * len(self._moves))
-        found._moves = [None if move is None else (_magnitude(move[0]), _magnitude(move[1])) for move in self._moves]
-        return found
+        camera = MovingScene(self.camera.absolute(), [None] * len(self._moves))
+        camera._moves = [None if move is None else (_magnitude(move[0]), _magnitude(move[1])) for move in self._moves]
+        return camera
 
     def forward(self, x: Tensor) -> Tensor:
         """y_s = Phi W_s x, (..., K, H, W'), see `Camera.forward`."""

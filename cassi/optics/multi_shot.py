@@ -11,7 +11,7 @@ from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_sum
 from cassi.optics.blurred import BlurredCASSI
-from cassi.optics.protocol import Camera, checked_weights, kept, reciprocal
+from cassi.optics.protocol import Camera, cached, checked_weights, reciprocal
 from cassi.optics.single_disperser import CASSI
 
 
@@ -19,18 +19,18 @@ from cassi.optics.single_disperser import CASSI
 class MultiShot(Camera):
     """K snapshots of one scene, each through its own mask: y_k = Phi_k x, stacked.
 
-    If all snapshots share the dispersion, light that meets at one detector pixel comes from the same voxels in every
-    snapshot, and Phi Phi^T is one K x K matrix per detector pixel:
+    If all snapshots share the dispersion, a detector pixel collects light from the same voxels in every snapshot, and
+    Phi Phi^T is one K x K matrix per detector pixel:
 
-        G[k, l] = w_k w_l sum_c m_{k,c} m_{l,c}        masks as they lie on the detector
+        G[k, l] = w_k w_l sum_c m_{k,c} m_{l,c}        masks as displaced on the detector
 
-    Its eigenvectors, computed once, make the inverses exact. Otherwise (a disperser turned between snapshots, or blur)
-    they are iterated to `tol`.
+    Its eigenvectors, computed once, make the inverses exact. Otherwise (a disperser rotated between snapshots, or
+    blur) they are iterated to `tol`.
 
     Args:
         shots: K CASSI operators (also double dispersers, video cameras or cameras with blur) with equal cube and
-            measurement shape, dtype and device; else ValueError or TypeError.
-        tol, max_iters: of inverses that are not exact, see `Camera`.
+            measurement shape, dtype and device; otherwise ValueError or TypeError.
+        tol, max_iters: of inexact inverses, see `Camera`.
 
     Example:
         >>> masks = torch.tensor([[[1.0, 0.0, 1.0]], [[1.0, 1.0, 0.0]]])
@@ -46,17 +46,17 @@ class MultiShot(Camera):
     def __post_init__(self) -> None:
         shots = tuple(self.shots)
         if not shots:
-            raise ValueError("shots is empty: give one CASSI operator per snapshot")
+            raise ValueError("shots is empty; give one CASSI operator per snapshot")
         first = shots[0]
         for k, shot in enumerate(shots[1:], start=1):
             if shot.cube_shape != first.cube_shape or shot.measurement_shape != first.measurement_shape:
                 raise ValueError(
-                    f"all shots must map {first.cube_shape} to {first.measurement_shape} as shot 0 does, "
+                    f"all shots must map {first.cube_shape} to {first.measurement_shape} like shot 0; "
                     f"shot {k} maps {shot.cube_shape} to {shot.measurement_shape}"
                 )
             if shot.dtype != first.dtype or shot.device != first.device:
                 raise TypeError(
-                    f"all shots must be {first.dtype} on {first.device} as shot 0 is, "
+                    f"all shots must be {first.dtype} on {first.device} like shot 0; "
                     f"shot {k} is {shot.dtype} on {shot.device}; move it with .to(...)"
                 )
         object.__setattr__(self, "shots", shots)
@@ -80,7 +80,7 @@ class MultiShot(Camera):
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """Whether all shots displace the bands alike, without blur: pseudo-inverse and proximal step are exact."""
+        """Whether all shots displace the bands alike, without blur, so that the inverses are exact."""
         sharp = all(isinstance(shot, CASSI) for shot in self.shots)
         return sharp and len({tuple(d - min(shot.shifts) for d in shot.shifts) for shot in self.shots}) == 1
 
@@ -90,7 +90,7 @@ class MultiShot(Camera):
 
     @property
     def weights(self) -> Tensor | None:  # type: ignore[override]
-        """Row weights (K, H, W'), or None where no shot has any."""
+        """Row weights (K, H, W'), or None if no shot has any."""
         if all(shot.weights is None for shot in self.shots):
             return None
         one = self.shots[0].mask.new_ones(self.measurement_shape[1:])
@@ -127,9 +127,9 @@ class MultiShot(Camera):
         return torch.stack([shot.row_variance(variances) for shot in self.shots])
 
     def modes(self) -> tuple[Tensor, Tensor | None]:
-        """Eigenvalues and eigenvectors of the K x K blocks where `exact`: V D V^T is Phi Phi^T itself.
+        """If `exact`, eigenvalues and eigenvectors of the K x K blocks: V D V^T = Phi Phi^T.
 
-        Eigenvalues below K * eps of the largest of their block are 0: two masks that agree there add no information.
+        Eigenvalues below K * eps times the largest of their block are set to 0: masks that agree there add nothing.
         """
         if not self.exact:
             return super().modes()
@@ -138,7 +138,7 @@ class MultiShot(Camera):
         return torch.where(values > cut.clamp(min=torch.finfo(self.dtype).tiny), values, 0), vectors
 
     def visibility(self) -> Tensor | None:
-        """diag(Phi^+ Phi) = sum_m (Phi^T v_m)^2 / D_m over the `modes`, (C, H, W); None where they are not known."""
+        """diag(Phi^+ Phi) = sum_m (Phi^T v_m)^2 / D_m over the `modes`, (C, H, W); None if unknown."""
         values, vectors = self.modes()
         if vectors is None:
             return None
@@ -149,7 +149,7 @@ class MultiShot(Camera):
         return seen
 
     def solve(self, b: Tensor, rho: float) -> Tensor:
-        """(Phi Phi^T + rho)^-1 b, exact by the `modes` where the dispersion is shared; see `Camera.solve`."""
+        """(Phi Phi^T + rho)^-1 b, exact by the `modes` if the dispersion is shared; see `Camera.solve`."""
         if not self.exact:
             return super().solve(b, rho)
         self.check_measurement(b)
@@ -162,14 +162,14 @@ class MultiShot(Camera):
         return z
 
     def norm(self) -> float:
-        """Largest singular value of Phi: exact where the dispersion is shared, else from below to about 1e-3."""
+        """Largest singular value of Phi: exact if the dispersion is shared, else from below, to about 0.1 %."""
         return float(self._eigen[0].max().clamp(min=0).sqrt()) if self.exact else super().norm()
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
         gamma: Tensor, omega: Tensor, step: float,
     ) -> bool:  # fmt: skip
-        """See `Camera.subspace_step_`; in one kernel on the CPU, for one scene."""
+        """`Camera.subspace_step_` in one kernel, on the CPU and for a single scene."""
         if not self.exact or z.ndim != 3:
             return False
         vectors = self._eigen[1]
@@ -184,22 +184,23 @@ class MultiShot(Camera):
     def _whole_shifts(self) -> tuple[int, ...]:
         return tuple(int(d) for d in self.shots[0].shifts)
 
-    @kept
+    @cached
     def _stacked(self) -> tuple[Tensor, Tensor | None]:
         """Masks (K, 1, H, W) or (K, C, H, W), and row weights (K, H, W') or None."""
         height, width = self.cube_shape[-2:]
-        most = max(shot.mask.numel() // (height * width) for shot in self.shots)
-        masks = torch.stack([shot.mask.reshape(-1, height, width).expand(most, -1, -1) for shot in self.shots])
+        planes = max(shot.mask.numel() // (height * width) for shot in self.shots)
+        masks = torch.stack([shot.mask.reshape(-1, height, width).expand(planes, -1, -1) for shot in self.shots])
         return masks, self.weights
 
-    @kept
+    @cached
     def _eigen(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (K, H, W') and eigenvectors (K, mode, H, W') of the blocks of Phi Phi^T."""
         ones, shifts = self.shots[0].mask.new_ones(()).expand(self.cube_shape), self._whole_shifts
         rows = [torch.stack([shift_sum(ones, a.mask * b.mask, shifts) for b in self.shots]) for a in self.shots]
         gram, weights = torch.stack(rows), self.weights
         gram = (gram if weights is None else weights[:, None] * gram * weights).permute(2, 3, 0, 1)
-        # in float64, so that only the cut-off of pinv decides what counts as 0; cuSOLVER fails on 2^21 blocks together
+        # in float64, so that only the cut-off in `modes` decides what counts as 0; cuSOLVER fails on 2^21 blocks at
+        # once
         parts = [torch.linalg.eigh(part.double()) for part in torch.split(gram.flatten(0, 1), 1 << 18)]
         values, vectors = (torch.cat(each) for each in zip(*parts, strict=True))
         values, vectors = values.view(gram.shape[:3]), vectors.view(gram.shape)

@@ -26,7 +26,7 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
         weights: optional row weights (H, W), see `CASSI`.
 
     Raises:
-        ValueError: a mask narrower than the bands spread over it. TypeError: a mask that is no tensor.
+        ValueError: the mask is narrower than the spread of the bands. TypeError: the mask is not a tensor.
 
     Example:
         >>> A = double_disperser(torch.tensor([[1.0, 10.0, 100.0]]), (0, 1))
@@ -42,7 +42,7 @@ def double_disperser(mask: Tensor, shifts: Sequence[int], *, weights: Tensor | N
     width = mask.shape[-1] - detector_width(0, displacements)
     if width < 1:
         raise ValueError(
-            f"mask must be wider than the bands spread, {detector_width(0, displacements)} columns, "
+            f"mask must be wider than the spread of the bands, {detector_width(0, displacements)} columns, "
             f"got {tuple(mask.shape)}; give the whole coded aperture or smaller shifts"
         )
     bands = mask.expand(len(displacements), *mask.shape[-2:])
@@ -69,5 +69,5 @@ def video_camera(masks: Tensor, *, weights: Tensor | None = None) -> CASSI:
         tensor([[3., 5.]])
     """
     if masks.ndim != 3:
-        raise ValueError(f"masks must be (C, H, W), one per frame, got {tuple(masks.shape)}; repeat a mask that stays")
+        raise ValueError(f"masks must be (C, H, W), one per frame, got {tuple(masks.shape)}; repeat a fixed mask")
     return CASSI(masks, (0,) * len(masks), weights)

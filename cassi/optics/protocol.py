@@ -1,4 +1,4 @@
-"""What a camera is to a solver: y = A x, its adjoint, and what can be derived from the two. The whole contract."""
+"""The contract between cameras and solvers: y = A x, its adjoint, and everything derived from the two."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from cassi.kernels.linear import conjugate_gradients, largest_eigenvalue, linear
 T = TypeVar("T")
 
 
-class kept(cached_property[T]):
-    """What is computed once of a camera; anew each time where that is learned, for it would pin an autograd graph."""
+class cached(cached_property[T]):
+    """A cached property; not cached while the camera is trainable, because it would hold on to an autograd graph."""
 
     def __get__(self, camera: Any, owner: type | None = None) -> T:  # type: ignore[override]
-        learned = camera is not None and camera.learned
-        found: T = self.func(camera) if learned else super().__get__(camera, owner)
-        return found
+        trainable = camera is not None and camera.learned
+        value: T = self.func(camera) if trainable else super().__get__(camera, owner)
+        return value
 
 
 class Camera(ABC):
-    """A linear camera, y = A x; in the documents A is Phi. A value: what it was made of is not changed afterwards.
+    """A linear camera, y = A x; the documentation writes Phi for A. Immutable.
 
-    A camera of one's own states `cube_shape`, `measurement_shape`, `forward` and `adjoint`; every solver then takes it.
-    What is derived here by iteration it may replace by a closed form.
+    A new camera defines `cube_shape`, `measurement_shape`, `forward` and `adjoint`; every solver then accepts it. It
+    may override what is derived here by iteration with a closed form.
 
     Attributes:
-        cube_shape: (C, H, W), of x without batch axes.
-        measurement_shape: (H, W'), or (K, H, W'), of y without batch axes.
-        dtype, device: of every tensor that it takes and gives; float32 on the CPU if not stated.
-        weights: row weights w like a measurement, or None: A = diag(w) A_0. 0 leaves a detector pixel out exactly.
-        exact: whether `solve`, and with it `pinv` and `prox`, are exact; else they are iterated to `tol`.
-        tol, max_iters: of that iteration, on |b - M r| / |b|.
+        cube_shape: (C, H, W), the shape of x without batch axes.
+        measurement_shape: (H, W') or (K, H, W'), the shape of y without batch axes.
+        dtype, device: of all tensors that it accepts and returns; by default float32 on the CPU.
+        weights: row weights w like a measurement, or None: A = diag(w) A_0. 0 excludes a detector pixel exactly.
+        exact: whether `solve`, `pinv` and `prox` are exact; otherwise they iterate to `tol`.
+        tol, max_iters: of that iteration, for |b - M r| / |b|.
     """
 
     dtype: torch.dtype = torch.float32
@@ -57,15 +57,15 @@ class Camera(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """Photograph a cube: y = A x, (..., C, H, W) -> (..., H, W'); errors as of `check_cube`."""
+        """Image a cube: y = A x, (..., C, H, W) -> (..., H, W'); errors as for `check_cube`."""
 
     @abstractmethod
     def adjoint(self, y: Tensor) -> Tensor:
-        """Send a measurement back to every voxel that could have made it: x = A^T y, (..., H, W') -> (..., C, H, W)."""
+        """Back-project a measurement: x = A^T y, (..., H, W') -> (..., C, H, W)."""
 
     @property
     def learned(self) -> bool:
-        """Whether the camera itself wants a gradient, in its mask or weights."""
+        """Whether the mask or the weights of the camera require a gradient."""
         return self.weights is not None and self.weights.requires_grad
 
     def __matmul__(self, x: Tensor) -> Tensor:
@@ -79,23 +79,23 @@ class Camera(ABC):
 
     @property
     def num_shots(self) -> int:
-        """K of a measurement (K, H, W'), 1 of (H, W')."""
+        """K for a measurement (K, H, W'), 1 for (H, W')."""
         return 1 if len(self.measurement_shape) == 2 else self.measurement_shape[0]
 
     # row weights
 
     def weighted(self, weights: Tensor | None) -> Camera:
-        """A new camera with a copy of these row weights in place of the present ones; see `checked_weights`."""
+        """A new camera with a copy of these row weights instead of its own; see `checked_weights`."""
         return self if weights is None else Weighted(self, weights)
 
     def leave_out(self, keep: Tensor) -> Camera:
-        """The camera without the detector pixels where `keep` (like a measurement) is 0; its weights stay elsewhere."""
+        """The camera without the detector pixels where `keep` (like a measurement) is 0; other weights stay."""
         return self.weighted(keep if self.weights is None else self.weights * keep)
 
-    # what is known of A A^T
+    # properties of A A^T
 
     def absolute(self) -> Camera:
-        """|A|, the camera with the absolute values of its mask. Itself, unless a mask may be negative."""
+        """|A|, the camera with the absolute values of its mask; the same camera if the mask is nonnegative."""
         return self
 
     def gram(self, r: Tensor) -> Tensor:
@@ -103,35 +103,35 @@ class Camera(ABC):
         return self.forward(self.adjoint(r))
 
     def response(self) -> Tensor:
-        """|A| 1, like a measurement: what each detector pixel would see of a scene of 1 everywhere."""
+        """|A| 1, like a measurement: the image of a scene that is 1 everywhere."""
         one = torch.ones((), dtype=self.dtype, device=self.device)
         return self.absolute().forward(one.expand(self.cube_shape)).detach()
 
     def majorizer(self) -> Tensor:
-        """D >= A A^T, a diagonal like a measurement; here |A| |A|^T 1 (Gershgorin). 0 where no light can arrive."""
+        """A diagonal D >= A A^T, like a measurement; here |A| |A|^T 1 (Gershgorin). 0 where no light can arrive."""
         return self.absolute().gram(torch.ones(self.measurement_shape, dtype=self.dtype, device=self.device)).detach()
 
     def modes(self) -> tuple[Tensor, Tensor | None]:
-        """D and V with V D V^T >= A A^T: D like a measurement, V = 1 (None) or, of K snapshots, (K, K, H, W').
+        """D and V with V D V^T >= A A^T: D like a measurement; V is 1 (None) or, for K snapshots, (K, K, H, W').
 
-        V[:, m] is a direction in the space of the K values that were measured at one place. Here `majorizer` and None.
+        V[:, m] is a direction in the space of the K values measured at one detector pixel. Here `majorizer` and None.
         """
         return self.majorizer(), None
 
     def row_variance(self, variances: Tensor) -> Tensor:
-        """diag(A V A^T), like a measurement, for independent voxels of variance v_c (C,); here majorizer mean(v)."""
+        """diag(A V A^T), like a measurement, for independent voxels of variance v_c (C,); here D mean(v)."""
         return self.majorizer() * variances.mean()
 
     def gram_diag(self) -> Tensor:
-        """diag(A A^T), like a measurement: `row_variance` of variances 1."""
+        """diag(A A^T), like a measurement: `row_variance` for variances of 1."""
         return self.row_variance(torch.ones(self.num_bands, dtype=self.dtype, device=self.device))
 
     def visibility(self) -> Tensor | None:
-        """diag(A^+ A), (C, H, W): how much of each voxel y alone determines, 0 to 1; None where that is not known."""
+        """diag(A^+ A), (C, H, W): the fraction of each voxel that y alone determines, 0 to 1; None if unknown."""
         return None
 
     def norm(self) -> float:
-        """Largest singular value of A; here by power iteration, to about 0.1 % (from below)."""
+        """Largest singular value of A; here by power iteration, from below, to about 0.1 %."""
         generator = torch.Generator().manual_seed(0)
         start = torch.rand(self.measurement_shape, generator=generator, dtype=torch.float64)
         with torch.no_grad():
@@ -139,16 +139,16 @@ class Camera(ABC):
 
     # inverses
 
-    @kept
+    @cached
     def _diagonal(self) -> Tensor:
         return self.gram_diag().detach()
 
     def solve(self, b: Tensor, rho: float) -> Tensor:
-        """r = (A A^T + rho)^-1 b on the detector, rho >= 0; where `exact`, for rho = 0 the pseudo-inverse (A A^T)^+ b.
+        """r = (A A^T + rho)^-1 b on the detector, rho >= 0; if `exact`, (A A^T)^+ b for rho = 0.
 
-        Here by conjugate gradients from 0, preconditioned by `gram_diag`, as far as `tol` and `max_iters` go. What A
-        nearly erases comes last, so that for rho = 0 stopping early keeps its noise out. Where no light can arrive
-        r = b / rho, and 0 for rho = 0. Differentiable in b.
+        Here by conjugate gradients from 0, preconditioned by `gram_diag`, to `tol` or `max_iters`. Components that A
+        nearly erases converge last, so that for rho = 0 stopping early suppresses their noise. Where no light can
+        arrive, r = b / rho, or 0 for rho = 0. Differentiable in b.
         """
         if not rho >= 0:
             raise ValueError(f"rho must be >= 0, got {rho}")
@@ -162,13 +162,14 @@ class Camera(ABC):
             )  # fmt: skip
             return torch.where(lit, r, b / rho) if rho > 0 else r
 
-        return self._iterated(iterate, self.check_measurement(b))
+        return self._solve_iteratively(iterate, self.check_measurement(b))
 
     def pinv(self, y: Tensor) -> Tensor:
-        """Moore-Penrose pseudo-inverse A^+ y: of the cubes that explain y best, the smallest.
+        """Moore-Penrose pseudo-inverse A^+ y: the smallest of the cubes that explain y best.
 
-        Exact where `exact`: A^T (A A^T)^+ y. Else conjugate gradients for A^T A x = A^T y from 0, to `tol` or
-        `max_iters`: what A nearly erases comes last, and stopping early keeps the noise there out. Differentiable in y.
+        If `exact`, A^T (A A^T)^+ y. Otherwise conjugate gradients for A^T A x = A^T y from 0, to `tol` or `max_iters`:
+        components that A nearly erases converge last, so that stopping early suppresses their noise. Differentiable
+        in y.
         """
         self.check_measurement(y)
         if self.exact:
@@ -179,44 +180,44 @@ class Camera(ABC):
                 lambda x: self.adjoint(self.forward(x)), b, axes=3, num_iters=self.max_iters, tol=self.tol
             )
 
-        return self._iterated(iterate, self.adjoint(y))
+        return self._solve_iteratively(iterate, self.adjoint(y))
 
     def prox(self, v: Tensor, y: Tensor, rho: float) -> Tensor:
         """argmin_x 1/2 |A x - y|^2 + rho/2 |x - v|^2 = v + A^T (A A^T + rho)^-1 (y - A v), rho > 0.
 
         Raises:
-            ValueError: rho not positive, or shapes that do not fit.
+            ValueError: rho is not positive, or a shape is wrong.
         """
         if not rho > 0:
             raise ValueError(f"rho must be positive, got {rho}; for rho -> 0 use v + A.pinv(y - A.forward(v))")
         return v + self.adjoint(self.solve(self.check_measurement(y) - self.forward(v), rho))
 
-    def _iterated(self, solve: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
-        """M^-1 b by an iteration, M symmetric; differentiable in b, but not in the mask."""
+    def _solve_iteratively(self, solve: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
+        """M^-1 b by an iteration for symmetric M; differentiable in b, but not in the mask."""
         if self.learned and torch.is_grad_enabled():
             raise RuntimeError(
-                "an inverse by iteration has no derivative in the mask or weights; call under torch.no_grad()"
+                "an inverse by iteration has no derivative in the mask or weights; call it under torch.no_grad()"
             )
         return linear_map(b, solve, solve)  # M is symmetric
 
-    # what iterative solvers run on
+    # used by iterative solvers
 
-    @kept
+    @cached
     def inverse_modes(self) -> Tensor:
-        """D^+ of the `modes`."""
+        """D^+ for D of `modes`."""
         return reciprocal(self.modes()[0])
 
     def first_guess(self, y: Tensor) -> Tensor:
-        """Where solvers start: A^+ y where that is exact; else A^T D^+ y, D = `majorizer`, which cannot blow up."""
+        """The start of solvers: A^+ y if exact, else A^T D^+ y with D = `majorizer`, which amplifies no noise."""
         return self.pinv(y) if self.exact else self.adjoint(self.check_measurement(y) * self.inverse_modes)
 
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
     ) -> bool:
-        """The data step of `cassi.solvers.gap` (rho = 0) or `admm` (rho > 0) fused, in place: whether it was done.
+        """The data step of `cassi.solvers.gap` (rho = 0) or `admm` (rho > 0), fused and in place.
 
             y_v = A v
-            b   = y - y_v + (y_x - y_v)                without the brackets where not accelerate
+            b   = y - y_v + (y_x - y_v)                without the parenthesis unless accelerate
             r   = (A A^T + rho)^-1 b                   for rho = 0: (A A^T)^+ b
             x   = v + A^T r
             y_x = y_v + b - rho r                      = A x
@@ -225,11 +226,14 @@ class Camera(ABC):
         prox(v - u) + u with A (v - u) = 2 y_v - y_x, and u need not be stored.
 
         Reads the cube v and the measurement y; writes the cube x, which may be v, and y_v. y_x is A x of the previous
-        step; at the start it is y for GAP and A v for ADMM. Not differentiable. This class checks and returns False:
-        the solver then computes its lines with `forward`, `adjoint`, `pinv` and `prox`.
+        step; at the start it is y for GAP and A v for ADMM. Not differentiable.
+
+        Returns:
+            Whether the step was computed. This class only checks and returns False: the solver then computes its lines
+            with `forward`, `adjoint`, `pinv` and `prox`.
 
         Raises:
-            ValueError: negative rho, or shapes that do not fit. RuntimeError: a gradient is wanted.
+            ValueError: negative rho, or a wrong shape. RuntimeError: a gradient is required.
         """
         self.check_step(v, x, y, y_x, y_v, rho)
         return False
@@ -238,9 +242,10 @@ class Camera(ABC):
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
         gamma: Tensor, omega: Tensor, step: float,
     ) -> bool:  # fmt: skip
-        """A turn of `cassi.solvers.subspace_tv` up to the prox in one pass, in place: whether it was done.
+        """One iteration of `cassi.solvers.subspace_tv` up to the prox, fused and in place.
 
-        Reads z, y, B, gamma and omega, both along the `modes`; writes e, u, z_new, y_z = A B^T z. Here there is none.
+        Reads z, y, B, and gamma and omega along the `modes`; writes e, u, z_new and y_z = A B^T z. Returns whether the
+        step was computed; here False.
         """
         return False
 
@@ -259,7 +264,7 @@ class Camera(ABC):
             raise ValueError(f"rho must be >= 0, got {rho}")
         if torch.is_grad_enabled() and (self.learned or any(t.requires_grad for t in (v, y, y_x))):
             raise RuntimeError(
-                "data_step_ works in place and cannot be used where a gradient is wanted; call under torch.no_grad()"
+                "data_step_ works in place and has no gradient, which is required here; call it under torch.no_grad()"
             )
         for cube, name in ((v, "v"), (x, "x")):
             self.check_cube(cube, name)
@@ -293,7 +298,7 @@ class Camera(ABC):
 
 
 def check_measurement(A: Camera, y: Tensor) -> Tensor:
-    """y itself, a measurement of the camera A as the second argument of a solver; TypeError where they are swapped."""
+    """Check the arguments (A, y) of a solver and return y; TypeError if they are swapped."""
     if not hasattr(A, "check_measurement"):
         raise TypeError(f"the first argument must be a camera, got {type(A).__name__}; solvers are called (A, y, ...)")
     return A.check_measurement(y)
@@ -334,22 +339,22 @@ class Weighted(Camera):
 
 
 def checked_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A copy of row weights, of dtype and device of `like`; ValueError for other shapes, negative and infinite ones."""
+    """A copy of row weights with dtype and device of `like`; ValueError unless finite, >= 0 and of this shape."""
     if not isinstance(weights, Tensor):
         raise TypeError(f"weights must be a torch tensor, got {type(weights).__name__}; convert it first")
     if tuple(weights.shape) != shape:
         raise ValueError(f"weights must be {shape}, one per detector pixel, got {tuple(weights.shape)}")
     if weights.dtype is not torch.bool and not bool((weights.isfinite() & (weights >= 0)).all()):
-        raise ValueError("weights must be finite and >= 0; give a bad detector pixel the weight 0")
-    return own(weights.to(like))
+        raise ValueError("weights must be finite and >= 0; give bad detector pixels the weight 0")
+    return private_copy(weights.to(like))
 
 
-def own(tensor: Tensor) -> Tensor:
-    """A contiguous copy that no one else writes into; a tensor that wants a gradient stays itself, to be learned."""
+def private_copy(tensor: Tensor) -> Tensor:
+    """A contiguous copy, so that nobody else can change it; a tensor that requires a gradient is returned as it is."""
     return tensor if tensor.requires_grad else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def reciprocal(diagonal: Tensor) -> Tensor:
-    """D^+ of a diagonal D >= 0: 1 / D, and 0 where D is."""
+    """D^+ of a diagonal D >= 0: 1 / D, and 0 where D = 0."""
     dark = diagonal <= torch.finfo(diagonal.dtype).tiny
     return diagonal.masked_fill(dark, 1).reciprocal().masked_fill(dark, 0)

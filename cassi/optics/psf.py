@@ -1,4 +1,4 @@
-"""Gaussians: a point-spread function, and the mean around a pixel."""
+"""Gaussians: a point-spread function and a local mean."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def gaussian_psf(sigma: float) -> Tensor:
 
 
 def local_mean(image: np.ndarray, known: np.ndarray, width: float) -> np.ndarray:
-    """Mean around each pixel by a Gaussian of this standard deviation, of known pixels (1, else 0) alone."""
+    """Gaussian mean around each pixel, with standard deviation `width`, over the pixels where `known` is 1, not 0."""
     mean: np.ndarray = ndimage.gaussian_filter(image * known, width)
     return np.asarray(mean / np.maximum(ndimage.gaussian_filter(known, width), 1e-6))

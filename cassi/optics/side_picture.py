@@ -1,4 +1,4 @@
-"""A photograph of the scene from beside the camera, as it is given."""
+"""A photograph of the scene by a second camera, as given by the user."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import numpy as np
 
 from cassi.errors import InputError
 
-# Peak and standard deviation of each channel [nm]: about what color filters on silicon pass.
+# Peak and standard deviation of each channel [nm], typical for color filters on silicon.
 RGB = ((600.0, 32.0), (535.0, 38.0), (460.0, 30.0))
-SMALLEST = 16  # pixels a side
+MIN_SIDE = 16  # of the picture [pixel]
+MAX_CHANNELS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class SidePicture:
-    """A grey or color photograph of the scene of a snapshot; it need not be aligned with it.
+    """A grey or color photograph of the scene of a snapshot; it need not be aligned with the snapshot.
 
     Attributes:
         picture: (h, w) or (h, w, K), any unit, finite.
-        response: how each channel weighs the bands, (K, C), taken as it is but for a gain; None: what a color or a
-            grey camera is like, adapted to the scene.
-        linear: whether values are proportional to the light; False for those coded for a display (sRGB); None: told by
-            which of the two fits the snapshot better, or a rising tone curve where neither does.
-        clip: value from which on a pixel is saturated and says nothing; None: there is none.
+        response: weight of each band in each channel, (K, C), up to a gain; None: that of a typical color or grey
+            camera, adapted to the scene.
+        linear: whether values are proportional to the light; False for display values (sRGB); None: whichever of the
+            two fits the snapshot better, or a rising tone curve if neither does.
+        clip: value from which a pixel counts as saturated; None: no pixel is.
 
     Raises:
-        InputError: another shape, values that are not finite, or a response that does not fit the channels.
+        InputError: wrong shape, values that are not finite, or a response that does not match the channels.
     """
 
     picture: np.ndarray
@@ -39,10 +40,10 @@ class SidePicture:
         if not isinstance(p, np.ndarray) or p.ndim not in (2, 3) or p.dtype.kind not in "fiu":
             got = f"{p.dtype} {p.shape}" if isinstance(p, np.ndarray) else type(p).__name__
             raise InputError(f"the side picture must be real numbers (h, w) or (h, w, channels), got {got}")
-        if min(p.shape[:2]) < SMALLEST or self.channels > SMALLEST:
+        if min(p.shape[:2]) < MIN_SIDE or self.channels > MAX_CHANNELS:
             raise InputError(
-                f"the side picture must have at least {SMALLEST} x {SMALLEST} pixels and at most {SMALLEST} channels, "
-                f"got {p.shape}"
+                f"the side picture must have at least {MIN_SIDE} x {MIN_SIDE} pixels and at most {MAX_CHANNELS} "
+                f"channels, got {p.shape}"
             )
         if not np.isfinite(p).all() or p.max() <= 0:
             raise InputError("the side picture must be finite and not black")
@@ -52,7 +53,7 @@ class SidePicture:
                 f"{np.shape(self.response)}"
             )
         if p.min() == p.max():
-            raise InputError(f"the side picture is {p.max():g} everywhere: it shows nothing of a scene; give another")
+            raise InputError(f"the side picture is {p.max():g} everywhere and shows no scene; give another")
 
     @property
     def channels(self) -> int:
@@ -61,9 +62,9 @@ class SidePicture:
 
 
 def expected_response(channels: int, wavelengths: np.ndarray | None, num_bands: int) -> np.ndarray:
-    """What a photograph's channels (K, C) are like before anything is known of them, each of sum 1.
+    """The typical response of the channels of a photograph, (K, C), each of sum 1.
 
-    Three channels of known bands are Gaussians in red, green, blue; anything else is as sensitive to each band.
+    For three channels and known wavelengths: Gaussians in red, green and blue; otherwise equal for all bands.
     """
     flat = np.full((channels, num_bands), 1 / num_bands)
     if channels != 3 or wavelengths is None:

@@ -1,4 +1,4 @@
-"""A camera with a second one beside it that sees each scene pixel by itself: y = (Phi x, R x), stacked."""
+"""A camera and a second one that images each scene pixel separately: y = (Phi x, R x), stacked."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cassi.optics.single_disperser import CASSI
 
 @dataclass(frozen=True, eq=False)
 class SideView(Camera):
-    """A camera Phi and a photograph of the same scene, on the scene's grid.
+    """A camera Phi and a photograph of the same scene, on the grid of the scene.
 
         y = (Phi x, s),    s_k[i, j] = w_k[i, j] sum_c R_kc x_c[i, j]
 
-    The photograph's K channels lie below the S snapshots of the camera, at the first W columns of the detector; the
-    columns beyond hold nothing. Solvers step by the bound
+    The K channels of the photograph follow the S snapshots of the camera, in the first W columns of the detector; the
+    remaining columns are empty. Solvers step with the bound
 
         A A^T <= 2 diag(Phi Phi^T, w_k^2 sum_l |R R^T|_kl)                   as |a + b|^2 <= 2 |a|^2 + 2 |b|^2
 
     Args:
         camera: Phi, of measurement shape (H, W') or (S, H, W'), with W' >= W.
         sensitivity: R (K, C), finite and >= 0, of the dtype and on the device of the camera.
-        side_weights: w (K, H, W), finite and >= 0; a photograph is weighted alike. None for 1 everywhere.
+        side_weights: w (K, H, W), finite and >= 0; the photograph must be weighted alike. None for 1 everywhere.
         tol, max_iters: of inverses, see `Camera`.
     """
 
@@ -50,7 +50,7 @@ class SideView(Camera):
 
     @property
     def num_shots(self) -> int:
-        """S, of the camera alone."""
+        """S, of the camera without the photograph."""
         return self.camera.num_shots
 
     @property
@@ -77,18 +77,18 @@ class SideView(Camera):
 
     @property
     def weights(self) -> Tensor | None:  # type: ignore[override]
-        """Row weights (S + K, H, W'), 0 beyond the photograph; None where neither has any."""
-        own = self.camera.weights
-        if own is None and self.side_weights is None:
+        """Row weights (S + K, H, W'), 0 beyond the photograph; None if neither has any."""
+        w = self.camera.weights
+        if w is None and self.side_weights is None:
             return None
-        return self.stack(self.sensitivity.new_ones(()) if own is None else own, self._w)
+        return self.stack(self.sensitivity.new_ones(()) if w is None else w, self._w)
 
     @property
     def _w(self) -> Tensor:
         return self.sensitivity.new_ones((1, 1, 1)) if self.side_weights is None else self.side_weights
 
     def stack(self, first: Tensor, side: Tensor) -> Tensor:
-        """A measurement (S + K, H, W') of the camera's own and a photograph (K, H, W)."""
+        """Stack a measurement of the camera and a photograph (K, H, W) into (S + K, H, W')."""
         both = self.sensitivity.new_zeros(self.measurement_shape)
         self._first(both).copy_(first)
         self._side(both).copy_(side)
@@ -128,17 +128,17 @@ class SideView(Camera):
         return 2 * self.stack(self.camera.majorizer(), self._w**2 * coupled.view(-1, 1, 1))
 
     def row_variance(self, variances: Tensor) -> Tensor:
-        """diag(A V A^T): that of Phi, and w_k^2 sum_c R_kc^2 v_c."""
-        seen = self.sensitivity.square() @ variances.to(self.sensitivity)
-        return self.stack(self.camera.row_variance(variances), self._w**2 * seen.view(-1, 1, 1))
+        """diag(A V A^T): that of Phi, then w_k^2 sum_c R_kc^2 v_c."""
+        light = self.sensitivity.square() @ variances.to(self.sensitivity)
+        return self.stack(self.camera.row_variance(variances), self._w**2 * light.view(-1, 1, 1))
 
     def subspace_step_(
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
         gamma: Tensor, omega: Tensor, step: float,
     ) -> bool:  # fmt: skip
-        """The camera's own pass, and the photograph's residual, K numbers a pixel, added to its result."""
+        """The fused step of the camera, plus the residual of the photograph, K values per pixel."""
         f, s = self._first, self._side
-        # several shots are stepped along the modes of their own Gram matrix, which are not those of this one
+        # several shots step along the modes of their Gram matrix, which differ from those of this camera
         if (
             self.num_shots > 1
             or y.ndim != 3
@@ -147,18 +147,18 @@ class SideView(Camera):
             )
         ):
             return False
-        seen = self.sensitivity @ B.T
+        RB = self.sensitivity @ B.T
         y_z[self.num_shots :, :, self.cube_shape[-1] :] = 0
-        torch.mul(torch.einsum("kc,chw->khw", seen, z), self._w, out=s(y_z))
+        torch.mul(torch.einsum("kc,chw->khw", RB, z), self._w, out=s(y_z))
         r = s(y) - s(y_z)
         s(e).add_(r).mul_(s(gamma))
         r.add_(s(e)).mul_(s(omega)).mul_(self._w)
-        z_new.add_(torch.einsum("kc,khw->chw", seen, r))
+        z_new.add_(torch.einsum("kc,khw->chw", RB, r))
         return True
 
 
 def through(camera: Camera, light: Tensor) -> Camera | None:
-    """The camera of x / L for the light L (H, W): its masks times L. None for a camera whose mask is not known."""
+    """The camera for x / L, with the light L (H, W): its masks times L. None for a camera without a known mask."""
     if isinstance(camera, CASSI | BlurredCASSI) and camera.mask.shape[-2:] == light.shape:
         return replace(camera, mask=camera.mask * light)
     if isinstance(camera, MultiShot):

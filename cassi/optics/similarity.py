@@ -1,4 +1,4 @@
-"""Where one picture of a scene lies in another: moved, turned, scaled."""
+"""The position of one picture of a scene in another: displaced, rotated, scaled."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Similarity:
-    """A similarity from scene to picture, both with their origin in the middle and rows down.
+    """A similarity transform from scene to picture, both with their origin at the center and rows downward.
 
         position in the picture = scale R(angle) (position in the scene + (rows, columns))
 
     Attributes:
-        scale: picture pixels for one scene pixel.
-        angle: by which the scene's content is turned in the picture, clockwise as seen [degree].
-        rows, columns: by which it is moved down and to the right [scene pixel].
+        scale: picture pixels per scene pixel.
+        angle: rotation of the content of the scene in the picture, clockwise as displayed [degree].
+        rows, columns: displacement down and to the right [scene pixel].
     """
 
     scale: float
@@ -30,10 +30,10 @@ class Similarity:
     columns: float = 0.0
 
     def sample(self, picture: Tensor, size: tuple[int, int], *, spline: bool = False) -> tuple[Tensor, Tensor]:
-        """The picture (K, h, w) on the scene's grid (K, H, W), and where it was seen: bool (H, W).
+        """The picture (K, h, w) on the grid of the scene (K, H, W), and where it covers the scene: bool (H, W).
 
-        At the pixels' centers, bicubic, or by a cubic spline, which is slower and keeps fine detail; a picture that is
-        finer by 2 or more is averaged over blocks first.
+        Sampled at the centers of pixels, bicubic or by a cubic spline, which is slower and keeps fine detail. A picture
+        with at least twice the resolution is averaged over blocks first.
         """
         block = min(max(1, int(self.scale + 1e-6)), *picture.shape[-2:])
         if block > 1:

@@ -1,4 +1,4 @@
-"""The physics of a single-disperser coded-aperture camera, y = Phi x: the only module that knows the optics."""
+"""The physics of a single-disperser coded-aperture camera, y = Phi x."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi.kernels.dispatch import kernels
 from cassi.kernels.shift_sum import shift_back, shift_sum
 from cassi.optics.coded_aperture import CodedAperture
-from cassi.optics.protocol import kept, reciprocal
+from cassi.optics.protocol import cached, reciprocal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -18,20 +18,20 @@ class CASSI(CodedAperture):
 
         y[i, j + d_c - d_min] = w[i, j + d_c - d_min] * sum_c m_c[i, j] x_c[i, j]
 
-    One detector pixel per mask pixel; no border is lost, the detector is W' = W + max d - min d columns wide. Phi Phi^T
-    is diagonal (two detector pixels never see the same voxel): pseudo-inverse and proximal step are exact in closed
-    form. (Wagadarikar, John, Willett & Brady, "Single disperser design for coded aperture snapshot spectral imaging",
-    Applied Optics 47, B44 (2008).)
+    One detector pixel per mask pixel; no border is lost: the detector is W' = W + max d - min d columns wide. Two
+    detector pixels never see the same voxel, so Phi Phi^T is diagonal, and pseudo-inverse and proximal step have an
+    exact closed form. (Wagadarikar, John, Willett & Brady, "Single disperser design for coded aperture snapshot
+    spectral imaging", Applied Optics 47, B44 (2008).)
 
     Args:
         mask: coded aperture m, (H, W), or (C, H, W) with one calibrated mask per band; any real values [transmission],
-            float32 or float64. Its dtype and device are the operator's. Copied, unless it wants a gradient.
+            float32 or float64. Its dtype and device are those of the operator. Copied, unless it requires a gradient.
         shifts: displacement d_c of each band on the detector [pixel]: C integers of any sign, order and spacing.
-        weights: optional row weights w, (H, W'), finite and >= 0. 0 leaves a detector pixel out of the data term
-            exactly (bad or held-out pixels); 1/sigma whitens noise. The measurement must carry the same weights.
+        weights: optional row weights w, (H, W'), finite and >= 0. 0 excludes a detector pixel from the data term
+            exactly (bad or held-out pixels); 1/sigma whitens the noise. The measurement must be weighted alike.
 
     Raises:
-        TypeError, ValueError: arguments of another type, rank, size or range.
+        TypeError, ValueError: wrong type, rank, size or range.
 
     Example:
         >>> A = CASSI.from_step(torch.ones(4, 5), step=2, num_bands=3)
@@ -58,7 +58,7 @@ class CASSI(CodedAperture):
 
     @classmethod
     def from_step(cls, mask: Tensor, step: int, num_bands: int) -> CASSI:
-        """The usual camera: band c, 0 .. num_bands - 1, lies c * step pixels to the right, to the left for step < 0."""
+        """The usual camera: band c = 0 .. num_bands - 1 is displaced by c * step pixels to the right (left if < 0)."""
         if num_bands < 1:
             raise ValueError(f"num_bands must be at least 1, got {num_bands}")
         return cls(mask, tuple(c * step for c in range(num_bands)))
@@ -85,7 +85,7 @@ class CASSI(CodedAperture):
         """Phi Phi^T itself, which is diagonal."""
         return self.gram_diag()
 
-    @kept
+    @cached
     def _gram(self) -> tuple[Tensor, Tensor]:
         """The diagonal of Phi Phi^T and its pseudo-inverse."""
         gram = super().gram_diag()
@@ -99,7 +99,7 @@ class CASSI(CodedAperture):
     def data_step_(
         self, v: Tensor, x: Tensor, y: Tensor, y_x: Tensor, y_v: Tensor, *, rho: float = 0.0, accelerate: bool = True
     ) -> bool:
-        """`Camera.data_step_` in one pass over the cube: exact because Phi Phi^T is diagonal. y_x is 0 in the dark."""
+        """`Camera.data_step_` in one pass over the cube, which is exact because Phi Phi^T is diagonal."""
         self.check_step(v, x, y, y_x, y_v, rho)
         gram, mask, weights = self._gram[0], self.mask, self.weights
         fast = kernels(v, x, y, y_x, y_v, mask, gram, weights)
@@ -112,7 +112,7 @@ class CASSI(CodedAperture):
         self, z: Tensor, z_new: Tensor, y: Tensor, e: Tensor, u: Tensor | None, y_z: Tensor, B: Tensor,
         gamma: Tensor, omega: Tensor, step: float,
     ) -> bool:  # fmt: skip
-        """See `Camera.subspace_step_`; in one kernel where there is one for the device."""
+        """`Camera.subspace_step_` in one kernel, if the device has one."""
         fast = kernels(z, z_new, y, e, u, y_z, B, self.mask, self.weights, gamma, omega)
         if fast is None:
             return False
@@ -122,7 +122,7 @@ class CASSI(CodedAperture):
     def visibility(self) -> Tensor:
         """diag(Phi^+ Phi) = w^2 m_c^2 / gram_diag, (C, H, W); 0 behind a closed mask element or a bad pixel.
 
-        The mean is (detector pixels) / (voxels) at most.
+        Its mean is at most (detector pixels) / (voxels).
         """
         share = self._gram[1] if self.weights is None else self._gram[1] * self.weights
         return self.adjoint(share) * self.mask

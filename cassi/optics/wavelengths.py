@@ -1,4 +1,4 @@
-"""Which wavelength is each band: named presets with their source, ranges, files."""
+"""Wavelengths of the bands: named presets with their sources, and checks."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,11 +8,11 @@ import numpy as np
 
 from cassi.errors import InputError
 
-SHORTEST = 100.0  # [nm]; glass, quartz and air end there
+MIN_WAVELENGTH = 100.0  # [nm]; glass, quartz and air absorb what is shorter
 
 
 class Preset(NamedTuple):
-    """A published band list: `wavelengths` [nm], and `source`, where it was published."""
+    """A published list of bands: `wavelengths` [nm], and `source`, the publication."""
 
     wavelengths: tuple[float, ...]
     source: str
@@ -49,19 +49,19 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 def check_wavelengths(values: np.ndarray, num_bands: int, name: str, *, of: str = "bands") -> np.ndarray:
     """Return the list as (C,) float64 [nm]; values below 10 are taken as micrometers.
 
-    InputError: another number than `num_bands`, or values that are not finite, all different and above 100 nm.
+    InputError: not `num_bands` values, or values that are not finite, all different and above 100 nm.
     """
     values = np.asarray(values, dtype=np.float64).reshape(-1)
     if values.size != num_bands:
-        raise InputError(f"{name}: {values.size} values, there are {num_bands} {of}; give one for each")
+        raise InputError(f"{name}: {values.size} values for {num_bands} {of}; give one for each")
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError(f"{name}: wavelengths must be positive and finite [nm]")
     if np.unique(values).size < values.size:
-        raise InputError(f"{name}: wavelengths must be all different, one comes twice; give one for each of the {of}")
-    # No optical band lies at 10 nm: such numbers are micrometers. Rounding keeps 0.45 um at 450 nm exactly.
-    values = np.round(values * 1e3, 9) if 1e-3 * SHORTEST < values.max() < 10 else values
-    if values.min() < SHORTEST:
+        raise InputError(f"{name}: wavelengths must all differ, one is repeated; give one for each of the {of}")
+    # No optical band is near 10 nm: such numbers are micrometers. Rounding turns 0.45 um into exactly 450 nm.
+    values = np.round(values * 1e3, 9) if 1e-3 * MIN_WAVELENGTH < values.max() < 10 else values
+    if values.min() < MIN_WAVELENGTH:
         raise InputError(
-            f"{name}: {values.min():g} to {values.max():g} nm is no light that a lens lets through; give them in nm"
+            f"{name}: {values.min():g} to {values.max():g} nm is not transmitted by any lens; give wavelengths in nm"
         )
     return values
