@@ -129,7 +129,7 @@ def test_what_is_no_data_file(tmp_path):
         ({"measurement": Y, "mask": MASK[:20, :22]}, "both need equally many rows, got 20 and 24"),
         ({"measurement": Y[:, :20], "mask": MASK}, "must be at least as wide as the mask"),
         ({"measurement": Y, "mask": MASK, "shifts": [0, np.nan]}, "'shifts' must be finite"),
-        ({"measurement": Y, "mask": MASK, "wavelengths": [500.0]}, "1 values, there are 4 bands"),
+        ({"measurement": Y, "mask": MASK, "wavelengths": [500.0]}, "1 values for 4 bands"),
         ({"measurement": Y, "mask": MASK, "wavelengths": [1.0, -2, 3, 4]}, "must be positive and finite"),
         ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones((3, 3))}, "expected that of the measurement"),
         ({"measurement": Y, "mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)}, "a damaged pixel"),

@@ -269,7 +269,7 @@ def test_wavelengths_given_beside_the_file(tmp_path, arrays):
     for given in (np.arange(4) + 500, ",".join(f"{nm:.70f}" for nm in range(500, 504))):  # longer than a file's name
         assert read_measurement(path, wavelengths=given).wavelengths.tolist() == [500, 501, 502, 503]
     path = write_h5(tmp_path / "w.h5", wavelengths=[450, 500], **arrays)
-    with pytest.raises(InputError, match="2 values, there are 4 bands"):
+    with pytest.raises(InputError, match="2 values for 4 bands"):
         read_measurement(path)
 
 

@@ -51,7 +51,7 @@ def test_what_is_wrong_is_told(tmp_path):
 
 def test_shots_that_do_not_belong_together_are_refused():
     one = Measurement(y=Y[0], mask=MASKS[0], shifts=(0, 2, 4), source="a", gain=100.0)
-    with pytest.raises(InputError, match="no shots given"):
+    with pytest.raises(InputError, match="no shots; give"):
         join_shots([])
     small = Measurement(y=Y[0, :, :10], mask=MASKS[0], shifts=(0, 1, 2), source="b")
     with pytest.raises(InputError, match=r"shot 1 \(a\) has snapshot \(6, 12\), shot 2 \(b\) \(6, 10\)"):

@@ -299,7 +299,7 @@ def test_without_triton_there_is_one_warning(monkeypatch, module, cause):
     dispatch._triton.cache_clear()
     device = torch.device("cpu")
     try:
-        with pytest.warns(UserWarning, match=rf"Triton does not run on cpu \({cause}.* eager torch does the"):
+        with pytest.warns(UserWarning, match=rf"Triton does not run on cpu \({cause}.* using eager torch"):
             assert dispatch._triton(device) is None
         with warnings.catch_warnings():
             warnings.simplefilter("error")

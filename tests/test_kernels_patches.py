@@ -77,7 +77,7 @@ def test_first_and_second_derivatives():
     [
         (lambda: extract_patches(torch.ones(4, 6), 5), "does not fit an axis of 4"),
         (lambda: extract_patches(torch.ones(4, 6), 0), "at least 1"),
-        (lambda: extract_patches(torch.ones(8, 8), 2, 3), "pixels would be missed"),
+        (lambda: extract_patches(torch.ones(8, 8), 2, 3), "some pixels would be in no patch"),
         (lambda: extract_patches(torch.ones(5), 2), r"x must be \(..., H, W\)"),
         (lambda: aggregate_patches(torch.ones(2, 2, 4), (5, 5)), r"\(..., p, p, n_h, n_w\)"),
         (lambda: aggregate_patches(torch.ones(2, 2, 3, 4), (5, 5)), r"has \(4, 4\) patches of 2 x 2"),

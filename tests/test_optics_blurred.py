@@ -23,7 +23,7 @@ CASES = {
     "blur along": {"shifts": (0.0, 1.7, 3.4), "psf": gaussian_psf(0.6)},
     "even width": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(4)},
     "wider than the image": {"shifts": (0.0, 0.4, 1.0), "psf": uneven(15)},
-    "one function a band": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(3, 5)},
+    "one function per band": {"shifts": (0.0, 1.7, 3.4), "psf": uneven(3, 5)},
     "one a band, to the left": {"shifts": (3.2, 1.7, 0.0), "psf": uneven(3, 4)},
     "wide, a band": {"shifts": (0.0, 1.0, 2.5), "psf": uneven(3, 31)},
     "weights": {
@@ -135,8 +135,8 @@ def test_gaussian_psf():
     ("call", "error", "words"),
     [
         (lambda m: BlurredCASSI(m.int(), (0, 1)), TypeError, "floating-point tensor"),
-        (lambda m: BlurredCASSI(m, ()), ValueError, "one finite number a band"),
-        (lambda m: BlurredCASSI(m, (0, math.nan)), ValueError, "one finite number a band"),
+        (lambda m: BlurredCASSI(m, ()), ValueError, "one finite number per band"),
+        (lambda m: BlurredCASSI(m, (0, math.nan)), ValueError, "one finite number per band"),
         (lambda m: BlurredCASSI(m[0], (0, 1)), ValueError, r"mask must be \(H, W\)"),
         (lambda m: BlurredCASSI(m[None], (0, 1)), ValueError, "mask has 1 bands"),
         (lambda m: BlurredCASSI(m, (0, 1), psf=torch.ones(3, 3)), ValueError, r"psf must be \(M,\) or \(2, M\)"),

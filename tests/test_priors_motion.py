@@ -38,7 +38,7 @@ def test_a_part_that_moves_otherwise_is_found_too():
 
 def test_flat_pictures_do_not_move_and_shapes_must_agree():
     assert optical_flow(torch.ones(2, 40, 40), torch.ones(2, 40, 40)).abs().max() < 1e-6
-    with pytest.raises(ValueError, match=r"both pictures must be \(K, H, W\)"):
+    with pytest.raises(ValueError, match=r"both images must be \(K, H, W\)"):
         optical_flow(torch.ones(2, 40, 40), torch.ones(2, 40, 41))
 
 

@@ -210,7 +210,7 @@ ARRAYS = {
     "gain": ({"gain": -2.0}, "the gain must be positive"),
     "masked": ({"measurement": np.ma.masked_equal(np.eye(H, W + 6), 1)}, "masked values .* would count"),
     "negative mask": ({"mask": -torch.ones(H, W)}, "only negative values, down to -1"),
-    "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is no light"),
+    "in meters": ({"wavelengths": [4.5e-7, 5e-7, 5.5e-7, 6e-7]}, "4.5e-07 to 6e-07 nm is not transmitted"),
     "read noise": ({"read_noise": -2.0}, "read noise must be >= 0"),
     "noise of no gain": ({"read_noise": 5.0}, "needs the gain too"),
     "black level": ({"black_level": math.nan}, "black level must be a finite number"),

@@ -178,7 +178,7 @@ def test_where_only_dark_pixels_are_left_the_others_are_named(masks):
     y = _through(masks[0]).numpy()
     m = Measurement(y=np.where(y > 0, y, 0), mask=masks[0].numpy(), shifts=(0, 2, 4, 6), bad_pixels=y > 0)
     dark = replace(m, y=np.zeros_like(y), bad_pixels=None)
-    assert f"{(y > 0).mean():.0%} of the pixels are left out" in without_scene(m)
+    assert f"{(y > 0).mean():.0%} of the pixels are excluded" in without_scene(m)
     assert "black" in without_scene(dark)
 
 
