@@ -34,7 +34,11 @@ def test_single_precision_pinv_stays_bounded_where_masks_nearly_agree():
 @pytest.mark.parametrize(
     ("build", "error", "match"),
     [
-        (lambda: double_disperser(torch.ones(4, 4), (0, 2, 4)), ValueError, "wider than the spread of the bands, 4 columns"),
+        (
+            lambda: double_disperser(torch.ones(4, 4), (0, 2, 4)),
+            ValueError,
+            "wider than the spread of the bands, 4 columns",
+        ),
         (lambda: video_camera(torch.ones(4, 4)), ValueError, r"masks must be \(C, H, W\)"),
         (lambda: MultiShot(()), ValueError, "shots is empty"),
         (

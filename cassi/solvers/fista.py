@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cassi.optics.protocol import Camera, measured
+from cassi.optics.protocol import Camera, check_measurement
 from cassi.priors.tv import TVDenoiser
 from cassi.solvers.admm import Prox
 from cassi.solvers.loop import Loop, Monitor, Result, overwrite
@@ -43,7 +43,7 @@ def fista(
     Raises:
         FloatingPointError: the iteration diverged; names the iteration.
     """
-    y = measured(A, y).contiguous()
+    y = check_measurement(A, y).contiguous()
     x = A.first_guess(y) if x0 is None else x0.clone(memory_format=torch.contiguous_format)
     v, t, L = x.clone(), 1.0, lipschitz(A)
     y_v = torch.empty_like(y)
@@ -88,6 +88,6 @@ def fista_tv(
         >>> fista_tv(A, A.forward(torch.ones(2, 8, 8)), tv_weight=0.1, num_iters=5).x.shape
         torch.Size([2, 8, 8])
     """
-    measured(A, y)
+    check_measurement(A, y)
     denoise = TVDenoiser(tv_weight / lipschitz(A), num_iters=tv_iters)
     return fista(A, y, denoise, num_iters=num_iters, tol=tol, x0=x0, monitor=monitor)
