@@ -238,7 +238,7 @@ FAULTS = [
         "slice(frames, frames + 1)", "test_files_reading.py", "stack_of_frames"),
     Fault("sheared masks cut out at the first column", "files/layout.py::unshear_mask", "mask[c, :, s : s + width]",
         "mask[c, :, :width]", "test_files_reading.py", "sheared"),
-    Fault("frames in the order of their letters", "files/frames.py::_files_of", "sorted(found, key=natural)",
+    Fault("frames in the order of their letters", "files/frames.py::_list_files", "sorted(files, key=natural)",
         "sorted(found)", "test_files_frames.py", "patterns"),
     Fault("signals are not held back", "files/atomic.py::signals_held", "signal.signal(number, hold)", "pass",
         "test_files_writing.py", "signals_wait"),

@@ -97,7 +97,7 @@ def test_files_that_cannot_be_used(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_side_picture(tmp_path / "none.png")
     (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(InputError, match="no picture that can be read"):
+    with pytest.raises(InputError, match="cannot be read as"):
         read_side_picture(tmp_path / "text.png")
     Image.fromarray(9 * np.eye(20, dtype=np.uint8)).save(tmp_path / "grey.png")
     with pytest.raises(InputError, match="one channel or three"):

@@ -121,7 +121,7 @@ def test_of_many_the_camera_takes_no_snapshot_s_place(bench, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--save-camera", "nowhere/c.h5"), "does not exist; make it first"),
+        (("--save-camera", "nowhere/c.h5"), "does not exist; create it first"),
         (("--save-camera", "white.h5"), "exists already"), (("--save-camera", "camera.png"), "expected the suffix .h5"),
         (("--output", "white.h5"), "allow overwriting (--overwrite)"), (("--output", "no/cube.h5"), "does not exist"),
         (("--output", "cube.docx"), "unknown output format"), (("--report", "page.pdf"), "expected the suffix .html"),

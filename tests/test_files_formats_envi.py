@@ -63,12 +63,12 @@ def test_neither_of_the_two_files_is_replaced_unasked(tmp_path):
     ("old", "new", "match"),
     [
         ("lines = 5", "lines = 5000000", "its data end before"),
-        ("samples = 7", "samples = x", "damaged or cut short"),
+        ("samples = 7", "samples = x", "damaged or truncated"),
         ("bands = 3", "bands = -3", "an image of the size"),
         ("header offset = 0", "header offset = 99", "its data end before"),
         ("file type = ENVI Standard", "file type = ENVI Spectral Library", "spectral library|damaged"),
         ("byte order = 0", "byte order = 0\nfile compression = 1", "packed ENVI data are not read"),
-        ("data type = 4", "data type = 77", "damaged or cut short"),
+        ("data type = 4", "data type = 77", "damaged or truncated"),
     ],
 )
 def test_damaged_headers_are_refused(tmp_path, old, new, match):

@@ -107,7 +107,7 @@ def test_what_is_no_data_file(tmp_path):
     assert "the file is empty" in one_line(read_measurement, tmp_path / "empty.h5")
     assert "null byte" in one_line(read_measurement, "a\0b.h5")
     (tmp_path / "m.h5").write_text("this is a letter\nof two lines")
-    assert "not HDF5 and no other format known here" in one_line(read_measurement, tmp_path / "m.h5")
+    assert "not HDF5 or another supported format" in one_line(read_measurement, tmp_path / "m.h5")
     (tmp_path / "zip.npz").write_bytes(b"PK\x05\x06" + bytes(18))
     assert "found nothing" in one_line(read_measurement, tmp_path / "zip.npz")
 
@@ -135,7 +135,7 @@ def test_what_is_no_data_file(tmp_path):
         ({"measurement": Y, "mask": np.where(RNG.random(MASK.shape) < 1e-2, 1e30, MASK)}, "a damaged pixel"),
         ({"measurement": Y * 1e36, "mask": MASK}, "'measurement': values of size \\S+ cannot be computed with"),
         ({"measurement": Y.astype(float) * 1e-300, "mask": MASK}, "save them in another unit"),
-        ({"measurement": Y, "mask": MASK[:, :1]}, "a single row or column, expected the picture of a mask"),
+        ({"measurement": Y, "mask": MASK[:, :1]}, "a single row or column, expected the image of a mask"),
         ({"measurement": Y, "mask": MASK, "shifts": np.zeros(20_000)}, "must be at most 10000 numbers"),
         ({"measurement": Y, "mask": MASK, "wavelengths": [500.0, 550, 550, 600]}, "all different"),
         ({"measurement": Y, "mask": MASK, "bad_pixels": np.ones(Y.shape)}, "every detector pixel is marked bad"),
@@ -258,14 +258,14 @@ NO_SNAPSHOTS = {
     "png in color": (saved("p.png", "RGB"), "a color PNG (mode RGB)"),
     "png with transparency": (saved("p.png", "LA"), "a color PNG (mode LA)"),
     "png of a wrong checksum": (changed("p.png", (b"IEND", -5), 0), "cannot be read as PNG, it is damaged"),
-    "png of one bit": (saved("p.png", "1"), "values of one bit are no counts"),
+    "png of one bit": (saved("p.png", "1"), "values of one bit are not counts"),
     "tiff in color": (saved("p.tif", "RGBA"), "a color TIFF"),
     "tiff of a palette": (saved("p.tif", "P"), "a color TIFF"),
     "tiff with transparency": (saved("p.tif", "LA"), "a color TIFF"),
     "tiff of light and dark swapped": (
         changed("p.tif", (struct.pack("<HHI", 262, 3, 1), 8), 0), "a TIFF in which 0 is white"
     ),
-    "tiff that is turned": (saved("p.tif", "L", tiffinfo={274: 3}), "asks to be turned (orientation 3)"),
+    "tiff that is turned": (saved("p.tif", "L", tiffinfo={274: 3}), "a rotated TIFF (orientation 3)"),
     "tiff of unequal pages": (
         saved("p.tif", "L", save_all=True, append_images=[Image.new("L", (3, 3))]), "pages of unequal size or kind"
     ),

@@ -62,7 +62,7 @@ def test_the_only_image_of_a_file_is_taken_and_said(tmp_path, arrays):
     np.save(tmp_path / "aperture.npy", arrays["mask"])
     m = read_measurement(tmp_path / "capture.npy", mask=tmp_path / "aperture.npy")
     assert np.array_equal(m.y, arrays["measurement"])
-    assert any("'capture', the only image in the file, is taken as the measurement" in note for note in m.notes)
+    assert any("'capture', the only image in the file, is used as the measurement" in note for note in m.notes)
     assert any("'aperture'" in note and "mask" in note for note in m.notes)
 
 
@@ -102,7 +102,7 @@ def test_stack_of_frames_is_found_by_the_rows_of_the_mask(tmp_path, arrays):
     assert np.array_equal(read_measurement(path).y, frames)
     with pytest.raises(InputError, match="has 5 frames, there is no frame 5"):
         read_measurement(path, frames=5)
-    with pytest.raises(InputError, match="picks none of them"):
+    with pytest.raises(InputError, match="selects none of them"):
         read_measurement(path, frames=slice(5, 9))
     path = write_h5(tmp_path / "m.h5", **arrays)
     assert read_measurement(path, frames=0).y.shape == read_measurement(path, frames=-1).y.shape == (H, DETECTOR)
@@ -153,7 +153,7 @@ def test_shifts_of_the_file_any_order(tmp_path, arrays):
     path = write_h5(tmp_path / "w.h5", shifts=np.array([0, 9]), **arrays)
     with pytest.raises(InputError, match="the shifts span 9 columns; what fits: 4 bands with step 2"):
         read_measurement(path)
-    with pytest.raises(InputError, match="holds 3 bands, 4 were asked for"):
+    with pytest.raises(InputError, match="holds 3 bands, 4 were given"):
         read_measurement(tmp_path / "m.h5", num_bands=4)
     assert read_measurement(tmp_path / "m.h5", step=1).shifts == tuple(range(7)), "the user overrules the file"
 
@@ -177,7 +177,7 @@ def test_sheared_masks_are_cut_out_at_their_shift(tmp_path, step, name):
     m = read_measurement(tmp_path / "m.mat", step=step)
     assert m.shifts == tuple(c * (step or 2) for c in range(5))
     assert np.array_equal(m.mask, mask)
-    assert any("not zero outside" in note for note in m.notes)
+    assert any("nonzero values outside" in note for note in m.notes)
 
 
 def test_sheared_masks_that_differ_by_band_stay_one_per_band(tmp_path):

@@ -164,7 +164,7 @@ def test_write_report_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pyte
     before = path.read_bytes()
     with pytest.raises(OutputError, match="exists already"):
         write_report(path, data)
-    with pytest.raises(OutputError, match=r"does not exist; make it first"):
+    with pytest.raises(OutputError, match=r"does not exist; create it first"):
         write_report(tmp_path / "no folder" / "report.html", data)
 
     def full(*_: object) -> None:

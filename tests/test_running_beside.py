@@ -139,7 +139,7 @@ def test_the_command_line_makes_and_takes_one(tmp_path, capsys):
     assert main(["simulate", "--frames", "2", "--side", str(p), "--output", str(tmp_path / "v.h5")]) == 2
     assert "--side does not go with --frames" in capsys.readouterr().err
     for bad, said in (
-        (["--side", str(m)], "no picture that can be read"),
+        (["--side", str(m)], "cannot be read as"),
         (["--side", str(p), "--tile", "32"], "does not go with --tile"),
         (["--side", str(p), "--solver", "gap-tv"], "--side does not go with --solver"),
     ):

@@ -1,4 +1,4 @@
-"""Level 2: read measurements and cubes from the files users hold, write results: whole or not at all."""
+"""Level 2: read measurements and cubes from the usual files; write results, whole or not at all."""
 
 from cassi.errors import InputError as InputError, OutputError as OutputError
 from cassi.files.atomic import file_sha256 as file_sha256, replacing as replacing, write_text as write_text

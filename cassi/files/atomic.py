@@ -1,4 +1,4 @@
-"""Whole or not at all: what is written appears under its name only when it is complete."""
+"""Atomic writing: a file appears under its name only when it is complete."""
 
 import errno
 import hashlib
@@ -29,23 +29,22 @@ def file_sha256(path: PathLike) -> str:
 
 @lru_cache(maxsize=256)
 def _file_sha256(path: str, size: int, modified: int) -> str:
-    """The hash of a file that has this size and time: a stack is hashed once, not once a frame."""
+    """The hash of a file with this size and time: a stack is hashed once, not once per frame."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_place(path: PathLike, overwrite: bool = False) -> Path:
-    """Return the path after checking that a file can be put there.
+    """Check that a file can be written, and return its path.
 
     Raises:
-        OutputError: no such folder, no right to write, a folder of that name, or the file exists and `overwrite` is
-            False.
+        OutputError: missing folder, no permission, a folder of that name, or the file exists and `overwrite` is False.
     """
     path = Path(path)
     if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
+        raise OutputError(f"{path}: the folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):
-        raise OutputError(f"{path}: the folder {path.parent} may not be written to")
+        raise OutputError(f"{path}: no permission to write to the folder {path.parent}")
     if path.is_dir():
         raise OutputError(f"{path}: is a folder, expected the name of a file")
     if path.exists() and not overwrite:
@@ -55,10 +54,10 @@ def check_place(path: PathLike, overwrite: bool = False) -> Path:
 
 @contextmanager
 def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a path of the same name in a new hidden folder beside `path`; what is made there is moved into place.
+    """Yield a path of the same name in a new hidden folder beside `path`; its content is then moved into place.
 
-    A file, with others beside it (the data of a header), or a folder. It reaches the disk (fsync) before it is moved.
-    On any exception, an interrupt from the keyboard among them, nothing is left behind.
+    This may be a file, with others beside it (the data of a header), or a folder. It is flushed to disk (fsync) before
+    it is moved. After any exception, also a keyboard interrupt, nothing is left behind.
 
     Raises:
         OutputError: see `check_place`; or the disk is full.
@@ -68,7 +67,7 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
     try:
         folder.mkdir()
         yield folder / path.name
-        parts = sorted(folder.iterdir(), key=lambda part: part.name == path.name)  # last the one that is asked for
+        parts = sorted(folder.iterdir(), key=lambda part: part.name == path.name)  # the requested one last
         for part in parts:
             _flush(part)
         with signals_held():
@@ -77,9 +76,9 @@ def replacing(path: PathLike, overwrite: bool = False) -> Iterator[Path]:
             for part in parts:
                 os.replace(part, path.with_name(part.name))
             _flush(path.parent)
-            shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come before it
+            shutil.rmtree(folder, ignore_errors=True)  # here no interrupt can come first
     except OSError as error:
-        # numpy says only "... requested and ... written".
+        # numpy reports only "... requested and ... written"
         full = error.errno in DISK_FULL or (error.errno is None and "written" in str(error))
         cure = "the disk is full; free some space" if full else one_line(error)
         raise OutputError(f"{path}: cannot be written, nothing was left behind: {cure}") from error
@@ -94,7 +93,7 @@ def write_text(path: PathLike, text: str, overwrite: bool = True) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove it, also where an interrupt comes before it can be held back."""
+    """Remove a folder, even if an interrupt comes before signals are held."""
     try:
         with signals_held():
             shutil.rmtree(folder, ignore_errors=True)
@@ -104,7 +103,7 @@ def _remove(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows opens no folder
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -118,22 +117,22 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back within the block and deliver them at its end.
+    """Hold SIGINT and SIGTERM during the block and deliver them at its end.
 
-    A library that calls back into Python may swallow the exception of an interrupt and go on without what it was
-    writing. Signals reach the main thread only; in others this does nothing.
+    A library that calls back into Python may swallow the exception of an interrupt and continue without what it was
+    writing. Signals reach only the main thread; in others this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
 
     def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
-    # SIGINT is the first to be held and the last to be let go, so that it never leaves the other one held.
-    known = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    handlers = {number: handler for number, handler in known.items() if handler is not None}  # None: not Python's
+    # SIGINT is held first and released last, so that it cannot leave the other one held.
+    current = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in current.items() if handler is not None}  # None: not Python's
     try:
         for number in handlers:
             signal.signal(number, hold)
@@ -141,14 +140,14 @@ def signals_held() -> Iterator[None]:
     finally:
         for number in reversed(handlers):
             signal.signal(number, handlers[number])
-        for number in dict.fromkeys(came):
+        for number in dict.fromkeys(received):
             signal.raise_signal(number)
 
 
 class _FirstError(io.FileIO):
-    """A file that keeps its first write error and takes everything after it in silence.
+    """A file that records its first write error and silently discards everything after it.
 
-    HDF5 cannot close a file that it cannot flush, and crashes the process when it ends; so it is not told.
+    HDF5 cannot close a file that it cannot flush, and crashes the process at exit; so the error is hidden from it.
     """
 
     error: OSError | None = None
@@ -157,7 +156,7 @@ class _FirstError(io.FileIO):
         if self.error is None:
             try:
                 view = memoryview(data).cast("B")
-                while view:  # a write may be taken in part
+                while view:  # a write may be partial
                     view = view[super().write(view) :]
             except OSError as error:
                 self.error = error
@@ -174,7 +173,7 @@ class _FirstError(io.FileIO):
 
 @contextmanager
 def hdf5_target(path: Path) -> Iterator[_FirstError]:
-    """Yield a file for HDF5 to write to; raise its write error once HDF5 has let go of it."""
+    """Yield a file for HDF5 to write to; raise its write error once HDF5 has closed it."""
     with _FirstError(path, "w+") as file:
         try:
             yield file

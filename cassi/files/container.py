@@ -1,8 +1,8 @@
-"""Open a file of any supported format as named arrays, safely.
+"""A file of any supported format as named arrays, read safely.
 
-Every format ends in the same `Container`: a list of entries (name, shape, dtype) and a function that reads one of
-them. Nothing is read before it is asked for, its declared size is checked before memory is taken, nothing is
-unpickled. What the arrays mean is decided in `reading.py`.
+Every format yields the same `Container`: a list of entries (name, shape, dtype) and a function that reads one of them.
+Data are read only on request, the declared size is checked before memory is allocated, and nothing is unpickled. The
+meaning of the arrays is decided in `reading.py`.
 """
 
 import math
@@ -17,17 +17,17 @@ import numpy as np
 
 from cassi.errors import InputError, one_line
 
-MAX_READ_BYTES = 8 * 2**30  # at once; times the environment variable CASSI_READ_LIMIT
+MAX_READ_BYTES = 8 * 2**30  # per call; multiplied by the environment variable CASSI_READ_LIMIT
 
 Selection = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of a file: what it declares about itself before it is read.
+    """One array of a file, as declared before it is read.
 
-    `axes` names the axes where the file does (N frame, C band, H row, W column), `bits` the bit depth where it is
-    known and smaller than the type, `problem` why the entry cannot be read ("text").
+    `axes` are the letters of the axes, if the file states them (N frame, C band, H row, W column); `bits` is the bit
+    depth, if known and smaller than that of the type; `problem` is why the entry cannot be read ("text").
     """
 
     name: str
@@ -39,12 +39,12 @@ class Entry:
     attributes: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        name = one_line(self.name, 80)  # whatever it holds, it is printed
+        name = one_line(self.name, 80)  # any name must be printable
         return f"{name} ({one_line(self.problem)})" if self.dtype is None else f"{name} {self.shape} {self.dtype}"
 
 
 class CubeContent(NamedTuple):
-    """What goes into the file of a cube: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm]."""
+    """The content of a cube file: `cube` (C, H, W) or (N, C, H, W) float32, `wavelengths` (C,) [nm]."""
 
     cube: np.ndarray
     wavelengths: np.ndarray | None
@@ -54,7 +54,7 @@ class CubeContent(NamedTuple):
 
 @dataclass(frozen=True)
 class Container:
-    """The named arrays of one file. `bands_last` is the habit of the format: MATLAB keeps bands in the last axis."""
+    """The named arrays of one file; `bands_last` if the format usually has bands in the last axis, as MATLAB."""
 
     path: Path
     format: str
@@ -64,18 +64,18 @@ class Container:
     bands_last: bool = False
 
     def entry(self, name: str) -> Entry | None:
-        wanted = name.strip("/")
-        return next((entry for entry in self.entries if entry.name == wanted), None)
+        leaf = name.strip("/")
+        return next((entry for entry in self.entries if entry.name == leaf), None)
 
     def listing(self) -> str:
-        """Names, shapes and types of what was found, for error messages."""
+        """Names, shapes and types of the arrays, for error messages."""
         if not self.entries:
             return "nothing"
         shown = ", ".join(str(entry) for entry in self.entries[:12])
         return shown + (f" and {len(self.entries) - 12} more" if len(self.entries) > 12 else "")
 
     def check_readable(self, entry: Entry) -> None:
-        """Raise InputError for an entry that is no array of real numbers, or empty."""
+        """Raise InputError unless the entry is a non-empty array of real numbers."""
         where = f"{self.path}: '{entry.name}'"
         if entry.dtype is None:
             raise InputError(f"{where} is {entry.problem}: expected an array of real numbers")
@@ -87,10 +87,10 @@ class Container:
             raise InputError(f"{where} is empty, its shape is {entry.shape}")
 
     def read(self, entry: Entry, selection: Selection | None = None) -> np.ndarray:
-        """Read one entry, or the part of it that `selection` (one slice per axis) picks.
+        """Read one entry, or the part of it in `selection`, one slice per axis.
 
         Raises:
-            InputError: the entry is no array of real numbers, is empty, too large, or its data are damaged.
+            InputError: the entry is not an array of real numbers, is empty or too large, or its data are damaged.
         """
         self.check_readable(entry)
         picked = tuple(slice(None) for _ in entry.shape) if selection is None else selection
@@ -108,7 +108,7 @@ class Container:
 
 @contextmanager
 def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
-    """Turn whatever a parser raises on a damaged file, which no one documents, into one `InputError`."""
+    """Turn the undocumented exceptions of a parser on a damaged file into one `InputError`."""
     try:
         yield
     except InputError:
@@ -117,4 +117,4 @@ def damage_as_input_error(path: Path, file_format: str) -> Iterator[None]:
         raise InputError(f"{path}: not enough memory to read it ({one_line(error)})") from error
     except Exception as error:
         detail = one_line(error) or type(error).__name__
-        raise InputError(f"{path}: cannot be read as {file_format}, it is damaged or cut short ({detail})") from error
+        raise InputError(f"{path}: cannot be read as {file_format}, it is damaged or truncated ({detail})") from error

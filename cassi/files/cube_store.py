@@ -1,4 +1,4 @@
-"""A cube written piece by piece: the tiles of a frame larger than memory, the frames of a sequence."""
+"""A cube written in parts: tiles of a frame larger than memory, or frames of a sequence."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 
 class CubeStore:
-    """An HDF5 result in the making; made by `cube_store`. Its arrays are zero at first and take pieces in any order."""
+    """An HDF5 result being written, see `cube_store`. Its arrays are 0 at first; parts are added in any order."""
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file
 
     def make(self, name: str, shape: tuple[int, ...], *, axes: str = "", chunks: tuple[int, ...] | None = None) -> None:
-        """Make an array of zeros, float32; `axes` are the letters of its axes (N frame, C band, H row, W column)."""
+        """Create a float32 array of zeros; `axes` are the letters of its axes (N frame, C band, H row, W column)."""
         with signals_held():
-            made = self._file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
+            array = self._file.create_dataset(name, shape=shape, dtype=np.float32, chunks=chunks, track_times=False)
             if axes:
-                made.attrs["axes"] = np.bytes_(axes)
+                array.attrs["axes"] = np.bytes_(axes)
 
     def add(self, name: str, where: Any, values: np.ndarray) -> None:
-        """Add values to an array there; `where` is an index of NumPy's."""
+        """Add values to an array at `where`, a NumPy index."""
         with signals_held():
             self._file[name][where] += values
 
     def read(self, name: str, where: Any) -> np.ndarray:
-        """What an array holds there so far."""
+        """The current values of an array at `where`."""
         return np.asarray(self._file[name][where])
 
     def put(self, name: str, values: np.ndarray) -> None:
-        """Write another array at once; wavelengths are in nm."""
+        """Write a whole array; wavelengths are in nm."""
         with signals_held():
-            made = self._file.create_dataset(name, data=values, track_times=False)
+            array = self._file.create_dataset(name, data=values, track_times=False)
             if name == "wavelengths":
-                made.attrs["units"] = "nm"
+                array.attrs["units"] = "nm"
 
     def state(self, attributes: Mapping[str, object]) -> None:
-        """Write attributes; what is neither text nor number becomes JSON."""
+        """Write attributes; anything but text and numbers becomes JSON."""
         with signals_held():
             self._file.attrs.update(plain_attributes(attributes))
 
@@ -59,19 +59,21 @@ def cube_store(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     """Yield a `CubeStore` to fill; at the end of the block the file is moved into place, whole or not at all.
 
     Raises:
-        OutputError: no HDF5 suffix; the file exists, its folder does not, or the disk is full; nothing is left behind.
+        OutputError: the suffix is not that of HDF5, the file exists, its folder does not, or the disk is full; nothing
+            is
+            left behind.
     """
     import h5py
 
     path = check_output(path, overwrite)
     if path.suffix.lower() not in (".h5", ".hdf5"):
-        raise OutputError(f"{path}: only HDF5 is written piece by piece, expected the suffix .h5 or .hdf5")
+        raise OutputError(f"{path}: only HDF5 can be written in parts, expected the suffix .h5 or .hdf5")
     with replacing(path, overwrite) as temporary, hdf5_target(temporary) as target:
         file = h5py.File(target, "w")
         try:
             yield CubeStore(file)
         finally:
-            with signals_held():  # it writes what HDF5 still holds
+            with signals_held():  # closing writes the buffers of HDF5
                 file.close()
 
 
@@ -82,13 +84,13 @@ def gather_cubes(
     attributes: Mapping[str, object] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the results of the frames of a sequence into one HDF5 file, a frame in memory at a time.
+    """Write the results of all frames of a sequence to one HDF5 file, with one frame in memory at a time.
 
     Args:
-        path: .h5 or .hdf5 file to make: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
-            `/wavelengths`, `/residuals` (T,), and `/together` (T,), how many frames beside it took part in each; the
-            attributes `ok` and `verdict` say whether all of them fit the mask.
-        results: files of `cassi.running.result.write_result`, in the order of time. The first says what there is.
+        path: .h5 or .hdf5 file to write: `/cube` (T, C, H, W), `/measurement` and `/residual` (T, H, W'), `/truth`,
+            `/wavelengths`, `/residuals` (T,), and `/together` (T,), the number of neighboring frames used for each; the
+            attributes `ok` and `verdict` state whether all frames fit the mask.
+        results: files of `cassi.running.result.write_result`, in order of time. The first determines the arrays.
         attributes, overwrite: as for `write_arrays`.
 
     Raises:
@@ -98,26 +100,26 @@ def gather_cubes(
     import h5py
 
     if not results:
-        raise InputError("no frames to gather; give one result at least")
+        raise InputError("no frames to gather; give at least one result")
     residuals, together, misfits = np.full(len(results), np.nan, "f4"), np.zeros(len(results), "f4"), []
     shapes: dict[str, tuple[int, ...]] = {}
     with cube_store(path, overwrite=overwrite) as store:
         for t, result in enumerate(results):
             with h5py.File(result) as frame:
-                # of snapshot and residual a frame's own, the first of those beside it
-                own = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
-                found = own | {name: frame[name].shape for name in ("cube", "truth") if name in frame}
+                # of snapshot and residual only that of the frame itself, which precedes its neighbors
+                images = {name: frame[name].shape[-2:] for name in ("measurement", "residual") if name in frame}
+                content = images | {name: frame[name].shape for name in ("cube", "truth") if name in frame}
                 if t == 0:
-                    shapes = found
+                    shapes = content
                     for name, shape in shapes.items():
                         axes = "NCHW" if name == "cube" else ""
                         store.make(name, (len(results), *shape), axes=axes, chunks=(1, *shape))
                     if "wavelengths" in frame:
                         store.put("wavelengths", frame["wavelengths"][:])
-                    kept = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
-                    store.state({name: frame.attrs[name] for name in kept} | dict(attributes or {}))
-                if found != shapes:
-                    raise InputError(f"{result}: holds {found}, the first frame {shapes}; give frames of one run")
+                    copied = [name for name in ("unit", "scale", "version", "parameters") if name in frame.attrs]
+                    store.state({name: frame.attrs[name] for name in copied} | dict(attributes or {}))
+                if content != shapes:
+                    raise InputError(f"{result}: holds {content}, the first frame {shapes}; give frames of one run")
                 for name, shape in shapes.items():
                     store.add(name, t, frame[name][0] if frame[name].ndim > len(shape) else frame[name][:])
                 residuals[t] = frame.attrs.get("residual", np.nan)

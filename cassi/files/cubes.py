@@ -14,19 +14,20 @@ from cassi.optics.wavelengths import check_wavelengths
 
 
 def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read a spectral cube and, where the file has them, its wavelengths.
+    """Read a spectral cube and, if the file has them, its wavelengths.
 
     Args:
         path: file of any supported format.
-        key: name of the array; without it one of `cube`, `truth`, `img`, `hsi`, `Omsi` ..., or the only array there is.
+        key: name of the array; without it one of `cube`, `truth`, `img`, `hsi`, `Omsi` ..., or the only array in the
+            file.
 
     Returns:
-        The cube (C, H, W), or (N, C, H, W) for a stack, float32: floats in the file's own unit, integers divided by
-        the full scale of their bit depth (8, 10, 12, 14 or 16 bits, the smallest that holds the maximum); and the
-        wavelengths (C,) float64 [nm], or None.
+        The cube (C, H, W), or (N, C, H, W) for a stack, float32: floats unchanged, integers divided by the full scale
+        of their bit depth (8, 10, 12, 14 or 16 bits, the smallest that holds the maximum); and the wavelengths (C,)
+        float64 [nm], or None.
 
     Raises:
-        InputError: no such file or array, wrong rank, no real numbers, NaN, Inf.
+        InputError: missing file or array, wrong rank, values that are not real and finite.
     """
     container = open_container(Path(path))
     entry, _ = pick(container, TRUTH, "cube", key)
@@ -55,7 +56,7 @@ def read_cube(path: str | os.PathLike[str], *, key: str | None = None) -> tuple[
 
 
 def stack_order(container: Container, entry: Entry) -> tuple[int, ...]:
-    """Return the axes of a 4-D array in the order (N, C, H, W): as stated, else the habit (H, W, C, N) of MATLAB."""
+    """The axes of a 4-D array in the order (N, C, H, W): as stated, else (H, W, C, N) in MATLAB files."""
     if entry.axes is not None and sorted(entry.axes) == sorted("NCHW"):
         return tuple(entry.axes.index(letter) for letter in "NCHW")
     return (3, 2, 0, 1) if container.bands_last else (0, 1, 2, 3)

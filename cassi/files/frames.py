@@ -1,4 +1,4 @@
-"""Many frames: the files of folders, patterns and lists, their names, and the scale that they share."""
+"""Many frames: files of folders, patterns and lists, their names, and their common scale."""
 
 import glob
 import os
@@ -15,42 +15,42 @@ from cassi.files.scaling import BIT_DEPTHS
 
 
 def natural(path: PathLike) -> list[tuple[str, int]]:
-    """A key that sorts names by the numbers in them."""
+    """A sort key that compares the numbers in names by value: 2 before 10."""
     parts = re.split(r"(\d+)", os.fspath(path).lower())
     return [(text, int(number)) for text, number in zip(parts[::2], [*parts[1::2], "-1"], strict=True)]
 
 
 def find_files(source: PathLike | Sequence[PathLike], leave_out: Sequence[PathLike] = ()) -> list[Path]:
-    """The files that a folder, a pattern such as "run/*.tif", a name or a list of names stands for, 2 before 10.
+    """The files of a folder, a pattern such as "run/*.tif", a name or a list of names, in natural order.
 
-    Of several, hidden ones, results (`*_cube.*`) and those to leave out (the mask's) are none.
+    Hidden files, results (`*_cube.*`) and those in `leave_out` (masks) are skipped, unless a single file is named.
 
     Raises:
-        InputError: nothing found.
+        InputError: no files.
     """
     sources = [source] if isinstance(source, str | os.PathLike) else source
-    found = [file for one in sources for file in _files_of(Path(one))]
-    if len(sources) == len(found) == 1 and Path(sources[0]) == found[0]:
-        return found
-    others = {Path(name).resolve() for name in leave_out}
-    found = [file for file in found if file.resolve() not in others]
-    found = [file for file in found if not file.name.startswith(".") and not file.stem.endswith("_cube")]
-    if not found:
+    files = [file for one in sources for file in _list_files(Path(one))]
+    if len(sources) == len(files) == 1 and Path(sources[0]) == files[0]:
+        return files
+    excluded = {Path(name).resolve() for name in leave_out}
+    files = [file for file in files if file.resolve() not in excluded]
+    files = [file for file in files if not file.name.startswith(".") and not file.stem.endswith("_cube")]
+    if not files:
         expected = f"expected files ending in {', '.join(sorted(SUFFIXES))}"
         raise InputError(f"{', '.join(map(str, sources))}: no measurement files found, {expected}")
-    return found
+    return files
 
 
-def _files_of(path: Path) -> list[Path]:
-    """The files of a folder or a pattern in natural order; a name stands for itself, whether it is there or not."""
+def _list_files(path: Path) -> list[Path]:
+    """The files of a folder or a pattern in natural order; a name itself, whether it exists or not."""
     if path.is_dir():
-        found = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
+        files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
     elif path.exists() or not glob.has_magic(str(path)):
         return [path]
     else:
-        found = [Path(name) for name in glob.glob(str(path), recursive=True)]
-    found = [file for file in found if file.is_file()]
-    return sorted(found, key=natural)
+        files = [Path(name) for name in glob.glob(str(path), recursive=True)]
+    files = [file for file in files if file.is_file()]
+    return sorted(files, key=natural)
 
 
 def frame_name(stack: str, frame: int) -> str:
@@ -59,10 +59,10 @@ def frame_name(stack: str, frame: int) -> str:
 
 
 def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | None:
-    """The smallest usual bit depth that holds every integer count of these files, so that all have one unit.
+    """The smallest usual bit depth that holds every integer count of these files, so that all share one unit.
 
-    Every frame is looked through once, one in memory at a time; what cannot be read says so when it is. None where some
-    are floats, which have a unit of their own, or none can be read.
+    Frames are scanned one at a time; files that cannot be read are skipped and report their error later. None if a file
+    holds floats, which are not rescaled, or no file can be read.
     """
     highest = None
     for path in files:
@@ -72,7 +72,7 @@ def common_bit_depth(files: Sequence[PathLike], options: ReadOptions) -> int | N
                 return None
             for frame in opened.frames if opened.entry.bits is None else ():
                 counts = opened.counts(frame)
-                if counts.min() < 0 and options.levels.black_level is None:  # told when it is read
+                if counts.min() < 0 and options.levels.black_level is None:  # an error when it is read
                     return None
                 highest = max(int(counts.max()), highest or 0)
         except InputError:

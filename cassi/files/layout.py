@@ -1,4 +1,4 @@
-"""How mask and measurement lie on each other: axes, bands, shifts."""
+"""Matches mask and measurement: axes, bands, shifts."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from cassi.optics.geometry import DEFAULT_STEP, Shifts, _whole, as_shifts
 
 @dataclass(frozen=True)
 class Layout:
-    """Which axis counts frames or bands, and whether all is transposed so that the dispersion runs along the rows."""
+    """The axes of frames and of bands, and whether to transpose so that the dispersion runs along the rows."""
 
     stack_axis: int | None
     mask_axis: int | None
@@ -19,7 +19,7 @@ class Layout:
 
 
 def _axis_candidates(container: Container, entry: Entry) -> tuple[int | None, ...]:
-    """The axes that may count frames or bands, the likeliest first."""
+    """Possible axes of frames or bands, the likeliest first."""
     if len(entry.shape) == 2:
         return (None,)
     if len(entry.shape) != 3:
@@ -39,16 +39,16 @@ def _image(shape: tuple[int, ...], axis: int | None) -> tuple[int, int]:
 def match_layout(
     container: Container, entry: Entry, mask_container: Container, mask_entry: Entry, num_bands: int | None
 ) -> Layout:
-    """Find the axes for which mask and measurement have equally many rows and the measurement is no narrower.
+    """Find the axes with which mask and measurement have the same number of rows and the measurement is no narrower.
 
-    As stored, or else with the dispersion down the columns: both are transposed then.
+    As stored, or otherwise transposed, if the dispersion runs down the columns.
     """
     stacks, planes = _axis_candidates(container, entry), _axis_candidates(mask_container, mask_entry)
     pairs = [(a, b) for a in stacks for b in planes if b is None or num_bands in (None, mask_entry.shape[b])]
     if not pairs:
         raise InputError(
-            f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of the {num_bands} bands asked for; of several "
-            "shots say how many (--shots)"
+            f"mask '{mask_entry.name}' {mask_entry.shape} has no axis of {num_bands} bands; for several shots, give "
+            "their number (--shots)"
         )
     for transposed in (False, True):
         for stack, plane in pairs:
@@ -69,10 +69,10 @@ def match_layout(
 def unshear_mask(
     mask: np.ndarray, stored: np.ndarray | None, step: float | None, named_shift: bool, name: str, notes: list[str]
 ) -> tuple[Shifts, np.ndarray] | None:
-    """Bring a mask stored as it lies on the detector (C, H, W') back to shifts and one mask (C, H, W) per band.
+    """Turn masks stored as displaced on the detector (C, H, W') into shifts and one mask (C, H, W) per band.
 
-    m_c[i, j] = M_c[i, j + d_c - min d].  The step is the file's, the user's, or 2 where the mask's name has "shift".
-    None where the bands are not displaced (one mask per video frame).
+    m_c[i, j] = M_c[i, j + d_c - min d].  The step comes from the file, the user, or is 2 if the name of the mask
+    contains "shift". None if the bands are not displaced (one mask per video frame).
     """
     shifts = stored
     if shifts is None:
@@ -80,7 +80,7 @@ def unshear_mask(
             if not named_shift:
                 return None
             step = DEFAULT_STEP
-            notes.append(f"'{name}' is as wide as the measurement: a step of {step:g} px is taken")
+            notes.append(f"'{name}' is as wide as the measurement: a step of {step:g} px is assumed")
         shifts = np.arange(mask.shape[0]) * float(step)
     if stored is not None and stored.size != mask.shape[0]:
         raise InputError(f"the mask '{name}' has {mask.shape[0]} bands, 'shifts' holds {stored.size}")
@@ -88,7 +88,9 @@ def unshear_mask(
     if not offsets.any():
         return None
     if not all(_whole(float(offset)) for offset in offsets):
-        raise InputError(f"the mask '{name}' is displaced by parts of a pixel; store the masks undisplaced (C, H, W)")
+        raise InputError(
+            f"the mask '{name}' is displaced by fractions of a pixel; store the masks undisplaced (C, H, W)"
+        )
     width = mask.shape[-1] - round(float(offsets.max()))
     if width < 1:
         raise InputError(f"the mask '{name}' of {mask.shape[-1]} columns cannot be displaced by {offsets.max():g}")
@@ -96,8 +98,8 @@ def unshear_mask(
     outside = any(mask[c, :, :s].any() or mask[c, :, s + width :].any() for c, s in enumerate(starts))
     bands = np.stack([mask[c, :, s : s + width] for c, s in enumerate(starts)])
     notes.append(
-        f"'{name}' holds the masks as they lie on the detector: band c is cut out at column c * step, {width} columns"
-        + ("; it is not zero outside them, which is left out" if outside else "")
+        f"'{name}' holds the masks as displaced on the detector: band c is cropped at column c * step, {width} columns"
+        + ("; nonzero values outside are ignored" if outside else "")
     )
     same = all(np.array_equal(bands[0], band) for band in bands[1:])
     return as_shifts(shifts), bands[0] if same else bands

@@ -1,4 +1,4 @@
-"""Which format a file has, told from its first bytes, and what it holds."""
+"""Detects the format of a file from its first bytes, and lists its content."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from cassi.files.names import role_of
 
 
 def open_container(path: PathLike) -> Container:
-    """Open a file as named arrays, read on demand; the format is told from its first bytes, not from its name.
+    """Open a file as named arrays, read on demand; its format is detected from the first bytes, not from the name.
 
     Args:
         path: file of one of the formats HDF5, MATLAB v5 and v7.3, .npz, .npy, TIFF, ENVI, PNG.
 
     Raises:
-        InputError: no such file, unknown format, or a damaged file.
+        InputError: missing file, unknown format, or damaged file.
     """
     import h5py
 
@@ -28,21 +28,21 @@ def open_container(path: PathLike) -> Container:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {str(getattr(error, 'strerror', error)).lower()}") from error
     if not head:
-        raise InputError(f"{path}: the file is empty; copy it again or record it anew")
+        raise InputError(f"{path}: the file is empty; copy or record it again")
     for known in FORMATS:
         if head.startswith(known.signatures):
             return known.read(path)
-    if h5py.is_hdf5(path):  # behind a block of the user's, as that of MATLAB v7.3
+    if h5py.is_hdf5(path):  # after a user block, as in MATLAB v7.3
         return open_hdf5(path)
     names = ", ".join(known.name for known in FORMATS)
-    raise InputError(f"{path}: not HDF5 and no other format known here ({names}); its first bytes are {head[:8]!r}")
+    raise InputError(f"{path}: not HDF5 or another supported format ({names}); its first bytes are {head[:8]!r}")
 
 
 def describe(*paths: PathLike) -> str:
-    """Every array of these files with the part that its name gives it, and what the files state.
+    """A listing of these files: arrays with the role that their name implies, and attributes.
 
     Raises:
-        InputError: one cannot be opened.
+        InputError: a file cannot be opened.
     """
     lines = []
     for container in (open_container(Path(path)) for path in paths):

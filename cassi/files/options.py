@@ -1,4 +1,4 @@
-"""How a measurement is to be read, as one value."""
+"""Options for reading a measurement."""
 
 import math
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ MAX_BANDS = 10_000
 
 @dataclass(frozen=True)
 class Levels:
-    """What a detector's numbers mean: y = (counts - black_level) / (full scale - black_level).
+    """The scale of detector counts: y = (counts - black_level) / (full scale - black_level).
 
     Attributes:
-        bit_depth: bits of integer counts; without it the smallest of 8, 10, 12, 14, 16 that holds the maximum.
+        bit_depth: bits of integer counts; by default the smallest of 8, 10, 12, 14, 16 that holds the maximum.
         black_level: count of a dark pixel, subtracted.
-        saturation: count from which a pixel is bad; default full scale for integers, none for floats.
+        saturation: count from which a pixel is bad; by default full scale for integers, none for floats.
 
     Raises:
-        InputError: a number out of its range.
+        InputError: a number is out of range.
     """
 
     bit_depth: int | None = None
@@ -40,20 +40,20 @@ class Levels:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the user says about a measurement; what is None is told by the file or inferred. See `read_measurement`.
+    """User input about a measurement; None is taken from the file or inferred. See `read_measurement`.
 
     Attributes:
-        mask: file of the mask, or the mask itself (H, W) or (C, H, W); None: it is beside the measurement.
-        key: name of the measurement in its file, where it is none of the usual ones.
+        mask: file of the mask, or the mask itself (H, W) or (C, H, W); None: it is in the file of the measurement.
+        key: name of the measurement in its file, if it is not a usual one.
         mask_key: name of the mask in its file.
         step: displacement between neighboring bands [pixel], any sign; 0 for a mask per video frame.
         num_bands: number of bands C.
         wavelengths: (C,) [nm], or text for `parse_wavelengths`.
-        levels: what its counts mean.
+        levels: scale of the counts.
         bad_pixels: file with an (H, W') array, nonzero where a pixel is bad.
 
     Raises:
-        InputError: a number out of its range.
+        InputError: a number is out of range.
     """
 
     mask: PathLike | np.ndarray | None = None

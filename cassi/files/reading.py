@@ -1,4 +1,4 @@
-"""Read a measurement: snapshot, mask, shifts, and whatever else the file holds, with notes on what was inferred."""
+"""Read a measurement: snapshot, mask, shifts and other data of the file, with notes on what was inferred."""
 
 import math
 from collections.abc import Sequence
@@ -47,23 +47,22 @@ def read_measurement(
     bad_pixels: PathLike | None = None,
     frames: int | slice | None = None,
 ) -> Measurement:
-    """Read a snapshot and what is needed to reconstruct it.
+    """Read a snapshot and everything needed to reconstruct it.
 
-    The geometry is  W' = W + max d_c - min d_c  with  d_c = c step:  band c lies c * step columns to the right.
-    What is not given is inferred and told in `notes`: the number of bands from the widths
-    (C = 1 + (W' - W) / step, step 2 where nothing says otherwise), the orientation, the scale of integer counts.
+    The geometry is  W' = W + max d_c - min d_c  with  d_c = c step:  band c is displaced c * step columns to the right.
+    What is not given is inferred and reported in `notes`: the number of bands from the widths
+    (C = 1 + (W' - W) / step, with step 2 by default), the orientation, the scale of integer counts.
 
     Args:
         path: HDF5, MATLAB (v5, v7.3), .npz, .npy, TIFF or PNG file with the snapshot.
-        mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels: what the user says of it, see
-            `ReadOptions`.
-        frames: of a stack, one frame (an int, gives (H, W'); -1 is the last) or a slice; only these are read.
+        mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels: see `ReadOptions`.
+        frames: one frame of a stack (an int, which gives (H, W'); -1 is the last) or a slice; only these are read.
 
     Returns:
         The measurement, all arrays float32 and finite.
 
     Raises:
-        InputError: anything that cannot be used, in one line: what, expected, found, cure.
+        InputError: unusable input, in one line: what, expected, got, cure.
     """
     options = ReadOptions(mask, key, mask_key, step, num_bands, wavelengths, levels, bad_pixels)
     return open_measurement(path, options).read(frames)
@@ -71,7 +70,7 @@ def read_measurement(
 
 @dataclass(frozen=True)
 class OpenedMeasurement:
-    """A measurement file whose mask and geometry are known, and whose frames are read on demand."""
+    """A measurement file with its mask and geometry, whose frames are read on demand."""
 
     container: Container
     options: ReadOptions
@@ -86,21 +85,21 @@ class OpenedMeasurement:
 
     @property
     def frames(self) -> Sequence[int | None]:
-        """The numbers of the frames of a stack; None stands for a single snapshot."""
+        """The numbers of the frames of a stack; (None,) for a single snapshot."""
         axis = self.layout.stack_axis
         return (None,) if axis is None else range(self.entry.shape[axis])
 
     def counts(self, frames: int | slice | None) -> np.ndarray:
-        """Return the stored numbers of the frames, turned so that the dispersion runs along the rows."""
+        """The stored numbers of the frames, transposed if needed so that the dispersion runs along the rows."""
         raw = read_leading(self.container, self.entry, self.layout.stack_axis, frames)
         return np.swapaxes(raw, -1, -2) if self.layout.transposed else raw
 
     def read(self, frames: int | slice | None = None) -> Measurement:
-        """Read frames and what belongs to them; see `read_measurement`."""
+        """Read frames and their metadata; see `read_measurement`."""
         notes = list(self.notes)
         container = self.container
         name = f"{container.path}: '{self.entry.name}'"
-        marked = _marked_of(self.marked, frames)
+        marked = _select_marked(self.marked, frames)
         raw = _blank_bad_pixels(self.counts(frames), marked, notes)
         counts = plan_counts(raw.dtype, float(raw.min()), float(raw.max()), self.entry.bits, self.options.levels)
         y, saturated = counts.apply(raw, name)
@@ -137,13 +136,12 @@ class OpenedMeasurement:
 
 
 def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
-    """Read all of a measurement file but its frames; see `read_measurement`."""
+    """Read everything in a measurement file except its frames; see `read_measurement`."""
     notes: list[str] = []
     container = open_container(Path(path))
     if options.key is None and is_result(container):
         raise InputError(
-            f"{path}: this is a result, the cube of a snapshot that was reconstructed; look at it, or give the "
-            "snapshot",
+            f"{path}: this is a result, the cube of a reconstructed snapshot; view it, or give the snapshot",
             kind="result",
         )
     entry, note = pick(container, MEASUREMENT, "measurement", options.key)
@@ -161,9 +159,11 @@ def open_measurement(path: PathLike, options: ReadOptions) -> OpenedMeasurement:
     array = np.swapaxes(array, -1, -2) if layout.transposed else array
     mask, note = mask_to_float32(array, f"{mask_container.path}: '{mask_entry.name}'")
     notes += [note] if note else []
-    if mask.ndim == 3 and mask_container is not container:  # a camera's file says which pixels it does not explain
-        behind = _bad_pixel_map(mask_container, None, image, False)
-        marked = behind if marked is None else marked if behind is None else marked | behind
+    if (
+        mask.ndim == 3 and mask_container is not container
+    ):  # the file of a camera may list pixels that it does not explain
+        extra = _bad_pixel_map(mask_container, None, image, False)
+        marked = extra if marked is None else marked if extra is None else marked | extra
     shifts, mask = _geometry(container, mask_container, mask_entry, image, mask, options, notes)
     bands_nm = _wavelengths(container, mask_container, options.wavelengths, len(shifts), notes)
     return OpenedMeasurement(
@@ -180,16 +180,16 @@ def frame_count(path: PathLike, options: ReadOptions) -> int | None:
 def _mask_source(
     container: Container, mask: PathLike | np.ndarray | None, mask_key: str | None, notes: list[str]
 ) -> tuple[Container, Entry]:
-    """Where the mask is: in a file of its own, beside the measurement, or in memory."""
+    """The source of the mask: a separate file, the file of the measurement, or memory."""
     if isinstance(mask, np.ndarray):
         entry = Entry("mask", mask.shape, mask.dtype, axes="CHW" if mask.ndim == 3 else None)
-        held = mask
-        return Container(Path("mask"), "array", (entry,), lambda e, picked: held[picked]), entry
+        values = mask
+        return Container(Path("mask"), "array", (entry,), lambda e, picked: values[picked]), entry
     if mask is None:
         entry_here = find(container, MASK) if mask_key is None else container.entry(mask_key)
         if entry_here is None:
             raise InputError(
-                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a mask file of its own; "
+                f"{container.path}: no mask found, expected one of {', '.join(MASK[:5])}, or a separate mask file; "
                 f"found {container.listing()}",
                 cures=("mask", "mask_key"),
             )
@@ -220,8 +220,8 @@ def _bad_pixel_map(
     return marked
 
 
-def _marked_of(marked: np.ndarray | None, frames: int | slice | None) -> np.ndarray | None:
-    """The marked pixels (H, W') of these frames; of a map for each frame, those that any of them marks."""
+def _select_marked(marked: np.ndarray | None, frames: int | slice | None) -> np.ndarray | None:
+    """The marked pixels (H, W') of these frames; with a map per frame, those marked in any of them."""
     if marked is None or marked.ndim == 2:
         return marked
     picked = marked[slice(None) if frames is None else frames]
@@ -229,7 +229,7 @@ def _marked_of(marked: np.ndarray | None, frames: int | slice | None) -> np.ndar
 
 
 def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[str]) -> np.ndarray:
-    """Set pixels that are marked bad and hold NaN or Inf to 0; whatever stands there is never used."""
+    """Set bad pixels with NaN or Inf to 0; their values are never used."""
     if marked is None or raw.dtype.kind != "f":
         return raw
     blank = marked & ~np.isfinite(raw)
@@ -242,7 +242,7 @@ def _blank_bad_pixels(raw: np.ndarray, marked: np.ndarray | None, notes: list[st
 def _merge_bad_pixels(marked: np.ndarray | None, saturated: np.ndarray, notes: list[str]) -> np.ndarray | None:
     flat: np.ndarray = np.logical_or.reduce(saturated.reshape(-1, *saturated.shape[-2:]), axis=0)
     if flat.any():
-        notes.append(f"{np.count_nonzero(flat)} saturated pixels are taken as bad pixels")
+        notes.append(f"{np.count_nonzero(flat)} saturated pixels are treated as bad")
         return flat if marked is None else flat | marked
     return marked
 
@@ -256,10 +256,10 @@ def _geometry(
     options: ReadOptions,
     notes: list[str],
 ) -> tuple[Shifts, np.ndarray]:
-    """The shifts and the mask, un-sheared where it was stored as it lies on the detector."""
+    """The shifts and the mask, un-sheared if it was stored as displaced on the detector."""
     stored = None
     source, entry = container, find(container, SHIFTS) if options.step is None else None
-    if entry is None and options.step is None and mask.ndim == 3:  # a camera's file says where its bands fall
+    if entry is None and options.step is None and mask.ndim == 3:  # the file of a camera may hold the shifts
         source, entry = mask_container, find(mask_container, SHIFTS)
     if entry is not None:
         if math.prod(entry.shape) > MAX_BANDS:
@@ -268,7 +268,7 @@ def _geometry(
         if not np.isfinite(stored).all():
             raise InputError(f"{source.path}: '{entry.name}' must be finite [pixel]")
         if options.num_bands not in (None, stored.size):
-            raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were asked for")
+            raise InputError(f"{source.path}: 'shifts' holds {stored.size} bands, {options.num_bands} were given")
     step, num_bands = options.step, options.num_bands
     if mask.ndim == 3 and mask.shape[-1] == image[1] and mask.shape[0] > 1:
         sheared = unshear_mask(mask, stored, step, "shift" in mask_entry.name.lower(), mask_entry.name, notes)
@@ -295,7 +295,7 @@ def _wavelengths(
 def _truth(
     opened: OpenedMeasurement, size: tuple[int, int], frames: int | slice | None, notes: list[str]
 ) -> np.ndarray | None:
-    """The truth (C, H, W) or (N, C, H, W) where the file has one that fits."""
+    """The truth (C, H, W) or (N, C, H, W), if the file has one of matching size."""
     container, layout, num_bands = opened.container, opened.layout, len(opened.shifts)
     entry = find(container, TRUTH)
     if entry is None or entry in (opened.entry, opened.mask_entry):
@@ -303,8 +303,8 @@ def _truth(
     image, values = size[::-1] if layout.transposed else size, None
     if len(entry.shape) == 4:
         order = stack_order(container, entry)
-        found = tuple(entry.shape[i] for i in order)
-        if layout.stack_axis is not None and found[1:] == (num_bands, *image):
+        shape = tuple(entry.shape[i] for i in order)
+        if layout.stack_axis is not None and shape[1:] == (num_bands, *image):
             values = read_leading(container, entry, order[0], frames)
             rest = sorted(order[1:])
             values = np.moveaxis(values, [rest.index(i) - 3 for i in order[1:]], (-3, -2, -1))
@@ -333,7 +333,7 @@ def _mean_band(container: Container, layout: Layout, size: tuple[int, int], note
 
 
 def _number(container: Container, name: str) -> float | None:
-    """A number kept as an attribute of the file or as an array of one value, or None."""
+    """A number stored as an attribute of the file or as an array of one value, or None."""
     value: object = container.attributes.get(name)
     if value is None:
         entry = container.entry(name)

@@ -1,4 +1,4 @@
-"""Turn stored numbers into clean float32 arrays: axes, counts, checks."""
+"""Turns stored numbers into valid float32 arrays: axes, counts, checks."""
 
 from dataclasses import dataclass
 
@@ -10,30 +10,30 @@ from cassi.files.options import Levels
 from cassi.optics.measurement import MASK_RANGE
 
 BIT_DEPTHS = (8, 10, 12, 14, 16)
-LARGEST, SMALLEST = 1e30, 1e-30  # squares and ratios of what lies beyond leave float32
+MAX_SIZE, MIN_SIZE = 1e30, 1e-30  # squares and ratios of values beyond leave the range of float32
 
 
 def to_float32(values: np.ndarray, name: str) -> np.ndarray:
-    """Return finite values as contiguous float32 that may be written to; InputError for NaN, Inf or too large ones."""
+    """Finite values as a contiguous, writable float32 array; InputError for NaN, Inf or values out of range."""
     with np.errstate(over="ignore"):
         result = np.require(values, np.float32, ("C", "W"))
     bad = int(result.size - np.count_nonzero(np.isfinite(result)))
     if bad:
         raise InputError(
             f"{name} holds {bad} values that are NaN, Inf or too large for float32, of {result.size}; "
-            "replace them; of a snapshot, mark their pixels as bad (--bad-pixels, bad_pixels)"
+            "replace them; in a snapshot, mark their pixels as bad (--bad-pixels, bad_pixels)"
         )
     size = max(float(result.max(initial=0)), -float(result.min(initial=0)))
-    if size > LARGEST or (size < SMALLEST and np.any(values)):
+    if size > MAX_SIZE or (size < MIN_SIZE and np.any(values)):
         raise InputError(
-            f"{name}: values of size {size:g} cannot be computed with in float32; save them in another unit"
+            f"{name}: values of size {size:g} are out of range for float32 arithmetic; save them in another unit"
         )
     return result
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How stored numbers become the measurement's unit: y = (counts - black) / scale; bad from `saturation` on."""
+    """Conversion of stored numbers to the unit of the measurement: y = (counts - black) / scale."""
 
     black: float
     scale: float
@@ -42,11 +42,11 @@ class Counts:
     note: str
 
     def apply(self, values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return y as float32 and the saturated pixels as bool; InputError for NaN, Inf."""
+        """y as float32, and the pixels at or above `saturation` as bool; InputError for NaN and Inf."""
         saturated = np.zeros(values.shape, dtype=bool) if self.saturation is None else values >= self.saturation
         if self.black == 0 and self.scale == 1:
             return to_float32(values, name), saturated
-        # One float32 array at a time: 16-bit counts are exact in float32.
+        # a single float32 array: 16-bit counts are exact in float32
         wide = np.float32 if values.dtype.itemsize <= 2 else np.float64
         scaled = np.subtract(values, self.black, dtype=wide)
         scaled /= self.scale
@@ -60,25 +60,25 @@ def plan_counts(
     bits: int | None,
     levels: Levels = Levels(),  # noqa: B008  frozen
 ) -> Counts:
-    """Decide how stored numbers are scaled: integers by the full scale of their bit depth, floats not at all.
+    """Decide how to scale stored numbers: integers by the full scale of their bit depth, floats not at all.
 
     y = (counts - black_level) / (2^bits - 1 - black_level) for integers, y = counts - black_level for floats.
 
     Raises:
-        InputError: levels out of order, integers beyond the bit depth, negative counts of unknown black level.
+        InputError: levels out of order, integers beyond the bit depth, or negative counts without a black level.
     """
     bit_depth, black_level, saturation = levels.bit_depth, levels.black_level, levels.saturation
     black = 0.0 if black_level is None else float(black_level)
     if dtype.kind == "b":
-        raise InputError("values of one bit are no counts: expected the numbers that the detector read out")
+        raise InputError("values of one bit are not counts: expected the numbers read out by the detector")
     if dtype.kind == "i" and minimum < 0 and black_level is None and bit_depth is None:
         raise InputError(
-            f"the counts go down to {minimum:g}: say what a dark pixel reads (black level) or the bit depth, or save "
-            f"them unsigned"
+            f"the counts go down to {minimum:g}: give the count of a dark pixel (black level) or the bit depth, or "
+            "save them unsigned"
         )
     if dtype.kind == "f" and bit_depth is None:
         if black_level is None:
-            return Counts(0.0, 1.0, saturation, "as in the file", "float data, left in the file's own unit")
+            return Counts(0.0, 1.0, saturation, "as in the file", "float data, kept in the unit of the file")
         note = f"counts scaled to y = counts - {black:g}"
         return Counts(black, 1.0, saturation, "as in the file, above black", Note(note, "counts"))
     depth = bit_depth or bits or next((b for b in BIT_DEPTHS if maximum <= 2**b - 1), 32)
@@ -94,16 +94,16 @@ def plan_counts(
 
 
 def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
-    """Return a mask as float32, and a note where it was divided by its maximum: integers, floats of no usual size."""
+    """A mask as float32, and a note if it was divided by its maximum: integers, or floats of unusual size."""
     if min(values.shape[-2:]) < 2:
-        raise InputError(f"{name} {values.shape} is a single row or column, expected the picture of a mask")
+        raise InputError(f"{name} {values.shape} is a single row or column, expected the image of a mask")
     whole = values.dtype.kind in "iu"
     values = values if values.dtype.kind == "f" else values.astype(np.float64)
     if not np.isfinite(values).all():
-        to_float32(values, name)  # says how many
+        to_float32(values, name)  # reports how many
     lowest, highest = float(values.min()), float(values.max())
     if lowest < 0:
-        raise InputError(f"{name} has negative values (lowest {lowest:g}); a mask transmits, it must be >= 0")
+        raise InputError(f"{name} has negative values (lowest {lowest:g}); a transmission must be >= 0")
     if highest == 0:
         raise InputError(f"{name} is zero everywhere: no light would pass; check the file")
     light = values[values > 0]
@@ -117,9 +117,9 @@ def mask_to_float32(values: np.ndarray, name: str) -> tuple[np.ndarray, str | No
 
 
 def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
-    """Return a cube as float32, integers divided by the full scale of their bit depth, and a note where they were."""
+    """A cube as float32, with integers divided by the full scale of their bit depth, and a note if they were."""
     if values.dtype.kind in "iu":
-        counts = plan_counts(values.dtype, 0.0, float(values.max()), None)  # below zero is radiance
+        counts = plan_counts(values.dtype, 0.0, float(values.max()), None)  # negative values are radiance
         return counts.apply(values, name)[0], f"{name}: {counts.note}"
     return to_float32(values, name), None
 
@@ -127,10 +127,10 @@ def scale_cube(values: np.ndarray, name: str) -> tuple[np.ndarray, str | None]:
 def band_axis(
     container: Container, entry: Entry, *, num_bands: int | None = None, image: tuple[int, int] | None = None
 ) -> int | None:
-    """Which axis of a 3-D array counts the bands (or frames), or None where nothing fits.
+    """The axis of bands (or frames) of a 3-D array, or None if none fits.
 
-    What the file states about its axes decides; then the sizes that are known (`num_bands`, `image` = the other two
-    axes); then the shortest of the first and the last axis; then the habit of the format.
+    Decided by the axes that the file states; else by the known sizes (`num_bands`, and `image` for the other two axes);
+    else the shorter of the first and the last axis; else as usual in the format.
     """
     shape = entry.shape
     if entry.axes is not None and len(entry.axes) == 3:
@@ -149,7 +149,7 @@ def band_axis(
 
 
 def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> slice | None:
-    """Return the slice along the axis of frames that `frames` means (-1 is the last frame), or None for all."""
+    """The slice along the axis of frames for `frames` (-1 is the last frame), or None for all."""
     if frames is None:
         return None
     if axis is None:
@@ -162,12 +162,12 @@ def pick_frames(entry: Entry, axis: int | None, frames: int | slice | None) -> s
             raise InputError(f"'{entry.name}' has {count} frames, there is no frame {frames}")
         return slice(frames % count, frames % count + 1)
     if len(range(*frames.indices(count))) == 0:
-        raise InputError(f"'{entry.name}' has {count} frames, {frames} picks none of them")
+        raise InputError(f"'{entry.name}' has {count} frames, {frames} selects none of them")
     return frames
 
 
 def read_leading(container: Container, entry: Entry, axis: int | None, frames: int | slice | None = None) -> np.ndarray:
-    """Read an array with the axis of frames or bands moved to the front, of it `frames`; one, an int, without it."""
+    """Read `frames` of an array, with the axis of frames or bands moved to the front, or dropped for an int."""
     picked = pick_frames(entry, axis, frames)
     if axis is None:
         return container.read(entry)

@@ -1,4 +1,4 @@
-"""One scene from its files: a snapshot, or several shots, each through a mask of its own."""
+"""One scene from its files: a snapshot, or several shots, each through its own mask."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def read_scene(
     shots: int | None = None,
     options: ReadOptions = ReadOptions(),  # noqa: B008  frozen
 ) -> Measurement:
-    """Read one scene: a snapshot, or several shots of it in one file or in one each.
+    """Read one scene: a snapshot, or several shots of it, in one file or in one file each.
 
     Args:
         paths: a file, or one per shot.
-        masks: their masks, see `options_of_shots`; none where the files hold them.
-        shots: K; what the file says, or as many as there are files, if not given.
+        masks: their masks, see `options_of_shots`; empty if the files contain them.
+        shots: K; by default as stated in the file, or the number of files.
         options: see `cassi.files.read_measurement`.
 
     Raises:
-        InputError: anything that cannot be used, in one line.
+        InputError: unusable input, in one line.
     """
     count = shots or (len(paths) if len(paths) > 1 else stated_shots(paths[0])) or 1
     if len(paths) not in (1, count):
@@ -52,7 +52,7 @@ def read_scene(
 
 
 def stated_shots(path: PathLike) -> int | None:
-    """What a file says of its camera in the attribute `num_shots`; None where it says nothing."""
+    """The attribute `num_shots` of a file; None if it has none."""
     stated = open_container(Path(path)).attributes.get("num_shots")
     return None if stated is None else int(float(str(stated)))
 
@@ -60,10 +60,10 @@ def stated_shots(path: PathLike) -> int | None:
 def options_of_shots(
     path: PathLike, options: ReadOptions, num_shots: int, masks: Sequence[PathLike] = (), *, own: bool = False
 ) -> tuple[ReadOptions, ...]:
-    """How each of K shots is read: the same for all but the mask.
+    """The options for reading each of K shots, which differ only in the mask.
 
-    The masks come from K files; from one file, of its own or the measurement's, with a stack (K, H, W) or
-    (K, C, H, W); or each shot's file, where it has one of its `own`, brings its own.
+    The masks come from K files; from one file, separate or that of the measurement, with a stack (K, H, W) or
+    (K, C, H, W); or, if each shot has its `own` file, from these.
 
     Raises:
         InputError: masks for another number of shots.
@@ -73,8 +73,8 @@ def options_of_shots(
     if len(masks) > 1:
         raise InputError(f"{len(masks)} masks were given for {num_shots} shots; give one mask per shot, in their order")
     container = open_container(Path(masks[0] if masks else path))
-    known = find(container, MASK) is not None if options.mask_key is None else True
-    if own and not masks and known:
+    has_mask = find(container, MASK) is not None if options.mask_key is None else True
+    if own and not masks and has_mask:
         return (options,) * num_shots
     entry, _ = pick(container, MASK, "mask", options.mask_key)
     axis = _axis_of_shots(container, entry, num_shots)
@@ -96,6 +96,6 @@ def _axis_of_shots(container: Container, entry: Entry, num_shots: int) -> int | 
 
 
 def is_stack(path: PathLike, key: str | None = None) -> bool:
-    """Whether the measurement in a file has three axes: several snapshots."""
+    """Whether the measurement in a file has three axes, that is several snapshots."""
     entry, _ = pick(open_container(Path(path)), MEASUREMENT, "measurement", key)
     return len(entry.shape) == 3

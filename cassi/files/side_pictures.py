@@ -1,4 +1,4 @@
-"""A photograph of the scene from beside the camera, from and to a file."""
+"""Reads and writes a photograph of the scene by a second camera."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cassi.optics.side_picture import SidePicture
 
 
 def read_side_picture(path: str | os.PathLike[str]) -> SidePicture:
-    """A side picture from PNG, JPEG, TIFF or NumPy (.npy, (h, w) or (h, w, K)).
+    """Read a side picture from PNG, JPEG, TIFF or NumPy (.npy, (h, w) or (h, w, K)).
 
-    Whole numbers may be linear, coded for a display, or bent by a camera's tone curve, which the snapshot tells; others
-    are taken as linear. Pixels at the highest value that such numbers hold are saturated.
+    Integers may be linear, display values, or altered by the tone curve of a camera, which the snapshot decides; floats
+    are linear. Integer pixels at the maximum of their type are saturated.
 
     Raises:
-        InputError: no picture that can be read.
+        InputError: the picture cannot be read.
     """
     path = Path(path)
     if path.is_dir():
@@ -43,11 +43,11 @@ def _image(path: Path) -> np.ndarray:
                 return np.asarray(file.convert("RGB"))
             return np.asarray(file.convert("L") if file.mode in ("1", "LA") else file)
     except (OSError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: no picture that can be read as PNG, JPEG, TIFF ({one_line(error)})") from error
+        raise InputError(f"{path}: cannot be read as a PNG, JPEG or TIFF picture ({one_line(error)})") from error
 
 
 def write_side_picture(path: str | os.PathLike[str], picture: np.ndarray, *, overwrite: bool = False) -> None:
-    """A picture (h, w, K) in [0, 1] of one or three channels as a PNG of 8 bits, coded for a display (sRGB)."""
+    """Write a picture (h, w, K) in [0, 1] of one or three channels as an 8-bit PNG for display (sRGB)."""
     from PIL import Image
 
     if picture.shape[-1] not in (1, 3):

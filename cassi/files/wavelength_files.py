@@ -1,4 +1,4 @@
-"""Wavelengths as a user names them: a preset, a range, a list, a file."""
+"""Wavelengths as given by the user: a preset, a range, a list, a file."""
 
 import math
 import os
@@ -15,7 +15,7 @@ MAX_TEXT_BYTES = 1 << 20
 
 
 def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") -> np.ndarray | None:
-    """Return the wavelength of each band from what a user types.
+    """The wavelength of each band from text given by the user.
 
     `start:stop:count` means  lambda_c = start + c (stop - start) / (count - 1),  both ends included.
 
@@ -23,14 +23,14 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
         text: a preset ("tsa-net-28", "mst-28", "cave-31"), a range "450:650:28" [nm], a list "450,500,550" [nm], the
             name of a file (.txt or .csv with one number per band, or any data file with a `wavelengths` array), or
             "unknown".
-        num_bands: bands C of the measurement, which the list must have; None: as many as it has.
-        of: what the wavelengths belong to, for the error.
+        num_bands: bands C of the measurement, which the list must match; None: any number.
+        of: what the wavelengths belong to, for error messages.
 
     Returns:
         (C,) float64 wavelengths [nm], or None for "unknown".
 
     Raises:
-        InputError: nothing of the above, another number of bands, or values that are not positive and finite.
+        InputError: none of the above, another number of bands, or values that are not positive and finite.
 
     Example:
         >>> parse_wavelengths("450:650:5", 5)
@@ -42,9 +42,9 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
     if text.lower() in PRESETS:
         values = np.array(PRESETS[text.lower()].wavelengths)
     elif text.count(":") == 2 and not os.path.exists(text):
-        values = _from_range(text)
+        values = _parse_range(text)
     elif os.path.isfile(text):
-        values = _from_file(Path(text))
+        values = _read_file(Path(text))
     else:
         try:
             values = np.array([float(part) for part in text.split(",")])
@@ -57,7 +57,7 @@ def parse_wavelengths(text: str, num_bands: int | None, *, of: str = "bands") ->
     return check_wavelengths(values, values.size if num_bands is None else num_bands, f"wavelengths {text!r}", of=of)
 
 
-def _from_range(text: str) -> np.ndarray:
+def _parse_range(text: str) -> np.ndarray:
     try:
         start, stop, count = (float(part) for part in text.split(":"))
         if not (math.isfinite(start) and math.isfinite(stop)) or count != int(count) or not 1 <= count <= 100_000:
@@ -68,7 +68,7 @@ def _from_range(text: str) -> np.ndarray:
 
 
 def read_table(path: Path, expected: str) -> list[list[float]]:
-    """The numbers of a short text file, line by line, between blanks, commas or semicolons, after a heading."""
+    """The numbers of a short text file by line, separated by blanks, commas or semicolons; headings are skipped."""
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise InputError(f"{path}: {path.stat().st_size} bytes, expected a short list of numbers")
     rows: list[list[float]] = []
@@ -85,7 +85,7 @@ def read_table(path: Path, expected: str) -> list[list[float]]:
     return rows
 
 
-def _from_file(path: Path) -> np.ndarray:
+def _read_file(path: Path) -> np.ndarray:
     if path.suffix.lower() in (".txt", ".csv", ".tsv"):
         rows = read_table(path, "numbers only, one wavelength [nm] per band")
         return np.array([value for row in rows for value in row])

@@ -1,4 +1,4 @@
-"""Write cubes and measurements: under a hidden name, then moved into place."""
+"""Write cubes and measurements: first under a hidden name, then moved into place."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,19 +30,20 @@ def write_cube(
 ) -> Path:
     """Write a cube; the suffix chooses the format: .h5, .hdf5, .mat, .tif, .tiff, .hdr (ENVI, with .img beside it).
 
-    HDF5 and .mat take everything, TIFF cube and wavelengths, ENVI these and the attributes.
+    HDF5 and .mat hold everything, TIFF only cube and wavelengths, ENVI these and the attributes.
 
     Args:
-        path: file to make.
-        cube: (C, H, W) or (N, C, H, W); written as float32, no other value is changed.
-        wavelengths: (C,) [nm], or None where unknown.
-        history: records with named fields (`Record`: iteration, seconds, residual, change), one array per field.
-        datasets: further arrays by name.
-        attributes: provenance by name: numbers and text as they are, None is left out, anything else as JSON.
+        path: file to write.
+        cube: (C, H, W) or (N, C, H, W); converted to float32, otherwise unchanged.
+        wavelengths: (C,) [nm], or None if unknown.
+        history: records with named fields (`Record`: iteration, seconds, residual, change), written as one array per
+            field.
+        datasets: other arrays by name.
+        attributes: provenance by name; numbers and text are kept, None is omitted, anything else becomes JSON.
         overwrite: replace an existing file.
 
     Raises:
-        InputError: the cube is no array of 3 or 4 axes, or the wavelengths do not fit.
+        InputError: the cube is not an array of 3 or 4 axes, or the wavelengths do not match it.
         OutputError: the file exists, its folder does not, or the disk is full; nothing is left behind.
     """
     cube = np.ascontiguousarray(cube, dtype=np.float32)
@@ -67,7 +68,7 @@ def write_cube(
 def write_measurement(
     path: PathLike, measurement: Measurement, *, attributes: Attributes | None = None, overwrite: bool = False
 ) -> Path:
-    """Write a measurement as `read_measurement` reads it, see `write_arrays`."""
+    """Write a measurement for `read_measurement`; see `write_arrays`."""
     arrays = {
         "measurement": measurement.y,
         "mask": measurement.mask,
@@ -87,10 +88,10 @@ def write_measurement(
         "read_noise": measurement.read_noise,
         **(attributes or {}),
     }
-    known = {name: values for name, values in arrays.items() if values is not None}
+    given = {name: values for name, values in arrays.items() if values is not None}
     if measurement.unit:
         stated["unit"] = measurement.unit
-    return write_arrays(path, known, axes=axes, attributes=stated, overwrite=overwrite)
+    return write_arrays(path, given, axes=axes, attributes=stated, overwrite=overwrite)
 
 
 def write_arrays(
@@ -104,14 +105,14 @@ def write_arrays(
     """Write named arrays to HDF5, compressed, whole or not at all; equal input gives an equal file.
 
     Args:
-        path: .h5 or .hdf5 file to make.
+        path: .h5 or .hdf5 file to write.
         arrays: by name.
-        axes: the letters of an array's axes by its name (N frame, C band, H row, W column).
+        axes: letters of the axes of an array, by its name (N frame, C band, H row, W column).
         attributes, overwrite: as for `write_cube`.
 
     Raises:
-        InputError: no HDF5 suffix.
-        OutputError: as of `write_cube`.
+        InputError: the suffix is not that of HDF5.
+        OutputError: as for `write_cube`.
     """
     path = Path(path)
     if path.suffix.lower() not in (".h5", ".hdf5"):
@@ -123,7 +124,7 @@ def write_arrays(
 
 
 def plain_attributes(attributes: Attributes) -> dict[str, str | int | float | bool]:
-    """Attributes as numbers and text; None is left out, the rest becomes JSON."""
+    """Attributes as numbers and text; None is omitted, anything else becomes JSON."""
     plain: dict[str, str | int | float | bool] = {}
     for name, value in attributes.items():
         if value is None:
@@ -141,10 +142,10 @@ def _jsonable(value: object) -> object:
 
 
 def check_output(path: PathLike, overwrite: bool = False) -> Path:
-    """Return the path after checking that a file can be made there: to be called before a long computation.
+    """Check that a file can be written, before a long computation, and return its path.
 
     Raises:
-        OutputError: unknown suffix, no such folder, no right to write, or the file exists and `overwrite` is False.
+        OutputError: unknown suffix, missing folder, no permission, or the file exists and `overwrite` is False.
     """
     path = Path(path)
     if path.suffix.lower() not in WRITERS:

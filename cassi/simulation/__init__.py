@@ -1,4 +1,4 @@
 """Level 3: scenes, masks and snapshots without a laboratory.
 
-`scene` paints, `camera` photographs, `optical_bench` makes the frames of a calibration.
+`scene` paints a scene, `camera` images it, `optical_bench` produces calibration frames.
 """

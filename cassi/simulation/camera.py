@@ -1,4 +1,4 @@
-"""A measurement without a laboratory: coded apertures, and a camera that counts electrons."""
+"""Simulated measurements: coded apertures, and a camera that counts electrons."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def simulate(
     bit_depth: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Snapshot:
-    """Photograph a cube through a coded aperture and a disperser: `detect(Phi x)`, (..., H, W') or (..., K, H, W').
+    """Image a cube through a coded aperture and a disperser: `detect(Phi x)`, (..., H, W') or (..., K, H, W').
 
-    The cube is (..., C, H, W) >= 0, and its dtype and device are those of the result; the mask (H, W) or (C, H, W), of
-    K `shots` one each, (K, ...); `shifts` [px]. The rest as for `detect`: without it the result is exact.
+    The cube is (..., C, H, W) >= 0 and determines dtype and device of the result. The mask is (H, W) or (C, H, W), or
+    one for each of K `shots`, (K, ...); `shifts` [pixel]. Other arguments as for `detect`; without them the result is
+    exact.
 
     Raises:
-        ValueError: shapes that do not fit (see `CASSI`) or a camera that cannot be (see `detect`).
+        ValueError: wrong shapes (see `CASSI`) or an impossible detector (see `detect`).
     """
     masks = mask.to(cube)
     if shots == 1:
@@ -55,12 +56,12 @@ def side_photograph(
     read_noise: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Photograph a cube: s_k = sum_c R_kc x_c, on another grid, (h, w, K), brightest value 1.
+    """Photograph a cube: s_k = sum_c R_kc x_c, on another grid, (h, w, K), with brightest value 1.
 
-    Beyond the border of the scene its outermost pixels go on.
+    Edge pixels of the scene are replicated beyond its border.
 
-    The cube is x (C, H, W) >= 0, the response R (K, C) >= 0, the picture (h, w) = `size`, the scene's times the scale
-    if not given; `pose` says where the scene lies in it. The rest as for `detect`.
+    The cube is x (C, H, W) >= 0, the response R (K, C) >= 0, and the picture (h, w) = `size`, by default the size of
+    the scene times the scale; `pose` places the scene in it. Other arguments as for `detect`.
     """
     scene = torch.einsum("kc,chw->khw", response.to(cube), cube)
     if size is None:
@@ -71,26 +72,27 @@ def side_photograph(
 
 
 def moving(cube: Tensor, frames: int, speed: float) -> Tensor:
-    """A cube (C, H, W) that moves evenly by `speed` pixels a frame, 30 degrees off its rows, (T, C, H, W).
+    """A cube (C, H, W) in uniform motion, `speed` pixels per frame, at 30 degrees to its rows: (T, C, H, W).
 
     By cubic interpolation, mirrored at the border.
 
     Raises:
-        ValueError: the scene would move by half of its size.
+        ValueError: the scene would move by half its size.
     """
     down, right = speed * math.sin(math.radians(30)), speed * math.cos(math.radians(30))
     border = math.ceil(abs(speed) * frames) + 2
     height, width = cube.shape[-2:]
     if border >= min(height, width) / 2:
         raise ValueError(
-            f"{frames} frames of {speed:g} px move the scene out of its {height} x {width} px; give fewer or slower"
+            f"{frames} frames of {speed:g} px move the scene out of its {height} x {width} px; "
+            "give fewer frames or a slower motion"
         )
     wide = torch.nn.functional.pad(cube, (border,) * 4, mode="reflect")
-    found = []
+    moved = []
     for t in range(frames):
         v = cube.new_tensor([down * t, right * t]).view(2, 1, 1).expand(2, *wide.shape[-2:])
-        found.append(displace(wide, displacement_matrix(v))[..., border:-border, border:-border].clamp(min=0))
-    return torch.stack(found)
+        moved.append(displace(wide, displacement_matrix(v))[..., border:-border, border:-border].clamp(min=0))
+    return torch.stack(moved)
 
 
 def stacked(masks: Sequence[Tensor]) -> Tensor:
@@ -105,9 +107,9 @@ def random_mask(
 
     - ``"binary"``: each element is open with probability t, independently (the usual lithographic mask);
     - ``"grey"``: u^((1 - t) / t) with u uniform in (0, 1): independent transmissions in [0, 1] of mean t, uniform at
-      t = 1/2 (a printed film, or a binary mask seen through blur).
+      t = 1/2 (a printed film, or a blurred binary mask).
 
-    Transmission t lies in (0, 1); the generator is on the CPU.
+    The transmission t is in (0, 1); the generator is on the CPU.
 
     Raises:
         ValueError: a size below 1 or transmission outside (0, 1).

@@ -1,8 +1,8 @@
-"""A simulated optical bench: what a camera's owner captures for its calibration, a snapshot, and the truth behind it.
+"""A simulated optical bench: calibration frames, a snapshot, and the ground truth.
 
-The light is continuous and the optics fall between the pixels: several wavelengths to a band, several points to a
-pixel, dispersion that is not linear, and a coded aperture off the pixel grid. No operator of this package takes part,
-so a calibration that recovers the camera does not merely invert its own model.
+The light is continuous and the optics are not aligned with the pixels: there are several wavelengths per band and
+several points per pixel, the dispersion is nonlinear, and the coded aperture is off the pixel grid. No operator of this
+package is used, so that a calibration which recovers the camera does not merely invert its own model.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cassi.simulation.scene import procedural_scene
 
 FIRST, LAST = 450.0, 650.0  # shortest and longest wavelength of the mask frames [nm]
 MASK_FRAMES = 5  # evenly spaced in wavelength
-FRAMES = 4  # dark and flat ones each
-MISALIGNED = 0.4, -0.3  # the coded aperture against the pixel grid, to the right and down [pixel]
-FINE = 2  # points per pixel, each way
+FRAMES = 4  # of dark and of flat frames
+MISALIGNMENT = 0.4, -0.3  # of the coded aperture on the pixel grid, to the right and down [pixel]
+FINE = 2  # points per pixel along each axis
 PER_BAND = 4  # wavelengths per band
 BIT_DEPTH = 12
 FULL_WELL = 15_000.0  # electrons at full scale
@@ -39,30 +39,30 @@ DARK_LEVEL = 60.0  # counts
 
 @dataclass(frozen=True)
 class Bench:
-    """The frames of a simulated bench, 12-bit counts in uint16, and what they were made from."""
+    """The frames of a simulated bench, 12-bit counts in uint16, and the ground truth."""
 
     dark: np.ndarray  # (N, H, W') without light
-    flat: np.ndarray  # (N, H, W') of even white light with the coded aperture taken out
+    flat: np.ndarray  # (N, H, W') of uniform white light without the coded aperture
     mask_frames: np.ndarray  # (L, H, W'), the coded aperture under narrow-band light
     mask_wavelengths: np.ndarray  # (L,) [nm], of that light
     snapshot: np.ndarray  # (H, W'), the scene
-    cube: np.ndarray  # (C, H, W), the truth: light of each band at each scene pixel, in units of a white surface's
+    cube: np.ndarray  # (C, H, W), the truth: light of each band at each scene pixel, relative to a white surface
     wavelengths: np.ndarray  # (C,) [nm] of the bands
     shifts: tuple[int, ...]  # their displacements [pixel]
-    mask: np.ndarray  # (H, W), the coded aperture as it lies on the detector
+    mask: np.ndarray  # (H, W), the coded aperture as projected on the detector
     design: np.ndarray  # (H, W), as drawn
-    counts_per_unit: float  # of the cube's light through an open element
+    counts_per_unit: float  # of light of the cube through an open element
     hot_pixels: np.ndarray  # (H, W') bool
     dead_pixels: np.ndarray
 
 
 def dispersion(wavelengths: np.ndarray, num_bands: int) -> np.ndarray:
-    """Displacement of light of these wavelengths [nm] from that of 450 nm [pixel].
+    """Displacement of light of these wavelengths [nm] relative to 450 nm [pixel].
 
         d(lambda) = a (lambda - 450) + b (1 / 450^2 - 1 / lambda^2)
 
-    A grating and a prism in one: a and b make 2.3 pixels a band at 450 nm and 1.8 at 650 nm, a band being
-    200 / (num_bands - 1).
+    A grating and a prism combined: a and b give 2.3 pixels per band at 450 nm and 1.8 at 650 nm, where a band is
+    200 / (num_bands - 1) nm.
     """
     slopes = np.array([2.3, 1.8]) * (num_bands - 1) / (LAST - FIRST)
     a, b = np.linalg.solve(np.array([[1, 2 / FIRST**3], [1, 2 / LAST**3]]), slopes)
@@ -72,31 +72,31 @@ def dispersion(wavelengths: np.ndarray, num_bands: int) -> np.ndarray:
 def simulate_bench(
     height: int = 128, width: int = 128, *, num_bands: int = 28, step: int = 2, generator: torch.Generator
 ) -> Bench:
-    """Build a bench and capture everything on it.
+    """Simulate a bench and all its frames.
 
     A detector pixel with relative response g, dark level k_0 and light of n electrons per exposure reads
-    k = clip(round(k_0 + Poisson(g n) / q + read noise), 0, 4095), q = 15000 / 4095 electrons a count. The response has
-    vignetting, dust and a spread of 1 %; one pixel in a thousand is hot, one in two thousand is dead.
+    k = clip(round(k_0 + Poisson(g n) / q + read noise), 0, 4095), q = 15000 / 4095 electrons per count. The response
+    has vignetting, dust and a spread of 1 %; one pixel in a thousand is hot, one in two thousand is dead.
 
     Args:
         height, width: of the scene [pixel], at least 32.
         num_bands: C, at least 2.
-        step: dispersion between the bands that the truth is given in [pixel], at least 1.
+        step: dispersion between the bands of the truth [pixel], at least 1.
         generator: source of randomness (CPU).
 
     Raises:
-        ValueError: a number out of range, or more bands of `step` pixels than the dispersion holds.
+        ValueError: a number is out of range, or the bands span more pixels than the dispersion.
     """
     if min(height, width) < 32 or num_bands < 2 or step < 1:
         raise ValueError(
-            f"a bench has 32 x 32 pixels, 2 bands and a step of 1 px at least, got {height} x {width} pixels, "
+            f"a bench needs at least 32 x 32 pixels, 2 bands and a step of 1 px, got {height} x {width} pixels, "
             f"{num_bands} bands and a step of {step} px"
         )
     random = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
     span = step * (num_bands - 1)
     columns = width + span
 
-    # wavelengths: those of the bands and, finer, those that light comes in; the filter passes half a band more
+    # wavelengths of the bands and, finer, of the light; the filter extends half a band further at either end
     grid = np.linspace(FIRST - 60, LAST + 60, 20_001)
     travel = dispersion(grid, num_bands)
     if span > travel[-1]:
@@ -105,20 +105,20 @@ def simulate_bench(
     edges = np.interp(step * (np.arange(num_bands + 1) - 0.5), travel, grid)
     light = np.linspace(edges[0], edges[-1], PER_BAND * num_bands + 1)
     light = (light[1:] + light[:-1]) / 2
-    # each fine wavelength carries an equal share of the spectrum; a band's light is what falls between its edges
+    # each fine wavelength carries an equal share of the spectrum; a band collects the light between its edges
     share = num_bands / len(light)
 
     scene = procedural_scene(FINE * height, FINE * width, torch.as_tensor(light), generator=generator).numpy()
     design = random_mask(height, width, generator=generator).numpy()
     aperture = np.kron(design, np.ones((FINE, FINE)))
-    dx, dy = MISALIGNED
+    dx, dy = MISALIGNMENT
     moved = ndimage.shift(
         ndimage.gaussian_filter(aperture, 0.5 * FINE), (FINE * dy, FINE * dx), order=3, mode="nearest"
     )
     aperture = moved.clip(0, 1)
 
     def image(pictures: Sequence[np.ndarray], wavelengths: np.ndarray) -> np.ndarray:
-        """What falls on the detector when each picture (fine grid) is moved by its dispersion, (H, W')."""
+        """The light on the detector when each picture (fine grid) is displaced by its dispersion, (H, W')."""
         length = FINE * columns + 64
         frequencies = np.fft.rfftfreq(length)
         total = np.zeros((FINE * height, len(frequencies)), dtype=complex)
@@ -142,7 +142,7 @@ def simulate_bench(
     response = np.where(dead, 0.02, response)
 
     def capture(signal: np.ndarray, *, peak: float) -> np.ndarray:
-        """One frame whose brightest corner of the light reaches `peak` of full scale."""
+        """One frame whose brightest light reaches the fraction `peak` of full scale."""
         light = signal / signal.max() * peak * FULL_WELL * response if peak else signal
         electrons = random.poisson(light) + random.normal(0, READ_NOISE, signal.shape)
         counts = np.rint(offset + electrons * (2**BIT_DEPTH - 1) / FULL_WELL)
@@ -167,14 +167,14 @@ def simulate_bench(
 
 
 def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
-    """Write a bench as its owner would find it, whole or not at all: a file a frame, wavelengths in a text file.
+    """Write the files of a bench, whole or not at all, and return them.
 
-    dark_*, flat_*, mask_* (a PNG of 16 bits a frame; the last in the order of wavelengths.txt [nm]) and snapshot. Apart
-    from these, to compare with: uncalibrated.h5, the snapshot with the aperture as drawn and the bands where the design
-    has them, and truth.h5, with the aperture as it lies, the cube and its wavelengths. Returns the files.
+    A 16-bit PNG per frame: dark_*, flat_*, mask_* (in the order of wavelengths.txt [nm]) and snapshot. For comparison,
+    uncalibrated.h5 has the snapshot with the aperture and bands as designed, and truth.h5 the aperture as projected,
+    the cube and its wavelengths.
 
     Raises:
-        InputError: a folder with something in it.
+        InputError: the folder is not empty.
     """
     whole = Path(folder)
     if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
@@ -200,13 +200,13 @@ def write_bench(folder: str | os.PathLike[str], bench: Bench) -> list[Path]:
 
 
 def _bin(fine: np.ndarray) -> np.ndarray:
-    """Mean over the points of each pixel."""
+    """The mean over the points of each pixel."""
     height, width = (n // FINE for n in fine.shape)
     return np.asarray(fine.reshape(height, FINE, width, FINE).mean((1, 3)))
 
 
 def _response(height: int, columns: int, random: np.random.Generator) -> np.ndarray:
-    """Vignetting, dust on the sensor, and the spread of the pixels; at most about 1."""
+    """Vignetting, dust on the sensor, and pixel-to-pixel variation; at most about 1."""
     i, j = np.mgrid[:height, :columns]
     radius = np.hypot(i - height / 2, j - columns / 2) / math.hypot(height / 2, columns / 2)
     response = 1 - 0.3 * radius**2

@@ -1,4 +1,4 @@
-"""A painted still life with plausible spectra, to measure when no camera and no data set is at hand."""
+"""A painted still life with plausible spectra, for use without a camera or a data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_LIGHT = torch.nn.functional.normalize(torch.tensor([-0.55, -0.62, 0.56]), dim=0)  # from upper left, to the viewer
+_LIGHT = torch.nn.functional.normalize(
+    torch.tensor([-0.55, -0.62, 0.56]), dim=0
+)  # from the upper left, towards the viewer
 
 
 def procedural_scene(
@@ -16,16 +18,16 @@ def procedural_scene(
 ) -> Tensor:
     """Paint a still life: color chart, filter strip, star target, threads, fruit-like spheres, a plant, wood and cloth.
 
-    Pigments are smooth reflectances: logistic edges, Gaussian bands, both, a strip of narrow filters, and greys. A
-    surface with reflectance rho and normal n under a lamp from direction l and a bluish skylight s shows
+    Pigments are smooth reflectances: logistic edges, Gaussian bands, sums of both, narrow filters, and greys. A surface
+    with reflectance rho and normal n under a lamp from direction l and a bluish skylight s has the radiance
 
         x(lambda) = rho(lambda) (0.85 max(n . l, 0) + 0.3 s(lambda)) + highlight,   clipped to [0, 1]
 
-    Sizes follow the shorter side, so that one seed gives nearly the same picture at any size. Pigments are defined for
-    380-1000 nm. The generator, on the CPU, draws arrangement, pigments and grain; the cube is (C, H, W), float32.
+    Sizes scale with the shorter side, so that one seed gives nearly the same picture at any size. Pigments are defined
+    for 380-1000 nm. The generator, on the CPU, draws arrangement, pigments and grain. The cube is (C, H, W), float32.
 
     Raises:
-        ValueError: a size below 1 or wavelengths that are not a list of finite numbers.
+        ValueError: a size is below 1, or the wavelengths are not a list of finite numbers.
     """
     centers = torch.as_tensor(wavelengths, dtype=torch.float32)
     if height < 1 or width < 1:
@@ -59,7 +61,7 @@ class _Canvas:
         return low + (high - low) * torch.rand((), generator=self.generator).item()
 
     def inside(self, distance: Tensor) -> Tensor:
-        """Coverage of each pixel by the shape with this signed distance, negative inside; edges rise in two pixels."""
+        """Coverage of each pixel by the shape with this signed distance, negative inside; edges are two pixels wide."""
         ramp = (0.5 - distance / (2 * self.pixel)).clamp(0, 1)
         return ramp * ramp * (3 - 2 * ramp)
 
@@ -84,7 +86,7 @@ class _Canvas:
         lit: Tensor | float = 0.7,
         highlight: Tensor | None = None,
     ) -> None:
-        """Lay a surface over the picture: `pigment`, or where `mix` is 1 `second`, under the lamp's share `lit`."""
+        """Paint a surface of `pigment`, or of `second` where `mix` is 1, lit by the fraction `lit` of the lamp."""
         rows, columns = coverage.any(dim=1).nonzero()[:, 0], coverage.any(dim=0).nonzero()[:, 0]
         if len(rows) == 0:
             return
@@ -101,7 +103,7 @@ class _Canvas:
             band[box] = torch.lerp(band[box], light, part)
 
     def shade(self, shadow: Tensor) -> None:
-        """Take the lamp away where `shadow` is 1; the bluish skylight stays."""
+        """Block the lamp where `shadow` is 1; the bluish skylight remains."""
         for band, sky in zip(self.cube, self.sky, strict=True):
             band *= 1 - shadow * (1 - 0.35 * sky).clamp(0, 1)
 
@@ -117,7 +119,7 @@ class _Canvas:
         return level * (0.9 + 0.1 * self.step(415, 12))
 
     def pigments(self) -> list[Tensor]:
-        """Eighteen colors, around the hue circle from red to magenta, then six of nature."""
+        """Eighteen colors: twelve around the hue circle from red to magenta, then six natural ones."""
         step, bump = self.step, self.bump
         return [
             0.04 + 0.72 * step(612, 9),
@@ -142,7 +144,7 @@ class _Canvas:
 
 
 def _room(c: _Canvas) -> None:
-    """Wall in the back, a wooden table, a checked cloth over its front."""
+    """A wall in the back, a wooden table, and a checked cloth over its front."""
     everywhere = torch.ones_like(c.x)
     plaster = 1 + 0.02 * c.grain(0.004, 0.004) + 0.02 * c.grain(0.08, 0.08)
     falloff = torch.exp(-0.35 * ((c.x - 0.25 * c.right) ** 2 + (c.y - 0.2) ** 2))
@@ -311,7 +313,7 @@ def _box(c: _Canvas, left: float, top: float, right: float, bottom: float) -> Te
 
 
 def _stripes(c: _Canvas, frequency: float, along: Tensor) -> Tensor:
-    """Bands that are 1 over two fifths of each period, with edges as soft as those of `inside`."""
+    """Stripes that cover two fifths of each period, with edges as soft as those of `inside`."""
     return torch.sigmoid(2 / (frequency * c.pixel) * (torch.sin(frequency * along) - 0.3))
 
 

@@ -1,1 +1,1 @@
-"""One file a format: what its bytes say, as a `Container`."""
+"""One module per file format, each of which returns a `Container`."""

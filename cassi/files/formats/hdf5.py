@@ -1,4 +1,4 @@
-"""Read and write HDF5; read MATLAB v7.3, which is HDF5 with reversed axes. What lies in another file is not read."""
+"""Read and write HDF5; read MATLAB v7.3, which is HDF5 with reversed axes. Data in other files are not read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import h5py
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups in which MATLAB keeps the inside of cells and objects
+MATLAB_PRIVATE = ("#refs#/", "#subsystem#/")  # groups with the content of cells and objects
 
 
 def open_hdf5(path: Path) -> Container:
-    """Open an HDF5 file as a `Container`; the arrays of MATLAB v7.3, stored reversed, come in MATLAB's own order."""
+    """Open an HDF5 file as a `Container`; arrays of MATLAB v7.3, stored reversed, have the axes of MATLAB."""
     import h5py
 
     with path.open("rb") as head:
@@ -27,7 +27,7 @@ def open_hdf5(path: Path) -> Container:
     file_format = "MATLAB v7.3" if matlab else "HDF5"
     entries: list[Entry] = []
 
-    def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes are no UTF-8
+    def visit(name: str | bytes, node: h5py.HLObject) -> None:  # bytes: not UTF-8
         if isinstance(name, str) and isinstance(node, h5py.Dataset) and not name.startswith(MATLAB_PRIVATE):
             entries.append(_entry(name, node))
 
@@ -47,15 +47,15 @@ def open_hdf5(path: Path) -> Container:
 
 
 def _attributes(node: h5py.HLObject) -> dict[str, object]:
-    """Return the attributes of a node that are numbers or text."""
-    found: dict[str, object] = {}
+    """The attributes of a node that are numbers or text."""
+    attributes: dict[str, object] = {}
     for name in node.attrs:
         value = node.attrs[name]
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         if isinstance(value, str) or np.asarray(value).dtype.kind in "biufSU":
-            found[str(name)] = value
-    return found
+            attributes[str(name)] = value
+    return attributes
 
 
 def _entry(name: str, dataset: h5py.Dataset) -> Entry:
@@ -68,7 +68,7 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
         attributes.setdefault("MATLAB_class", "")
     shape, dtype = dataset.shape, dataset.dtype
     if dtype.names is not None and [n.lower() for n in dtype.names] == ["real", "imag"]:
-        dtype = np.dtype(complex)  # MATLAB's complex numbers
+        dtype = np.dtype(complex)  # complex numbers of MATLAB
     is_text = h5py.check_string_dtype(dtype) is not None or attributes.get("MATLAB_class") == "char"
     if is_text or dtype.kind not in "biufc":
         return Entry(name, shape, None, problem="text" if is_text else "a table, cell or reference")
@@ -77,10 +77,10 @@ def _entry(name: str, dataset: h5py.Dataset) -> Entry:
         shape = (0,) if attributes.get("MATLAB_empty") else shape[::-1]
         if attributes["MATLAB_class"] == "logical":
             dtype = np.dtype(bool)
-    # The axis letters that this project writes beside its arrays.
+    # The letters of axes that this program writes.
     axes = attributes.get("axes")
-    known = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
-    return Entry(name, shape, dtype, axes=str(axes) if known else None, attributes=attributes)
+    valid = isinstance(axes, str) and set(axes) <= set("NCHW") and len(set(axes)) == len(axes) == dataset.ndim
+    return Entry(name, shape, dtype, axes=str(axes) if valid else None, attributes=attributes)
 
 
 def write_hdf5_arrays(
@@ -91,13 +91,13 @@ def write_hdf5_arrays(
     attributes: Mapping[str, object],
     compress: bool,
 ) -> None:
-    """Write arrays by their names, with the letters of their axes, and the attributes of the file."""
+    """Write named arrays, with the letters of their axes, and the attributes of the file."""
     import h5py
 
     with hdf5_target(path) as target, h5py.File(target, "w") as file:
         for name, values in arrays.items():
             values = np.asarray(values)
-            # Shuffled bytes and chunks of one image: what one frame or band needs is read alone.
+            # Shuffled bytes, and chunks of one image, so that single frames or bands can be read.
             options: dict[str, Any] = {}
             if compress and values.size > 1:
                 chunks = (1,) * (values.ndim - 2) + values.shape[-2:] if values.ndim > 2 else values.shape
@@ -111,7 +111,7 @@ def write_hdf5_arrays(
 
 
 def write_hdf5(path: Path, content: CubeContent) -> None:
-    """Write a cube with all that belongs to it."""
+    """Write a cube and everything that belongs to it."""
     bands = {} if content.wavelengths is None else {"wavelengths": content.wavelengths}
     arrays = {"cube": content.cube, **bands, **content.datasets}
     write_hdf5_arrays(path, arrays, axes={"cube": "NCHW"}, attributes=content.attributes, compress=False)

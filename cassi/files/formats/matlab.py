@@ -1,8 +1,8 @@
 """Read the numeric arrays of MATLAB v5 files (saved with -v6 or -v7) with scipy, and write them.
 
 A file is a list of elements, each a tag (type, bytes) and its data, packed with zlib or not (MathWorks, "MAT-File
-Format", level 5). Only the header of each variable is looked at here: scipy lists neither the type that numbers are
-stored in nor whether they are complex, and crashes the process on a type of numbers that there is not.
+Format", level 5). Only the headers of the variables are parsed here: scipy reports neither the stored type of numbers
+nor whether they are complex, and crashes the process on an invalid type.
 """
 
 import math
@@ -17,7 +17,7 @@ from cassi.errors import InputError
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
 MATRIX, COMPRESSED = 14, 15
-# Number types by their code in the file, and what the classes are that hold no plain numbers.
+# Number types by their code in the file, and descriptions of the classes without plain numbers.
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8", 16: "u1"}
 NUMERIC, OPAQUE = range(6, 16), 17
 OTHER_CLASSES = {
@@ -31,7 +31,7 @@ HEADER_BYTES = 4096
 
 
 def open_matlab(path: Path) -> Container:
-    """Open a MATLAB v5 file as a `Container`; doubles that are stored as integers are read as such."""
+    """Open a MATLAB v5 file as a `Container`; doubles stored as integers are read as integers."""
     with damage_as_input_error(path, "MATLAB v5"):
         entries = _variables(path)
 
@@ -46,33 +46,33 @@ def open_matlab(path: Path) -> Container:
 
 def _variables(path: Path) -> tuple[Entry, ...]:
     """Walk the elements of the file and read the header of each variable."""
-    found: dict[str, Entry] = {}
+    variables: dict[str, Entry] = {}
     stored = path.stat().st_size
     with path.open("rb") as file:
         order = "<" if file.read(128)[126:] == b"IM" else ">"
         while (position := file.tell()) < stored:
             kind, size = struct.unpack(order + "II", file.read(8))
             if kind not in (MATRIX, COMPRESSED) or position + 8 + size > stored:
-                raise ValueError("an element that is no variable, or ends beyond the file")
+                raise ValueError("an element is not a variable, or ends beyond the file")
             head = file.read(min(size, HEADER_BYTES))
             if kind == COMPRESSED:
                 head = zlib.decompressobj().decompress(head, HEADER_BYTES)
                 if struct.unpack_from(order + "I", head)[0] != MATRIX:
-                    raise ValueError("a packed element that is no variable")
+                    raise ValueError("a compressed element is not a variable")
                 head = head[8:]
             entry = _header(head, order)
-            found.setdefault(entry.name, entry)  # of several of one name scipy reads the first
+            variables.setdefault(entry.name, entry)  # scipy reads the first of several with one name
             file.seek(position + 8 + size)
-    return tuple(found.values())
+    return tuple(variables.values())
 
 
 def _header(head: bytes, order: str) -> Entry:
-    """A variable, from its first bytes."""
+    """Parse a variable from its first bytes."""
     _, at, size, after = _element(head, 0, order)
     flags = struct.unpack_from(order + "I", head, at)[0]
     kind = flags & 0xFF
     _, at, size, after = _element(head, after, order)
-    # Objects of the newest kind keep their name in the place of the sizes; they are only listed.
+    # Objects of the newest kind have their name in place of the sizes; they are only listed.
     shape = () if kind == OPAQUE else struct.unpack_from(f"{order}{size // 4}i", head, at)
     if kind != OPAQUE:
         _, at, size, after = _element(head, after, order)
@@ -90,7 +90,7 @@ def _header(head: bytes, order: str) -> Entry:
 
 
 def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
-    """Type, place and bytes of the element whose tag is at `at`, and the place of the next one."""
+    """Type, position and size of the element whose tag is at `at`, and the position of the next one."""
     kind, size = struct.unpack_from(order + "II", head, at)
     if kind >> 16:  # the short form has its data in the tag
         return kind & 0xFFFF, at + 4, kind >> 16, at + 8
@@ -98,13 +98,13 @@ def _element(head: bytes, at: int, order: str) -> tuple[int, int, int, int]:
 
 
 def write_matlab(path: Path, content: CubeContent) -> None:
-    """Write a cube with all that belongs to it, axes in MATLAB's order."""
+    """Write a cube and everything that belongs to it, with the axes in the order of MATLAB."""
     from scipy.io import savemat
 
     cube = content.cube
     if cube.nbytes >= 2**31:
         raise InputError(f"a .mat file holds arrays below 2 GiB, the cube takes {cube.nbytes} bytes; write .h5")
-    # MATLAB's habit: rows, columns, bands, frames.
+    # usual in MATLAB: rows, columns, bands, frames
     arrays = {"cube": np.transpose(cube, (1, 2, 0) if cube.ndim == 3 else (2, 3, 1, 0))}
     if content.wavelengths is not None:
         arrays["wavelengths"] = content.wavelengths

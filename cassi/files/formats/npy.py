@@ -12,7 +12,7 @@ from cassi.files.container import Container, Entry, Selection, damage_as_input_e
 
 
 def open_npy(path: Path) -> Container:
-    """Open a .npy file as a `Container` with one entry named after the file; it is mapped, not loaded."""
+    """Open a .npy file as a `Container` with one entry named after the file, memory-mapped."""
     with damage_as_input_error(path, ".npy"), path.open("rb") as file:
         entry = _header(path.stem, file)
 
@@ -23,7 +23,7 @@ def open_npy(path: Path) -> Container:
 
 
 def open_npz(path: Path) -> Container:
-    """Open a .npz file as a `Container`; the headers of its members are read, their data only on demand."""
+    """Open a .npz file as a `Container`; only headers are read at first, data on demand."""
     entries = []
     with damage_as_input_error(path, ".npz"), zipfile.ZipFile(path) as archive:
         for name in archive.namelist():

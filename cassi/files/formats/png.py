@@ -20,7 +20,7 @@ def open_png(path: Path) -> Container:
 
     with damage_as_input_error(path, "PNG"), Image.open(path, formats=["PNG"]) as image:
         (width, height), mode = image.size, image.mode
-        image.verify()  # the checksums, which reading passes over
+        image.verify()  # the checksums, which reading ignores
     if mode not in TYPES:
         raise InputError(f"{path}: a color PNG (mode {mode}), expected one grey channel; a snapshot has no colors")
 

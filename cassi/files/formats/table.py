@@ -1,4 +1,4 @@
-"""The formats there are: how each is recognized, read and written. A new one needs a file here and a line below."""
+"""The supported formats: how each is recognized, read and written. A new one is a module here and a line below."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from cassi.files.formats.tiff import open_tiff, write_tiff
 
 
 class Format(NamedTuple):
-    """One format: its name, the first bytes of its files, their suffixes, and the functions that read and write it."""
+    """One format: name, first bytes of its files, suffixes, and the functions that read and write it."""
 
     name: str
     signatures: tuple[bytes, ...]

@@ -13,22 +13,23 @@ from cassi.errors import InputError
 from cassi.files.container import Container, CubeContent, Entry, Selection, damage_as_input_error
 
 KNOWN_COMPRESSION = {1, 5, 8, 32773, 32946}  # none, LZW, deflate (two codes), PackBits; others need rare codecs
-ALPHA = {1, 2}  # samples that say how opaque a pixel is
+ALPHA = {1, 2}  # samples with the opacity of a pixel
 READING = ContextVar("READING", default=False)  # in this thread
 logging.getLogger("tifffile").addFilter(lambda record: not READING.get())
-LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # axes as tifffile calls them
+LETTERS = str.maketrans("YXSTIQZ", "HWCNNNN")  # from the axes of tifffile
 
 
 def open_tiff(path: Path) -> Container:
     """Open a TIFF as a `Container`: its pages, all of one size, are one entry (N, H, W), or (H, W) for one page.
 
-    Pages are read one by one, so a long stack need not fit in memory. Files that an OME header names are ignored.
+    Pages are read one by one, so that a long stack need not fit in memory. Files named in an OME header are ignored.
 
     Raises:
-        InputError: pages of unequal size, in color, turned, with white as zero, or of unknown
-            compression; damaged file.
+        InputError: pages of unequal size, in color, rotated, with white as zero, or of unknown compression; or a
+            damaged
+            file.
     """
-    with damage_as_input_error(path, "TIFF"), _opened(path) as tiff:
+    with damage_as_input_error(path, "TIFF"), _open(path) as tiff:
         page, series = tiff.pages.first, tiff.series[0]
         _check(path, page)
         if len(tiff.series) > 1:
@@ -50,10 +51,10 @@ def open_tiff(path: Path) -> Container:
     def read(entry: Entry, picked: Selection) -> np.ndarray:
         if entry.name == "wavelengths" and wavelengths is not None:
             return wavelengths
-        with _opened(path) as tiff:
+        with _open(path) as tiff:
             series = tiff.series[0]
             rank = len(entry.shape) - len(series.keyframe.shape)
-            if np.prod(entry.shape[:rank], dtype=int) != len(series.pages):  # all in one page, as ImageJ may keep them
+            if np.prod(entry.shape[:rank], dtype=int) != len(series.pages):  # all in one page, as ImageJ may store them
                 return np.asarray(series.asarray()).reshape(entry.shape)[picked]
             numbers = np.arange(len(series.pages)).reshape(entry.shape[:rank])[picked[:rank]]
             out = np.empty((numbers.size, *series.keyframe.shape), dtype=entry.dtype)
@@ -65,8 +66,8 @@ def open_tiff(path: Path) -> Container:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """The file; what is wrong with a damaged one is not logged, as the error says it in one line."""
+def _open(path: Path) -> Iterator[Any]:
+    """The open file; problems are not logged, as the error describes them in one line."""
     import tifffile
 
     before = READING.set(True)
@@ -78,7 +79,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _check(path: Path, page: Any) -> None:
-    turned, colors = page.tags.valueof("Orientation", 1), int(page.photometric)
+    orientation, colors = page.tags.valueof("Orientation", 1), int(page.photometric)
     if int(page.compression) not in KNOWN_COMPRESSION:
         raise InputError(f"{path}: TIFF compression {page.compression!r} is not read; save it plain or with deflate")
     if page.dtype is None:
@@ -87,12 +88,12 @@ def _check(path: Path, page: Any) -> None:
         raise InputError(f"{path}: a TIFF in which 0 is white, expected 0 to be dark; save it as min-is-black")
     if colors != 1 or set(page.extrasamples) & ALPHA:
         raise InputError(f"{path}: a color TIFF; a snapshot has no colors, save grey")
-    if turned != 1:
-        raise InputError(f"{path}: a TIFF that asks to be turned (orientation {turned}); save it as it is to be read")
+    if orientation != 1:
+        raise InputError(f"{path}: a rotated TIFF (orientation {orientation}); save it upright")
 
 
 def write_tiff(path: Path, content: CubeContent) -> None:
-    """Write cube and wavelengths, one page a band."""
+    """Write cube and wavelengths, one page per band."""
     import tifffile
 
     metadata: dict[str, object] = {"axes": "TCYX"[-content.cube.ndim :]}
