@@ -11,7 +11,7 @@ from PIL import Image
 
 from cassi.files import InputError, Levels, ReadOptions, common_bit_depth, describe, open_container, read_measurement
 from cassi.files.container import Container
-from cassi.files.formats.tiff import _opened
+from cassi.files.formats.tiff import _open
 from cassi.files.frames import find_files, natural
 from cassi.files.reading import open_measurement
 from cassi.files.scaling import plan_counts
@@ -118,7 +118,7 @@ def test_files_read_at_once_leave_the_log_as_it_was(tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / "a.tif", np.ones((8, 8), np.uint8))
     log, told = logging.getLogger("tifffile"), []
     monkeypatch.setattr(log, "handle", lambda record: log.filter(record) and told.append(record.getMessage()))
-    with ThreadPoolExecutor(1) as other, _opened(tmp_path / "a.tif"):
+    with ThreadPoolExecutor(1) as other, _open(tmp_path / "a.tif"):
         other.submit(log.warning, "of another thread").result()
         log.warning("of this file")
     log.warning("later")
