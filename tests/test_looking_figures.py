@@ -1,5 +1,8 @@
 """Figures: what they show is read back from the artists; text must not collide; nothing global changes."""
 
+import os
+import subprocess
+import sys
 from itertools import combinations
 
 import matplotlib
@@ -101,6 +104,44 @@ def test_every_figure_is_readable_and_leaves_no_trace(cube, wavelengths):
         if wavelengths is not None or name not in SAME_WITHOUT_WAVELENGTHS:
             assert_text_is_readable(figure)
     assert dict(matplotlib.rcParams) == before
+
+
+def test_the_settings_of_the_user_change_nothing(cube, tmp_path, monkeypatch):
+    """TeX for all words, a cropped page, a dark style: the same pixels, in every format, and none is changed."""
+
+    def written(folder):
+        made = figures.figures_of(ReportData(cube, wavelengths=BANDS))
+        page = figures.save_figures(made, folder)
+        made["summary"].savefig(folder / "vector.svg", metadata={"Date": None})
+        return [np.asarray(Image.open(path)) for path in page], (folder / "vector.svg").read_text()
+
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "users").mkdir()
+    monkeypatch.setenv("PATH", "")  # no TeX
+    changed = {
+        "text.usetex": True, "savefig.bbox": "tight", "image.origin": "lower", "svg.hashsalt": "x",
+        "figure.facecolor": "black", "lines.marker": "o", "font.size": 30, "axes.grid": True, "savefig.dpi": 10,
+    }  # fmt: skip
+    with matplotlib.rc_context({"svg.hashsalt": "x"}):
+        plain, vector = written(tmp_path / "plain")
+    with matplotlib.rc_context(changed):
+        users, users_vector = written(tmp_path / "users")
+        assert matplotlib.rcParams["text.usetex"] and matplotlib.rcParams["font.size"] == 30
+    assert all(np.array_equal(one, other) for one, other in zip(plain, users, strict=True))
+    assert len(users_vector) == len(vector)
+
+
+def test_a_backend_that_is_not_installed(tmp_path):
+    """As the environment of a notebook's shell names it; a backend that is there is still the user's."""
+    for backend, kept in (("of-no-one", "agg"), ("svg", "svg")):
+        code = (
+            "from cassi.looking.figures import srgb; import numpy, matplotlib, os;"
+            "srgb(numpy.ones((3, 8, 8)), numpy.array([450.0, 550, 650])).savefig('a.png');"
+            "print(matplotlib.get_backend().lower(), os.environ['MPLBACKEND'])"
+        )
+        env = os.environ | {"MPLBACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)
+        assert done.stdout.split() == [kept, backend], done.stderr
 
 
 @pytest.mark.parametrize("shape", [(3, 90, 20), (31, 16, 70), (1, 12, 12), (2, 1, 1)])

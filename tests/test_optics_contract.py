@@ -417,3 +417,47 @@ def test_solvers_tell_what_was_swapped(solver):
         SOLVERS[solver](A, np.ones((4, 7)))
     with pytest.raises(ValueError, match="swapped"):
         SOLVERS[solver](A, torch.ones(3, 4, 5, dtype=F64))
+
+
+def test_transforms_of_torch_func(case):
+    """vmap, vjp, jvp, a gradient and a second derivative over forward, adjoint and pseudo-inverse, against the
+    matrix."""
+    A, matrix = case
+    maps = [(A.forward, matrix, A.cube_shape), (A.adjoint, matrix.T, A.measurement_shape)]
+    if A.exact:
+        inverse = flat(A.pinv(torch.eye(len(matrix), dtype=F64).view(-1, *A.measurement_shape)), (len(matrix),)).T
+        maps.append((A.pinv, inverse, A.measurement_shape))
+    for function, M, shape in maps:
+        u, v = random(3, *shape, seed=1), random(*shape, seed=2)
+        assert close(torch.vmap(function)(u), flat(u, (3,)) @ M.T)
+        assert close(torch.vmap(function, in_dims=1, out_dims=1)(u.movedim(0, 1)).movedim(1, 0), flat(u, (3,)) @ M.T)
+        value, pullback = torch.func.vjp(function, v)
+        w = random(*value.shape, seed=3)
+        assert close(value, M @ flat(v)[0]) and close(pullback(w)[0], M.T @ flat(w)[0])
+        value, tangent = torch.func.jvp(function, (v,), (u[0],))
+        assert close(value, M @ flat(v)[0]) and close(tangent, M @ flat(u[0])[0])
+
+        def loss(v, function=function):
+            return function(v).square().sum() / 2
+
+        assert close(torch.func.grad(loss)(v), M.T @ (M @ flat(v)[0]))
+        assert close(torch.vmap(torch.func.grad(loss))(u), flat(u, (3,)) @ M.T @ M)
+        assert close(torch.func.jvp(torch.func.grad(loss), (v,), (u[0],))[1], M.T @ (M @ flat(u[0])[0]))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(v, u[0])
+            assert close(torch.autograd.forward_ad.unpack_dual(function(dual)).tangent, M @ flat(u[0])[0])
+
+
+@pytest.mark.parametrize("camera", [partial(CASSI, shifts=(0, 2, 1)), partial(BlurredCASSI, shifts=(0.0, 1.7, 2.5))])
+def test_transforms_of_torch_func_over_the_mask(camera):
+    """d(Phi(m) x) / dm is linear in m: Phi(dm) x."""
+    x, m, dm = random(3, 4, 5, seed=1), masks(4, 5), random(2, 4, 5, seed=2)
+
+    def light(mask):
+        return camera(mask).forward(x)
+
+    assert close(torch.func.jvp(light, (m,), (dm[0],))[1], light(dm[0]))
+    assert close(torch.vmap(light)(dm), torch.stack([light(one) for one in dm]))
+    y = light(m)
+    found = torch.func.grad(lambda mask: light(mask).square().sum() / 2)(m)
+    assert close(torch.sum(found * dm[0]), (y * light(dm[0])).sum())

@@ -7,13 +7,21 @@ or numba changes. Where no place can be written it is compiled in every process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.serialize import dumps
 from torch import Tensor
+
+from cassi.errors import one_line
 
 Array = np.ndarray
 Kernel = Callable[..., Any]
@@ -23,15 +31,69 @@ FAST = frozenset({"nsz", "contract", "reassoc"})
 _settings = partial(numba.njit, nogil=True, error_model="numpy")
 # a call for a row costs as much as its arithmetic; the longer loops, inlined, are no longer vectorised
 inline: Callable[[Kernel], Kernel] = _settings(inline="always", fastmath=set(FAST))
+_WARNED: list[str] = []  # once a process is enough
 
 
 def jit(function: Kernel, *, fastmath: frozenset[str] = FAST) -> Kernel:
     """Compile a function when it is first called, for the types it is called with; without the interpreter's lock."""
-    try:
-        compiled: Kernel = _settings(cache=True, fastmath=set(fastmath))(function)
-    except RuntimeError:  # there is no folder that compiled code could be kept in
-        compiled = _settings(fastmath=set(fastmath))(function)
-    return compiled
+    compiled: Any = _settings(fastmath=set(fastmath))(function)
+    with suppress(RuntimeError, OSError):  # there is no folder that compiled code could be kept in
+        compiled._cache = _Cache(function)
+    kernel: Kernel = compiled
+    return kernel
+
+
+class _Checked(CompileResultCacheImpl):  # type: ignore[misc]
+    """What numba keeps of a kernel, with its SHA-256: machine code of which a bit has changed is not run."""
+
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        return f"{super().get_filename_base(fullname, abiflags)}.sha256"
+
+    def reduce(self, compiled: Any) -> tuple[bytes, bytes]:
+        data = dumps(super().reduce(compiled))
+        return hashlib.sha256(data).digest(), data
+
+    def rebuild(self, target_context: Any, payload: tuple[bytes, bytes]) -> Any:
+        digest, data = payload
+        if hashlib.sha256(data).digest() != digest:
+            raise ValueError("the checksum is wrong")
+        return super().rebuild(target_context, pickle.loads(data))
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache of compiled code, none of whose faults ends a run.
+
+    Files that are damaged, belong to another user or do not fit on the disk: the kernel is compiled, and kept where it
+    can be.
+    """
+
+    _impl_class = _Checked
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled code, or None; files that cannot be read are replaced when the kernel is kept."""
+        with self._excused("read"):
+            return super().load_overload(sig, target_context)
+        with suppress(Exception):
+            self.flush()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the compiled code."""
+        with self._excused("kept"):
+            super().save_overload(sig, data)
+
+    @contextmanager
+    def _excused(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # unpickling what is damaged raises anything
+            if not _WARNED:
+                _WARNED.append(done)
+                warnings.warn(
+                    f"compiled kernels cannot be {done} in {self.cache_path} ({type(error).__name__}: "
+                    f"{one_line(error, 100)}): they are compiled anew, which takes some seconds",
+                    stacklevel=4,
+                )
 
 
 def stack(tensor: Tensor, rank: int) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Matrix = Callable[[Tensor], Tensor]
 
@@ -90,9 +91,31 @@ def largest_eigenvalue(M: Matrix, start: Tensor, *, tol: float = 1e-5, num_iters
     return length
 
 
+def tracked(*tensors: Tensor | None) -> bool:
+    """Whether a derivative or a transform of `torch.func` follows one of these tensors: no kernel may take it then."""
+    given = [t for t in tensors if t is not None]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    return any(_is_wrapped(t) or _is_dual(t) for t in given)
+
+
+def _is_wrapped(tensor: Tensor) -> bool:
+    """Whether it is one of vmap, grad, vjp or jvp, without memory of its own."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped
+
+
+def _is_dual(tensor: Tensor) -> bool:
+    """Whether it carries a derivative forwards."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+
+
 def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
-    """function(v) for a linear function, under autograd: its derivative is `adjoint`, and that of this `function`."""
-    if not (torch.is_grad_enabled() and v.requires_grad):
+    """function(v), linear in v, under autograd and `torch.func`: its derivative is `adjoint`, and that of this
+    `function`, which both take leading axes."""
+    if not tracked(v):
         return function(v)
     apply: Callable[..., Tensor] = _LinearMap.apply
     return apply(v, function, adjoint)
@@ -100,11 +123,22 @@ def linear_map(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
 
 class _LinearMap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.pair = function, adjoint
+    def forward(v: Tensor, function: Matrix, adjoint: Matrix) -> Tensor:
         return function(v)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, Matrix, Matrix], output: Tensor) -> None:  # type: ignore[no-untyped-def]
+        ctx.pair = inputs[1:]
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         function, adjoint = ctx.pair
         return linear_map(grad, adjoint, function), None, None
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor, *_: None) -> Tensor:  # type: ignore[no-untyped-def]
+        return linear_map(tangent, *ctx.pair)
+
+    @staticmethod
+    def vmap(info, in_dims, v: Tensor, function: Matrix, adjoint: Matrix) -> tuple[Tensor, int]:  # type: ignore[no-untyped-def]
+        return linear_map(v.movedim(in_dims[0], 0), function, adjoint), 0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cassi.kernels import cpu
 from cassi.kernels.dispatch import kernels
-from cassi.kernels.linear import linear_map
+from cassi.kernels.linear import linear_map, tracked
 
 _IN_CACHE = 3 << 19  # bytes up to which a snapshot stays in the L2 cache
 _MAPPED = 32 << 20  # bytes from which glibc maps and unmaps every block; smaller blocks it reuses
@@ -46,10 +46,10 @@ def shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tensor
         tensor([[1., 2., 1.]])
     """
     _check(mask, shifts, "x", x, (len(shifts), *mask.shape[-2:]))
-    if not _needs_gradient(x, mask, scale):
+    if not tracked(x, mask, scale):
         return _shift_sum(x, mask, shifts, scale)
-    if mask.requires_grad:
-        x, mask = x * mask, torch.ones_like(mask.detach())
+    if tracked(mask):
+        x, mask = x * mask, _ones(mask)
     y = linear_map(x, partial(shift_sum, mask=mask, shifts=shifts), partial(shift_back, mask=mask, shifts=shifts))
     return y if scale is None else y * scale
 
@@ -64,12 +64,13 @@ def shift_back(y: Tensor, mask: Tensor, shifts: tuple[int, ...], *, scale: Tenso
                 [[2., 3.]]])
     """
     _check(mask, shifts, "y", y, (*mask.shape[-2:-1], detector_width(mask.shape[-1], shifts)))
-    if not _needs_gradient(y, mask, scale):
+    if not tracked(y, mask, scale):
         return _shift_back(y, mask, shifts, scale)
-    open_mask = torch.ones_like(mask.detach()) if mask.requires_grad else mask
+    learned = tracked(mask)
+    open_mask = _ones(mask) if learned else mask
     back, forth = (partial(function, mask=open_mask, shifts=shifts) for function in (shift_back, shift_sum))
     x = linear_map(y if scale is None else y * scale, back, forth)
-    return x * mask if mask.requires_grad else x
+    return x * mask if learned else x
 
 
 def _check(mask: Tensor, shifts: tuple[int, ...], name: str, tensor: Tensor, end: tuple[int, ...]) -> None:
@@ -79,8 +80,8 @@ def _check(mask: Tensor, shifts: tuple[int, ...], name: str, tensor: Tensor, end
         raise ValueError(f"{name} must end in {end}, got {tuple(tensor.shape)}")
 
 
-def _needs_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors if t is not None)
+def _ones(mask: Tensor) -> Tensor:
+    return torch.ones(mask.shape, dtype=mask.dtype, device=mask.device)
 
 
 def _shift_sum(x: Tensor, mask: Tensor, shifts: tuple[int, ...], scale: Tensor | None) -> Tensor:

@@ -67,4 +67,11 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="cassi")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork does not copy threads
+def _in_child() -> None:
+    """Threads do not survive a fork: a child that waited for torch's or ours would hang; on one thread it does not."""
+    _pool.cache_clear()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -2,3 +2,16 @@
 
 `figures` draws a result, `report_page` makes the page, `metrics` has the scores.
 """
+
+import os
+import sys
+from contextlib import suppress
+
+if "MPLBACKEND" in os.environ and "matplotlib" not in sys.modules:
+    # where this names a backend that is not installed, as in a shell of a notebook, matplotlib ends its own import
+    _backend = os.environ.pop("MPLBACKEND")
+    import matplotlib
+
+    os.environ["MPLBACKEND"] = _backend
+    with suppress(ValueError):
+        matplotlib.rcParams["backend"] = _backend

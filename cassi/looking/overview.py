@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
 
-from matplotlib.image import imsave
+import numpy as np
+from PIL import Image
 
 from cassi.errors import InputError
 from cassi.files.atomic import write_text
@@ -107,7 +108,8 @@ def _image(data: ReportData) -> str:
     """The picture of a cube as a PNG inside the page."""
     small = thinned(data.cube, -(-max(data.cube.shape[1:]) // SIDE))
     file = io.BytesIO()
-    imsave(file, cube_to_srgb(small, data.wavelengths), format="png")
+    colors = cube_to_srgb(small, data.wavelengths)
+    Image.fromarray((255 * colors).round().astype(np.uint8)).save(file, "PNG")
     picture = base64.b64encode(file.getvalue()).decode("ascii")
     return f'<img alt="the cube as a picture" src="data:image/png;base64,{picture}">'
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as _Figure
 from matplotlib.image import AxesImage
@@ -20,7 +20,11 @@ Array = Tensor | np.ndarray
 
 
 class Figure(_Figure):
-    """A matplotlib figure that a notebook shows though pyplot does not manage it."""
+    """A matplotlib figure that a notebook shows though pyplot does not manage it, and is saved in its own style."""
+
+    def savefig(self, fname: Any, **kwargs: Any) -> None:
+        with rc_context(_SETTINGS):
+            super().savefig(fname, **kwargs)
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -64,7 +68,9 @@ _STYLE: Any = {
     "figure.dpi": 100.0,
     "figure.titlesize": 11.0,
 }
-styled = rc_context(_STYLE)  # decorates a function that draws; matplotlib's settings are as before when it returns
+# matplotlib's defaults under ours: whatever the user has set (TeX for all words, a notebook's backend) counts for none
+_SETTINGS = {name: value for name, value in rcParamsDefault.items() if name != "backend"} | _STYLE
+styled = rc_context(_SETTINGS)  # decorates a function that draws; the user's settings are as before when it returns
 
 # Room beside axes for their words and numbers [inch]. All is placed by hand: a layout that measures every word before
 # it draws takes longer than the drawing.

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.kernels.convolution import convolve_rows, correlate_rows
-from cassi.kernels.linear import linear_map
+from cassi.kernels.linear import linear_map, tracked
 from cassi.optics.coded_aperture import CodedAperture
 
 
@@ -67,7 +67,7 @@ class BlurredCASSI(CodedAperture):
     def forward(self, x: Tensor) -> Tensor:
         """y = Phi x, see `Camera.forward`."""
         self.check_cube(x)
-        if torch.is_grad_enabled() and (x.requires_grad or self.mask.requires_grad):
+        if tracked(x, self.mask):
             y = linear_map(x * self.mask, self._bare.forward, self._bare.adjoint)
         elif not self._common_blur:
             y = self._blur_bands(x, self.mask, self._taps)
@@ -84,7 +84,7 @@ class BlurredCASSI(CodedAperture):
         """x = Phi^T y, see `Camera.adjoint`."""
         self.check_measurement(y)
         y = y if self.weights is None else y * self.weights
-        if torch.is_grad_enabled() and (y.requires_grad or self.mask.requires_grad):
+        if tracked(y, self.mask):
             return linear_map(y, self._bare.adjoint, self._bare.forward) * self.mask
         x = y.new_empty((*y.shape[:-2], *self.cube_shape))
         for m_c, z, x_c in zip(self._masks, self._split_bands(y), x.unbind(-3), strict=True):
@@ -105,7 +105,8 @@ class BlurredCASSI(CodedAperture):
     @cached_property
     def _bare(self) -> BlurredCASSI:
         """The optics alone, without mask and weights."""
-        return replace(self, mask=self.mask.new_ones(self.mask.shape[-2:]), weights=None)
+        ones = torch.ones(self.mask.shape[-2:], dtype=self.dtype, device=self.device)
+        return replace(self, mask=ones, weights=None)
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
